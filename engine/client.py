@@ -1,0 +1,98 @@
+"""``EngineClient``: what the faces (gRPC, AsyncEngine, CLI) need of an engine, wherever its step loop runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from draftline.engine.outputs import Update
+from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.models.config import ModelConfig
+from draftline.models.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """Chat messages, each a role and a content, to be rendered with the model's chat template."""
+
+    messages: tuple[tuple[str, str], ...]
+
+
+Prompt = str | Sequence[int] | Chat
+"""A text, token ids, or a chat."""
+
+Sink = Callable[[Sequence[tuple[str, Update]]], None]
+"""Receives one step's (request id, update) pairs, on the step thread. It must return at once and must not raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One request as its client wrote it."""
+
+    prompt: Prompt
+    sampling: SamplingParams = SamplingParams()
+    constraint: Constraint | None = None
+    speculation: Speculation = Speculation()
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine serves, and its limits."""
+
+    model: str
+    config: ModelConfig
+    quantization: str
+    dtype: str
+    device: str
+    max_model_len: int
+    max_num_seqs: int
+    cache_blocks: int
+    block_size: int
+    drafters: tuple[str, ...]
+    constraint_kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """The engine's state at one moment."""
+
+    running: int
+    waiting: int
+    free_blocks: int
+    cached_blocks: int
+    total_blocks: int
+    steps: int
+    generated_tokens: int
+    preemptions: int
+    prefix_hit_tokens: int
+    prefix_query_tokens: int
+
+
+class EngineClient(Protocol):
+    """A running engine. All methods are thread-safe and return without waiting for the model."""
+
+    info: EngineInfo
+    tokenizer: Tokenizer
+
+    def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
+        """Queue a request; its updates go to ``sink``. Tokenizes in the calling thread; returns the prompt's token ids.
+
+        Exactly ``n`` Finished (one for each index), or one Failed, end the request.
+
+        Raises:
+            InvalidRequestError: the request cannot be served as asked.
+            DuplicateRequestError: ``request_id`` is running already.
+            QueueFullError: too many requests wait.
+            EngineStoppedError: the engine is draining or stopped.
+        """
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """End a request; it finishes with CANCELLED within a step. Unknown and ended ids are ignored."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """The engine's state now."""
+        ...

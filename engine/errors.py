@@ -1,0 +1,46 @@
+"""The errors a caller can meet. Each says what is wrong and where; the gRPC front maps each class to one status code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class DraftlineError(Exception):
+    """Base of all errors that Draftline raises on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One invalid field of a request: its path (``sampling.top_p``) and what is wrong with it."""
+
+    field: str
+    description: str
+
+
+class InvalidRequestError(DraftlineError, ValueError):
+    """A request that cannot be served as asked (gRPC INVALID_ARGUMENT). Lists every violated field."""
+
+    def __init__(self, *violations: Violation) -> None:
+        super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))
+        self.violations = violations
+
+
+class DuplicateRequestError(DraftlineError, ValueError):
+    """A request id that is already running (gRPC ALREADY_EXISTS)."""
+
+
+class QueueFullError(DraftlineError):
+    """The waiting queue is full (gRPC RESOURCE_EXHAUSTED); try again after ``retry_after_s`` seconds."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineStoppedError(DraftlineError):
+    """The engine is draining or has stopped (gRPC UNAVAILABLE)."""
+
+
+class StepFailedError(DraftlineError):
+    """A fault in a step ended this request (gRPC INTERNAL); the engine goes on."""
+

@@ -1,0 +1,96 @@
+"""A running output: its tokens, and how many of them have been computed.
+
+There is no prefill phase and no decode phase. A sequence has known tokens (prompt and output) and computed tokens (those
+whose keys and values are in the cache); a step lets computed catch up with known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from draftline.engine.params import SamplingParams
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One of a request's ``n`` outputs, as the scheduler sees it.
+
+    Attributes:
+        request_id: the request it belongs to.
+        index: which of the request's outputs it is.
+        tokens: prompt and output ids known so far.
+        prompt_len: how many of them are prompt.
+        sampling: how it is sampled.
+        seed: the seed of its draws.
+        max_len: the length at which it must end (prompt plus max_tokens).
+        order: its place in the queue, smaller first: arrival time minus the head start that its priority buys.
+        leader: the request's first output, whose prompt the others wait for (to share its blocks); None for itself.
+        computed: leading tokens whose keys and values are in the cache.
+        blocks: the cache blocks that hold them, in order.
+        cached_prompt: prompt tokens that came from the prefix cache when it was first admitted.
+        slot: its row of the slot table while it runs, else None.
+        registered: leading blocks that the prefix tree knows of.
+        cancelled: set by anyone, at any time; the next plan ends the sequence.
+        finished: it has ended and holds nothing.
+    """
+
+    request_id: str
+    index: int
+    tokens: list[int]
+    prompt_len: int
+    sampling: SamplingParams
+    seed: int
+    max_len: int
+    order: float
+    leader: Sequence | None = None
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    cached_prompt: int = 0
+    slot: int | None = None
+    registered: int = 0
+    cancelled: bool = False
+    finished: bool = False
+
+    @property
+    def output_len(self) -> int:
+        """Output tokens so far."""
+        return len(self.tokens) - self.prompt_len
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence's part in a step.
+
+    Attributes:
+        sequence: whose.
+        slot: its slot.
+        start: its computed tokens before the step.
+        count: known tokens that the step computes.
+        drafts: drafted tokens that the step verifies after them (only where ``start + count`` reaches the last known).
+        admitted: the sequence enters its slot with this step, so the slot must be filled.
+    """
+
+    sequence: Sequence
+    slot: int
+    start: int
+    count: int
+    drafts: int
+    admitted: bool
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step reaches the last known token, and so decides the next one."""
+        return self.start + self.count == len(self.sequence.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one step does. The order of ``rows`` is the only order: batch, masks, samples and results all follow it.
+
+    Attributes:
+        rows: the sequences that run.
+        cancelled: sequences that the plan ended because they were cancelled; they hold nothing any more.
+    """
+
+    rows: tuple[Row, ...]
+    cancelled: tuple[Sequence, ...]

@@ -1,0 +1,69 @@
+"""The tensors that one ragged forward reads: what lower layers see instead of sequences.
+
+A batch has R rows (one per running sequence in the step) and T tokens (all rows' query tokens, one row after the
+other). Every row reads its own paged history. A decode, a K+1-token verify and a prompt chunk differ only in length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Inputs of one forward pass over T query tokens of R rows.
+
+    Attributes:
+        token_ids: [T] int64, the query tokens.
+        positions: [T] int64, each token's position in its sequence.
+        cache_index: [T] int64, where each token's key and value go: ``block * block_size + offset``.
+        query_starts: [R + 1] int32, row r owns tokens ``query_starts[r]:query_starts[r + 1]``.
+        context_lens: [R] int32, tokens of each row after this forward (history plus query).
+        block_tables: [R, max_blocks] int32, the cache blocks of each row; entries past its last block are undefined.
+        logits_index: [S] int64, the tokens (indices into T) whose logits are wanted.
+        query_lens_host: the R query lengths, known to the host.
+        context_lens_host: the R context lengths as the host knows them.
+    """
+
+    token_ids: Tensor
+    positions: Tensor
+    cache_index: Tensor
+    query_starts: Tensor
+    context_lens: Tensor
+    block_tables: Tensor
+    logits_index: Tensor
+    query_lens_host: tuple[int, ...]
+    context_lens_host: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KVCache:
+    """The paged keys and values of one model.
+
+    Attributes:
+        keys: one [num_blocks, block_size, num_kv_heads, head_dim] tensor a layer.
+        values: the same for the values.
+    """
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    @staticmethod
+    def allocate(
+        num_layers: int,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> KVCache:
+        """Allocate zeroed keys and values for ``num_blocks`` blocks of ``block_size`` tokens a layer."""
+        shape = (num_blocks, block_size, num_kv_heads, head_dim)
+        keys = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers))
+        values = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers))
+        return KVCache(keys, values)

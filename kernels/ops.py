@@ -1,0 +1,112 @@
+"""``Ops``: every operation of a step that has a device-specific form.
+
+One implementation is chosen at start-up and passed in. `reference.py` is all of it in plain torch: the CPU path, and
+the oracle that every other implementation is tested against.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from draftline.kernels.batch import Batch
+from draftline.kernels.slots import SampleRows, SlotTable
+
+
+class Ops(Protocol):
+    """The device-specific operations. H are query heads, G key/value heads, D the head size, T tokens."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """RMSNorm over the last axis: [..., N] -> [..., N], computed in float32 (Zhang & Sennrich 2019)."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """``residual + x`` and its RMSNorm: returns (normed, new residual), both [T, N]."""
+        ...
+
+    def rope_write_kv(
+        self,
+        qkv: Tensor,
+        batch: Batch,
+        rope: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        norms: tuple[Tensor, Tensor] | None,
+        eps: float,
+    ) -> Tensor:
+        """Split, (normalise,) rotate and write: the query heads, rotated, as [T, H, D].
+
+        Args:
+            qkv: [T, (H + 2 G) * D], query, key and value heads of each token.
+            batch: positions and cache indices of the tokens.
+            rope: [max_positions, 2, D / 2] float32, cosines and sines by position (half-split rotation, as in HF).
+            keys: [num_blocks, block_size, G, D], written in place at ``batch.cache_index``.
+            values: the same for the values.
+            norms: the [D] RMSNorm weights of queries and keys (Qwen3), or None.
+            eps: RMSNorm's epsilon.
+        """
+        ...
+
+    def attention(
+        self, q: Tensor, keys: Tensor, values: Tensor, batch: Batch, *, scale: float, window: int | None
+    ) -> Tensor:
+        """Causal attention of each row's query tokens over its paged history: [T, H, D] -> [T, H * D].
+
+        ``window`` w lets position p see positions > p - w only (sliding window); None is full attention.
+        """
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """SwiGLU's activation: [T, 2 N] -> [T, N], ``silu(first half) * second half``."""
+        ...
+
+    def gather(
+        self,
+        slots: SlotTable,
+        rows: Tensor,
+        query_lens: tuple[int, ...],
+        starts: tuple[int, ...],
+        logits_counts: tuple[int, ...],
+        block_size: int,
+    ) -> Batch:
+        """Build a step's inputs from the slot table.
+
+        Args:
+            slots: the slot table.
+            rows: [R] int64, the slot of each row.
+            query_lens: query tokens of each row.
+            starts: each row's computed tokens: its query starts at this position.
+            logits_counts: how many of each row's last query tokens want logits.
+            block_size: tokens a cache block.
+        """
+        ...
+
+    def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
+        """The token at each row's position, a pure function of its logits, history, parameters and seed.
+
+        ``argmax(processed / T + gumbel(seed, position, token))`` (the Gumbel-max trick), ties to the lowest id;
+        T = 0 is ``argmax(processed)``.
+
+        Args:
+            logits: [S, vocab] float32; left unchanged.
+            rows: which sequence and position each logits row belongs to.
+            slots: the slot table, with the sequences' tokens (drafts included) and sampling parameters.
+
+        Returns:
+            [S] int64 token ids.
+        """
+        ...
+
+    def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Log-probabilities under the model's own distribution (before temperature, penalties and masks).
+
+        Args:
+            logits: [S, vocab] float32.
+            token_ids: [S] int64, the chosen tokens.
+            top: how many most likely tokens to report as well (0 for none).
+
+        Returns:
+            chosen [S] float32, rank [S] int64 (1 is the most likely), top ids [S, top] int64, top [S, top] float32.
+        """
+        ...

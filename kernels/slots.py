@@ -1,0 +1,116 @@
+"""The slot table: everything the device must know of a running sequence.
+
+A sequence holds one slot from admission to finish or preemption. A step's inputs are gathered from here, and its
+results are committed here, so that the device can go on to the next step before the host has read the last one.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MAX_LOGIT_BIAS = 512
+"""The most logit_bias entries one request may carry."""
+
+MAX_STOP_IDS = 128
+"""The most token ids that can end one request: its stop_token_ids plus the model's end-of-sequence ids."""
+
+
+class SamplingFeatures(enum.Flag):
+    """What at least one sampled row of a step uses, so that a kernel can leave the rest out."""
+
+    NONE = 0
+    TEMPERATURE = enum.auto()
+    TOP_K = enum.auto()
+    TOP_P = enum.auto()
+    MIN_P = enum.auto()
+    PENALTIES = enum.auto()
+    LOGIT_BIAS = enum.auto()
+    MIN_TOKENS = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTable:
+    """Per-slot state on the device, for S slots.
+
+    Attributes:
+        tokens: [S, max_len] int32, known tokens, followed by this step's drafts.
+        block_tables: [S, max_blocks] int32, cache blocks in order.
+        prompt_lens: [S] int32.
+        temperature: [S] float32, 0 is greedy.
+        top_k: [S] int32, 0 is off.
+        top_p: [S] float32, 1 is off.
+        min_p: [S] float32, 0 is off.
+        repetition_penalty: [S] float32, 1 is off; over prompt and output.
+        presence_penalty: [S] float32, 0 is off; over the output.
+        frequency_penalty: [S] float32, 0 is off; over the output.
+        seed: [S] int64.
+        min_length: [S] int32, before this position no stop id may be sampled.
+        stop_ids: [S, MAX_STOP_IDS] int32, padded with -1.
+        bias_ids: [S, MAX_LOGIT_BIAS] int32, padded with -1.
+        bias_values: [S, MAX_LOGIT_BIAS] float32.
+    """
+
+    tokens: Tensor
+    block_tables: Tensor
+    prompt_lens: Tensor
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    repetition_penalty: Tensor
+    presence_penalty: Tensor
+    frequency_penalty: Tensor
+    seed: Tensor
+    min_length: Tensor
+    stop_ids: Tensor
+    bias_ids: Tensor
+    bias_values: Tensor
+
+    @staticmethod
+    def allocate(num_slots: int, max_len: int, max_blocks: int, device: torch.device) -> SlotTable:
+        """A table of ``num_slots`` empty slots for sequences of up to ``max_len`` tokens in ``max_blocks`` blocks."""
+
+        def ints(*shape: int, fill: int = 0, dtype: torch.dtype = torch.int32) -> Tensor:
+            return torch.full(shape, fill, dtype=dtype, device=device)
+
+        def floats(*shape: int, fill: float = 0.0) -> Tensor:
+            return torch.full(shape, fill, dtype=torch.float32, device=device)
+
+        return SlotTable(
+            tokens=ints(num_slots, max_len),
+            block_tables=ints(num_slots, max_blocks),
+            prompt_lens=ints(num_slots),
+            temperature=floats(num_slots),
+            top_k=ints(num_slots),
+            top_p=floats(num_slots, fill=1.0),
+            min_p=floats(num_slots),
+            repetition_penalty=floats(num_slots, fill=1.0),
+            presence_penalty=floats(num_slots),
+            frequency_penalty=floats(num_slots),
+            seed=ints(num_slots, dtype=torch.int64),
+            min_length=ints(num_slots),
+            stop_ids=ints(num_slots, MAX_STOP_IDS, fill=-1),
+            bias_ids=ints(num_slots, MAX_LOGIT_BIAS, fill=-1),
+            bias_values=floats(num_slots, MAX_LOGIT_BIAS),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRows:
+    """Which token each row of a [S, vocab] logits tensor decides.
+
+    Attributes:
+        slots: [S] int64, the sequence's slot.
+        positions: [S] int64, the position of the token being sampled (so ``tokens[slot, :position]`` precede it).
+        features: what any of the rows uses.
+        mask: [S, ceil(vocab / 32)] int32 of allowed-token bits (token t is bit ``t % 32`` of word ``t // 32``), or None.
+    """
+
+    slots: Tensor
+    positions: Tensor
+    features: SamplingFeatures
+    mask: Tensor | None

@@ -1,0 +1,26 @@
+"""``Checkpoint``: a model's configuration and its weights by name, whatever file they come from."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from draftline.models.config import ModelConfig
+from draftline.quant.tensor import RawTensor
+
+
+class Checkpoint(Protocol):
+    """An opened checkpoint. Tensors have HF's names and layouts, also where the file has others (GGUF)."""
+
+    config: ModelConfig
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the checkpoint has this tensor."""
+        ...
+
+    def tensor(self, name: str) -> RawTensor:
+        """Read one tensor.
+
+        Raises:
+            ModelLoadError: it is missing or damaged; the message names the file and the tensor.
+        """
+        ...

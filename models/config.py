@@ -1,0 +1,64 @@
+"""What the engine needs to know of a decoder's shape, independent of the file it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """Llama 3's frequency scaling (https://arxiv.org/abs/2407.21783; rope_type "llama3" in an HF config.json)."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_positions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The shape of a decoder-only transformer.
+
+    Attributes:
+        family: key into ``models.FAMILIES``.
+        vocab_size: rows of the embedding.
+        hidden_size: width of the residual stream.
+        intermediate_size: width of the gated MLP.
+        num_layers: decoder layers.
+        num_heads: query heads.
+        num_kv_heads: key/value heads.
+        head_dim: size of one head.
+        max_positions: the longest context the model was made for, in tokens.
+        norm_eps: RMSNorm's epsilon.
+        rope_theta: base of the rotary frequencies.
+        rope_scaling: Llama 3's scaling, or None.
+        sliding_windows: per layer, the window in tokens, or None for full attention.
+        qkv_bias: whether the query, key and value projections have biases.
+        output_bias: whether the attention's output projection has a bias.
+        mlp_bias: whether the MLP's projections have biases.
+        qk_norm: whether queries and keys are normalised per head before rotation.
+        tied_embeddings: whether the output projection is the embedding.
+        bos_token_id: the beginning-of-sequence id, or None.
+        eos_token_ids: the ids that end a sequence.
+    """
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_positions: int
+    norm_eps: float
+    rope_theta: float
+    rope_scaling: RopeScaling | None
+    sliding_windows: tuple[int | None, ...]
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    tied_embeddings: bool
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]

@@ -1,0 +1,5 @@
+"""The error of a model that cannot be loaded."""
+
+
+class ModelLoadError(ValueError):
+    """A checkpoint that cannot be loaded. The message names the file and the tensor or field, and what is wrong."""

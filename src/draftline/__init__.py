@@ -1,0 +1,1 @@
+"""Draftline: an asyncio streaming inference engine for language models."""
