@@ -1,0 +1,49 @@
+"""``EngineConfig``: every option of an engine, with its default, bounds and meaning in one place.
+
+It serves `LLM`, `AsyncEngine`, the command line's flags and ``--config file.yaml`` alike.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+class EngineConfig(BaseModel):
+    """The options of an engine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    model: str = Field(
+        default="smollm2",
+        min_length=1,
+        description="an HF folder, a .gguf file, a hub id, or 'smollm2' (the embedded SmolLM2-135M-Instruct)",
+    )
+    tokenizer: str | None = Field(default=None, description="where the tokenizer is, if not with the model")
+    load_format: Literal["auto", "dummy"] = Field(
+        default="auto", description="'dummy' takes the model's shape and random weights, for benchmarks"
+    )
+    dtype: DType = Field(
+        default="auto", description="what activations and cache are computed in; 'auto' is bfloat16 where that pays"
+    )
+    device: str = Field(default="auto", description="'cpu', 'cuda', 'cuda:1', …; 'auto' is a GPU where there is one")
+    max_model_len: int | None = Field(
+        default=None, ge=2, description="longest prompt plus output, in tokens; the model's own limit where unset"
+    )
+    max_num_seqs: int = Field(default=256, ge=1, le=4096, description="most outputs generated at once")
+    max_batched_tokens: int | None = Field(
+        default=None, ge=1, le=1 << 20, description="most tokens one step computes; 512 on a CPU, 8192 on a GPU where unset"
+    )
+    block_size: int = Field(default=16, ge=8, le=256, multiple_of=8, description="tokens a cache block")
+    kv_cache_memory_gib: float | None = Field(
+        default=None, gt=0, description="size of the key/value cache; 1 GiB on a CPU, what is left on a GPU where unset"
+    )
+    gpu_memory_utilization: float = Field(
+        default=0.9, gt=0, le=1, description="share of the GPU's memory that weights, cache and activations may take"
+    )
+    prefix_caching: bool = Field(default=True, description="reuse the cache of prompts' common beginnings")
+    max_waiting: int = Field(default=1024, ge=1, description="most requests that wait; more are refused")
+    ageing_s: float = Field(default=5.0, gt=0, description="seconds of head start in the queue for each unit of priority")
