@@ -1,0 +1,38 @@
+"""Llama (2, 3, SmolLM2, …) and Mistral, which is Llama with a sliding window.
+
+Llama 2: https://arxiv.org/abs/2307.09288, Llama 3: https://arxiv.org/abs/2407.21783,
+Mistral 7B: https://arxiv.org/abs/2310.06825.
+"""
+
+from __future__ import annotations
+
+from draftline.models.config import ModelConfig
+from draftline.models.hf_config import HfConfig, decoder_config
+
+
+def llama_config(hf: HfConfig) -> ModelConfig:
+    """Llama: full attention; ``attention_bias`` and ``mlp_bias`` give every projection of theirs a bias."""
+    bias = hf.flag("attention_bias", False)
+    return decoder_config(
+        hf,
+        family="LlamaForCausalLM",
+        sliding_windows=(None,) * hf.integer("num_hidden_layers"),
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=hf.flag("mlp_bias", False),
+        qk_norm=False,
+    )
+
+
+def mistral_config(hf: HfConfig) -> ModelConfig:
+    """Mistral: no biases, one window for all layers; 4096 where config.json leaves it out, none where it is null."""
+    window = hf.optional_integer("sliding_window", minimum=1) if hf.has("sliding_window") else 4096
+    return decoder_config(
+        hf,
+        family="MistralForCausalLM",
+        sliding_windows=(window,) * hf.integer("num_hidden_layers"),
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        qk_norm=False,
+    )
