@@ -43,4 +43,3 @@ class EngineStoppedError(DraftlineError):
 
 class StepFailedError(DraftlineError):
     """A fault in a step ended this request (gRPC INTERNAL); the engine goes on."""
-

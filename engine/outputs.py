@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 
 class FinishReason(enum.Enum):
@@ -65,6 +66,9 @@ class Timing:
 class Delta:
     """New tokens of output ``index``. Text is whole characters only, with possible stop strings held back."""
 
+    ends_output: ClassVar[bool] = False
+    ends_request: ClassVar[bool] = False
+
     index: int
     token_ids: tuple[int, ...]
     text: str
@@ -84,7 +88,12 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of output ``index``. ``matched_stop`` is the stop string, or the stop token id in decimal, or empty."""
+    """The end of output ``index``. ``matched_stop`` is the stop string, or the stop token's id in decimal
+    (then ``stopped_by_token``), or empty.
+    """
+
+    ends_output: ClassVar[bool] = True
+    ends_request: ClassVar[bool] = False
 
     index: int
     finish_reason: FinishReason
@@ -94,11 +103,15 @@ class Finished:
     timing: Timing
     constraint_complete: bool | None
     seed: int
+    stopped_by_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
     """A fault ended the whole request."""
+
+    ends_output: ClassVar[bool] = True
+    ends_request: ClassVar[bool] = True
 
     error: Exception
 

@@ -37,7 +37,9 @@ class SamplingParams(_Params):
     repetition_penalty: float = Field(
         default=1.0, gt=0.0, le=100.0, description="divides (or multiplies) logits of tokens seen in prompt or output"
     )
-    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, description="subtracted once for a token in the output")
+    presence_penalty: float = Field(
+        default=0.0, ge=-2.0, le=2.0, description="subtracted once for a token in the output"
+    )
     frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0, description="subtracted for each use in the output")
     seed: int | None = Field(
         default=None, ge=-(2**63), le=2**64 - 1, description="the draw's seed; random where unset, and reported back"

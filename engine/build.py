@@ -1,0 +1,162 @@
+"""From an `EngineConfig` to a core that can run: the one place where the parts are chosen and put together."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import torch
+from draftline.engine.scheduler import Scheduler
+from draftline.models.decoder import Decoder
+from draftline.models.loader import open_checkpoint
+from draftline.models.tokenizer import load_tokenizer
+
+from draftline.engine.client import EngineInfo
+from draftline.engine.config import EngineConfig
+from draftline.engine.core import Core
+from draftline.engine.memory import DEFAULT_CPU_CACHE_GIB, GIB, block_bytes, cache_blocks, gpu_cache_bytes
+from draftline.engine.runner import Runner
+from draftline.kernels import select_ops
+from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.slots import SlotTable
+from draftline.models.config import ModelConfig
+from draftline.models.errors import ModelLoadError
+from draftline.models.families import build_model
+from draftline.quant import auto_dtype
+from draftline.spec.drafter import Drafter
+from draftline.spec.nothing import Nothing
+
+logger = logging.getLogger(__name__)
+
+_STEP_TOKENS = {"cpu": 512, "cuda": 8192}
+"""Tokens one step computes at most, by device type, where the configuration does not say."""
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def build_core(config: EngineConfig) -> Core:
+    """Load the model and put an engine together around it.
+
+    Raises:
+        ModelLoadError: the model cannot be loaded, or cannot be served with these options.
+        OutOfMemoryAtStartError: it does not fit.
+    """
+    started = time.monotonic()
+    device = _device(config.device)
+    checkpoint = open_checkpoint(config.model, load_format=config.load_format)
+    tokenizer = load_tokenizer(config.tokenizer or config.model, checkpoint.config)
+    shape = checkpoint.config
+    dtype = auto_dtype(checkpoint, device) if config.dtype == "auto" else _DTYPES[config.dtype]
+    ops = select_ops(device)
+    drafter: Drafter = Nothing()
+    model = build_model(checkpoint, ops, dtype=dtype, device=device)
+    budget = config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"])
+    wanted_len = _wanted_len(config, shape)
+    bytes_a_block = block_bytes(shape, config.block_size, dtype)
+    blocks = cache_blocks(
+        _cache_bytes(config, model, shape, dtype, device, budget),
+        bytes_a_block,
+        config.block_size,
+        config.max_model_len,
+    )
+    max_model_len = min(wanted_len, blocks * config.block_size)
+    table_len = max_model_len + drafter.max_draft_tokens
+    cache = KVCache.allocate(
+        shape.num_layers, blocks, config.block_size, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device
+    )
+    table = SlotTable.allocate(config.max_num_seqs, table_len, -(-table_len // config.block_size), device)
+    eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
+    info = EngineInfo(
+        model=config.model,
+        config=shape,
+        eos_token_ids=eos_ids,
+        quantization=model.weight_format,
+        dtype=str(dtype).removeprefix("torch."),
+        device=str(device),
+        max_model_len=max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        cache_blocks=blocks,
+        block_size=config.block_size,
+        drafters=(),
+        constraint_kinds=(),
+    )
+    scheduler = Scheduler(
+        num_blocks=blocks,
+        block_size=config.block_size,
+        num_slots=config.max_num_seqs,
+        token_budget=budget,
+        max_model_len=max_model_len,
+        prefix_caching=config.prefix_caching,
+    )
+    runner = Runner(model, cache, table, ops, drafter, eos_ids)
+    logger.info(
+        "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
+        config.model, time.monotonic() - started, info.quantization, info.dtype, info.device, blocks, config.block_size,
+    )  # fmt: skip
+    return Core(scheduler, runner, tokenizer, info)
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelLoadError(f"device: {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def _wanted_len(config: EngineConfig, shape: ModelConfig) -> int:
+    if config.max_model_len is None:
+        return shape.max_positions
+    if config.max_model_len > shape.max_positions:
+        raise ModelLoadError(
+            f"max_model_len: {config.max_model_len} is more than the {shape.max_positions} positions of {config.model}"
+        )
+    return config.max_model_len
+
+
+def _cache_bytes(
+    config: EngineConfig, model: Decoder, shape: ModelConfig, dtype: torch.dtype, device: torch.device, budget: int
+) -> int:
+    if config.kv_cache_memory_gib is not None:
+        return int(config.kv_cache_memory_gib * GIB)
+    if device.type == "cpu":
+        return int(DEFAULT_CPU_CACHE_GIB * GIB)
+    peak = _peak_bytes(model, shape, dtype, device, budget, config)
+    return gpu_cache_bytes(device, config.gpu_memory_utilization, peak)
+
+
+@torch.inference_mode()
+def _peak_bytes(
+    model: Decoder, shape: ModelConfig, dtype: torch.dtype, device: torch.device, budget: int, config: EngineConfig
+) -> int:
+    """Run the largest step there can be, on a cache of just its own size, and see what memory it took beside it."""
+    size = config.block_size
+    length = min(budget, shape.max_positions)
+    rows = -(-budget // length)
+    blocks = -(-length // size)
+    cache = KVCache.allocate(
+        shape.num_layers, blocks, size, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device
+    )
+    steps = torch.arange(length, device=device)
+    batch = Batch(
+        token_ids=torch.zeros(rows * length, dtype=torch.int64, device=device),
+        positions=steps.repeat(rows),
+        cache_index=steps.repeat(rows),
+        query_starts=torch.arange(0, rows * length + 1, length, dtype=torch.int32, device=device),
+        context_lens=torch.full((rows,), length, dtype=torch.int32, device=device),
+        block_tables=torch.arange(blocks, dtype=torch.int32, device=device).repeat(rows, 1),
+        logits_index=torch.arange(min(config.max_num_seqs, rows * length), device=device),
+        query_lens_host=(length,) * rows,
+        context_lens_host=(length,) * rows,
+    )
+    torch.cuda.reset_peak_memory_stats(device)
+    logits = model.forward(batch, cache)
+    torch.softmax(logits, -1)  # the sampler's workspace is of the logits' size
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device) - blocks * block_bytes(shape, size, dtype)
+    del cache, logits
+    torch.cuda.empty_cache()
+    return peak

@@ -1,0 +1,170 @@
+"""``LLM``: offline generation, in the shape that vLLM's users know. No threads, no event loop."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+from draftline.models.tokenizer import Tokenizer
+from tqdm import tqdm
+
+from draftline.engine.accumulator import Accumulator
+from draftline.engine.build import build_core
+from draftline.engine.client import Chat, EngineInfo, EngineStats, GenerateRequest, Prompt
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.outputs import RequestOutput, Update
+from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.request import RequestBuilder
+
+PromptInput = str | Sequence[int] | Mapping[str, object]
+"""A text, token ids, or ``{"prompt_token_ids": [...]}`` / ``{"prompt": "..."}``."""
+
+Message = Mapping[str, str]
+"""A chat message: ``{"role": ..., "content": ...}``."""
+
+
+class LLM:
+    """A model that answers many prompts at once.
+
+    Example:
+        >>> llm = LLM("smollm2", dtype="float32")
+        >>> llm.generate(["The sky is"], SamplingParams(temperature=0, max_tokens=8))[0].outputs[0].text
+    """
+
+    def __init__(self, model: str = "smollm2", **options: object) -> None:
+        """Load ``model``; ``options`` are `EngineConfig`'s other fields.
+
+        Raises:
+            pydantic.ValidationError: an unknown option, or one out of bounds.
+            ModelLoadError: the model cannot be loaded.
+        """
+        self.config = EngineConfig.model_validate({"model": model, **options})
+        self._core = build_core(self.config)
+        self._builder = RequestBuilder(self._core.info, self._core.tokenizer, self.config.ageing_s)
+        self._ids = itertools.count()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What is served, and its limits."""
+        return self._core.info
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._core.tokenizer
+
+    def stats(self) -> EngineStats:
+        """The engine's counters."""
+        return self._core.stats()
+
+    def generate(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        constraint: Constraint | None = None,
+        speculation: Speculation | None = None,
+        priority: int = 0,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Complete every prompt.
+
+        Args:
+            prompts: one prompt, or a list of them. A list of ints is one prompt of token ids.
+            sampling_params: for all prompts, or one for each.
+            constraint: what every output must match.
+            speculation: how the prompts are drafted ahead.
+            priority: higher runs first.
+            use_tqdm: show a progress bar on standard error.
+
+        Returns:
+            The finished outputs, in the prompts' order.
+
+        Raises:
+            InvalidRequestError: a prompt or its parameters cannot be served; none has been started then.
+        """
+        listed = [_prompt(prompt) for prompt in _as_list(prompts)]
+        return self._run(listed, sampling_params, constraint, speculation or Speculation(), priority, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        constraint: Constraint | None = None,
+        speculation: Speculation | None = None,
+        priority: int = 0,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or each of a list of them, through the model's chat template. See `generate`."""
+        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
+        chats = [_chat(conversation) for conversation in conversations]  # type: ignore[arg-type]
+        return self._run(chats, sampling_params, constraint, speculation or Speculation(), priority, use_tqdm)
+
+    def _run(
+        self,
+        prompts: Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        constraint: Constraint | None,
+        speculation: Speculation,
+        priority: int,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        results: dict[str, Accumulator] = {}
+
+        def sink(updates: Sequence[tuple[str, Update]]) -> None:
+            for request_id, update in updates:
+                bar.update(results[request_id].take(update))
+
+        requests = []
+        for prompt, sampling in zip(prompts, _each(sampling_params, len(prompts)), strict=True):
+            wanted = GenerateRequest(prompt, sampling, constraint, speculation, priority)
+            requests.append(self._builder.build(str(next(self._ids)), wanted, sink, self._core.now()))
+        with tqdm(total=len(requests), desc="Prompts", unit="prompt", disable=not use_tqdm, dynamic_ncols=True) as bar:
+            for request in requests:
+                results[request.request_id] = Accumulator.of(request)
+                self._core.add(request)
+            try:
+                while self._core.has_work:
+                    self._core.step()
+            except BaseException:  # also KeyboardInterrupt: leave nothing running behind
+                for request in requests:
+                    self._core.cancel(request.request_id)
+                self._core.step()
+                raise
+        return [accumulator.result() for accumulator in results.values()]
+
+
+def _as_list(prompts: PromptInput | Sequence[PromptInput]) -> Sequence[PromptInput]:
+    if isinstance(prompts, str | Mapping) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return prompts  # type: ignore[return-value]
+
+
+def _prompt(prompt: PromptInput) -> Prompt:
+    if not isinstance(prompt, Mapping):
+        return prompt
+    for key in ("prompt_token_ids", "prompt"):
+        if key in prompt:
+            return prompt[key]  # type: ignore[return-value]
+    raise InvalidRequestError(Violation("prompt", f"has neither 'prompt_token_ids' nor 'prompt', but {sorted(prompt)}"))
+
+
+def _chat(messages: Iterable[Message]) -> Chat:
+    pairs: list[tuple[str, str]] = []
+    for place, message in enumerate(messages):
+        if set(message) != {"role", "content"}:
+            raise InvalidRequestError(
+                Violation(f"messages[{place}]", f"needs exactly 'role' and 'content', has {sorted(message)}")
+            )
+        pairs.append((message["role"], message["content"]))
+    return Chat(tuple(pairs))
+
+
+def _each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Sequence[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise InvalidRequestError(Violation("sampling_params", f"{len(params)} of them for {count} prompts"))
+    return params

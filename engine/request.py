@@ -1,0 +1,146 @@
+"""From what a client wrote to a request that can run: tokenized, checked against the model, given its seeds and limits."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from draftline.models.tokenizer import Tokenizer
+
+from draftline.engine import sequence as engine_sequence
+from draftline.engine.client import Chat, EngineInfo, GenerateRequest, Prompt, Sink
+from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.params import SamplingParams
+
+DEFAULT_MAX_TOKENS = 256
+"""Output tokens where a request does not say, as far as the context leaves room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A checked request, ready to be queued.
+
+    Attributes:
+        request_id: unique among the running requests.
+        prompt: the prompt's text as given, or None if it was not a text.
+        prompt_token_ids: the prompt's tokens, at least one.
+        sequences: its ``n`` outputs.
+        sink: where its updates go.
+        submitted_at: when it was submitted, in seconds on the monotonic clock.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: tuple[int, ...]
+    sequences: tuple[engine_sequence.Sequence, ...]
+    sink: Sink
+    submitted_at: float
+
+
+class RequestBuilder:
+    """Checks requests against one engine's model and limits. Thread-safe."""
+
+    def __init__(self, info: EngineInfo, tokenizer: Tokenizer, ageing_s: float) -> None:
+        """``ageing_s`` is the head start in the queue, in seconds, for each unit of priority."""
+        self._info = info
+        self._tokenizer = tokenizer
+        self._ageing_s = ageing_s
+
+    def build(self, request_id: str, request: GenerateRequest, sink: Sink, now: float) -> Request:
+        """Check and complete a request.
+
+        Raises:
+            InvalidRequestError: listing every field that is wrong.
+        """
+        violations = [*self._option_violations(request), *self._sampling_violations(request.sampling)]
+        prompt_field, token_ids = self._encode(request.prompt, violations)
+        if token_ids is not None:
+            violations.extend(self._length_violations(prompt_field, len(token_ids)))
+        if violations or token_ids is None:
+            raise InvalidRequestError(*violations)
+        sequences = self._sequences(request_id, request, token_ids, now)
+        text = request.prompt if isinstance(request.prompt, str) else None
+        return Request(request_id, text, tuple(token_ids), sequences, sink, now)
+
+    def _sequences(
+        self, request_id: str, request: GenerateRequest, token_ids: list[int], now: float
+    ) -> tuple[engine_sequence.Sequence, ...]:
+        sampling = request.sampling
+        room = self._info.max_model_len - len(token_ids)
+        wanted = DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
+        first_seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
+        followers = sampling.model_copy(update={"prompt_logprobs": None})
+        sequences: list[engine_sequence.Sequence] = []
+        for index in range(sampling.n):
+            sequences.append(
+                engine_sequence.Sequence(
+                    request_id=request_id,
+                    index=index,
+                    tokens=list(token_ids),
+                    prompt_len=len(token_ids),
+                    sampling=followers if index else sampling,
+                    seed=(first_seed + index) % 2**64,
+                    max_len=len(token_ids) + min(wanted, room),
+                    order=now - request.priority * self._ageing_s,
+                    leader=sequences[0] if index else None,
+                )
+            )
+        return tuple(sequences)
+
+    def _encode(self, prompt: Prompt, violations: list[Violation]) -> tuple[str, list[int] | None]:
+        """The prompt's field name and its token ids; None, with violations, if it has none."""
+        if isinstance(prompt, str):
+            return self._encoded("text", prompt and self._tokenizer.encode(prompt), violations)
+        if isinstance(prompt, Chat):
+            if not prompt.messages:
+                violations.append(Violation("chat.messages", "is empty"))
+                return "chat", None
+            if not self._tokenizer.has_chat_template:
+                violations.append(Violation("chat", f"the model {self._info.model} has no chat template; send text"))
+                return "chat", None
+            try:
+                return self._encoded("chat", self._tokenizer.encode_chat(prompt.messages), violations)
+            except ValueError as error:
+                violations.append(Violation("chat.messages", str(error)))
+                return "chat", None
+        ids = list(prompt)
+        out_of_range = list(self._out_of_range("token_ids.ids", ids))
+        violations.extend(out_of_range)
+        return self._encoded("token_ids", [] if out_of_range else ids, [] if out_of_range else violations)
+
+    def _encoded(
+        self, field: str, token_ids: Sequence[int], violations: list[Violation]
+    ) -> tuple[str, list[int] | None]:
+        if not token_ids:
+            violations.append(Violation(field, "is empty; a prompt needs at least one token"))
+            return field, None
+        return field, list(token_ids)
+
+    def _length_violations(self, field: str, length: int) -> Iterator[Violation]:
+        limit = self._info.max_model_len - 1
+        if length > limit:
+            yield Violation(
+                field,
+                f"has {length} tokens, but at most {limit} fit: this server's max_model_len is "
+                f"{self._info.max_model_len} with at least one output token",
+            )
+
+    def _sampling_violations(self, sampling: SamplingParams) -> Iterator[Violation]:
+        yield from self._out_of_range("sampling.stop_token_ids", sampling.stop_token_ids)
+        yield from self._out_of_range("sampling.logit_bias", sampling.logit_bias)
+
+    def _option_violations(self, request: GenerateRequest) -> Iterator[Violation]:
+        if request.constraint is not None and not self._info.constraint_kinds:
+            yield Violation("constraint", "this server enforces no constraints")
+        if request.speculation.enabled and not self._info.drafters:
+            yield Violation("speculation.enabled", "this server has no drafter")
+        if not -(2**31) <= request.priority < 2**31:
+            yield Violation("priority", f"{request.priority} is not a 32-bit integer")
+
+    def _out_of_range(self, field: str, ids: Sequence[int] | dict[int, float]) -> Iterator[Violation]:
+        vocab = self._info.config.vocab_size
+        for place, token in enumerate(ids):
+            if not 0 <= token < vocab:
+                yield Violation(f"{field}[{place}]", f"{token} is not a token id of this model (0 to {vocab - 1})")
+                return  # one is enough: a prompt for another model would have thousands

@@ -1,0 +1,117 @@
+"""``ThreadedEngine``: the core on a thread of its own, so that no event loop ever waits for the model."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+
+from draftline.engine.client import EngineStats, GenerateRequest, Sink
+from draftline.engine.core import Core
+from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError
+from draftline.engine.outputs import Failed
+from draftline.engine.request import Request, RequestBuilder
+
+logger = logging.getLogger(__name__)
+
+_RETRY_AFTER_S = 1.0
+"""How long a refused client should wait before it tries again."""
+
+
+class ThreadedEngine:
+    """An `EngineClient` in this process: callers submit and cancel from any thread, a step thread does the rest."""
+
+    def __init__(self, core: Core, *, max_waiting: int, ageing_s: float) -> None:
+        """Start the step thread.
+
+        Args:
+            core: what it runs; nobody else may call it from now on.
+            max_waiting: requests beyond the running ones that may wait; more are refused.
+            ageing_s: seconds of head start in the queue for each unit of priority.
+        """
+        self.info = core.info
+        self.tokenizer = core.tokenizer
+        self._core = core
+        self._builder = RequestBuilder(core.info, core.tokenizer, ageing_s)
+        self._max_waiting = max_waiting
+        self._wake = threading.Condition()
+        self._inbox: deque[Request] = deque()
+        self._cancels: deque[str] = deque()
+        self._stats = core.stats()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._loop, name="draftline-step", daemon=True)
+        self._thread.start()
+
+    def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
+        """See `EngineClient.submit`."""
+        built = self._builder.build(request_id, request, sink, time.monotonic())
+        with self._wake:
+            if self._stopping:
+                raise EngineStoppedError("the engine is stopping and takes no new requests")
+            if self._core.is_live(request_id) or any(queued.request_id == request_id for queued in self._inbox):
+                raise DuplicateRequestError(f"a request with id {request_id!r} is running")
+            waiting = self._stats.waiting + len(self._inbox)
+            if waiting >= self._max_waiting:
+                raise QueueFullError(f"{waiting} requests are waiting, which is the limit", _RETRY_AFTER_S)
+            self._inbox.append(built)
+            self._wake.notify()
+        return built.prompt_token_ids
+
+    def cancel(self, request_id: str) -> None:
+        """See `EngineClient.cancel`."""
+        with self._wake:
+            self._cancels.append(request_id)
+            self._wake.notify()
+
+    def stats(self) -> EngineStats:
+        """The engine's state after its last step."""
+        return self._stats
+
+    def close(self) -> None:
+        """Stop after the step in progress; unfinished requests fail with `EngineStoppedError`. Idempotent."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def __enter__(self) -> ThreadedEngine:
+        """The running engine."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    def _loop(self) -> None:
+        while self._take_orders():
+            try:
+                self._core.step()
+            except Exception as error:
+                # Not a fault of one step's device work (the core survives those): the engine's own state is in doubt.
+                logger.critical("the engine stopped", exc_info=True)
+                self._end(error)
+                return
+            self._stats = self._core.stats()
+        self._end(EngineStoppedError("the engine stopped before the request was finished"))
+
+    def _take_orders(self) -> bool:
+        """Hand new requests and cancels to the core, waiting while there is nothing to do. False: stop."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._stopping or self._inbox or self._cancels or self._core.has_work)
+            while self._inbox:
+                self._core.add(self._inbox.popleft())
+            while self._cancels:
+                self._core.cancel(self._cancels.popleft())
+            return not self._stopping
+
+    def _end(self, error: Exception) -> None:
+        """Refuse whatever comes from now on, and fail whatever has not ended."""
+        with self._wake:
+            self._stopping = True
+            while self._inbox:
+                request = self._inbox.popleft()
+                request.sink([(request.request_id, Failed(error))])
+        self._core.fail_all(error)
