@@ -1,0 +1,30 @@
+"""What every test runs under: few threads, no network, and no test that needs a GPU where there is none."""
+
+from __future__ import annotations
+
+import os
+
+# Read once, when torch loads its OpenMP runtime, which is after this file. Tests run in several processes; a runtime
+# that spins while it waits, or takes every core, makes each of them many times slower.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+# Whatever a test needs is made by it or comes with the development dependencies.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark all of tests/gpu with ``gpu``, and skip what is marked so where no GPU is found."""
+    for item in items:
+        if "gpu" in item.path.parent.parts:
+            item.add_marker(pytest.mark.gpu)
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a GPU, and torch finds none here"))

@@ -1,0 +1,169 @@
+"""What a build holds: one top-level package with its types, the same from a checkout, an sdist and an editable install."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import shutil
+import site
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LAYERS = ("engine", "kernels", "models", "quant", "spec", "structured")
+
+
+def sources(root: Path) -> set[str]:
+    """Every file that belongs in the package, as the wheel names it."""
+    folders = [*((root / layer, layer) for layer in LAYERS), (root / "src/draftline/v1", "v1")]
+    names = {
+        f"draftline/{name}/{path.relative_to(folder).as_posix()}"
+        for folder, name in folders
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    return names | {f"draftline/{path.name}" for path in (root / "src/draftline").iterdir() if path.is_file()}
+
+
+def members(wheel: Path) -> set[str]:
+    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    result = subprocess.run(
+        list(map(str, command)), cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    assert result.returncode == 0, f"{' '.join(map(str, command))}:\n{result.stdout}"
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources, symlinks and all, so that no build writes into the repository."""
+    copy = tmp_path_factory.mktemp("checkout") / "draftline"
+    unwanted = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "tests", "docs")
+    return Path(shutil.copytree(ROOT, copy, symlinks=True, ignore=unwanted))
+
+
+@pytest.fixture(scope="module")
+def wheel(checkout: Path) -> Path:
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "from-checkout", cwd=checkout)
+    (built,) = (checkout / "from-checkout").glob("*.whl")
+    return built
+
+
+def environment(folder: Path) -> Path:
+    """The interpreter of a virtual environment that sees our dependencies, and not this repository's own install."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    python = folder / "bin" / "python"
+    (site_packages,) = folder.glob("lib/python*/site-packages")
+    # The .pth files in a folder that a .pth file names are not read: our editable install stays out of sight.
+    (site_packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    return python
+
+
+def pip_install(python: Path, *arguments: str | Path, cwd: Path) -> None:
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--ignore-installed", "--no-index")
+    run(*pip, "--no-build-isolation", "--disable-pip-version-check", *arguments, cwd=cwd)
+
+
+def imported_from(python: Path, module: str, cwd: Path) -> Path:
+    code = f"import importlib.util; print(importlib.util.find_spec({module!r}).origin)"
+    return Path(run(python, "-I", "-c", code, cwd=cwd).strip())
+
+
+def test_the_only_top_level_name_is_draftline(wheel: Path) -> None:
+    assert {name.split("/")[0] for name in members(wheel)} == {"draftline"}
+
+
+def test_the_wheel_holds_every_source_and_nothing_else(checkout: Path, wheel: Path) -> None:
+    assert members(wheel) == sources(checkout)
+
+
+def test_the_wheel_is_typed(wheel: Path) -> None:
+    assert {"draftline/py.typed", "draftline/v1/engine_pb2.pyi", "draftline/v1/engine_pb2_grpc.pyi"} <= members(wheel)
+
+
+def test_the_wheel_has_the_command_and_the_license(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        entry_points = archive.read(f"{metadata}/entry_points.txt").decode()
+        license_text = archive.read(f"{metadata}/licenses/LICENSE").decode()
+    assert "draftline = draftline.engine.cli:main" in entry_points
+    assert license_text == (ROOT / "LICENSE").read_text()
+
+
+def test_a_wheel_from_the_sdist_is_the_same(checkout: Path, wheel: Path) -> None:
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", "from-sdist", cwd=checkout)
+    (sdist,) = (checkout / "from-sdist").glob("*.tar.gz")
+    (again,) = (checkout / "from-sdist").glob("*.whl")
+    with tarfile.open(sdist) as archive:
+        assert not [member.name for member in archive if member.issym()]
+    assert members(again) == members(wheel)
+
+
+def test_an_installed_wheel_is_imported_from_site_packages(wheel: Path, tmp_path: Path) -> None:
+    python = environment(tmp_path / "env")
+    pip_install(python, wheel, cwd=tmp_path)
+    origin = imported_from(python, "draftline.engine.params", tmp_path)
+    assert origin.is_relative_to(tmp_path / "env")
+    assert not origin.is_symlink()
+
+
+@pytest.fixture(scope="module")
+def editable(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that has the checkout installed in place."""
+    python = environment(tmp_path_factory.mktemp("editable") / "env")
+    pip_install(python, "--editable", checkout, cwd=checkout)
+    return python
+
+
+def test_an_editable_install_is_imported_from_the_checkout(editable: Path, checkout: Path, tmp_path: Path) -> None:
+    origin = imported_from(editable, "draftline.engine.params", tmp_path)
+    assert origin.resolve() == checkout / "engine" / "params.py"
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_no_layer_is_a_top_level_package_of_an_editable_install(editable: Path, tmp_path: Path, layer: str) -> None:
+    code = f"import importlib.util; print(importlib.util.find_spec({layer!r}))"
+    assert run(editable, "-I", "-c", code, cwd=tmp_path).strip() == "None"
+
+
+def test_the_makefile_installs_the_torch_that_the_package_needs() -> None:
+    (in_makefile,) = re.findall(r"^TORCH := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    (in_project,) = [line for line in PROJECT["dependencies"] if Requirement(line).name == "torch"]
+    assert Requirement(in_makefile) == Requirement(in_project)
+
+
+def imports_of(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names) - {"draftline"}
+
+
+def test_every_imported_library_is_a_declared_dependency() -> None:
+    lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["gpu"]]
+    declared = {Requirement(line).name.lower().replace("_", "-") for line in lines}
+    providers = importlib.metadata.packages_distributions()
+    undeclared = {
+        f"{path.relative_to(ROOT)} imports {name}"
+        for layer in LAYERS
+        for path in (ROOT / layer).rglob("*.py")
+        for name in imports_of(path)
+        if not declared & {provider.lower().replace("_", "-") for provider in providers.get(name, [name])}
+    }
+    assert not undeclared
