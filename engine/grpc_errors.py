@@ -1,0 +1,100 @@
+"""Errors as ``google.rpc.Status``: which code each class gets, with details that a client's program can act on.
+
+Faults of the server say no more than that there was one: their causes go to the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from google.protobuf.any_pb2 import Any
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError, Message
+from google.rpc.code_pb2 import (
+    ALREADY_EXISTS,
+    INTERNAL,
+    INVALID_ARGUMENT,
+    RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
+)
+from google.rpc.error_details_pb2 import BadRequest, RetryInfo
+from google.rpc.status_pb2 import Status
+
+from draftline.engine.errors import (
+    DuplicateRequestError,
+    EngineStoppedError,
+    InvalidRequestError,
+    QueueFullError,
+    StepFailedError,
+    Violation,
+)
+
+logger = logging.getLogger(__name__)
+
+_INTERNAL = "a fault in the server ended this request; the server's log says more"
+
+MAX_MESSAGE = 500
+MAX_FIELD = 200
+MAX_VIOLATIONS = 3000
+"""Bytes of a status. It travels in HTTP/2 trailers, base64 and percent-encoded, and clients take 8 KiB of trailers by
+default: more would lose them the whole status."""
+
+
+def to_status(error: BaseException) -> Status:
+    """The status that tells a client of ``error``. An error that is not the client's doing is logged here."""
+    match error:
+        case InvalidRequestError():
+            return _status(INVALID_ARGUMENT, str(error), _bad_request(error.violations))
+        case QueueFullError():
+            return _status(RESOURCE_EXHAUSTED, str(error), RetryInfo(retry_delay=_duration(error.retry_after_s)))
+        case DuplicateRequestError():
+            return _status(ALREADY_EXISTS, str(error))
+        case EngineStoppedError():
+            return _status(UNAVAILABLE, str(error))
+        case DecodeError():
+            return _status(INVALID_ARGUMENT, str(error))
+        case StepFailedError():  # the engine has logged it, once for all requests of the step
+            return _status(INTERNAL, _INTERNAL)
+        case _:
+            logger.error("a request failed", exc_info=error)
+            return _status(INTERNAL, _INTERNAL)
+
+
+def unimplemented(message: str) -> Status:
+    """The status of something that this server cannot do."""
+    return _status(UNIMPLEMENTED, message)
+
+
+def _status(code: int, message: str, *details: Message) -> Status:
+    status = Status(code=code, message=_shortened(message, MAX_MESSAGE))
+    for detail in details:
+        packed = Any()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return status
+
+
+def _bad_request(violations: Sequence[Violation]) -> BadRequest:
+    listed = BadRequest()
+    for violation in violations:
+        entry = BadRequest.FieldViolation(
+            field=_shortened(violation.field, MAX_FIELD), description=_shortened(violation.description, MAX_MESSAGE)
+        )
+        if listed.ByteSize() + entry.ByteSize() > MAX_VIOLATIONS:
+            break
+        listed.field_violations.append(entry)
+    return listed
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromMilliseconds(round(seconds * 1000))
+    return duration
+
+
+def _shortened(text: str, most: int) -> str:
+    """At most ``most`` bytes of UTF-8, cut at a character."""
+    encoded = text.encode()
+    return text if len(encoded) <= most else encoded[: most - 3].decode(errors="ignore") + "…"

@@ -1,0 +1,127 @@
+"""From the step thread to the readers of streams: one wake-up of the event loop a step, and deltas that merge unread.
+
+The step thread must never wait for a reader, and memory must not grow with what a slow reader has left unread: gRPC's
+flow control blocks a sender only after about 4 MB, so it protects neither. A `Mailbox` therefore holds at most one
+delta and one end for each output, however long its reader takes. It knows nothing of gRPC or protobuf.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from functools import reduce
+
+from draftline.engine.outputs import Delta, Failed, Finished, Update
+
+Updates = Sequence[tuple[str, Update]]
+"""(request id, update) pairs of one step."""
+
+
+class _Place(enum.Enum):
+    DELTA = enum.auto()
+    END = enum.auto()
+    FAILURE = enum.auto()
+
+
+_Key = tuple[str, int, _Place]
+
+
+class Hub:
+    """Brings all mailboxes of one event loop their updates, in one wake-up of the loop a step."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """``loop`` is where the mailboxes are read."""
+        self._loop = loop
+        self._arrivals: deque[tuple[Mailbox, Updates]] = deque()
+        self._waking = False
+
+    def post(self, mailbox: Mailbox, updates: Updates) -> None:
+        """Hand over one step's updates of one mailbox, from any thread; returns at once and never raises."""
+        # Append before looking at the flag, and below clear the flag before emptying: so whatever is appended either
+        # is seen by a wake-up that is still to come, or schedules one itself.
+        self._arrivals.append((mailbox, updates))
+        if not self._waking:
+            self._waking = True
+            with suppress(RuntimeError):  # the loop has closed: nobody is left to read
+                self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._waking = False
+        while self._arrivals:
+            mailbox, updates = self._arrivals.popleft()
+            mailbox.put(updates)
+
+
+class _Merging:
+    """A delta that grows at its end: n tokens cost O(n log n) copies, where merging each at once would cost O(n²)."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, first: Delta) -> None:
+        self._parts = [first]  # longest first, like the digits of a binary counter
+
+    def append(self, delta: Delta) -> None:
+        parts = self._parts
+        while parts and len(parts[-1].token_ids) <= len(delta.token_ids):
+            delta = parts.pop().merge(delta)
+        parts.append(delta)
+
+    def whole(self) -> Delta:
+        return reduce(Delta.merge, self._parts)
+
+
+class Mailbox:
+    """The unread updates of one stream's requests, in the order of each request. One reader, on the hub's loop."""
+
+    def __init__(self, hub: Hub) -> None:
+        """An open mailbox with nothing in it."""
+        self._hub = hub
+        # In the order in which they came. An output's delta and what ends it lie in different places, so that the one
+        # still merges while the other is there, and neither overtakes: nothing comes after an end.
+        self._unread: OrderedDict[_Key, _Merging | Finished | Failed] = OrderedDict()
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def sink(self, updates: Updates) -> None:
+        """The `Sink` to submit requests with: called on the step thread."""
+        self._hub.post(self, updates)
+
+    def put(self, updates: Updates) -> None:
+        """Add updates, on the loop's thread."""
+        for request_id, update in updates:
+            match update:
+                case Delta():
+                    key = (request_id, update.index, _Place.DELTA)
+                    unread = self._unread.get(key)
+                    if isinstance(unread, _Merging):
+                        unread.append(update)
+                    else:
+                        self._unread[key] = _Merging(update)
+                case Finished():
+                    self._unread[request_id, update.index, _Place.END] = update
+                case Failed():
+                    self._unread[request_id, 0, _Place.FAILURE] = update
+        self._changed.set()
+
+    def close(self) -> None:
+        """Let the iteration end once everything is read."""
+        self._closed = True
+        self._changed.set()
+
+    def __len__(self) -> int:
+        """Updates unread, merged as they are."""
+        return len(self._unread)
+
+    async def __aiter__(self) -> AsyncIterator[tuple[str, Update]]:
+        """(request id, update) pairs, until the mailbox is closed and empty."""
+        while True:
+            while self._unread:
+                (request_id, _, _), unread = self._unread.popitem(last=False)
+                yield request_id, unread.whole() if isinstance(unread, _Merging) else unread
+            if self._closed:
+                return
+            self._changed.clear()
+            await self._changed.wait()

@@ -1,0 +1,34 @@
+"""``ServerConfig``: every option of the gRPC server, with its default, bounds and meaning in one place."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ServerConfig(BaseModel):
+    """The options of a server, beside those of its engine."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="address to listen on; '0.0.0.0' or '::' is every interface"
+    )
+    port: int = Field(default=50051, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    drain_timeout: float = Field(
+        default=30.0, ge=0, description="seconds that running requests get to finish when the server is told to stop"
+    )
+    max_request_mib: int = Field(
+        default=16, ge=1, le=1024, description="largest message that a client may send, in MiB"
+    )
+    max_streams: int = Field(
+        default=1024, ge=1, le=2**31 - 1, description="most calls at once on one connection; more wait at the client"
+    )
+    min_ping_interval: float = Field(
+        default=10.0,
+        ge=0.01,
+        le=86400,
+        description="seconds between a client's keepalive pings; closer ones cut it off",
+    )
+    keepalive: float = Field(
+        default=60.0, ge=1, le=86400, description="seconds of silence after which the server checks that a client lives"
+    )

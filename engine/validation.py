@@ -1,0 +1,38 @@
+"""pydantic's errors as `Violation`s: one for each wrong field, by its path, with the value that was given."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from draftline.engine.errors import Violation
+
+_SHOWN = 60
+"""Characters of a wrong value that are quoted."""
+
+
+def violations(error: ValidationError, parent: str = "") -> list[Violation]:
+    """What ``error`` found, as paths below the field ``parent`` (``sampling`` gives ``sampling.stop[0]``)."""
+    return [
+        Violation(_path(parent, detail["loc"]), _description(detail["msg"], detail["input"], bool(detail["loc"])))
+        for detail in error.errors(include_url=False, include_context=False)
+    ]
+
+
+def _path(parent: str, location: tuple[int | str, ...]) -> str:
+    path = parent
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part != "[key]":  # pydantic's mark for a mapping's key; the key itself stands before it
+            path += f".{part}" if path else part
+    return path
+
+
+def _description(message: str, value: object, is_field: bool) -> str:
+    message = message.removeprefix("Value error, ")
+    if not is_field:
+        return message  # of the whole object, whose repr would bury it
+    shown = f"{value:.7g}" if isinstance(value, float) else repr(value)
+    if len(shown) > _SHOWN:
+        shown = shown[:_SHOWN] + "…"
+    return f"{message}, not {shown}"
