@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 LOG := $(VENV)/setup.log
-PIP := $(BIN)/python -m pip install --no-input --disable-pip-version-check --progress-bar off
+PIP := $(BIN)/python -m pip install --no-input --disable-pip-version-check --progress-bar off --no-compile
 # Installed before everything else, so that pip chooses the CPU build where an index offers one. As in pyproject.toml.
 TORCH := torch>=2.11,<2.14
 
@@ -57,7 +57,7 @@ proto: setup-dev ## lint the .proto files, and compare the generated code
 	@$(BIN)/python proto/generate.py --check && echo 'proto: clean, and the generated code is up to date'
 
 kernels: setup-dev ## compile every Triton kernel ahead of time (needs no GPU)
-	@$(BIN)/pytest -q tests/kernels -k 'compile'
+	@$(BIN)/python -P -m draftline.kernels.triton.aot
 
 format: setup-dev ## rewrite the sources in ruff's format, and generate draftline.v1
 	@$(BIN)/ruff check --fix
