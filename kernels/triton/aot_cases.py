@@ -1,0 +1,119 @@
+"""What `aot.py` compiles: calls of the operations on meta tensors, shaped as real models would shape them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from draftline.kernels.batch import Batch
+from draftline.kernels.slots import SlotTable
+from draftline.kernels.triton import TritonOps
+from draftline.kernels.triton.gather import gather
+
+Case = Callable[[], object]
+
+_META = torch.device("meta")
+_OPS = TritonOps(num_sms=132)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The sizes of a model that decide which kernels it launches."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden: int
+    intermediate: int
+    vocab: int
+    qk_norm: bool
+    window: int | None
+
+
+MODELS = {
+    "llama-8b": ModelShape(32, 8, 128, 4096, 14336, 128256, False, None),
+    "llama-1b": ModelShape(32, 8, 64, 2048, 8192, 128256, False, None),
+    "qwen3-0.6b": ModelShape(16, 8, 128, 1024, 3072, 151936, True, None),
+    "smollm2-135m": ModelShape(9, 3, 64, 576, 1536, 49152, False, None),
+    "mistral-7b": ModelShape(32, 8, 128, 4096, 14336, 32000, False, 4096),
+    "phi-2": ModelShape(32, 32, 80, 2560, 10240, 51200, False, None),
+    "phi-3-mini": ModelShape(32, 32, 96, 3072, 8192, 32064, False, 2047),
+    "gemma-2b": ModelShape(8, 1, 256, 2048, 16384, 256000, False, None),
+}
+"""Every head size, grouping and option that the kernels are written for."""
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=_META)
+
+
+def _batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> Batch:
+    tokens, rows = sum(query_lens), len(query_lens)
+    return Batch(
+        token_ids=_empty(tokens, dtype=torch.int64),
+        positions=_empty(tokens, dtype=torch.int64),
+        cache_index=_empty(tokens, dtype=torch.int64),
+        query_starts=_empty(rows + 1, dtype=torch.int32),
+        context_lens=_empty(rows, dtype=torch.int32),
+        block_tables=_empty(rows, 256, dtype=torch.int32),
+        logits_index=_empty(rows, dtype=torch.int64),
+        query_lens_host=query_lens,
+        context_lens_host=context_lens,
+    )
+
+
+BATCHES = {
+    "decode": _batch((1,) * 4, (1024,) * 4),
+    "wide": _batch((1,) * 256, (1024,) * 256),
+    "verify": _batch((5,) * 4, (1024,) * 4),
+    "chunk": _batch((512,), (2048,)),
+}
+"""One row or a few (split), many (not split), a verify, a prompt chunk."""
+
+
+def _layer(model: ModelShape, batch: Batch, dtype: torch.dtype) -> None:
+    tokens = batch.positions.shape[0]
+    heads = model.num_heads + 2 * model.num_kv_heads
+    cache = _empty(64, 16, model.num_kv_heads, model.head_dim, dtype=dtype)
+    norm = _empty(model.head_dim, dtype=dtype)
+    queries = _OPS.rope_write_kv(
+        _empty(tokens, heads * model.head_dim, dtype=dtype),
+        batch,
+        _empty(4096, 2, model.head_dim // 2, dtype=torch.float32),
+        cache,
+        cache,
+        (norm, norm) if model.qk_norm else None,
+        1e-5,
+    )
+    _OPS.attention(queries, cache, cache, batch, scale=model.head_dim**-0.5, window=model.window)
+    hidden, weight = _empty(tokens, model.hidden, dtype=dtype), _empty(model.hidden, dtype=dtype)
+    _OPS.rms_norm(hidden, weight, 1e-5)
+    _OPS.add_rms_norm(hidden, hidden, weight, 1e-5)
+    _OPS.silu_mul(_empty(tokens, 2 * model.intermediate, dtype=dtype))
+
+
+def _layer_case(model: ModelShape, batch: Batch, dtype: torch.dtype) -> Case:
+    return lambda: _layer(model, batch, dtype)
+
+
+def _gather() -> None:
+    slots = SlotTable.allocate(256, 8192, 512, _META)
+    rows = _empty(4, dtype=torch.int64)
+    gather(slots, rows, (1, 5, 300, 1), (10, 20, 0, 7), (1, 5, 1, 1), 16)
+
+
+CASES: dict[str, Case] = {
+    **{
+        f"{name}-{kind}": _layer_case(model, batch, torch.bfloat16)
+        for name, model in MODELS.items()
+        for kind, batch in BATCHES.items()
+    },
+    "float16": _layer_case(MODELS["llama-1b"], BATCHES["decode"], torch.float16),
+    "float32-decode": _layer_case(MODELS["llama-8b"], BATCHES["decode"], torch.float32),
+    "float32-chunk": _layer_case(MODELS["llama-8b"], BATCHES["chunk"], torch.float32),
+    "gather": _gather,
+}
+"""Case name to the calls whose launches are compiled."""

@@ -1,0 +1,374 @@
+"""Ragged paged attention: one kernel for decodes, verifies and prompt chunks.
+
+A program owns one tile of query rows and one key/value head. The tile packs the query tokens of one sequence with all
+query heads that share the key/value head (grouped-query attention), so that each key is read once for all of them. It
+runs over the sequence's keys through the block table with the online softmax of FlashAttention-2 (Dao 2023), in base 2
+with float32 accumulators. Where there are few query tiles, the history is split between programs and a second kernel
+joins their parts (Flash-Decoding, Dao et al. 2023).
+
+Not here: which tiles and how many splits (`attention_plan.py`), writing the cache (`rope.py`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from draftline.kernels.batch import Batch
+from draftline.kernels.triton.attention_plan import AttentionShape, Launch, plan_attention
+
+_LOG2_E = math.log2(math.e)
+
+# A finite stand-in for minus infinity: a row that has seen no key yet keeps this maximum, and differences stay numbers.
+_NO_KEY = tl.constexpr(-1.0e30)
+
+
+@triton.jit
+def _attend(
+    query: tl.tensor,
+    acc: tl.tensor,
+    row_max: tl.tensor,
+    row_sum: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    table: tl.tensor,
+    kv_head: tl.tensor,
+    query_position: tl.tensor,
+    first_tile: tl.tensor,
+    last_tile: tl.tensor,
+    end: tl.tensor,
+    window: tl.tensor,
+    scale: tl.tensor,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    MASKED: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Add the keys of tiles ``[first_tile, last_tile)`` to the running softmax."""
+    offset = tl.arange(0, BLOCK_N)
+    dim = tl.arange(0, BLOCK_D)[None, :]
+    for tile in range(first_tile, last_tile):
+        position = tile * BLOCK_N + offset
+        if MASKED:
+            block = tl.load(table + position // BLOCK_SIZE, mask=position < end, other=0)
+        else:
+            block = tl.load(table + position // BLOCK_SIZE)
+        slot = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
+        source = (slot[:, None] * NUM_KV_HEADS + kv_head) * HEAD_DIM + dim
+        # Slots past the end may hold anything, and a NaN times a zero weight would still be one: read zeros there.
+        if MASKED:
+            load_mask = (position < end)[:, None]
+            if HEAD_DIM != BLOCK_D:
+                load_mask = load_mask & (dim < HEAD_DIM)
+            key = tl.load(keys + source, mask=load_mask, other=0.0)
+        elif HEAD_DIM != BLOCK_D:
+            key = tl.load(keys + source, mask=dim < HEAD_DIM, other=0.0)
+        else:
+            key = tl.load(keys + source)
+
+        score = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
+        if SOFT_CAP > 0.0:
+            # cap * tanh(x / cap), with the score already in base-2 units.
+            unit: tl.constexpr = SOFT_CAP * 1.4426950408889634
+            score = unit * (1.0 - 2.0 / (1.0 + tl.exp2(score * (2.0 * 1.4426950408889634 / unit))))
+        if MASKED:
+            visible = position[None, :] <= query_position[:, None]
+            if WINDOWED:
+                visible = visible & (position[None, :] > query_position[:, None] - window)
+            score = tl.where(visible, score, float("-inf"))
+
+        new_max = tl.maximum(row_max, tl.max(score, axis=1))
+        weight = tl.exp2(score - new_max[:, None])
+        rescale = tl.exp2(row_max - new_max)
+        row_sum = row_sum * rescale + tl.sum(weight, axis=1)
+        acc = acc * rescale[:, None]
+        if MASKED:
+            value = tl.load(values + source, mask=load_mask, other=0.0)
+        elif HEAD_DIM != BLOCK_D:
+            value = tl.load(values + source, mask=dim < HEAD_DIM, other=0.0)
+        else:
+            value = tl.load(values + source)
+        acc = tl.dot(weight.to(value.dtype), value, acc, input_precision=PRECISION)
+        row_max = new_max
+    return acc, row_max, row_sum
+
+
+@triton.jit(
+    do_not_specialize=["num_rows", "num_tiles", "tiles_per_row", "num_splits", "min_query", "max_query", "window"]
+)
+def _attention_kernel(
+    queries: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    out: tl.tensor,
+    partial: tl.tensor,
+    stats: tl.tensor,
+    query_starts: tl.tensor,
+    context_lens: tl.tensor,
+    block_tables: tl.tensor,
+    table_stride: int,
+    num_rows: int,
+    num_tiles: int,
+    tiles_per_row: int,
+    num_splits: int,
+    min_query: int,
+    max_query: int,
+    window: int,
+    scale: float,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SEARCH: tl.constexpr,
+    SPLIT: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> None:
+    NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
+    QUERIES: tl.constexpr = BLOCK_M // GROUP
+    # Heads run fastest: programs that run together read neighbouring heads of the same tokens.
+    pid = tl.program_id(0)
+    kv_head = pid % NUM_KV_HEADS
+    tile_id = pid // NUM_KV_HEADS
+    if SEARCH:
+        # Later tiles of a chunk see more keys: starting them first evens out the end of the launch.
+        tile_id = num_tiles - 1 - tile_id
+        # The row's tiles start at query_starts[row] // QUERIES + row, which grows with row: count the starts passed.
+        passed = 0
+        for base in range(0, num_rows, 256):
+            candidate = base + tl.arange(0, 256)
+            start = tl.load(query_starts + candidate, mask=candidate < num_rows, other=0)
+            reached = (start // QUERIES + candidate <= tile_id) & (candidate < num_rows)
+            passed += tl.sum(reached.to(tl.int32), axis=0)
+        row = passed - 1
+        row_start = tl.load(query_starts + row)
+        row_tile = tile_id - (row_start // QUERIES + row)
+    else:
+        row = tile_id // tiles_per_row
+        row_start = tl.load(query_starts + row)
+        row_tile = tile_id % tiles_per_row
+    query_len = tl.load(query_starts + row + 1) - row_start
+    if (query_len < min_query) | (query_len > max_query) | (row_tile * QUERIES >= query_len):
+        return
+
+    context_len = tl.load(context_lens + row)
+    history = context_len - query_len
+    packed = tl.arange(0, BLOCK_M)
+    row_query = row_tile * QUERIES + packed // GROUP
+    query_mask = row_query < query_len
+    if BLOCK_M != QUERIES * GROUP:
+        query_mask = query_mask & (packed < QUERIES * GROUP)
+    query_position = history + row_query
+    # [BLOCK_M] rows of the [T * H, D] queries.
+    flat = (row_start + row_query).to(tl.int64) * NUM_HEADS + kv_head * GROUP + packed % GROUP
+    dim = tl.arange(0, BLOCK_D)[None, :]
+    tensor_mask = query_mask[:, None]
+    if HEAD_DIM != BLOCK_D:
+        tensor_mask = tensor_mask & (dim < HEAD_DIM)
+    query = tl.load(queries + flat[:, None] * HEAD_DIM + dim, mask=tensor_mask, other=0.0)
+
+    # The keys that any query of the tile sees: [begin, end).
+    first_query = history + row_tile * QUERIES
+    end = tl.minimum(first_query + QUERIES, context_len)
+    begin_tile = 0
+    if WINDOWED:
+        begin_tile = tl.maximum(first_query - window + 1, 0) // BLOCK_N
+    end_tile = tl.cdiv(end, BLOCK_N)
+    split = tl.program_id(1)
+    if SPLIT:
+        share = tl.cdiv(end_tile - begin_tile, num_splits)
+        begin_tile += split * share
+        end_tile = tl.minimum(begin_tile + share, end_tile)
+
+    acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    row_max = tl.full([BLOCK_M], _NO_KEY, dtype=tl.float32)
+    row_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
+    table = block_tables + tl.cast(row, tl.int64) * table_stride
+    if SEARCH:
+        # Tiles between these are seen whole by every query: no mask.
+        whole_begin = begin_tile
+        if WINDOWED:
+            whole_begin = tl.cdiv(tl.maximum(end - window, 0), BLOCK_N)
+            whole_begin = tl.minimum(tl.maximum(whole_begin, begin_tile), end_tile)
+            acc, row_max, row_sum = _attend(
+                query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
+                begin_tile, whole_begin, end, window, scale,
+                NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
+            )  # fmt: skip
+        whole_end = tl.minimum(tl.maximum((first_query + 1) // BLOCK_N, whole_begin), end_tile)
+        acc, row_max, row_sum = _attend(
+            query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
+            whole_begin, whole_end, end, window, scale,
+            NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, False, SOFT_CAP, PRECISION,
+        )  # fmt: skip
+        begin_tile = whole_end
+    acc, row_max, row_sum = _attend(
+        query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
+        begin_tile, end_tile, end, window, scale,
+        NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
+    )  # fmt: skip
+
+    if SPLIT:
+        # A split without keys stores a sum of zero: the reduction needs to know nothing of rows' lengths.
+        part = flat * num_splits + split
+        tl.store(partial + part[:, None] * HEAD_DIM + dim, acc, mask=tensor_mask & (row_sum > 0.0)[:, None])
+        tl.store(stats + part * 2, row_max, mask=query_mask)
+        tl.store(stats + part * 2 + 1, row_sum, mask=query_mask)
+    else:
+        result = acc / row_sum[:, None]
+        tl.store(out + flat[:, None] * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=tensor_mask)
+
+
+@triton.jit(do_not_specialize=["queries_per_row", "num_splits", "max_query"])
+def _join_kernel(
+    partial: tl.tensor,
+    stats: tl.tensor,
+    out: tl.tensor,
+    query_starts: tl.tensor,
+    queries_per_row: int,
+    num_splits: int,
+    max_query: int,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_SPLITS: tl.constexpr,
+) -> None:
+    """Join the splits of one query token and head, each weighted by its share of the softmax's sum."""
+    pid = tl.program_id(0)
+    head = pid % NUM_HEADS
+    row = pid // NUM_HEADS // queries_per_row
+    row_query = pid // NUM_HEADS % queries_per_row
+    row_start = tl.load(query_starts + row)
+    query_len = tl.load(query_starts + row + 1) - row_start
+    if (row_query >= query_len) | (query_len > max_query):
+        return
+    flat = (row_start + row_query).to(tl.int64) * NUM_HEADS + head
+    split = tl.arange(0, BLOCK_SPLITS)
+    dim = tl.arange(0, BLOCK_D)[None, :]
+    split_mask = split < num_splits
+    part = flat * num_splits + split
+    split_max = tl.load(stats + part * 2, mask=split_mask, other=_NO_KEY)
+    split_sum = tl.load(stats + part * 2 + 1, mask=split_mask, other=0.0)
+    weight = tl.exp2(split_max - tl.max(split_max, axis=0))
+    used = (split_sum > 0.0)[:, None] & (dim < HEAD_DIM)
+    acc = tl.load(partial + part[:, None] * HEAD_DIM + dim, mask=used, other=0.0)
+    result = tl.sum(acc * weight[:, None], axis=0) / tl.sum(weight * split_sum, axis=0)
+    cols = tl.arange(0, BLOCK_D)
+    tl.store(out + flat * HEAD_DIM + cols, result.to(out.dtype.element_ty), mask=cols < HEAD_DIM)
+
+
+def attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    batch: Batch,
+    *,
+    scale: float,
+    window: int | None,
+    num_sms: int,
+    soft_cap: float = 0.0,
+) -> Tensor:
+    """See ``Ops.attention``. Query and context lengths known to the host may be upper bounds.
+
+    Args:
+        q: [T, H, D], contiguous.
+        keys: [num_blocks, block_size, G, D], contiguous.
+        values: the same for the values.
+        batch: rows and block tables.
+        scale: multiplies the scores.
+        window: positions that a query sees, itself included; None for all.
+        num_sms: the device's multiprocessors, which the splits are to fill.
+        soft_cap: scores become ``soft_cap * tanh(score / soft_cap)``; 0 leaves them (Gemma 2).
+    """
+    shape = AttentionShape(q.shape[1] // keys.shape[2], keys.shape[2], q.shape[2], keys.element_size(), num_sms)
+    out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
+    for launch in plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0]):
+        run_launch(launch, q, keys, values, batch, out, scale=scale, window=window, soft_cap=soft_cap)
+    return out
+
+
+def run_launch(
+    launch: Launch,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    batch: Batch,
+    out: Tensor,
+    *,
+    scale: float,
+    window: int | None,
+    soft_cap: float,
+) -> None:
+    """Run one launch of a plan (and its reduction, where the plan splits), writing its rows of ``out``."""
+    tokens, num_heads, head_dim = q.shape
+    block_size, num_kv_heads = keys.shape[1], keys.shape[2]
+    tile, splits = launch.tile, launch.num_splits
+    rows = len(batch.query_lens_host)
+    block_d = triton.next_power_of_2(head_dim)
+    partial, stats = out, out
+    if splits > 1:
+        partial = torch.empty((tokens, num_heads, splits, head_dim), dtype=torch.float32, device=q.device)
+        stats = torch.empty((tokens, num_heads, splits, 2), dtype=torch.float32, device=q.device)
+    _attention_kernel[(launch.num_tiles * num_kv_heads, splits)](
+        q,
+        keys,
+        values,
+        out,
+        partial,
+        stats,
+        batch.query_starts,
+        batch.context_lens,
+        batch.block_tables,
+        batch.block_tables.stride(0),
+        rows,
+        launch.num_tiles,
+        launch.tiles_per_row,
+        splits,
+        launch.min_query,
+        launch.max_query,
+        window if window is not None else 0,
+        scale * _LOG2_E,
+        NUM_KV_HEADS=num_kv_heads,
+        GROUP=num_heads // num_kv_heads,
+        HEAD_DIM=head_dim,
+        BLOCK_D=block_d,
+        BLOCK_SIZE=block_size,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        SEARCH=launch.tiles_per_row == 0,
+        SPLIT=splits > 1,
+        WINDOWED=window is not None,
+        SOFT_CAP=soft_cap,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+    )
+    if splits > 1:
+        queries_per_row = max(length for length in batch.query_lens_host if length <= launch.max_query)
+        _join_kernel[(rows * queries_per_row * num_heads,)](
+            partial,
+            stats,
+            out,
+            batch.query_starts,
+            queries_per_row,
+            splits,
+            launch.max_query,
+            NUM_HEADS=num_heads,
+            HEAD_DIM=head_dim,
+            BLOCK_D=block_d,
+            BLOCK_SPLITS=splits,
+            num_warps=2 if splits * block_d <= 1024 else 4,
+        )

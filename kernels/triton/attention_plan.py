@@ -1,0 +1,144 @@
+"""How many programs run a batch's attention, of which tile: decided on the host, from upper bounds only.
+
+Nothing here reads the device, so a plan made for a bucket's bounds can be captured in a CUDA graph and replayed for
+every batch that fits the bucket: rows that are shorter than the bounds, or empty, end their programs early.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SHORT_QUERY = 32
+"""Rows of up to this many query tokens (decodes, verifies) share a launch with a small tile; longer ones (prompt
+chunks) have their own, with a large tile."""
+
+MAX_SPLITS = 64
+"""The most parts that one row's history is split into."""
+
+_LONG_TILE = 128
+_PROGRAMS_PER_SM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The shape of one program's work.
+
+    Attributes:
+        block_m: query rows (query tokens times the heads of a group), a power of two, at least 16.
+        block_n: keys a loop iteration, a power of two, at least 16.
+        num_warps: warps a program.
+        num_stages: depth of the software pipeline that loads keys and values.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch over the rows whose query length is in ``[min_query, max_query]``.
+
+    Attributes:
+        tile: the tile of each program.
+        min_query: shorter rows are left to another launch.
+        max_query: longer rows are left to another launch.
+        tiles_per_row: query tiles a row where program ids map to rows by division; 0 where they search for their row.
+        num_tiles: query tiles in all, an upper bound.
+        num_splits: parts that each row's history is split into; 1 needs no reduction.
+    """
+
+    tile: Tile
+    min_query: int
+    max_query: int
+    tiles_per_row: int
+    num_tiles: int
+    num_splits: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What a plan needs to know of a model and its device.
+
+    Attributes:
+        group: query heads that share one key/value head.
+        num_kv_heads: key/value heads.
+        head_dim: size of one head.
+        element_size: bytes of one key element.
+        num_sms: the device's multiprocessors.
+    """
+
+    group: int
+    num_kv_heads: int
+    head_dim: int
+    element_size: int
+    num_sms: int
+
+
+def _next_power_of_2(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _keys_a_step(shape: AttentionShape, widest: int) -> int:
+    """Keys a loop iteration: as many as leave room in shared memory for a pipeline of keys and values."""
+    row_bytes = _next_power_of_2(shape.head_dim) * shape.element_size
+    return max(16, min(widest, 64 * 256 // row_bytes))
+
+
+def short_tile(shape: AttentionShape, max_query: int) -> Tile:
+    """The tile of decodes and verifies: all heads of a group and, up to 64 rows, all of a row's query tokens."""
+    block_m = max(16, min(64, _next_power_of_2(max_query * shape.group)), _next_power_of_2(shape.group))
+    return Tile(block_m, _keys_a_step(shape, 64), num_warps=4, num_stages=3)
+
+
+def long_tile(shape: AttentionShape) -> Tile:
+    """The tile of prompt chunks: large enough to be bound by arithmetic."""
+    if shape.element_size > 2:
+        # Exact float32 products do not run on matrix units: a large tile would only spill registers.
+        return Tile(max(32, _next_power_of_2(shape.group)), _keys_a_step(shape, 32), num_warps=4, num_stages=2)
+    block_m = max(_LONG_TILE, _next_power_of_2(shape.group))
+    wide = shape.head_dim > 64
+    return Tile(block_m, _keys_a_step(shape, 64), num_warps=8 if wide else 4, num_stages=2 if wide else 3)
+
+
+def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, block_n: int) -> int:
+    """Parts of each history, a power of two: enough programs to fill the device, but never less than a tile each."""
+    programs = num_tiles * shape.num_kv_heads
+    wanted = shape.num_sms * _PROGRAMS_PER_SM // max(programs, 1)
+    available = -(-max_context // block_n)
+    splits = 1
+    while splits * 2 <= min(wanted, available, MAX_SPLITS):
+        splits *= 2
+    return splits
+
+
+def plan_attention(
+    shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...], num_tokens: int
+) -> list[Launch]:
+    """The launches of one batch: none for an empty one, two where short and long rows are mixed.
+
+    Args:
+        shape: the model and the device.
+        query_lens: each row's query length, or an upper bound of it.
+        context_lens: each row's context length, or an upper bound of it.
+        num_tokens: T, the query tokens of all rows, or an upper bound.
+    """
+    rows = len(query_lens)
+    longest = max(query_lens, default=0)
+    longest_short = max((length for length in query_lens if length <= SHORT_QUERY), default=0)
+    launches = []
+    if longest_short > 0:
+        tile = short_tile(shape, longest_short)
+        tiles_per_row = -(-longest_short // (tile.block_m // shape.group))
+        tiles = rows * tiles_per_row
+        context = max(c for q, c in zip(query_lens, context_lens, strict=True) if 0 < q <= SHORT_QUERY)
+        splits = num_splits(shape, tiles, context, tile.block_n)
+        launches.append(Launch(tile, 1, SHORT_QUERY, tiles_per_row, tiles, splits))
+    if longest > SHORT_QUERY:
+        tile = long_tile(shape)
+        queries_a_tile = tile.block_m // shape.group
+        # Row r's tiles start at query_starts[r] // queries_a_tile + r, so this many cover every division into rows.
+        tiles = num_tokens // queries_a_tile + rows
+        launches.append(Launch(tile, SHORT_QUERY + 1, longest, 0, tiles, 1))
+    return launches

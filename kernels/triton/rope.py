@@ -1,0 +1,123 @@
+"""Between the QKV projection and attention, in one pass: (QK-norm,) rotation, cache write, rotated queries.
+
+A program owns a few heads of one token. Query, key and value heads lie side by side in the projection's output and
+differ in norm weight, rotation and destination only, so one tile may hold all three kinds.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from draftline.kernels.batch import Batch
+
+
+@triton.jit
+def _rope_write_kv_kernel(
+    qkv: tl.tensor,
+    positions: tl.tensor,
+    cache_index: tl.tensor,
+    rope: tl.tensor,
+    query_norm: tl.tensor,
+    key_norm: tl.tensor,
+    queries: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    qkv_stride: int,
+    eps: float,
+    NUM_HEADS: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr,
+    BLOCK_HALF: tl.constexpr,
+    QK_NORM: tl.constexpr,
+) -> None:
+    HEAD_DIM: tl.constexpr = 2 * HALF
+    TOTAL: tl.constexpr = NUM_HEADS + 2 * NUM_KV_HEADS
+    token = tl.program_id(0).to(tl.int64)
+    head = (tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS))[:, None]
+    col = tl.arange(0, BLOCK_HALF)[None, :]
+    col_mask = col < HALF
+    mask = (head < TOTAL) & col_mask
+    is_query = head < NUM_HEADS
+    is_value = head >= NUM_HEADS + NUM_KV_HEADS
+
+    position = tl.load(positions + token)
+    slot = tl.load(cache_index + token)
+    source = qkv + token * qkv_stride + head * HEAD_DIM + col
+    first = tl.load(source, mask=mask, other=0.0).to(tl.float32)
+    second = tl.load(source + HALF, mask=mask, other=0.0).to(tl.float32)
+    cos = tl.load(rope + position * HEAD_DIM + col, mask=col_mask, other=0.0)
+    sin = tl.load(rope + position * HEAD_DIM + HALF + col, mask=col_mask, other=0.0)
+
+    if QK_NORM:
+        square = tl.sum(first * first, axis=1) + tl.sum(second * second, axis=1)
+        inverse = tl.rsqrt(square / HEAD_DIM + eps)[:, None]
+        query_first = tl.load(query_norm + col, mask=col_mask, other=0.0).to(tl.float32)
+        query_second = tl.load(query_norm + HALF + col, mask=col_mask, other=0.0).to(tl.float32)
+        key_first = tl.load(key_norm + col, mask=col_mask, other=0.0).to(tl.float32)
+        key_second = tl.load(key_norm + HALF + col, mask=col_mask, other=0.0).to(tl.float32)
+        normed_first = first * inverse * tl.where(is_query, query_first, key_first)
+        normed_second = second * inverse * tl.where(is_query, query_second, key_second)
+        first = tl.where(is_value, first, normed_first)
+        second = tl.where(is_value, second, normed_second)
+
+    rotated_first = tl.where(is_value, first, first * cos - second * sin)
+    rotated_second = tl.where(is_value, second, second * cos + first * sin)
+
+    query_out = queries + (token * NUM_HEADS + head) * HEAD_DIM + col
+    tl.store(query_out, rotated_first.to(queries.dtype.element_ty), mask=mask & is_query)
+    tl.store(query_out + HALF, rotated_second.to(queries.dtype.element_ty), mask=mask & is_query)
+
+    # Padding tokens of a graph's batch have no place in the cache: their index is negative.
+    if slot >= 0:
+        is_key = (head >= NUM_HEADS) & (head < NUM_HEADS + NUM_KV_HEADS)
+        key_out = keys + (slot * NUM_KV_HEADS + (head - NUM_HEADS)) * HEAD_DIM + col
+        tl.store(key_out, rotated_first.to(keys.dtype.element_ty), mask=mask & is_key)
+        tl.store(key_out + HALF, rotated_second.to(keys.dtype.element_ty), mask=mask & is_key)
+        value_out = values + (slot * NUM_KV_HEADS + (head - NUM_HEADS - NUM_KV_HEADS)) * HEAD_DIM + col
+        tl.store(value_out, rotated_first.to(values.dtype.element_ty), mask=mask & is_value)
+        tl.store(value_out + HALF, rotated_second.to(values.dtype.element_ty), mask=mask & is_value)
+
+
+def rope_write_kv(
+    qkv: Tensor,
+    batch: Batch,
+    rope: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    norms: tuple[Tensor, Tensor] | None,
+    eps: float,
+) -> Tensor:
+    """See ``Ops.rope_write_kv``; a token whose cache index is negative is rotated but not written."""
+    tokens = qkv.shape[0]
+    num_kv_heads, head_dim = keys.shape[2], keys.shape[3]
+    total = qkv.shape[1] // head_dim
+    num_heads = total - 2 * num_kv_heads
+    queries = torch.empty((tokens, num_heads, head_dim), dtype=qkv.dtype, device=qkv.device)
+    query_norm, key_norm = norms if norms is not None else (qkv, qkv)
+    # Few tokens: small tiles, so that more programs share the work. Many: larger ones, so that fewer start.
+    block_heads = 4 if tokens <= 64 else 16
+    _rope_write_kv_kernel[(tokens, triton.cdiv(total, block_heads))](
+        qkv,
+        batch.positions,
+        batch.cache_index,
+        rope,
+        query_norm,
+        key_norm,
+        queries,
+        keys,
+        values,
+        qkv.stride(0),
+        eps,
+        NUM_HEADS=num_heads,
+        NUM_KV_HEADS=num_kv_heads,
+        HALF=head_dim // 2,
+        BLOCK_HEADS=block_heads,
+        BLOCK_HALF=triton.next_power_of_2(head_dim // 2),
+        QK_NORM=norms is not None,
+        num_warps=1 if block_heads == 4 else 4,
+    )
+    return queries

@@ -1,0 +1,26 @@
+"""Kernel tests run on a GPU where there is one, and in Triton's interpreter elsewhere; in float32 in both cases."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+import torch
+
+if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+    if "triton" in sys.modules:
+        raise RuntimeError("triton was imported before TRITON_INTERPRET=1 was set: tests/conftest.py has to set it")
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """Where kernels run here."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture
+def rng(device: torch.device) -> torch.Generator:
+    """The same numbers in every run."""
+    return torch.Generator(device).manual_seed(1)

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from draftline.kernels.triton.attention_plan import (
+    MAX_SPLITS,
+    SHORT_QUERY,
+    AttentionShape,
+    num_splits,
+    plan_attention,
+)
+
+LLAMA_8B = AttentionShape(group=4, num_kv_heads=8, head_dim=128, element_size=2, num_sms=132)
+
+
+def test_decodes_are_one_launch_of_one_tile_a_row() -> None:
+    (launch,) = plan_attention(LLAMA_8B, (1,) * 64, (1000,) * 64, 64)
+    assert (launch.num_tiles, launch.tiles_per_row) == (64, 1)
+    assert launch.min_query == 1
+
+
+def test_a_decode_beside_a_prompt_chunk_has_its_own_launch() -> None:
+    short, long = plan_attention(LLAMA_8B, (1, 512, 1), (900, 512, 30), 514)
+    assert short.max_query == SHORT_QUERY
+    assert long.min_query == SHORT_QUERY + 1
+    assert short.tile.block_m < long.tile.block_m
+
+
+def test_no_rows_and_empty_rows_need_no_launch() -> None:
+    assert plan_attention(LLAMA_8B, (), (), 0) == []
+    assert plan_attention(LLAMA_8B, (0, 0), (5, 9), 0) == []
+
+
+def test_search_tiles_cover_every_division_of_tokens_into_rows() -> None:
+    for lengths in [(33, 33, 33), (1000,), (40, 1, 1, 64, 65)]:
+        (*_, launch) = plan_attention(LLAMA_8B, lengths, (2000,) * len(lengths), sum(lengths))
+        queries = launch.tile.block_m // LLAMA_8B.group
+        start, last = 0, 0
+        for row, length in enumerate(lengths):
+            last = start // queries + row + -(-length // queries)
+            start += length
+        assert last <= launch.num_tiles
+
+
+def test_few_rows_are_split_and_many_are_not() -> None:
+    assert num_splits(LLAMA_8B, 1, 100_000, 64) == MAX_SPLITS
+    assert num_splits(LLAMA_8B, 256, 100_000, 64) == 1
+
+
+def test_no_more_splits_than_key_tiles() -> None:
+    assert num_splits(LLAMA_8B, 1, 64, 64) == 1
+    assert num_splits(LLAMA_8B, 1, 200, 64) == 4

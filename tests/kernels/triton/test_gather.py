@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from draftline.kernels.slots import SlotTable
+from draftline.kernels.triton.gather import GatherBounds, gather, gather_planned, plan_on_host
+
+BLOCK_SIZE = 4
+MAX_LEN = 600
+
+
+@pytest.fixture
+def slots(device: torch.device, rng: torch.Generator) -> SlotTable:
+    table = SlotTable.allocate(5, MAX_LEN, MAX_LEN // BLOCK_SIZE, device)
+    table.tokens.copy_(torch.randint(0, 1000, table.tokens.shape, generator=rng, device=device))
+    table.block_tables.copy_(torch.randint(0, 999, table.block_tables.shape, generator=rng, device=device))
+    return table
+
+
+@pytest.mark.parametrize(
+    ("query_lens", "starts", "logits_counts"),
+    [
+        ((1, 1, 1), (0, 7, 31), (1, 1, 1)),
+        ((3, 1, 300), (9, 0, 200), (3, 0, 1)),
+        ((0, 2, 0, 5), (4, 3, 2, 16), (0, 2, 0, 5)),
+        ((513,), (0,), (0,)),
+    ],
+    ids=["decode", "mixed", "empty-rows", "chunk-without-logits"],
+)
+def test_gather(
+    query_lens: tuple[int, ...],
+    starts: tuple[int, ...],
+    logits_counts: tuple[int, ...],
+    slots: SlotTable,
+    device: torch.device,
+) -> None:
+    chosen = [4, 0, 3, 1][: len(query_lens)]
+    batch = gather(slots, torch.tensor(chosen, device=device), query_lens, starts, logits_counts, BLOCK_SIZE)
+
+    tokens, positions, index, begins, logits = [], [], [], [0], []
+    for slot, length, start, count in zip(chosen, query_lens, starts, logits_counts, strict=True):
+        for position in range(start, start + length):
+            tokens.append(slots.tokens[slot, position].item())
+            positions.append(position)
+            block = int(slots.block_tables[slot, position // BLOCK_SIZE].item())
+            index.append(block * BLOCK_SIZE + position % BLOCK_SIZE)
+        begins.append(begins[-1] + length)
+        logits.extend(range(begins[-1] - count, begins[-1]))
+    assert batch.token_ids.tolist() == tokens
+    assert batch.positions.tolist() == positions
+    assert batch.cache_index.tolist() == index
+    assert batch.query_starts.tolist() == begins
+    assert batch.logits_index.tolist() == logits
+    contexts = [start + length for start, length in zip(starts, query_lens, strict=True)]
+    assert batch.context_lens.tolist() == contexts
+    assert batch.query_lens_host == query_lens
+    assert batch.context_lens_host == tuple(contexts)
+    for row, (slot, context) in enumerate(zip(chosen, contexts, strict=True)):
+        used = -(-context // BLOCK_SIZE)
+        assert batch.block_tables[row, :used].tolist() == slots.block_tables[slot, :used].tolist()
+
+
+def test_a_bucket_larger_than_the_plan_is_padded(slots: SlotTable, device: torch.device) -> None:
+    plan = torch.tensor(plan_on_host((2, 0, 0), (5, 0, 0), (2, 0, 0)), dtype=torch.int32, device=device)
+    bounds = GatherBounds(num_tokens=9, num_logits=6, query_lens=(3, 3, 3), context_lens=(100, 100, 100))
+    batch = gather_planned(slots, torch.tensor([2, 0, 0], device=device), plan, bounds, BLOCK_SIZE)
+    assert batch.query_starts.tolist() == [0, 2, 2, 2]
+    assert batch.token_ids.tolist() == [*slots.tokens[2, 5:7].tolist(), *[0] * 7]
+    assert batch.positions.tolist() == [5, 6, *[0] * 7]
+    assert batch.cache_index[2:].tolist() == [-1] * 7
+    assert batch.logits_index.tolist() == [0, 1, 0, 0, 0, 0]
+    assert batch.query_lens_host == (3, 3, 3)
