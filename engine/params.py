@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from draftline.kernels.slots import MAX_LOGIT_BIAS
+from draftline.kernels.limits import MAX_LOGIT_BIAS
 
 MAX_LOGPROBS = 20
 """The most likely tokens that logprobs can list at one position."""

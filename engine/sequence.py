@@ -1,7 +1,7 @@
 """A running output: its tokens, and how many of them have been computed.
 
-There is no prefill phase and no decode phase. A sequence has known tokens (prompt and output) and computed tokens (those
-whose keys and values are in the cache); a step lets computed catch up with known.
+There is no prefill phase and no decode phase. A sequence has known tokens (prompt and output) and computed tokens
+(those whose keys and values are in the cache); a step lets computed catch up with known.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Sequence:
         blocks: the cache blocks that hold them, in order.
         cached_prompt: prompt tokens that came from the prefix cache when it was first admitted.
         slot: its row of the slot table while it runs, else None.
-        registered: leading blocks that the prefix tree knows of.
+        registered: leading full blocks that were offered to the prefix tree.
+        arrival: its rank among equals in ``order``; the scheduler counts it when the sequence is added.
+        preemptions: how often it lost its place and had to recompute.
         cancelled: set by anyone, at any time; the next plan ends the sequence.
         finished: it has ended and holds nothing.
     """
@@ -48,8 +50,15 @@ class Sequence:
     cached_prompt: int = 0
     slot: int | None = None
     registered: int = 0
+    arrival: int = -1
+    preemptions: int = 0
     cancelled: bool = False
     finished: bool = False
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.request_id}[{self.index}]"
 
     @property
     def output_len(self) -> int:
@@ -57,9 +66,9 @@ class Sequence:
         return len(self.tokens) - self.prompt_len
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Row:
-    """One sequence's part in a step.
+    """One sequence's part in a step. Read-only, but not frozen: a frozen one takes five times as long to make.
 
     Attributes:
         sequence: whose.
@@ -68,6 +77,8 @@ class Row:
         count: known tokens that the step computes.
         drafts: drafted tokens that the step verifies after them (only where ``start + count`` reaches the last known).
         admitted: the sequence enters its slot with this step, so the slot must be filled.
+        new_blocks: (index, block) of each block table entry that changed since the sequence's last row; all of them
+            where the sequence is admitted.
     """
 
     sequence: Sequence
@@ -76,10 +87,11 @@ class Row:
     count: int
     drafts: int
     admitted: bool
+    new_blocks: tuple[tuple[int, int], ...] = ()
 
     @property
     def samples(self) -> bool:
-        """Whether the step reaches the last known token, and so decides the next one."""
+        """Whether the step reaches the last known token, and so decides the next one. Ask before the step's commit."""
         return self.start + self.count == len(self.sequence.tokens)
 
 

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MAX_LOGIT_BIAS = 512
-"""The most logit_bias entries one request may carry."""
-
-MAX_STOP_IDS = 128
-"""The most token ids that can end one request: its stop_token_ids plus the model's end-of-sequence ids."""
+from draftline.kernels.limits import MAX_LOGIT_BIAS as MAX_LOGIT_BIAS
+from draftline.kernels.limits import MAX_STOP_IDS as MAX_STOP_IDS
 
 
 class SamplingFeatures(enum.Flag):

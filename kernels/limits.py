@@ -1,0 +1,9 @@
+"""The fixed widths of the slot table, free of torch so that request checks and scheduling can be too."""
+
+from __future__ import annotations
+
+MAX_LOGIT_BIAS = 512
+"""The most logit_bias entries one request may carry."""
+
+MAX_STOP_IDS = 128
+"""The most token ids that can end one request: its stop_token_ids plus the model's end-of-sequence ids."""
