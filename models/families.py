@@ -5,40 +5,54 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
+
+from draftline.kernels.ops import Ops
+from draftline.models.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
+from draftline.models.decoder import Decoder
+from draftline.models.errors import ModelLoadError
 from draftline.models.hf_config import HfConfig
 from draftline.models.llama import llama_config, mistral_config
+from draftline.models.model import Model
 from draftline.models.qwen2 import qwen2_config
 from draftline.models.qwen3 import qwen3_config
+from draftline.quant import UnsupportedFormatError
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How one architecture is read.
+    """One architecture.
 
     Attributes:
         config: its config.json as a ModelConfig.
+        build: the model with its weights, from (checkpoint, config, ops, dtype, device).
     """
 
     config: Callable[[HfConfig], ModelConfig]
+    build: Callable[[Checkpoint, ModelConfig, Ops, torch.dtype, torch.device], Model]
 
 
 FAMILIES: dict[str, Family] = {
-    "LlamaForCausalLM": Family(llama_config),
-    "MistralForCausalLM": Family(mistral_config),
-    "Qwen2ForCausalLM": Family(qwen2_config),
-    "Qwen3ForCausalLM": Family(qwen3_config),
+    "LlamaForCausalLM": Family(llama_config, Decoder),
+    "MistralForCausalLM": Family(mistral_config, Decoder),
+    "Qwen2ForCausalLM": Family(qwen2_config, Decoder),
+    "Qwen3ForCausalLM": Family(qwen3_config, Decoder),
 }
 
 
-def config_from_hf(hf: Mapping[str, object]) -> ModelConfig:
+def config_from_hf(hf: Mapping[str, object], where: str = "config.json") -> ModelConfig:
     """The ModelConfig of an HF ``config.json``.
+
+    Args:
+        hf: the file's content, or the same fields from a file of another kind.
+        where: the file that error messages name.
 
     Raises:
         ModelLoadError: the architecture is not supported (the message lists those that are), or a field is missing,
             malformed, or asks for something that the family does not do here.
     """
-    config = HfConfig(hf)
+    config = HfConfig(hf, where)
     architectures = config.strings("architectures")
     if not architectures:
         raise config.error("architectures", "missing, so the model's family is unknown")
@@ -46,3 +60,24 @@ def config_from_hf(hf: Mapping[str, object]) -> ModelConfig:
     if family is None:
         raise config.error("architectures", f"{architectures[0]!r} is not supported; {', '.join(FAMILIES)} are")
     return family.config(config)
+
+
+def build_model(
+    checkpoint: Checkpoint, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
+) -> Model:
+    """The model of a checkpoint, with its weights.
+
+    Args:
+        checkpoint: where the weights come from.
+        config: the checkpoint's own, perhaps with a smaller ``max_positions``.
+        ops: the device's operations.
+        dtype: of activations and cache.
+        device: where it runs.
+
+    Raises:
+        ModelLoadError: a tensor is missing, or has a wrong shape or a format that is not supported.
+    """
+    try:
+        return FAMILIES[config.family].build(checkpoint, config, ops, dtype, device)
+    except UnsupportedFormatError as error:
+        raise ModelLoadError(str(error)) from error

@@ -1,0 +1,144 @@
+"""``ReferenceOps``: every operation in plain torch. The CPU path, and the oracle of every other implementation's tests.
+
+It runs on any device. On a CPU each row's result is the same, to the bit, whatever else is in the batch; how, is said
+where it takes care.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from draftline.kernels import reference_sampling
+from draftline.kernels.batch import Batch
+from draftline.kernels.reference_attention import AttentionPlan
+from draftline.kernels.slots import SampleRows, SlotTable
+
+
+@dataclass(frozen=True, slots=True)
+class _Rotation:
+    """The cosines and signed sines of one batch's positions, each [T, 1, D]."""
+
+    batch: Batch
+    rope: Tensor
+    cos: Tensor
+    sin: Tensor
+
+    @staticmethod
+    def of(batch: Batch, rope: Tensor) -> _Rotation:
+        cos, sin = rope.index_select(0, batch.positions).unbind(dim=1)
+        return _Rotation(batch, rope, torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None])
+
+
+class ReferenceOps:
+    """`Ops` in plain torch.
+
+    What a batch's layers share (rotations, the attention's plan) is computed by the first of them and remembered until
+    the next batch comes. Use one from one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._rotation: _Rotation | None = None
+        self._plan: AttentionPlan | None = None
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See ``Ops.rms_norm``."""
+        return F.rms_norm(x, weight.shape, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """See ``Ops.add_rms_norm``."""
+        residual = residual + x
+        return self.rms_norm(residual, weight, eps), residual
+
+    def rope_write_kv(
+        self,
+        qkv: Tensor,
+        batch: Batch,
+        rope: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        norms: tuple[Tensor, Tensor] | None,
+        eps: float,
+    ) -> Tensor:
+        """See ``Ops.rope_write_kv``."""
+        rotation = self._rotation
+        if rotation is None or rotation.batch is not batch or rotation.rope is not rope:
+            rotation = self._rotation = _Rotation.of(batch, rope)
+        num_kv_heads, head_dim = keys.shape[2:]
+        heads = qkv.view(qkv.shape[0], -1, head_dim)
+        num_heads = heads.shape[1] - 2 * num_kv_heads
+        qk = heads[:, : num_heads + num_kv_heads]
+        if norms is not None:
+            q_weight, k_weight = norms
+            qk = torch.cat(
+                (self.rms_norm(qk[:, :num_heads], q_weight, eps), self.rms_norm(qk[:, num_heads:], k_weight, eps)),
+                dim=1,
+            )
+        # (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), with the sine's first half negated beforehand.
+        qk = qk.float()
+        rotated = torch.addcmul(qk * rotation.cos, qk.roll(head_dim // 2, dims=-1), rotation.sin).to(qkv.dtype)
+        keys.view(-1, num_kv_heads, head_dim).index_copy_(0, batch.cache_index, rotated[:, num_heads:])
+        values.view(-1, num_kv_heads, head_dim).index_copy_(0, batch.cache_index, heads[:, num_heads + num_kv_heads :])
+        return rotated[:, :num_heads]
+
+    def attention(
+        self, q: Tensor, keys: Tensor, values: Tensor, batch: Batch, *, scale: float, window: int | None
+    ) -> Tensor:
+        """See ``Ops.attention``."""
+        _, block_size, num_kv_heads, _ = keys.shape
+        plan = self._plan
+        if plan is None or not plan.serves(batch, q.shape[1], num_kv_heads, block_size):
+            plan = self._plan = AttentionPlan(batch, q.shape[1], num_kv_heads, block_size)
+        return plan.run(q, keys, values, scale, window)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """See ``Ops.silu_mul``."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)
+
+    def gather(
+        self,
+        slots: SlotTable,
+        rows: Tensor,
+        query_lens: tuple[int, ...],
+        starts: tuple[int, ...],
+        logits_counts: tuple[int, ...],
+        block_size: int,
+    ) -> Batch:
+        """See ``Ops.gather``."""
+        device = rows.device
+        context_lens = tuple(start + length for start, length in zip(starts, query_lens, strict=True))
+        query_starts = list(itertools.accumulate(query_lens, initial=0))
+        positions = torch.cat(
+            [torch.arange(start, end, device=device) for start, end in zip(starts, context_lens, strict=True)]
+        )
+        row_of_token = torch.repeat_interleave(torch.tensor(query_lens, device=device), output_size=query_starts[-1])
+        slot_of_token = rows[row_of_token]
+        block = slots.block_tables[slot_of_token, positions // block_size]
+        wanted = [
+            torch.arange(end - count, end, device=device)
+            for end, count in zip(query_starts[1:], logits_counts, strict=True)
+        ]
+        return Batch(
+            token_ids=slots.tokens[slot_of_token, positions].to(torch.int64),
+            positions=positions,
+            cache_index=block.to(torch.int64) * block_size + positions % block_size,
+            query_starts=torch.tensor(query_starts, dtype=torch.int32, device=device),
+            context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
+            block_tables=slots.block_tables[rows],
+            logits_index=torch.cat(wanted),
+            query_lens_host=query_lens,
+            context_lens_host=context_lens,
+        )
+
+    def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
+        """See ``Ops.sample``."""
+        return reference_sampling.sample(logits, rows, slots)
+
+    def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """See ``Ops.logprobs``."""
+        return reference_sampling.logprobs(logits, token_ids, top)

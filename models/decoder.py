@@ -1,0 +1,147 @@
+"""``Decoder``: the Llama-like decoder that all families here are, told apart by their ModelConfig alone."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from draftline import quant
+from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.ops import Ops
+from draftline.models.checkpoint import Checkpoint
+from draftline.models.config import ModelConfig
+from draftline.models.errors import ModelLoadError
+from draftline.models.layers import Attention, DecoderLayer, GatedMlp
+from draftline.models.rope import rope_table
+from draftline.quant.linear import Linear
+from draftline.quant.tensor import RawTensor
+
+
+class Decoder:
+    """A decoder-only transformer with its weights, on one device.
+
+    Args:
+        checkpoint: where the weights come from.
+        config: the model's shape; ``config.max_positions`` is the longest sequence it will run.
+        ops: the device's operations.
+        dtype: of activations and cache.
+        device: where it runs.
+
+    Attributes:
+        config: the model's shape.
+        dtype: of activations and cache.
+        device: where it runs.
+        quantization: the formats that its layers' projections run in, for reports.
+        nbytes: memory that its weights take.
+
+    Raises:
+        ModelLoadError: a tensor is missing, or has another shape or format than it should.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.config, self.dtype, self.device = config, dtype, device
+        self._ops = ops
+        weights = _Weights(checkpoint, dtype, device)
+        embedding = weights.raw("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        head = embedding
+        if not config.tied_embeddings:
+            head = weights.raw("lm_head.weight", config.vocab_size, config.hidden_size)
+        self._embedding = quant.make_table(embedding, dtype=dtype, device=device)
+        self._layers = [_layer(weights, config, index) for index in range(config.num_layers)]
+        self._norm = weights.vector("model.norm.weight", config.hidden_size)
+        self._head = weights.head(head)
+        self._rope = rope_table(config, device)
+        self.quantization = "+".join(sorted({linear.format for linear in weights.linears}))
+        self.nbytes = self._embedding.nbytes + self._head.nbytes + sum(linear.nbytes for linear in weights.linears)
+
+    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+        """Run the batch's tokens, write their keys and values to the cache, and return the wanted logits.
+
+        Returns:
+            [S, vocab] float32 logits of the tokens in ``batch.logits_index``.
+        """
+        ops, eps = self._ops, self.config.norm_eps
+        residual = F.embedding(batch.token_ids, self._embedding)
+        layers = zip(self._layers, cache.keys, cache.values, strict=True)
+        update: Tensor | None = None
+        for layer, keys, values in layers:
+            if update is None:
+                x = ops.rms_norm(residual, layer.attention_norm, eps)
+            else:
+                x, residual = ops.add_rms_norm(update, residual, layer.attention_norm, eps)
+            x = layer.attention(x, batch, keys, values, self._rope, eps, ops)
+            x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
+            update = layer.mlp(x, ops)
+        if update is not None:
+            residual = residual + update
+        hidden = ops.rms_norm(residual.index_select(0, batch.logits_index), self._norm, eps)
+        return self._head(hidden).to(torch.float32)
+
+
+class _Weights:
+    """Reads a checkpoint's tensors and checks their shapes."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
+        self._checkpoint, self._dtype, self._device = checkpoint, dtype, device
+        self.linears: list[Linear] = []
+
+    def raw(self, name: str, *shape: int) -> RawTensor:
+        """A tensor of that shape."""
+        raw = self._checkpoint.tensor(name)
+        if raw.shape != shape:
+            raise ModelLoadError(f"{name}: has shape {list(raw.shape)}, the configuration says {list(shape)}")
+        return raw
+
+    def vector(self, name: str, size: int) -> Tensor:
+        """A norm's weights."""
+        return quant.make_table(self.raw(name, size), dtype=self._dtype, device=self._device)
+
+    def head(self, raw: RawTensor) -> Linear:
+        """The output projection."""
+        return quant.make_head(raw, dtype=self._dtype, device=self._device)
+
+    def linear(self, prefix: str, outputs: dict[str, int], inputs: int, *, bias: bool) -> Linear:
+        """The projections ``prefix + name`` with these numbers of outputs, merged."""
+        parts = [self.raw(f"{prefix}{name}.weight", size, inputs) for name, size in outputs.items()]
+        merged: Tensor | None = None
+        if bias:
+            merged = torch.cat(
+                [quant.dequantize(self.raw(f"{prefix}{name}.bias", size)) for name, size in outputs.items()]
+            )
+        linear = quant.make_linear(parts, merged, dtype=self._dtype, device=self._device)
+        self.linears.append(linear)
+        return linear
+
+
+def _layer(weights: _Weights, config: ModelConfig, index: int) -> DecoderLayer:
+    prefix = f"model.layers.{index}."
+    hidden, intermediate = config.hidden_size, config.intermediate_size
+    q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+    norms = None
+    if config.qk_norm:
+        norms = (
+            weights.vector(f"{attention}q_norm.weight", config.head_dim),
+            weights.vector(f"{attention}k_norm.weight", config.head_dim),
+        )
+    qkv = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
+    return DecoderLayer(
+        attention_norm=weights.vector(f"{prefix}input_layernorm.weight", hidden),
+        attention=Attention(
+            qkv=weights.linear(attention, qkv, hidden, bias=config.qkv_bias),
+            output=weights.linear(attention, {"o_proj": hidden}, q_size, bias=config.output_bias),
+            norms=norms,
+            window=config.sliding_windows[index],
+            scale=config.head_dim**-0.5,
+        ),
+        mlp_norm=weights.vector(f"{prefix}post_attention_layernorm.weight", hidden),
+        mlp=GatedMlp(
+            gate_up=weights.linear(
+                mlp, {"gate_proj": intermediate, "up_proj": intermediate}, hidden, bias=config.mlp_bias
+            ),
+            down=weights.linear(mlp, {"down_proj": hidden}, intermediate, bias=config.mlp_bias),
+        ),
+    )

@@ -1,0 +1,74 @@
+"""The parts of a Llama-like decoder layer: attention and gated MLP, over `Ops` and `Linear`.
+
+They hold weights and call operations; what depends on the device or the weight format is behind those two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from draftline.kernels.batch import Batch
+from draftline.kernels.ops import Ops
+from draftline.quant.linear import Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Self-attention over the paged cache.
+
+    Attributes:
+        qkv: merged query, key and value projection.
+        output: the output projection.
+        norms: the [D] weights that normalise queries and keys per head, or None.
+        window: the sliding window in tokens, or None.
+        scale: what scores are multiplied with.
+    """
+
+    qkv: Linear
+    output: Linear
+    norms: tuple[Tensor, Tensor] | None
+    window: int | None
+    scale: float
+
+    def __call__(
+        self, x: Tensor, batch: Batch, keys: Tensor, values: Tensor, rope: Tensor, eps: float, ops: Ops
+    ) -> Tensor:
+        """[T, hidden] -> [T, hidden]; writes the batch's keys and values to the cache."""
+        q = ops.rope_write_kv(self.qkv(x), batch, rope, keys, values, self.norms, eps)
+        return self.output(ops.attention(q, keys, values, batch, scale=self.scale, window=self.window))
+
+
+@dataclass(frozen=True, slots=True)
+class GatedMlp:
+    """SwiGLU (Shazeer 2020, https://arxiv.org/abs/2002.05202).
+
+    Attributes:
+        gate_up: merged gate and up projection.
+        down: the down projection.
+    """
+
+    gate_up: Linear
+    down: Linear
+
+    def __call__(self, x: Tensor, ops: Ops) -> Tensor:
+        """[T, hidden] -> [T, hidden]."""
+        return self.down(ops.silu_mul(self.gate_up(x)))
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """One pre-norm layer.
+
+    Attributes:
+        attention_norm: [hidden] weights of the norm before the attention.
+        attention: the attention.
+        mlp_norm: [hidden] weights of the norm before the MLP.
+        mlp: the MLP.
+    """
+
+    attention_norm: Tensor
+    attention: Attention
+    mlp_norm: Tensor
+    mlp: GatedMlp

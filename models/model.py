@@ -1,0 +1,33 @@
+"""``Model``: what the engine and the drafters need of a model, whatever its family."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from draftline.kernels.batch import Batch, KVCache
+from draftline.models.config import ModelConfig
+
+
+class Model(Protocol):
+    """A model with its weights on one device.
+
+    Attributes:
+        config: its shape.
+        dtype: of activations and cache.
+        device: where it runs.
+        quantization: the formats that its projections run in, joined with ``+``, for reports.
+        nbytes: memory that its weights take.
+    """
+
+    config: ModelConfig
+    dtype: torch.dtype
+    device: torch.device
+    quantization: str
+    nbytes: int
+
+    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+        """Write the batch's keys and values to the cache and return [S, vocab] float32 logits of ``logits_index``."""
+        ...

@@ -1,0 +1,29 @@
+"""Rotary position embeddings: the table of cosines and sines (Su et al. 2021, https://arxiv.org/abs/2104.09864)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from draftline.models.config import ModelConfig, RopeScaling
+
+
+def rope_table(config: ModelConfig, device: torch.device) -> Tensor:
+    """Cosines and sines of every position, [max_positions, 2, head_dim / 2] float32, in the half-split layout."""
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    frequencies = 1.0 / (config.rope_theta**exponents)
+    if config.rope_scaling is not None:
+        frequencies = _scale_llama3(frequencies, config.rope_scaling)
+    angles = torch.outer(torch.arange(config.max_positions, dtype=torch.float32), frequencies)
+    return torch.stack((angles.cos(), angles.sin()), dim=1).to(device)
+
+
+def _scale_llama3(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    """Llama 3.1's scaling: long wavelengths are stretched by ``factor``, short ones kept, those between blended."""
+    wavelengths = 2 * math.pi / frequencies
+    blend = (scaling.original_max_positions / wavelengths - scaling.low_freq_factor) / (
+        scaling.high_freq_factor - scaling.low_freq_factor
+    )
+    return torch.lerp(frequencies / scaling.factor, frequencies, blend.clamp(0, 1))

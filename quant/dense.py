@@ -1,0 +1,32 @@
+"""Dense weights: as they are stored, and run by the device's own matrix product."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from draftline.quant.tensor import RawTensor
+
+
+def dequantize_dense(raw: RawTensor) -> Tensor:
+    """An F32, F16 or BF16 tensor as float32, of ``raw.shape``."""
+    return raw.data.to(torch.float32).reshape(raw.shape)
+
+
+class DenseLinear:
+    """A weight in the activations' dtype through ``F.linear``: what GPUs run.
+
+    On a CPU its results depend, in the last bits, on how many rows there are: see `quant.prepacked` for what runs there.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self._weight = weight
+        self._bias = bias
+        self.out_features, self.in_features = weight.shape
+        self.format = str(weight.dtype).removeprefix("torch.")
+        self.nbytes = weight.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[T, in_features] -> [T, out_features]."""
+        return F.linear(x, self._weight, self._bias)
