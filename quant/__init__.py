@@ -85,3 +85,8 @@ def _dense(
     if torch.backends.mkldnn.is_available():
         return PrepackedLinear(weight, bias, cpu_output)
     return DenseLinear(weight.to(dtype), None if bias is None else bias.to(dtype))
+
+
+def preferred_cpu_dtype(weight_format: str) -> torch.dtype:
+    """The dtype that a CPU is fastest in with weights of this format: bfloat16, except for float32 weights."""
+    return torch.float32 if weight_format == "F32" else torch.bfloat16
