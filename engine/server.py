@@ -36,10 +36,15 @@ class CannotListenError(DraftlineError):
 
 
 class Server:
-    """A server on one event loop: `start`, then `serve` an engine, then `drain`, or `abort`."""
+    """A server on one event loop: `start`, then `serve` an engine, then `drain`, or `abort`.
+
+    Attributes:
+        address: ``host:port`` that it listens on, once started; before, that of the configuration.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
         """A server that does not listen yet. Must be called on the event loop that will run it."""
+        self.address = _address(config.host, config.port)
         self._config = config
         self._gate = Gate()
         self._server = grpc.aio.server(options=_options(config))
@@ -49,21 +54,24 @@ class Server:
         add_HealthServicer_to_server(self._health, self._server)
         add_reflection(self._server, [SERVICE, health.SERVICE_NAME])
 
-    async def start(self) -> int:
-        """Listen, and answer that the model is still loading; returns the port.
+    async def start(self) -> None:
+        """Listen, and answer that the model is still loading.
 
         Raises:
             CannotListenError: the address cannot be used.
         """
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
-        port = _bind(self._server, self._config)
+        self.address = _bind(self._server, self._config)
         await self._server.start()
-        return port
 
     async def serve(self, engine: EngineClient) -> None:
         """Take requests for ``engine``."""
         self._gate.open(engine)
         await self._report(health_pb2.HealthCheckResponse.SERVING)
+
+    async def idle(self) -> None:
+        """Wait until no request is running."""
+        await self._gate.wait_empty()
 
     async def drain(self) -> bool:
         """Refuse new requests, let the running ones finish up to the drain timeout, then stop. False: some did not."""
@@ -72,11 +80,15 @@ class Server:
         finished = True
         try:
             async with asyncio.timeout(self._config.drain_timeout):
-                await self._gate.wait_empty()
+                await self.idle()
         except TimeoutError:
             finished = False
         await self._server.stop(_FLUSH_S)
         return finished
+
+    async def abort(self) -> None:
+        """Stop at once, whatever is running. Harmless after `drain`."""
+        await self._server.stop(None)
 
     async def _report(self, status: int) -> None:
         for service in ("", SERVICE):
@@ -102,15 +114,20 @@ def _options(config: ServerConfig) -> list[tuple[str, int]]:
     ]
 
 
-def _bind(server: grpc.aio.Server, config: ServerConfig) -> int:
-    address = f"[{config.host}]:{config.port}" if ":" in config.host else f"{config.host}:{config.port}"
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _bind(server: grpc.aio.Server, config: ServerConfig) -> str:
+    """Listen, and return the address with the port that it got."""
+    address = _address(config.host, config.port)
     try:
         # gRPC's own error does not say why, so ask the system first.
         family, kind, protocol, _, where = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
-        return server.add_insecure_port(address)
+        return _address(config.host, server.add_insecure_port(address))
     except OSError as error:
         raise CannotListenError(f"cannot listen on {address}: {error.strerror}") from error
     except RuntimeError as error:

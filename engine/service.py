@@ -38,9 +38,9 @@ def _answers_errors(
     async def answering(self: InferenceService, request: _Request, context: _Context) -> _Response:
         try:
             return await handler(self, request, context)
+        except grpc.aio.BaseError:
+            raise  # gRPC's own, when the client has gone, or of an abort: there is nobody to answer any more
         except Exception as error:
-            if context.done():  # the client has gone: there is nobody to answer
-                raise
             await _abort(context, to_status(error))
 
     return answering

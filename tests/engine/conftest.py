@@ -1,0 +1,62 @@
+"""A fake engine and a gRPC server around it on a loopback socket."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+# Test modules are imported each by itself, so what they share must be found as a top-level module.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fake_engine import FakeEngine
+
+from draftline.engine.server import Server
+from draftline.engine.server_config import ServerConfig
+from draftline.v1.engine_pb2_grpc import InferenceServiceStub
+
+
+@pytest.fixture
+def make_engine() -> Iterator[Callable[..., FakeEngine]]:
+    """Make fake engines, which are closed after the test."""
+    engines: list[FakeEngine] = []
+
+    def make(**options: float) -> FakeEngine:
+        engines.append(FakeEngine(**options))  # type: ignore[arg-type]
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+@pytest.fixture
+def engine(make_engine: Callable[..., FakeEngine]) -> FakeEngine:
+    """A fake engine that runs as fast as it can."""
+    return make_engine()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    """A server that listens but has no engine yet; it has ten seconds to drain."""
+    server = Server(ServerConfig(port=0, drain_timeout=10))
+    await server.start()
+    yield server
+    await server.abort()
+
+
+@pytest.fixture
+async def channel(server: Server) -> AsyncIterator[grpc.aio.Channel]:
+    """A connection to the server."""
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        yield channel
+
+
+@pytest.fixture
+async def stub(server: Server, channel: grpc.aio.Channel, engine: FakeEngine) -> InferenceServiceStub:
+    """A client of the server, which serves the fake engine."""
+    await server.serve(engine)
+    return InferenceServiceStub(channel)
