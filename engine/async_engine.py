@@ -6,8 +6,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 
-from draftline.models.tokenizer import Tokenizer
-
 from draftline.engine.accumulator import Accumulator
 from draftline.engine.build import build_core
 from draftline.engine.client import EngineInfo, EngineStats, GenerateRequest, Prompt
@@ -16,6 +14,7 @@ from draftline.engine.mailbox import Hub, Mailbox
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.threaded import ThreadedEngine
+from draftline.models.tokenizer import Tokenizer
 
 
 def start_engine(config: EngineConfig) -> ThreadedEngine:

@@ -6,23 +6,24 @@ import logging
 import time
 
 import torch
-from draftline.engine.scheduler import Scheduler
-from draftline.models.decoder import Decoder
-from draftline.models.loader import open_checkpoint
-from draftline.models.tokenizer import load_tokenizer
 
 from draftline.engine.client import EngineInfo
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.memory import DEFAULT_CPU_CACHE_GIB, GIB, block_bytes, cache_blocks, gpu_cache_bytes
 from draftline.engine.runner import Runner
+from draftline.engine.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.slots import SlotTable
+from draftline.models.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import build_model
-from draftline.quant import auto_dtype
+from draftline.models.loader import open_checkpoint
+from draftline.models.model import Model
+from draftline.models.tokenizer import load_tokenizer
+from draftline.quant import preferred_cpu_dtype
 from draftline.spec.drafter import Drafter
 from draftline.spec.nothing import Nothing
 
@@ -46,10 +47,10 @@ def build_core(config: EngineConfig) -> Core:
     checkpoint = open_checkpoint(config.model, load_format=config.load_format)
     tokenizer = load_tokenizer(config.tokenizer or config.model, checkpoint.config)
     shape = checkpoint.config
-    dtype = auto_dtype(checkpoint, device) if config.dtype == "auto" else _DTYPES[config.dtype]
+    dtype = _dtype(config, checkpoint, device)
     ops = select_ops(device)
     drafter: Drafter = Nothing()
-    model = build_model(checkpoint, ops, dtype=dtype, device=device)
+    model = build_model(checkpoint, shape, ops, dtype, device)
     budget = config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"])
     wanted_len = _wanted_len(config, shape)
     bytes_a_block = block_bytes(shape, config.block_size, dtype)
@@ -70,7 +71,7 @@ def build_core(config: EngineConfig) -> Core:
         model=config.model,
         config=shape,
         eos_token_ids=eos_ids,
-        quantization=model.weight_format,
+        quantization=model.quantization,
         dtype=str(dtype).removeprefix("torch."),
         device=str(device),
         max_model_len=max_model_len,
@@ -107,6 +108,15 @@ def _device(name: str) -> torch.device:
     return device
 
 
+def _dtype(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> torch.dtype:
+    if config.dtype != "auto":
+        return _DTYPES[config.dtype]
+    if device.type != "cpu":
+        return torch.bfloat16
+    # What the largest weights are stored in decides what pays.
+    return preferred_cpu_dtype(checkpoint.tensor("model.layers.0.mlp.down_proj.weight").format)
+
+
 def _wanted_len(config: EngineConfig, shape: ModelConfig) -> int:
     if config.max_model_len is None:
         return shape.max_positions
@@ -118,7 +128,7 @@ def _wanted_len(config: EngineConfig, shape: ModelConfig) -> int:
 
 
 def _cache_bytes(
-    config: EngineConfig, model: Decoder, shape: ModelConfig, dtype: torch.dtype, device: torch.device, budget: int
+    config: EngineConfig, model: Model, shape: ModelConfig, dtype: torch.dtype, device: torch.device, budget: int
 ) -> int:
     if config.kv_cache_memory_gib is not None:
         return int(config.kv_cache_memory_gib * GIB)
@@ -130,7 +140,7 @@ def _cache_bytes(
 
 @torch.inference_mode()
 def _peak_bytes(
-    model: Decoder, shape: ModelConfig, dtype: torch.dtype, device: torch.device, budget: int, config: EngineConfig
+    model: Model, shape: ModelConfig, dtype: torch.dtype, device: torch.device, budget: int, config: EngineConfig
 ) -> int:
     """Run the largest step there can be, on a cache of just its own size, and see what memory it took beside it."""
     size = config.block_size

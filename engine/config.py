@@ -35,7 +35,10 @@ class EngineConfig(BaseModel):
     )
     max_num_seqs: int = Field(default=256, ge=1, le=4096, description="most outputs generated at once")
     max_batched_tokens: int | None = Field(
-        default=None, ge=1, le=1 << 20, description="most tokens one step computes; 512 on a CPU, 8192 on a GPU where unset"
+        default=None,
+        ge=1,
+        le=1 << 20,
+        description="most tokens one step computes; 512 on a CPU, 8192 on a GPU where unset",
     )
     block_size: int = Field(default=16, ge=8, le=256, multiple_of=8, description="tokens a cache block")
     kv_cache_memory_gib: float | None = Field(
@@ -46,4 +49,6 @@ class EngineConfig(BaseModel):
     )
     prefix_caching: bool = Field(default=True, description="reuse the cache of prompts' common beginnings")
     max_waiting: int = Field(default=1024, ge=1, description="most requests that wait; more are refused")
-    ageing_s: float = Field(default=5.0, gt=0, description="seconds of head start in the queue for each unit of priority")
+    ageing_s: float = Field(
+        default=5.0, gt=0, description="seconds of head start in the queue for each unit of priority"
+    )

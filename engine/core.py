@@ -8,16 +8,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from draftline.engine.scheduler import Scheduler
-from draftline.models.tokenizer import Tokenizer
-
 from draftline.engine.client import EngineInfo, EngineStats, Sink
 from draftline.engine.errors import StepFailedError
 from draftline.engine.output_state import OutputState
 from draftline.engine.outputs import Failed, Update
 from draftline.engine.request import Request
 from draftline.engine.runner import Runner
+from draftline.engine.scheduler import Scheduler
 from draftline.engine.sequence import Plan, Sequence
+from draftline.models.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +82,7 @@ class Core:
 
         A fault fails the requests of the step; the engine goes on with the others.
         """
-        plan = self._scheduler.plan()
+        plan = self._scheduler.plan(self._draft_len)
         updates = [(s, self._output(s).cancel(self.now())) for s in plan.cancelled]
         if plan.rows:
             try:
@@ -118,6 +117,10 @@ class Core:
     def check(self) -> None:
         """Assert the scheduler's and the cache's invariants (for tests and soaks)."""
         self._scheduler.check()
+
+    def _draft_len(self, sequence: Sequence) -> int:
+        """How many drafts a sequence would like in the next step."""
+        return self._runner.max_draft_tokens
 
     def _run(self, plan: Plan) -> list[tuple[Sequence, list[Update]]]:
         """Run the plan's rows, commit what their outputs keep, and release those that ended."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
-from draftline.models.tokenizer import Tokenizer
 from tqdm import tqdm
 
 from draftline.engine.accumulator import Accumulator
@@ -16,6 +15,7 @@ from draftline.engine.errors import InvalidRequestError, Violation
 from draftline.engine.outputs import RequestOutput, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.request import RequestBuilder
+from draftline.models.tokenizer import Tokenizer
 
 PromptInput = str | Sequence[int] | Mapping[str, object]
 """A text, token ids, or ``{"prompt_token_ids": [...]}`` / ``{"prompt": "..."}``."""

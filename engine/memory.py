@@ -32,9 +32,10 @@ def gpu_cache_bytes(device: torch.device, utilization: float, peak_bytes: int) -
     left = int(total * utilization) - others - peak_bytes
     if left <= 0:
         raise OutOfMemoryAtStartError(
-            f"{device} has {total / GIB:.1f} GiB; gpu_memory_utilization {utilization} allows {total * utilization / GIB:.1f}, "
-            f"of which the weights and a full step take {peak_bytes / GIB:.1f} and others {others / GIB:.1f}: nothing is left "
-            "for the cache. Raise gpu_memory_utilization, or lower max_batched_tokens or max_num_seqs."
+            f"{device} has {total / GIB:.1f} GiB, of which gpu_memory_utilization {utilization} allows "
+            f"{total * utilization / GIB:.1f}. The weights and a full step take {peak_bytes / GIB:.1f} and other processes "
+            f"{others / GIB:.1f}, so nothing is left for the cache. Raise gpu_memory_utilization, or lower "
+            "max_batched_tokens or max_num_seqs."
         )
     return left
 
@@ -50,7 +51,8 @@ def cache_blocks(budget_bytes: int, bytes_a_block: int, block_size: int, max_mod
     if blocks < wanted:
         raise OutOfMemoryAtStartError(
             f"the cache has room for {blocks * block_size} tokens ({budget_bytes / GIB:.2f} GiB at "
-            f"{bytes_a_block // block_size} bytes a token), but one sequence of max_model_len {max_model_len or block_size} needs "
-            f"{wanted * bytes_a_block / GIB:.2f} GiB. Raise kv_cache_memory_gib or gpu_memory_utilization, or lower max_model_len."
+            f"{bytes_a_block // block_size} bytes a token), but one sequence of {max_model_len or block_size} needs "
+            f"{wanted * bytes_a_block / GIB:.2f} GiB. Raise kv_cache_memory_gib or gpu_memory_utilization, or lower "
+            "max_model_len."
         )
     return blocks

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from draftline.models.tokenizer import Tokenizer
-
 from draftline.engine.detokenizer import Detokenizer
 from draftline.engine.outputs import (
     Delta,
@@ -17,6 +15,7 @@ from draftline.engine.outputs import (
 )
 from draftline.engine.runner import RowResult
 from draftline.engine.sequence import Sequence
+from draftline.models.tokenizer import Tokenizer
 
 
 class OutputState:

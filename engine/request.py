@@ -1,4 +1,4 @@
-"""From what a client wrote to a request that can run: tokenized, checked against the model, given its seeds and limits."""
+"""From what a client wrote to a request that can run: tokenized, checked against the model, with seeds and limits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from draftline.models.tokenizer import Tokenizer
-
 from draftline.engine import sequence as engine_sequence
 from draftline.engine.client import Chat, EngineInfo, GenerateRequest, Prompt, Sink
 from draftline.engine.errors import InvalidRequestError, Violation
 from draftline.engine.params import SamplingParams
+from draftline.models.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 256
 """Output tokens where a request does not say, as far as the context leaves room."""
@@ -91,7 +90,7 @@ class RequestBuilder:
     def _encode(self, prompt: Prompt, violations: list[Violation]) -> tuple[str, list[int] | None]:
         """The prompt's field name and its token ids; None, with violations, if it has none."""
         if isinstance(prompt, str):
-            return self._encoded("text", prompt and self._tokenizer.encode(prompt), violations)
+            return self._encoded("text", self._tokenizer.encode(prompt) if prompt else [], violations)
         if isinstance(prompt, Chat):
             if not prompt.messages:
                 violations.append(Violation("chat.messages", "is empty"))

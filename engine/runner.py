@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from draftline.models.decoder import Decoder
 from torch import Tensor
 
 from draftline.engine.outputs import PositionLogprobs, TokenLogprob
@@ -17,6 +16,7 @@ from draftline.engine.slot_writer import SlotWriter, sampling_features
 from draftline.kernels.batch import KVCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SlotTable
+from draftline.models.model import Model
 from draftline.spec.drafter import Drafter, DraftRows
 from draftline.spec.verify import accepted_tokens
 
@@ -48,7 +48,7 @@ class Runner:
     """Owns the model, its cache and the slot table."""
 
     def __init__(
-        self, model: Decoder, cache: KVCache, table: SlotTable, ops: Ops, drafter: Drafter, eos_ids: tuple[int, ...]
+        self, model: Model, cache: KVCache, table: SlotTable, ops: Ops, drafter: Drafter, eos_ids: tuple[int, ...]
     ) -> None:
         """Everything is on one device; ``ops`` is that device's implementation."""
         self._model = model
@@ -59,6 +59,11 @@ class Runner:
         self._writer = SlotWriter(table, eos_ids)
         self._block_size = cache.keys[0].shape[1]
         self._device = table.tokens.device
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """The most drafts that a row can have."""
+        return self._drafter.max_draft_tokens
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> list[RowResult]:

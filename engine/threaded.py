@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Self
 
 from draftline.engine.client import EngineStats, GenerateRequest, Sink
 from draftline.engine.core import Core
@@ -77,7 +78,7 @@ class ThreadedEngine:
             self._wake.notify()
         self._thread.join()
 
-    def __enter__(self) -> ThreadedEngine:
+    def __enter__(self) -> Self:
         """The running engine."""
         return self
 

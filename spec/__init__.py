@@ -1,0 +1,1 @@
+"""Speculation: drafters and exact verification."""

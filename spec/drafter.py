@@ -1,7 +1,8 @@
 """``Drafter``: what guesses the next tokens of the decoding sequences, before the target model verifies them.
 
 A drafter works on slots and lengths, never on sequences, and leaves its guesses in the slot table, behind each
-sequence's known tokens. So the step is the same whatever drafts, and "no speculation" is a drafter that proposes nothing.
+sequence's known tokens. So the step is the same whatever drafts, and "no speculation" is a drafter that proposes
+nothing.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Structured output: constraints, their compiled grammars and matchers."""

@@ -1,0 +1,157 @@
+"""Batching, chunking, prefix hits, preemption and drafts never change an output: each request equals its solo run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import pytest
+from tiny import Client, alone, tiny_core
+
+from draftline.engine.outputs import RequestOutput
+from draftline.engine.params import SamplingParams
+from draftline.kernels.slots import SlotTable
+from draftline.spec.drafter import DraftRows
+
+GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+
+
+def prompts(count: int, seed: int = 0, longest: int = 40) -> list[list[int]]:
+    """Random prompts, some of which begin alike."""
+    draw = random.Random(seed)
+    shared = [draw.randrange(1, 256) for _ in range(longest)]
+    made = []
+    for i in range(count):
+        own = [draw.randrange(1, 256) for _ in range(draw.randint(1, longest))]
+        made.append([*shared[: draw.choice((0, 8, 16, 27))], *own] if i % 2 else own)
+    return made
+
+
+def samplings(count: int, seed: int = 0) -> list[SamplingParams]:
+    """Every kind of sampling, each with its own seed and length."""
+    draw = random.Random(seed)
+    kinds = [
+        {"temperature": 0.0},
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_p": 0.9},
+        {"temperature": 1.3, "top_k": 20, "min_p": 0.05},
+        {"temperature": 0.0, "repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.3},
+        {"temperature": 0.9, "repetition_penalty": 1.1, "logit_bias": {5: 3.0, 7: -100.0}, "min_tokens": 5},
+        {"temperature": 0.8, "logprobs": 3},
+        {"temperature": 0.0, "logprobs": 0, "prompt_logprobs": 2},
+    ]
+    return [
+        SamplingParams(**kinds[i % len(kinds)], seed=draw.randrange(2**64), max_tokens=draw.randint(1, 30))  # type: ignore[arg-type]
+        for i in range(count)
+    ]
+
+
+def assert_same(output: RequestOutput, expected: RequestOutput) -> None:
+    """Everything that a client sees, but for times and cache hits."""
+    for got, want in zip(output.outputs, expected.outputs, strict=True):
+        assert got.token_ids == want.token_ids
+        assert got.text == want.text
+        assert (got.finish_reason, got.stop_reason) == (want.finish_reason, want.stop_reason)
+        assert_same_logprobs(got.logprobs, want.logprobs)
+    assert_same_logprobs(output.prompt_logprobs, expected.prompt_logprobs)
+
+
+def assert_same_logprobs(got: Sequence[object] | None, want: Sequence[object] | None) -> None:
+    assert (got is None) == (want is None)
+    for one, other in zip(got or (), want or (), strict=True):
+        assert one.chosen.token_id == other.chosen.token_id  # type: ignore[attr-defined]
+        assert one.chosen.logprob == pytest.approx(other.chosen.logprob, abs=1e-4)  # type: ignore[attr-defined]
+        assert [t.token_id for t in one.top] == [t.token_id for t in other.top]  # type: ignore[attr-defined]
+
+
+def run_all(client: Client, count: int, seed: int) -> dict[str, RequestOutput]:
+    for i, (prompt, sampling) in enumerate(zip(prompts(count, seed), samplings(count, seed), strict=True)):
+        client.submit(str(i), prompt, sampling)
+    return client.run()
+
+
+@pytest.fixture(scope="module")
+def solo() -> list[RequestOutput]:
+    """The solo runs of the 16 requests of `run_all` with seed 1."""
+    return [alone(p, s) for p, s in zip(prompts(16, 1), samplings(16, 1), strict=True)]
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False], ids=["prefix cache", "no prefix cache"])
+@pytest.mark.parametrize("token_budget", [9, 64, 512])
+@pytest.mark.parametrize("num_slots", [1, 3, 16])
+def test_batched_equals_solo(
+    solo: list[RequestOutput], num_slots: int, token_budget: int, prefix_caching: bool
+) -> None:
+    client = Client(tiny_core(num_slots=num_slots, token_budget=token_budget, prefix_caching=prefix_caching))
+    results = run_all(client, 16, 1)
+    for i, expected in enumerate(solo):
+        assert_same(results[str(i)], expected)
+
+
+def test_preemption_changes_nothing(solo: list[RequestOutput]) -> None:
+    client = Client(tiny_core(num_blocks=14, num_slots=8, token_budget=32))
+    results = run_all(client, 16, 1)
+    assert client.core.stats().preemptions > 0, "the pool was not tight enough to preempt"
+    for i, expected in enumerate(solo):
+        assert_same(results[str(i)], expected)
+
+
+def test_a_prefix_hit_changes_nothing_and_is_reported() -> None:
+    client = Client(tiny_core())
+    prompt = prompts(1, seed=5, longest=40)[0] + list(range(1, 30))
+    client.submit("first", prompt, GREEDY)
+    client.run()
+    client.submit("second", prompt, GREEDY)
+    results = client.run()
+    assert_same(results["second"], results["first"])
+    finished = results["second"].outputs[0].finished
+    assert finished is not None
+    assert finished.usage.cached_tokens == (len(prompt) - 1) // 8 * 8
+
+
+def test_n_outputs_equal_separate_requests_with_consecutive_seeds() -> None:
+    prompt = prompts(1, seed=3)[0]
+    together = alone(prompt, SamplingParams(n=4, seed=100, max_tokens=12))
+    assert len({tuple(o.token_ids) for o in together.outputs}) > 1
+    for i, output in enumerate(together.outputs):
+        single = alone(prompt, SamplingParams(seed=100 + i, max_tokens=12)).outputs[0]
+        assert (output.index, output.token_ids) == (i, single.token_ids)
+        assert output.finished is not None
+        assert output.finished.seed == 100 + i
+
+
+def test_an_unseeded_request_reports_a_seed_that_repeats_it() -> None:
+    prompt = prompts(1, seed=4)[0]
+    first = alone(prompt, SamplingParams(max_tokens=12)).outputs[0]
+    assert first.finished is not None
+    assert (
+        alone(prompt, SamplingParams(max_tokens=12, seed=first.finished.seed)).outputs[0].token_ids == first.token_ids
+    )
+
+
+class Adversary:
+    """A drafter whose proposals a test chooses, from slot and position."""
+
+    name = "adversary"
+
+    def __init__(self, max_draft_tokens: int, propose: Callable[[int, int], int]) -> None:
+        self.max_draft_tokens = max_draft_tokens
+        self._propose = propose
+
+    def propose(self, rows: DraftRows, table: SlotTable) -> None:
+        for slot, length, count in zip(rows.slots, rows.lengths, rows.counts, strict=True):
+            for place in range(length, length + count):
+                table.tokens[slot, place] = self._propose(slot, place)
+
+
+@pytest.mark.parametrize(
+    ("name", "drafts"), list(product(["random", "always wrong"], [1, 4])), ids=lambda value: str(value)
+)
+def test_drafts_change_nothing(solo: list[RequestOutput], name: str, drafts: int) -> None:
+    draw = random.Random(7)
+    guess = {"random": lambda slot, place: draw.randrange(256), "always wrong": lambda slot, place: 255}[name]
+    client = Client(tiny_core(drafter=Adversary(drafts, guess), num_slots=5, token_budget=40))
+    results = run_all(client, 16, 1)
+    for i, expected in enumerate(solo):
+        assert_same(results[str(i)], expected)

@@ -1,0 +1,171 @@
+"""A tiny random Llama in memory, and an engine core around it: real forward passes in about a millisecond."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from fake_engine import ByteTokenizer
+
+from draftline.engine.accumulator import Accumulator
+from draftline.engine.client import EngineInfo, GenerateRequest
+from draftline.engine.core import Core
+from draftline.engine.outputs import RequestOutput, Update
+from draftline.engine.params import SamplingParams
+from draftline.engine.request import RequestBuilder
+from draftline.engine.runner import Runner
+from draftline.engine.scheduler import Scheduler
+from draftline.kernels import select_ops
+from draftline.kernels.batch import KVCache
+from draftline.kernels.slots import SlotTable
+from draftline.models.config import ModelConfig
+from draftline.models.families import build_model
+from draftline.quant.tensor import RawTensor
+from draftline.spec.drafter import Drafter
+from draftline.spec.nothing import Nothing
+
+CONFIG = ModelConfig(
+    family="LlamaForCausalLM",
+    vocab_size=256,
+    hidden_size=32,
+    intermediate_size=64,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    max_positions=512,
+    norm_eps=1e-5,
+    rope_theta=10_000.0,
+    rope_scaling=None,
+    sliding_windows=(None, None),
+    qkv_bias=False,
+    output_bias=False,
+    mlp_bias=False,
+    qk_norm=False,
+    tied_embeddings=True,
+    bos_token_id=None,
+    eos_token_ids=(0,),
+)
+
+
+class RandomCheckpoint:
+    """Random float32 weights, large enough that greedy outputs do not fall into loops at once."""
+
+    config = CONFIG
+
+    def __init__(self, seed: int = 0) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        c = CONFIG
+        heads, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "model.embed_tokens.weight": (c.vocab_size, c.hidden_size),
+            "model.norm.weight": (c.hidden_size,),
+        }
+        for layer in range(c.num_layers):
+            at = f"model.layers.{layer}."
+            shapes |= {
+                at + "input_layernorm.weight": (c.hidden_size,),
+                at + "post_attention_layernorm.weight": (c.hidden_size,),
+                at + "self_attn.q_proj.weight": (heads, c.hidden_size),
+                at + "self_attn.k_proj.weight": (kv, c.hidden_size),
+                at + "self_attn.v_proj.weight": (kv, c.hidden_size),
+                at + "self_attn.o_proj.weight": (c.hidden_size, heads),
+                at + "mlp.gate_proj.weight": (c.intermediate_size, c.hidden_size),
+                at + "mlp.up_proj.weight": (c.intermediate_size, c.hidden_size),
+                at + "mlp.down_proj.weight": (c.hidden_size, c.intermediate_size),
+            }
+        self._tensors = {
+            name: torch.randn(shape, generator=draw) * 0.3 if len(shape) == 2 else torch.ones(shape)
+            for name, shape in shapes.items()
+        }
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def tensor(self, name: str) -> RawTensor:
+        data = self._tensors[name]
+        return RawTensor(name, "F32", tuple(data.shape), data)
+
+
+def tiny_core(
+    *,
+    num_blocks: int = 64,
+    block_size: int = 8,
+    num_slots: int = 8,
+    token_budget: int = 64,
+    prefix_caching: bool = True,
+    drafter: Drafter | None = None,
+) -> Core:
+    """A core on the CPU in float32."""
+    device, dtype = torch.device("cpu"), torch.float32
+    ops = select_ops(device)
+    model = build_model(RandomCheckpoint(), CONFIG, ops, dtype, device)
+    drafter = drafter or Nothing()
+    max_len = min(CONFIG.max_positions, num_blocks * block_size)
+    cache = KVCache.allocate(
+        CONFIG.num_layers, num_blocks, block_size, CONFIG.num_kv_heads, CONFIG.head_dim, dtype=dtype, device=device
+    )
+    table_len = max_len + drafter.max_draft_tokens
+    table = SlotTable.allocate(num_slots, table_len, -(-table_len // block_size), device)
+    info = EngineInfo(
+        model="tiny",
+        config=CONFIG,
+        eos_token_ids=CONFIG.eos_token_ids,
+        quantization="F32",
+        dtype="float32",
+        device="cpu",
+        max_model_len=max_len,
+        max_num_seqs=num_slots,
+        cache_blocks=num_blocks,
+        block_size=block_size,
+        drafters=(),
+        constraint_kinds=(),
+    )
+    scheduler = Scheduler(
+        num_blocks=num_blocks,
+        block_size=block_size,
+        num_slots=num_slots,
+        token_budget=token_budget,
+        max_model_len=max_len,
+        prefix_caching=prefix_caching,
+    )
+    runner = Runner(model, cache, table, ops, drafter, CONFIG.eos_token_ids)
+    return Core(scheduler, runner, ByteTokenizer(), info)  # type: ignore[arg-type]
+
+
+class Client:
+    """Submits to a core and collects what comes back."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.updates: list[tuple[str, Update]] = []
+        self._accumulators: dict[str, Accumulator] = {}
+        self._builder = RequestBuilder(core.info, core.tokenizer, ageing_s=5.0)
+
+    def submit(self, name: str, prompt: Sequence[int], sampling: SamplingParams, priority: int = 0) -> None:
+        """Queue a request called ``name``."""
+        wanted = GenerateRequest(tuple(prompt), sampling, priority=priority)
+        request = self._builder.build(name, wanted, self._sink, self.core.now())
+        self._accumulators[name] = Accumulator.of(request)
+        self.core.add(request)
+
+    def run(self, most_steps: int = 10_000) -> dict[str, RequestOutput]:
+        """Step until everything has ended, checking all invariants after every step."""
+        for _ in range(most_steps):
+            if not self.core.has_work:
+                return {name: accumulator.result() for name, accumulator in self._accumulators.items()}
+            self.core.step()
+            self.core.check()
+        raise AssertionError(f"not finished after {most_steps} steps")
+
+    def _sink(self, updates: Iterable[tuple[str, Update]]) -> None:
+        for name, update in updates:
+            self.updates.append((name, update))
+            self._accumulators[name].take(update)
+
+
+def alone(prompt: Sequence[int], sampling: SamplingParams) -> RequestOutput:
+    """What a request gives by itself, in an engine with room for everything."""
+    client = Client(tiny_core(token_budget=512))
+    client.submit("alone", prompt, sampling)
+    return client.run()["alone"]
