@@ -40,7 +40,7 @@ def _answers_errors(
             return await handler(self, request, context)
         except grpc.aio.BaseError:
             raise  # gRPC's own, when the client has gone, or of an abort: there is nobody to answer any more
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  every error has a status
             await _abort(context, to_status(error))
 
     return answering
