@@ -48,7 +48,8 @@ lint: setup-dev ## ruff: rules and format
 	@$(BIN)/ruff format --check
 
 types: setup-dev ## mypy --strict
-	@$(BIN)/mypy
+	@$(BIN)/mypy --package draftline
+	@$(BIN)/mypy benchmarks proto
 
 imports: setup-dev ## which layer may import which
 	@$(BIN)/lint-imports --no-logo

@@ -1,0 +1,310 @@
+"""Offline throughput: tokens a second over a batch of requests that arrive at once, prompt processing included.
+
+    python benchmarks/throughput.py                                    the embedded model, on what this machine has
+    python benchmarks/throughput.py --shape qwen3-0.6b --workloads nano,bs1,bs64
+    python benchmarks/throughput.py --compare transformers             side by side with generate(), in alternating rounds
+
+Every round runs each workload twice: once for one token a request, which is the prefill time, and once in full. Results
+are JSON lines, on standard output or in --output; a table of them goes to standard error. What is *not* measured here:
+latency under arriving load, the server, and speculation, whose gain depends on the text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TextIO
+
+import provenance
+import torch
+import yaml
+from contenders import Contender, Draftline, Model, Transformers
+from rich.console import Console
+from rich.table import Table
+from shapes import SHAPES, find_shape
+from workloads import CPU_WORKLOADS, GPU_WORKLOADS, WORKLOADS, BenchmarkRequest, Workload, find_workloads
+
+STATISTICS: dict[str, Callable[[list[float]], float]] = {"best": min, "median": statistics.median}
+"""How several rounds' times become one."""
+
+_WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round's wall times in seconds: one token a request, and the whole workload."""
+
+    prefill_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One engine on one workload; the fields of a line of output.
+
+    Attributes:
+        date: when it was taken, UTC.
+        machine: GPU or CPU.
+        commit: of this repository.
+        versions: of Python and packages.
+        engine: the engine's name.
+        options: its non-default options.
+        model: checkpoint or shape.
+        weights: their format.
+        dtype: what is computed in.
+        workload: its name.
+        description: requests × prompt length/output length.
+        statistic: key into STATISTICS; how the times below follow from the rounds.
+        requests: how many.
+        prompt_tokens: in total.
+        tokens: generated in total.
+        seconds: wall time of the whole workload.
+        prefill_s: wall time of the same requests with one token each.
+        tokens_per_s: generated tokens by ``seconds``.
+        decode_tokens_per_s: all tokens after each request's first, by the time after prefill; None if there are none.
+        prompt_tokens_per_s: prompt tokens by ``prefill_s``.
+        rounds: each round's (prefill_s, total_s).
+    """
+
+    date: str
+    machine: str
+    commit: str | None
+    versions: Mapping[str, str]
+    engine: str
+    options: Mapping[str, object]
+    model: str
+    weights: str
+    dtype: str
+    workload: str
+    description: str
+    statistic: str
+    requests: int
+    prompt_tokens: int
+    tokens: int
+    seconds: float
+    prefill_s: float
+    tokens_per_s: float
+    decode_tokens_per_s: float | None
+    prompt_tokens_per_s: float
+    rounds: Sequence[tuple[float, float]]
+
+
+def measure(contender: Contender, workload: Workload, clock: Callable[[], float] = time.perf_counter) -> Round:
+    """Run one round."""
+    requests = workload.draw(contender.vocab_size)
+    first_tokens = [replace(request, output_len=1) for request in requests]
+
+    def timed(wanted: Sequence[BenchmarkRequest]) -> float:
+        _finish_device_work(contender.device)
+        start = clock()
+        contender.run(wanted, workload.temperature)
+        _finish_device_work(contender.device)
+        return clock() - start
+
+    prefill_s = timed(first_tokens)
+    return Round(prefill_s, prefill_s if requests == first_tokens else timed(requests))
+
+
+def _finish_device_work(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def warm_up(contender: Contender, workload: Workload) -> None:
+    """A few tokens of the workload: kernels are compiled, graphs captured and memory taken before anything is timed."""
+    requests = [
+        replace(request, output_len=min(request.output_len, _WARM_UP_TOKENS))
+        for request in workload.draw(contender.vocab_size)
+    ]
+    contender.run(requests, workload.temperature)
+
+
+def summarize(
+    contender: Contender,
+    model: str,
+    options: Mapping[str, object],
+    workload: Workload,
+    rounds: Sequence[Round],
+    statistic: str,
+) -> Result:
+    """The result of all rounds, by one of STATISTICS over each time."""
+    pick = STATISTICS[statistic]
+    seconds = pick([round_.total_s for round_ in rounds])
+    prefill_s = pick([round_.prefill_s for round_ in rounds])
+    requests = workload.draw(contender.vocab_size)
+    tokens = sum(request.output_len for request in requests)
+    prompt_tokens = sum(len(request.prompt) for request in requests)
+    later_tokens = tokens - len(requests)
+    return Result(
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        machine=provenance.machine(contender.device),
+        commit=provenance.commit(),
+        versions=provenance.versions(),
+        engine=contender.name,
+        options=options,
+        model=model,
+        weights=contender.weights,
+        dtype=contender.dtype,
+        workload=workload.name,
+        description=str(workload),
+        statistic=statistic,
+        requests=len(requests),
+        prompt_tokens=prompt_tokens,
+        tokens=tokens,
+        seconds=seconds,
+        prefill_s=prefill_s,
+        tokens_per_s=tokens / seconds,
+        decode_tokens_per_s=later_tokens / (seconds - prefill_s) if later_tokens and seconds > prefill_s else None,
+        prompt_tokens_per_s=prompt_tokens / prefill_s,
+        rounds=[(round_.prefill_s, round_.total_s) for round_ in rounds],
+    )
+
+
+def compare(
+    contenders: Sequence[tuple[Contender, Mapping[str, object]]],
+    model: str,
+    workload: Workload,
+    rounds: int,
+    best: bool,
+) -> list[Result]:
+    """Run a workload on every contender, a round of each in turn so that a machine's moods hit all alike."""
+    for contender, _ in contenders:
+        warm_up(contender, workload)
+    taken: list[list[Round]] = [[] for _ in contenders]
+    for _ in range(rounds):
+        for (contender, _), mine in zip(contenders, taken, strict=True):
+            mine.append(measure(contender, workload))
+    statistic = "best" if best else "median"
+    return [
+        summarize(contender, model, options, workload, mine, statistic)
+        for (contender, options), mine in zip(contenders, taken, strict=True)
+    ]
+
+
+def table(results: Sequence[Result]) -> Table:
+    """The results as a person reads them, with each engine's speed relative to the first one's."""
+    several = len({(result.engine, result.dtype) for result in results}) > 1
+    shown = Table(title=f"{results[0].model} on {results[0].machine}", title_justify="left")
+    for name in ("workload", "in/out", "engine", "weights", "dtype"):
+        shown.add_column(name)
+    for name in ("tokens/s", "decode tokens/s", "prompt tokens/s", "prefill s", *(["speed-up"] if several else [])):
+        shown.add_column(name, justify="right")
+    firsts: dict[str, Result] = {}
+    for result in results:
+        first = firsts.setdefault(result.workload, result)
+        decode = "–" if result.decode_tokens_per_s is None else f"{result.decode_tokens_per_s:,.1f}"
+        ratio = [f"{first.tokens_per_s / result.tokens_per_s:.2f}×" if result is not first else ""] if several else []
+        shown.add_row(
+            result.workload if result is first else "",
+            result.description if result is first else "",
+            result.engine,
+            result.weights,
+            result.dtype,
+            f"{result.tokens_per_s:,.1f}",
+            decode,
+            f"{result.prompt_tokens_per_s:,.0f}",
+            f"{result.prefill_s:.3f}",
+            *ratio,
+        )
+    if several:
+        shown.caption = f"speed-up: {results[0].engine} ({results[0].dtype}) over this row, in tokens/s"
+    return shown
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
+    what.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
+    parser.add_argument(
+        "--workloads",
+        help=f"comma-separated, of {', '.join(WORKLOADS)} (default: those for the device)",
+    )
+    parser.add_argument("--best-of", type=int, default=3, metavar="N", help="rounds (default: 3)")
+    parser.add_argument("--dtype", default="auto", help="Draftline's (default: auto)")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU where there is one)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="OPTION=VALUE",
+        help="another of EngineConfig's options, as in --set max_batched_tokens=16384; repeatable",
+    )
+    parser.add_argument("--compare", choices=["transformers"], help="run another engine too; times are medians then")
+    parser.add_argument(
+        "--compare-dtype", default="bfloat16", help="the other's dtypes, comma-separated (default: bfloat16)"
+    )
+    parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    arguments = parser.parse_args(argv)
+    if arguments.best_of < 1:
+        parser.error(f"--best-of {arguments.best_of}: at least one round is needed")
+    return arguments
+
+
+def _options(settings: Sequence[str]) -> dict[str, object]:
+    options: dict[str, object] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--set {setting}: expected OPTION=VALUE")
+        options[name] = yaml.safe_load(value)
+    return options
+
+
+def run(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[Result]:
+    """Measure what the arguments ask for; each result is written to ``out`` as it is there.
+
+    Raises:
+        ValueError: an argument makes no sense, or there is no such model; the message says which.
+    """
+    on_gpu = arguments.device.startswith("cuda") or (arguments.device == "auto" and torch.cuda.is_available())
+    defaults = ",".join(workload.name for workload in (GPU_WORKLOADS if on_gpu else CPU_WORKLOADS))
+    workloads = find_workloads(defaults if arguments.workloads is None else arguments.workloads)
+    if arguments.shape is None:
+        model = Model(arguments.model, arguments.model, None)
+    else:
+        model = Model.of_shape(arguments.shape, find_shape(arguments.shape), folder)
+    options = _options(arguments.set)
+    max_model_len = max(workload.max_model_len for workload in workloads)
+    base = {"dtype": arguments.dtype, "device": arguments.device, "max_model_len": max_model_len}
+    ours = Draftline(model, base | options)
+    contenders: list[tuple[Contender, Mapping[str, object]]] = [(ours, options)]
+    if arguments.compare == "transformers":
+        for dtype in arguments.compare_dtype.split(","):
+            contenders.append((Transformers(model, dtype.strip(), ours.device), {}))
+    results: list[Result] = []
+    for workload in workloads:
+        for result in compare(contenders, model.name, workload, arguments.best_of, best=len(contenders) == 1):
+            out.write(json.dumps(asdict(result)) + "\n")
+            out.flush()
+            results.append(result)
+    return results
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    arguments = _arguments(argv)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out,
+    ):
+        try:
+            results = run(arguments, Path(folder), out)
+        except ValueError as error:
+            raise SystemExit(str(error)) from None
+    console = Console(stderr=True)
+    # A log has no width of its own; the table should not be cut to 80 columns there.
+    Console(stderr=True, width=None if console.is_terminal else 160).print(table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The requests that the benchmarks run: how many, how long, and nothing of who runs them.
+
+Prompts are token ids drawn uniformly from the vocabulary, outputs have a fixed length (end-of-sequence is ignored), and
+everything follows from a fixed seed: two engines, or two versions of one, get exactly the same work.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+Span = tuple[int, int]
+"""The shortest and the longest length, both included."""
+
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkRequest:
+    """One request: its prompt's token ids, and the number of tokens to generate."""
+
+    prompt: tuple[int, ...]
+    output_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A batch of requests that all arrive at once.
+
+    Attributes:
+        name: as given to --workloads.
+        requests: how many.
+        prompt_len: tokens of each prompt.
+        output_len: tokens to generate for each.
+        temperature: 0 is greedy.
+    """
+
+    name: str
+    requests: int
+    prompt_len: Span
+    output_len: Span
+    temperature: float = 0.0
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest context that any of the requests can reach, in tokens."""
+        return self.prompt_len[1] + self.output_len[1]
+
+    def draw(self, vocab_size: int) -> list[BenchmarkRequest]:
+        """The requests: the same ones each time."""
+        rng = random.Random(_SEED)
+        lengths = [(rng.randint(*self.prompt_len), rng.randint(*self.output_len)) for _ in range(self.requests)]
+        return [BenchmarkRequest(tuple(rng.choices(range(vocab_size), k=prompt)), out) for prompt, out in lengths]
+
+    def __str__(self) -> str:
+        sampling = f", T {self.temperature:g}" if self.temperature else ""
+        return f"{self.requests} × {_span(self.prompt_len)}/{_span(self.output_len)}{sampling}"
+
+
+def _span(lengths: Span) -> str:
+    return str(lengths[0]) if lengths[0] == lengths[1] else f"{lengths[0]}–{lengths[1]}"
+
+
+GPU_WORKLOADS = (
+    Workload("nano", 256, (100, 1024), (100, 1024), temperature=0.6),
+    Workload("bs1", 1, (128, 128), (512, 512)),
+    Workload("bs8", 8, (128, 128), (256, 256)),
+    Workload("bs64", 64, (512, 512), (256, 256)),
+    Workload("bs256", 256, (512, 512), (256, 256)),
+    Workload("prefill", 32, (2048, 2048), (1, 1)),
+)
+"""What engines for GPUs are compared by; ``nano`` is nano-vLLM's own benchmark."""
+
+CPU_WORKLOADS = (
+    Workload("cpu1", 1, (128, 128), (128, 128)),
+    Workload("cpu8", 8, (128, 128), (128, 128)),
+    Workload("cpu32", 32, (128, 128), (128, 128)),
+)
+"""The same, short enough for a few CPU cores."""
+
+WORKLOADS = {workload.name: workload for workload in (*GPU_WORKLOADS, *CPU_WORKLOADS)}
+
+
+def find_workloads(names: str) -> tuple[Workload, ...]:
+    """The workloads of a comma-separated list.
+
+    Raises:
+        ValueError: one is unknown, or none is named.
+    """
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    unknown = [name for name in wanted if name not in WORKLOADS]
+    if unknown or not wanted:
+        raise ValueError(f"workload {(unknown or [names])[0]!r} is not one of {', '.join(WORKLOADS)}")
+    return tuple(WORKLOADS[name] for name in wanted)

@@ -1,0 +1,236 @@
+"""The throughput benchmark: what it runs, what it computes of it, and the command from end to end on a tiny model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import throughput
+import torch
+from rich.console import Console
+from shapes import SHAPES, find_shape
+from throughput import Round
+from workloads import WORKLOADS, BenchmarkRequest, Workload, find_workloads
+
+from draftline.models.families import config_from_hf
+
+TINY = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "eos_token_id": 2,
+}
+
+
+class Recorder:
+    """A contender that generates nothing and remembers what it was asked for."""
+
+    name = "recorder"
+    dtype = "float32"
+    weights = "none"
+    device = torch.device("cpu")
+    vocab_size = 100
+
+    def __init__(self) -> None:
+        self.runs: list[tuple[list[BenchmarkRequest], float]] = []
+
+    def run(self, requests: Sequence[BenchmarkRequest], temperature: float) -> None:
+        self.runs.append((list(requests), temperature))
+
+
+def ticking(*durations: float) -> Iterator[float]:
+    """A clock's readings around events that take this long."""
+    now = 0.0
+    for duration in durations:
+        yield now
+        now += duration
+        yield now
+
+
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+def test_a_workload_is_the_same_requests_every_time(workload: Workload) -> None:
+    requests = workload.draw(49152)
+    assert requests == workload.draw(49152)
+    assert len(requests) == workload.requests
+    for request in requests:
+        assert workload.prompt_len[0] <= len(request.prompt) <= workload.prompt_len[1]
+        assert workload.output_len[0] <= request.output_len <= workload.output_len[1]
+        assert len(request.prompt) + request.output_len <= workload.max_model_len
+    assert len({request.prompt for request in requests}) == workload.requests
+
+
+def test_prompts_draw_on_the_whole_vocabulary() -> None:
+    (request,) = Workload("long", 1, (20_000, 20_000), (1, 1)).draw(50)
+    counts = torch.bincount(torch.tensor(request.prompt), minlength=50)
+    assert len(counts) == 50
+    assert counts.min() > 300  # 400 expected, with a standard deviation of 20
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    # As their model cards and checkpoints count them.
+    [
+        ("smollm2-135m", 134_515_008),
+        ("qwen3-0.6b", 596_049_920),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3.1-8b", 8_030_261_248),
+    ],
+)
+def test_a_shape_has_its_models_size(name: str, parameters: int) -> None:
+    shape = config_from_hf(SHAPES[name])
+    attention = (2 * shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim * shape.hidden_size
+    norms = 2 * shape.hidden_size + (2 * shape.head_dim if shape.qk_norm else 0)
+    layer = attention + 3 * shape.hidden_size * shape.intermediate_size + norms
+    embeddings = (1 if shape.tied_embeddings else 2) * shape.vocab_size * shape.hidden_size
+    assert shape.num_layers * layer + embeddings + shape.hidden_size == parameters
+
+
+def test_a_shape_is_found_by_name_in_any_case_and_by_path(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY))
+    assert find_shape("Qwen3-0.6B") is SHAPES["qwen3-0.6b"]
+    assert find_shape(str(path)) == TINY
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "no such file"), ("{", "not JSON"), ("[]", "no model_type"), ("{}", "no model_type")],
+)
+def test_a_shape_that_is_none_is_named(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "shape.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ValueError, match=rf"shape '{path}': .*{message}"):
+        find_shape(str(path))
+
+
+def test_workloads_are_found_in_the_order_asked_for() -> None:
+    assert [workload.name for workload in find_workloads("bs8, bs1")] == ["bs8", "bs1"]
+
+
+@pytest.mark.parametrize("names", ["bs2", "bs1,bs2", "", ","])
+def test_an_unknown_workload_is_refused(names: str) -> None:
+    with pytest.raises(ValueError, match="is not one of nano, bs1"):
+        find_workloads(names)
+
+
+def test_a_round_is_one_token_each_and_then_the_whole() -> None:
+    recorder, workload = Recorder(), Workload("w", 3, (5, 9), (2, 4), temperature=0.5)
+    taken = throughput.measure(recorder, workload, ticking(2.0, 10.0).__next__)
+    assert taken == Round(prefill_s=2.0, total_s=10.0)
+    (first, first_temperature), (whole, whole_temperature) = recorder.runs
+    assert [request.output_len for request in first] == [1, 1, 1]
+    assert whole == workload.draw(recorder.vocab_size)
+    assert [request.prompt for request in first] == [request.prompt for request in whole]
+    assert first_temperature == whole_temperature == 0.5
+
+
+def test_a_prefill_workload_runs_once() -> None:
+    recorder, workload = Recorder(), Workload("w", 3, (5, 5), (1, 1))
+    assert throughput.measure(recorder, workload, ticking(2.0).__next__) == Round(2.0, 2.0)
+    assert len(recorder.runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("statistic", "prefill_s", "seconds"), [("best", 1.0, 5.0), ("median", 2.0, 6.0)], ids=["best", "median"]
+)
+def test_rates_follow_from_the_rounds(statistic: str, prefill_s: float, seconds: float) -> None:
+    rounds = [Round(1.0, 9.0), Round(2.0, 5.0), Round(3.0, 6.0)]
+    workload = Workload("w", 4, (10, 10), (16, 16))
+    result = throughput.summarize(Recorder(), "m", {}, workload, rounds, statistic)
+    assert (result.prefill_s, result.seconds) == (prefill_s, seconds)
+    assert (result.requests, result.prompt_tokens, result.tokens) == (4, 40, 64)
+    assert result.tokens_per_s == pytest.approx(64 / seconds)
+    assert result.decode_tokens_per_s == pytest.approx(60 / (seconds - prefill_s))
+    assert result.prompt_tokens_per_s == pytest.approx(40 / prefill_s)
+    assert result.rounds == [(1.0, 9.0), (2.0, 5.0), (3.0, 6.0)]
+
+
+def test_prefill_alone_has_no_decode_rate() -> None:
+    result = throughput.summarize(Recorder(), "m", {}, Workload("w", 2, (5, 5), (1, 1)), [Round(1.0, 1.0)], "best")
+    assert result.decode_tokens_per_s is None
+
+
+def test_contenders_take_turns_after_their_warm_ups() -> None:
+    order: list[str] = []
+
+    class Turn(Recorder):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def run(self, requests: Sequence[BenchmarkRequest], temperature: float) -> None:
+            order.append(self.name)
+
+    workload = Workload("w", 1, (5, 5), (16, 16))
+    results = throughput.compare([(Turn("a"), {}), (Turn("b"), {"x": 1})], "m", workload, rounds=2, best=False)
+    assert order == ["a", "b", *["a", "a", "b", "b"] * 2]
+    assert [(result.engine, result.options, result.statistic) for result in results] == [
+        ("a", {}, "median"),
+        ("b", {"x": 1}, "median"),
+    ]
+
+
+def test_the_table_gives_the_first_engines_speed_up() -> None:
+    workload = Workload("w", 1, (5, 5), (16, 16))
+    ours = throughput.summarize(Recorder(), "m", {}, workload, [Round(1.0, 4.0)], "median")
+    other = Recorder()
+    other.name = "other"
+    theirs = throughput.summarize(other, "m", {}, workload, [Round(1.0, 10.0)], "median")
+    console = Console(width=160, record=True, quiet=False)
+    with console.capture() as shown:
+        console.print(throughput.table([ours, theirs]))
+    assert "2.50×" in shown.get()
+    assert "speed-up: recorder (float32) over this row" in shown.get()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--workloads", "bs2"], "workload 'bs2' is not one of"),
+        (["--shape", "gpt-5"], "shape 'gpt-5': no such file"),
+        (["--set", "max_batched_tokens"], "--set max_batched_tokens: expected OPTION=VALUE"),
+        (["--set", "speed=fast"], "speed"),
+    ],
+)
+def test_a_bad_argument_is_one_message(arguments: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        throughput.main(["--device", "cpu", *arguments])
+
+
+def test_the_command_writes_a_line_for_each_engine_and_workload(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape, output = tmp_path / "config.json", tmp_path / "results.jsonl"
+    shape.write_text(json.dumps(TINY))
+    throughput.main(
+        [
+            *("--shape", str(shape), "--device", "cpu", "--dtype", "float32", "--best-of", "1"),
+            *("--workloads", "cpu1,cpu8", "--set", "max_batched_tokens=256", "--output", str(output)),
+            *("--compare", "transformers", "--compare-dtype", "float32"),
+        ]
+    )
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [(line["engine"], line["workload"], line["tokens"]) for line in lines] == [
+        ("draftline", "cpu1", 128),
+        ("transformers", "cpu1", 128),
+        ("draftline", "cpu8", 1024),
+        ("transformers", "cpu8", 1024),
+    ]
+    for line in lines:
+        assert line["dtype"] == "float32"
+        assert line["seconds"] > line["prefill_s"] > 0
+        assert line["tokens_per_s"] == pytest.approx(line["tokens"] / line["seconds"])
+        assert line["versions"]["torch"] == torch.__version__
+    assert lines[0]["options"] == {"max_batched_tokens": 256}
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "speed-up: draftline (float32) over this row" in printed.err
