@@ -65,7 +65,7 @@ format: setup-dev ## rewrite the sources in ruff's format, and generate draftlin
 	@$(BIN)/ruff format
 	@$(BIN)/python proto/generate.py
 
-bench: setup ## measure throughput
+bench: setup-dev ## measure throughput
 	@$(BIN)/python benchmarks/throughput.py $(BENCH_FLAGS)
 
 clean: ## remove .venv, builds and caches
