@@ -1,0 +1,40 @@
+"""``DummyCheckpoint``: a model's shape with random weights, for benchmarks and tests that need no trained model."""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+
+from draftline.models.config import ModelConfig
+from draftline.models.errors import ModelLoadError
+from draftline.models.weight_shapes import weight_shapes
+from draftline.quant.tensor import RawTensor
+
+STANDARD_DEVIATION = 0.02
+"""Of the random weights: what HF's models are initialised with, small enough for finite logits at any depth."""
+
+
+class DummyCheckpoint:
+    """Every weight that ``config`` implies, in BF16: normal where it is a matrix or a bias, ones where it is a norm.
+
+    A weight depends on its name and shape alone, so two loads of one configuration give the same model.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self._shapes = weight_shapes(config)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._shapes
+
+    def tensor(self, name: str) -> RawTensor:
+        """Make one weight. See `Checkpoint.tensor`."""
+        shape = self._shapes.get(name)
+        if shape is None:
+            raise ModelLoadError(f"dummy weights: {name}: the configuration implies no such tensor")
+        data = torch.ones(shape, dtype=torch.bfloat16)
+        if not name.endswith("norm.weight"):
+            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+            data.normal_(0.0, STANDARD_DEVIATION, generator=generator)
+        return RawTensor(name, "BF16", shape, data)

