@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -31,4 +33,7 @@ class ServerConfig(BaseModel):
     )
     keepalive: float = Field(
         default=60.0, ge=1, le=86400, description="seconds of silence after which the server checks that a client lives"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="the least serious messages that are logged, on standard error"
     )

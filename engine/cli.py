@@ -1,0 +1,43 @@
+"""The ``draftline`` command: serve, generate, chat, info and demo."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from draftline.engine.cli_chat import chat
+from draftline.engine.cli_errors import complain
+from draftline.engine.cli_generate import generate
+from draftline.engine.cli_info import info
+from draftline.engine.cli_options import command
+from draftline.engine.cli_serve import serve
+from draftline.engine.demo import demo
+
+app = typer.Typer(
+    name="draftline",
+    help="Streaming inference for language models: a gRPC server, and the same engine on the command line.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+for function in (serve, generate, chat, info, demo):
+    app.command()(command(function))
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    # gRPC's own log tells of connections that come and go; what matters reaches its callers as errors.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    try:
+        code = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
+    except typer.TyperException as error:
+        complain(f"{error.format_message()} (see draftline --help)")
+        code = error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)
