@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.batch import Batch
-from draftline.kernels.slots import SlotTable
+from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.attention import attention
 from draftline.kernels.triton.gather import gather
+from draftline.kernels.triton.logprobs import logprobs
 from draftline.kernels.triton.norm import add_rms_norm, rms_norm
 from draftline.kernels.triton.rope import rope_write_kv
+from draftline.kernels.triton.sample import sample
 from draftline.kernels.triton.silu_mul import silu_mul
 
 
@@ -73,3 +75,11 @@ class TritonOps:
     ) -> Batch:
         """See ``Ops.gather``."""
         return gather(slots, rows, query_lens, starts, logits_counts, block_size)
+
+    def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
+        """See ``Ops.sample``."""
+        return sample(logits, rows, slots)
+
+    def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """See ``Ops.logprobs``."""
+        return logprobs(logits, token_ids, top)

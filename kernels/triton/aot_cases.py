@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.batch import Batch
-from draftline.kernels.slots import SlotTable
+from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps
 from draftline.kernels.triton.gather import gather
 
@@ -105,6 +105,33 @@ def _gather() -> None:
     gather(slots, rows, (1, 5, 300, 1), (10, 20, 0, 7), (1, 5, 1, 1), 16)
 
 
+def _sample(model: ModelShape, features: SamplingFeatures, masked: bool) -> None:
+    slots = SlotTable.allocate(256, 8192, 512, _META)
+    rows = _empty(4, dtype=torch.int64)
+    mask = _empty(4, -(-model.vocab // 32), dtype=torch.int32) if masked else None
+    _OPS.sample(_empty(4, model.vocab, dtype=torch.float32), SampleRows(rows, rows, features, mask), slots)
+
+
+def _sample_case(model: ModelShape, features: SamplingFeatures, masked: bool) -> Case:
+    return lambda: _sample(model, features, masked)
+
+
+def _logprobs(model: ModelShape, top: int) -> None:
+    _OPS.logprobs(_empty(4, model.vocab, dtype=torch.float32), _empty(4, dtype=torch.int64), top)
+
+
+_NOISE = SamplingFeatures.TEMPERATURE
+_TRUNCATION = SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P
+FEATURES = {
+    "greedy": SamplingFeatures.NONE,
+    "temperature": _NOISE,
+    "top-p": _NOISE | SamplingFeatures.TOP_P,
+    "top-k": _NOISE | SamplingFeatures.TOP_K,
+    "truncation": _NOISE | _TRUNCATION,
+    "all": ~SamplingFeatures.NONE,
+}
+"""What the rows of a step may use together."""
+
 CASES: dict[str, Case] = {
     **{
         f"{name}-{kind}": _layer_case(model, batch, torch.bfloat16)
@@ -115,5 +142,13 @@ CASES: dict[str, Case] = {
     "float32-decode": _layer_case(MODELS["llama-8b"], BATCHES["decode"], torch.float32),
     "float32-chunk": _layer_case(MODELS["llama-8b"], BATCHES["chunk"], torch.float32),
     "gather": _gather,
+    **{
+        f"sample-{name}{'-masked' if masked else ''}": _sample_case(MODELS["llama-8b"], features, masked)
+        for name, features in FEATURES.items()
+        for masked in (False, True)
+    },
+    "logprobs": lambda: _logprobs(MODELS["llama-8b"], 0),
+    "logprobs-top": lambda: _logprobs(MODELS["qwen3-0.6b"], 20),
+    "sample-small-vocabulary": _sample_case(MODELS["smollm2-135m"], FEATURES["all"], True),
 }
 """Case name to the calls whose launches are compiled."""

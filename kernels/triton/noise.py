@@ -1,0 +1,30 @@
+"""The Gumbel noise of `kernels/philox.py`, word for word, inside a kernel."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def gumbel_noise(counter: tl.tensor, position: tl.tensor, seed: tl.tensor) -> tl.tensor:
+    """The noise of blocks of four tokens.
+
+    Args:
+        counter: [..., N] int32, token ids divided by 4.
+        position: int64, the position that the token will take.
+        seed: int64, the request's seed.
+
+    Returns:
+        [..., 4 * N] float32: entry ``4 * i + j`` is the noise of token ``4 * counter[i] + j``.
+    """
+    c0 = counter.to(tl.uint32)
+    zero = c0 * 0
+    c1 = zero + (position & 0xFFFFFFFF).to(tl.uint32)
+    key_low = zero + (seed & 0xFFFFFFFF).to(tl.uint32)
+    key_high = zero + ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    w0, w1, w2, w3 = tl.philox_impl(c0, c1, zero, zero, key_low, key_high, 10)
+    word = tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))
+    # 23 bits as the fraction of a number in [1, 2): subtracting gives (2 k + 1) / 2**24, exactly, without a conversion.
+    unit = ((word >> 9) | 0x3F800000).to(tl.float32, bitcast=True) - (1.0 - 2.0**-24)
+    return -tl.log(-tl.log(unit))
