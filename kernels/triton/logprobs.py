@@ -122,7 +122,7 @@ def _report_kernel(
                 ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
                 listed = (entry < count)[:, None] & (ids < VOCAB)
                 value = _read(logits, ids, listed)
-                value = tl.where(finite | (value == top), value, float("-inf"))
+                value = tl.where(finite, value, tl.where(value == top, value, float("-inf")))
                 after = listed & ((value < last) | ((value == last) & (ids > last_id)))
                 # An id that is not a candidate must not win among equals at -inf.
                 tile_best, tile_id = best_of_tile(
