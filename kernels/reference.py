@@ -21,7 +21,7 @@ from draftline.kernels.slots import SampleRows, SlotTable
 
 @dataclass(frozen=True, slots=True)
 class _Rotation:
-    """The cosines and signed sines of one batch's positions, each [T, 1, D]."""
+    """The cosines and signed sines of one batch's positions, each [T or more, 1, D]."""
 
     batch: Batch
     rope: Tensor
@@ -29,8 +29,9 @@ class _Rotation:
     sin: Tensor
 
     @staticmethod
-    def of(batch: Batch, rope: Tensor) -> _Rotation:
-        cos, sin = rope.index_select(0, batch.positions).unbind(dim=1)
+    def of(batch: Batch, rope: Tensor, rows: int) -> _Rotation:
+        positions = F.pad(batch.positions, (0, rows - batch.positions.shape[0]))
+        cos, sin = rope.index_select(0, positions).unbind(dim=1)
         return _Rotation(batch, rope, torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None])
 
 
@@ -39,6 +40,9 @@ class ReferenceOps:
 
     What a batch's layers share (rotations, the attention's plan) is computed by the first of them and remembered until
     the next batch comes. Use one from one thread at a time.
+
+    Activations may have more rows than the batch has tokens: padding, at the end, whose results mean nothing and are
+    written nowhere. Keys and values may be of another dtype than the activations.
     """
 
     def __init__(self) -> None:
@@ -67,7 +71,7 @@ class ReferenceOps:
         """See ``Ops.rope_write_kv``."""
         rotation = self._rotation
         if rotation is None or rotation.batch is not batch or rotation.rope is not rope:
-            rotation = self._rotation = _Rotation.of(batch, rope)
+            rotation = self._rotation = _Rotation.of(batch, rope, qkv.shape[0])
         num_kv_heads, head_dim = keys.shape[2:]
         heads = qkv.view(qkv.shape[0], -1, head_dim)
         num_heads = heads.shape[1] - 2 * num_kv_heads
@@ -81,18 +85,19 @@ class ReferenceOps:
         # (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), with the sine's first half negated beforehand.
         qk = qk.float()
         rotated = torch.addcmul(qk * rotation.cos, qk.roll(head_dim // 2, dims=-1), rotation.sin).to(qkv.dtype)
-        keys.view(-1, num_kv_heads, head_dim).index_copy_(0, batch.cache_index, rotated[:, num_heads:])
-        values.view(-1, num_kv_heads, head_dim).index_copy_(0, batch.cache_index, heads[:, num_heads + num_kv_heads :])
+        tokens = batch.cache_index.shape[0]
+        new_keys, new_values = rotated[:tokens, num_heads:], heads[:tokens, num_heads + num_kv_heads :]
+        keys.view(-1, num_kv_heads, head_dim).index_copy_(0, batch.cache_index, new_keys.to(keys.dtype))
+        values.view(-1, num_kv_heads, head_dim).index_copy_(0, batch.cache_index, new_values.to(values.dtype))
         return rotated[:, :num_heads]
 
     def attention(
         self, q: Tensor, keys: Tensor, values: Tensor, batch: Batch, *, scale: float, window: int | None
     ) -> Tensor:
         """See ``Ops.attention``."""
-        _, block_size, num_kv_heads, _ = keys.shape
         plan = self._plan
-        if plan is None or not plan.serves(batch, q.shape[1], num_kv_heads, block_size):
-            plan = self._plan = AttentionPlan(batch, q.shape[1], num_kv_heads, block_size)
+        if plan is None or not plan.serves(batch, q, keys):
+            plan = self._plan = AttentionPlan(batch, q, keys)
         return plan.run(q, keys, values, scale, window)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:

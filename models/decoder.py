@@ -25,12 +25,13 @@ class Decoder:
         checkpoint: where the weights come from.
         config: the model's shape; ``config.max_positions`` is the longest sequence it will run.
         ops: the device's operations.
-        dtype: of activations and cache.
+        dtype: what weights are kept in.
         device: where it runs.
 
     Attributes:
         config: the model's shape.
-        dtype: of activations and cache.
+        dtype: what weights are kept in.
+        cache_dtype: of activations and cache.
         device: where it runs.
         quantization: the formats that its layers' projections run in, for reports.
         nbytes: memory that its weights take.
@@ -43,6 +44,7 @@ class Decoder:
         self, checkpoint: Checkpoint, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.config, self.dtype, self.device = config, dtype, device
+        self.cache_dtype = quant.compute_dtype(dtype, device)
         self._ops = ops
         weights = _Weights(checkpoint, dtype, device)
         embedding = weights.raw("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
@@ -60,11 +62,18 @@ class Decoder:
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
         """Run the batch's tokens, write their keys and values to the cache, and return the wanted logits.
 
+        Where projections want more rows than there are tokens, the padding goes through all layers, which costs nothing,
+        instead of being added and taken away at each projection.
+
         Returns:
             [S, vocab] float32 logits of the tokens in ``batch.logits_index``.
         """
         ops, eps = self._ops, self.config.norm_eps
-        residual = F.embedding(batch.token_ids, self._embedding)
+        token_ids = batch.token_ids
+        missing = quant.rows_to_run(token_ids.shape[0], self.dtype, self.device) - token_ids.shape[0]
+        if missing:
+            token_ids = F.pad(token_ids, (0, missing))
+        residual = F.embedding(token_ids, self._embedding).to(self.cache_dtype)
         layers = zip(self._layers, cache.keys, cache.values, strict=True)
         update: Tensor | None = None
         for layer, keys, values in layers:
@@ -97,7 +106,8 @@ class _Weights:
 
     def vector(self, name: str, size: int) -> Tensor:
         """A norm's weights."""
-        return quant.make_table(self.raw(name, size), dtype=self._dtype, device=self._device)
+        dtype = quant.compute_dtype(self._dtype, self._device)
+        return quant.make_table(self.raw(name, size), dtype=dtype, device=self._device)
 
     def head(self, raw: RawTensor) -> Linear:
         """The output projection."""

@@ -71,7 +71,7 @@ def build_model(
         checkpoint: where the weights come from.
         config: the checkpoint's own, perhaps with a smaller ``max_positions``.
         ops: the device's operations.
-        dtype: of activations and cache.
+        dtype: what weights are kept in; see `draftline.quant`.
         device: where it runs.
 
     Raises:

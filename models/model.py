@@ -16,7 +16,8 @@ class Model(Protocol):
 
     Attributes:
         config: its shape.
-        dtype: of activations and cache.
+        dtype: what its weights are kept in.
+        cache_dtype: of its activations and cache; float32 where a CPU runs float16 weights.
         device: where it runs.
         quantization: the formats that its projections run in, joined with ``+``, for reports.
         nbytes: memory that its weights take.
@@ -24,6 +25,7 @@ class Model(Protocol):
 
     config: ModelConfig
     dtype: torch.dtype
+    cache_dtype: torch.dtype
     device: torch.device
     quantization: str
     nbytes: int

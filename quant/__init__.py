@@ -3,6 +3,14 @@
 A format is a file here and a line in ``DEQUANTIZE``; one that can run without being dequantized has a line in
 ``make_linear`` too. What runs a weight depends on its format, the device and the dtype, never on the number of rows:
 batching must not change an output.
+
+On a GPU a weight is dequantized to the dtype, and activations have it too. On a CPU the dtype says how much is kept:
+
+- float32: everything, to the last bit of the format. Activations are float32.
+- float16: weights are rounded to float16; activations, sums and the cache are float32, since CPUs compute in nothing
+  narrower. The fastest.
+- bfloat16: four-bit weights stay packed, others are rounded to float16; activations and the cache are bfloat16. The
+  smallest.
 """
 
 from __future__ import annotations
@@ -15,7 +23,7 @@ from torch import Tensor
 from draftline.quant.dense import DenseLinear, dequantize_dense
 from draftline.quant.ggml_q4_1 import Int4Linear, dequantize_q4
 from draftline.quant.ggml_q8_0 import dequantize_q8_0
-from draftline.quant.half import HalfLinear, fits, row_multiple
+from draftline.quant.half import HalfLinear, fits, padded_rows
 from draftline.quant.linear import Linear
 from draftline.quant.prepacked import PrepackedLinear
 from draftline.quant.tensor import RawTensor
@@ -46,13 +54,33 @@ def dequantize(raw: RawTensor) -> Tensor:
     return read(raw)
 
 
+def compute_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype of activations and cache where weights are kept in ``dtype``."""
+    return torch.float32 if device.type == "cpu" and dtype == torch.float16 else dtype
+
+
+def preferred_cpu_dtype(weight_format: str) -> torch.dtype:
+    """The dtype that a CPU is fastest in with weights of this format, at no loss worth naming."""
+    if weight_format == "F32":
+        return torch.float32
+    return torch.float16 if padded_rows() is not None else torch.bfloat16
+
+
+def rows_to_run(count: int, dtype: torch.dtype, device: torch.device) -> int:
+    """How many rows a batch of ``count`` should be padded to, once, so that no projection has to pad its own input."""
+    if device.type != "cpu" or dtype != torch.float16:
+        return count
+    padded = padded_rows()
+    return count if padded is None or count >= len(padded) else padded[count]
+
+
 def make_linear(parts: Sequence[RawTensor], bias: Tensor | None, *, dtype: torch.dtype, device: torch.device) -> Linear:
-    """One projection from ``parts``, merged along the output dimension.
+    """One projection from ``parts``, merged along the output dimension. Inputs and outputs are ``compute_dtype``.
 
     Args:
         parts: weights [out_features, in_features] with the same in_features (queries, keys and values; gate and up).
         bias: [sum of out_features], or None.
-        dtype: of the activations, in and out.
+        dtype: what weights are kept in.
         device: where it runs.
 
     Raises:
@@ -60,7 +88,7 @@ def make_linear(parts: Sequence[RawTensor], bias: Tensor | None, *, dtype: torch
     """
     if device.type == "cpu" and dtype == torch.bfloat16 and all(part.format in ("Q4_0", "Q4_1") for part in parts):
         return Int4Linear(parts, bias)
-    return _dense(torch.cat([dequantize(part) for part in parts]), bias, dtype, dtype, device)
+    return _dense(torch.cat([dequantize(part) for part in parts]), bias, dtype, compute_dtype(dtype, device), device)
 
 
 def make_head(raw: RawTensor, *, dtype: torch.dtype, device: torch.device) -> Linear:
@@ -79,14 +107,10 @@ def _dense(
     if device.type != "cpu":
         bias = None if bias is None else bias.to(device=device, dtype=dtype)
         return DenseLinear(weight.to(device=device, dtype=dtype), bias)
-    rows = None if dtype == torch.float32 else row_multiple()
-    if rows is not None and fits(weight):
-        return HalfLinear(weight, bias, cpu_output, rows)
+    padded = None if dtype == torch.float32 else padded_rows()
+    if padded is not None and fits(weight):
+        return HalfLinear(weight, bias, cpu_output, padded)
     if torch.backends.mkldnn.is_available():
         return PrepackedLinear(weight, bias, cpu_output)
+    dtype = compute_dtype(dtype, device)
     return DenseLinear(weight.to(dtype), None if bias is None else bias.to(dtype))
-
-
-def preferred_cpu_dtype(weight_format: str) -> torch.dtype:
-    """The dtype that a CPU is fastest in with weights of this format: bfloat16, except for float32 weights."""
-    return torch.float32 if weight_format == "F32" else torch.bfloat16
