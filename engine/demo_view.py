@@ -94,7 +94,7 @@ class LineView:
         if len(rest) > _LINE:
             *wrapped, rest = textwrap.wrap(rest, _LINE, drop_whitespace=False)
             for line in wrapped:
-                self._print(name, line.rstrip())
+                self._print(name, line.strip())
         self._open[name] = rest
 
     def end(self, name: str) -> None:

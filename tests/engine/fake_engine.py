@@ -251,7 +251,7 @@ def _prompt(live: _Live, made: int) -> tuple[PositionLogprobs, ...]:
 
 @functools.cache
 def _position(token: int, count: int) -> PositionLogprobs:
-    top = tuple(TokenLogprob((token + place) % VOCAB, -0.5 * place, place + 1) for place in range(count))
+    top = tuple(TokenLogprob((token + place) % VOCAB, 0.0 - 0.5 * place, place + 1) for place in range(count))
     return PositionLogprobs(TokenLogprob(token, 0.0, 1), top)
 
 
