@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from placeholder_tokenizer import write_placeholder_tokenizer
 from shapes import HfConfig
 from workloads import BenchmarkRequest
 
@@ -22,7 +23,7 @@ class Model:
 
     Attributes:
         name: as it appears in the results.
-        checkpoint: as EngineConfig's ``model``; for a shape, a folder with just its config.json.
+        checkpoint: as EngineConfig's ``model``; for a shape, a folder without weights.
         shape: the shape, or None for a checkpoint.
     """
 
@@ -34,6 +35,7 @@ class Model:
     def of_shape(name: str, shape: HfConfig, folder: Path) -> Model:
         """A shape, written to ``folder`` for engines that read files."""
         (folder / "config.json").write_text(json.dumps(shape))
+        write_placeholder_tokenizer(folder, shape["vocab_size"])
         return Model(name, str(folder), shape)
 
 

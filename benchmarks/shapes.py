@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-HfConfig = dict[str, object]
+HfConfig = dict[str, Any]
 """The fields of an HF config.json."""
 
 SMOLLM2_135M: HfConfig = {
@@ -125,6 +126,6 @@ def find_shape(name: str) -> HfConfig:
         values = json.loads(path.read_text())
     except ValueError as error:
         raise ValueError(f"shape {name!r}: not JSON: {error}") from error
-    if not isinstance(values, dict) or "model_type" not in values:
-        raise ValueError(f"shape {name!r}: not the config.json of a model: it has no model_type")
+    if not isinstance(values, dict) or not isinstance(values.get("vocab_size"), int) or "model_type" not in values:
+        raise ValueError(f"shape {name!r}: not the config.json of a model: it lacks model_type or vocab_size")
     return values

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import throughput
 import torch
+from placeholder_tokenizer import write_placeholder_tokenizer
 from rich.console import Console
 from shapes import SHAPES, find_shape
 from throughput import Round
 from workloads import WORKLOADS, BenchmarkRequest, Workload, find_workloads
 
 from draftline.models.families import config_from_hf
+from draftline.models.tokenizer import Tokenizer
 
 TINY = {
     "architectures": ["LlamaForCausalLM"],
@@ -100,9 +102,19 @@ def test_a_shape_is_found_by_name_in_any_case_and_by_path(tmp_path: Path) -> Non
     assert find_shape(str(path)) == TINY
 
 
+@pytest.mark.parametrize("vocab_size", [100, 256, 3000])
+def test_every_id_of_a_shapes_tokenizer_is_some_text(tmp_path: Path, vocab_size: int) -> None:
+    write_placeholder_tokenizer(tmp_path, vocab_size)
+    tokenizer = Tokenizer.from_folder(tmp_path)
+    assert tokenizer.vocab_size == vocab_size
+    spelled = [tokenizer.token_bytes(index) for index in range(vocab_size)]
+    assert all(spelled)
+    assert len(set(spelled)) == vocab_size
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "no such file"), ("{", "not JSON"), ("[]", "no model_type"), ("{}", "no model_type")],
+    [(None, "no such file"), ("{", "not JSON"), ("[]", "lacks"), ("{}", "lacks"), ('{"model_type": "llama"}', "lacks")],
 )
 def test_a_shape_that_is_none_is_named(tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "shape.json"
