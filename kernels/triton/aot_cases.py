@@ -12,6 +12,13 @@ from draftline.kernels.batch import Batch
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps
 from draftline.kernels.triton.gather import gather
+from draftline.kernels.triton.skinny_gemm import (
+    InputNorm,
+    SkinnyConfig,
+    norm_linear,
+    norm_swiglu,
+    skinny_linear,
+)
 
 Case = Callable[[], object]
 
@@ -120,6 +127,25 @@ def _logprobs(model: ModelShape, top: int) -> None:
     _OPS.logprobs(_empty(4, model.vocab, dtype=torch.float32), _empty(4, dtype=torch.int64), top)
 
 
+def _skinny(model: ModelShape, rows: int) -> None:
+    hidden = model.hidden
+    x, scale = _empty(rows, hidden), _empty(hidden)
+    norm = InputNorm(x, scale, 1e-5)
+    norm_linear(x, norm, _empty((model.num_heads + 2 * model.num_kv_heads) * model.head_dim, hidden))
+    skinny_linear(_empty(rows, model.num_heads * model.head_dim), _empty(hidden, model.num_heads * model.head_dim))
+    norm_swiglu(x, norm, _empty(2 * model.intermediate, hidden))
+    skinny_linear(_empty(rows, model.intermediate), _empty(hidden, model.intermediate))
+
+
+def _skinny_overlapped() -> None:
+    for rows in (1, 5):
+        skinny_linear(_empty(rows, 1024), _empty(2048, 1024), config=SkinnyConfig(16, 256, 2, 3, overlap=True))
+
+
+def _skinny_case(model: ModelShape, rows: int) -> Case:
+    return lambda: _skinny(model, rows)
+
+
 _NOISE = SamplingFeatures.TEMPERATURE
 _TRUNCATION = SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P
 FEATURES = {
@@ -147,6 +173,12 @@ CASES: dict[str, Case] = {
         for name, features in FEATURES.items()
         for masked in (False, True)
     },
+    **{
+        f"skinny-{name}-{rows}": _skinny_case(MODELS[name], rows)
+        for name in ("llama-8b", "qwen3-0.6b", "smollm2-135m")
+        for rows in (1, 5)
+    },
+    "skinny-overlapped": _skinny_overlapped,
     "logprobs": lambda: _logprobs(MODELS["llama-8b"], 0),
     "logprobs-top": lambda: _logprobs(MODELS["qwen3-0.6b"], 20),
     "sample-small-vocabulary": _sample_case(MODELS["smollm2-135m"], FEATURES["all"], True),
