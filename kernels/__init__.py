@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
-from draftline.kernels.ops import Ops
-from draftline.kernels.reference import ReferenceOps
+if TYPE_CHECKING:
+    import torch
+
+    from draftline.kernels.ops import Ops
 
 
 def select_ops(device: torch.device) -> Ops:
     """The fastest implementation that ``device`` can run."""
+    from draftline.kernels.reference import ReferenceOps  # here, so that `kernels.limits` can be had without torch
+
     return ReferenceOps()
