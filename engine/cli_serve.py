@@ -47,10 +47,10 @@ def serve(engine: EngineConfig, server: ServerConfig) -> None:
 
 
 async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> None:
+    stop = _stop_event()
     server = Server(server_config)
     await server.start()
     _say(LISTENING + server.address)
-    stop = _stop_event()
     loading = asyncio.ensure_future(_load(engine_config))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)

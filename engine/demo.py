@@ -35,6 +35,9 @@ QUESTIONS: Mapping[str, str] = {
     "rivers": "Name three long rivers and the countries they flow through.",
     "poem": "Write a short poem about the sea.",
 }
+COMMAND = (sys.executable, "-m", "draftline")
+"""How the server is started, before its arguments."""
+
 _STOP_S = 30.0
 """Seconds that the server gets to end after SIGTERM."""
 
@@ -122,9 +125,7 @@ async def _server(console: Console, engine: EngineConfig) -> AsyncIterator[str]:
         config = Path(folder) / "engine.yaml"
         config.write_text(yaml.safe_dump(engine.model_dump(exclude_unset=True)))
         arguments = ("serve", "--config", str(config), "--host", "127.0.0.1", "--port", "0")
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "draftline", *arguments), stdout=asyncio.subprocess.PIPE, stderr=log
-        )
+        process = await asyncio.create_subprocess_exec(*COMMAND, *arguments, stdout=asyncio.subprocess.PIPE, stderr=log)
         try:
             address = await _address(process, log)
             console.print(f"server: process {process.pid} listens on {address}")

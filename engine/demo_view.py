@@ -94,7 +94,7 @@ class LineView:
         if len(rest) > _LINE:
             *wrapped, rest = textwrap.wrap(rest, _LINE, drop_whitespace=False)
             for line in wrapped:
-                self._print(name, line.strip())
+                self._print(name, line)
         self._open[name] = rest
 
     def end(self, name: str) -> None:
@@ -103,4 +103,4 @@ class LineView:
             self._print(name, self._open[name])
 
     def _print(self, name: str, line: str) -> None:
-        self._console.print(f"[{name}] {line}", markup=False, highlight=False, soft_wrap=True)
+        self._console.print(f"[{name}] {line.strip()}", markup=False, highlight=False, soft_wrap=True)

@@ -95,6 +95,7 @@ class InferenceService(InferenceServiceServicer):
     async def Tokenize(self, request: pb.TokenizeRequest, context: _Context) -> pb.TokenizeResponse:
         """See the proto."""
         engine = self._gate.engine
+        ids: Sequence[int]
         match request.WhichOneof("prompt"):
             case "text":
                 ids = await offloaded(len(request.text), lambda: engine.tokenizer.encode(request.text))
