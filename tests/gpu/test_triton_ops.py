@@ -1,0 +1,365 @@
+"""The Triton operations on a real GPU, in the types that models run in, against float32 references."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, silu
+
+from draftline.kernels import reference_sampling
+from draftline.kernels.batch import Batch
+from draftline.kernels.philox import gumbel
+from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.triton import TritonOps
+from draftline.kernels.triton.gather import GatherBounds, gather_planned, plan_on_host
+from draftline.kernels.triton.skinny_gemm import (
+    InputNorm,
+    SkinnyConfig,
+    norm_linear,
+    norm_swiglu,
+    skinny_linear,
+)
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
+
+BLOCK_SIZE = 16
+EPS = 1e-6
+HALF_TYPES = [torch.bfloat16, torch.float16]
+
+
+@pytest.fixture(scope="module")
+def device() -> torch.device:
+    return torch.device("cuda")
+
+
+@pytest.fixture(scope="module")
+def ops(device: torch.device) -> TritonOps:
+    return TritonOps.for_device(device)
+
+
+@pytest.fixture
+def rng(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(7)
+
+
+def draw(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=rng, device=rng.device).to(dtype)
+
+
+def assert_near(actual: Tensor, expected: Tensor, bound: float = 8e-3) -> None:
+    """The relative error in the Euclidean norm; NaN never passes."""
+    error = (actual.double() - expected.double()).norm() / expected.double().norm()
+    assert error < bound, f"relative error {error:.2e}, bound {bound:.0e}"
+
+
+def make_batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:
+    """A batch over scattered blocks, and how many blocks there are."""
+    device = rng.device
+    needed = [-(-context // BLOCK_SIZE) for context in context_lens]
+    order = torch.randperm(sum(needed), generator=rng, device=device).int()
+    tables = torch.zeros(len(needed), max(needed), dtype=torch.int32, device=device)
+    taken = 0
+    for row, count in enumerate(needed):
+        tables[row, :count] = order[taken : taken + count]
+        taken += count
+    spans = list(zip(query_lens, context_lens, strict=True))
+    positions = torch.cat([torch.arange(context - query, context, device=device) for query, context in spans])
+    row_of_token = torch.repeat_interleave(
+        torch.arange(len(spans), device=device), torch.tensor(query_lens, device=device)
+    )
+    index = tables[row_of_token, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE
+    batch = Batch(
+        token_ids=positions,
+        positions=positions,
+        cache_index=index,
+        query_starts=torch.tensor([0, *query_lens], device=device).cumsum(0).int(),
+        context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
+        block_tables=tables,
+        logits_index=positions,
+        query_lens_host=query_lens,
+        context_lens_host=context_lens,
+    )
+    return batch, sum(needed)
+
+
+BATCHES = {
+    "decode-1": ((1,), (1500,)),
+    "decode-64": ((1,) * 64, tuple(17 * row + 1 for row in range(64))),
+    "decode-300": ((1,) * 300, tuple(3 * row + 1 for row in range(300))),
+    "verify": ((5,) * 9, tuple(111 * row + 5 for row in range(9))),
+    "mixed": ((1, 300, 0, 5, 33, 1000), (900, 300, 4, 505, 40, 1500)),
+}
+HEADS = {
+    "32x8x128": (32, 8, 128),
+    "16x8x128": (16, 8, 128),
+    "9x3x64": (9, 3, 64),
+    "28x4x128": (28, 4, 128),
+    "8x8x80": (8, 8, 80),
+    "8x8x96": (8, 8, 96),
+    "8x1x256": (8, 1, 256),
+}
+
+
+def check_attention(
+    lengths: tuple[tuple[int, ...], tuple[int, ...]],
+    heads: tuple[int, int, int],
+    window: int | None,
+    dtype: torch.dtype,
+    ops: TritonOps,
+    rng: torch.Generator,
+) -> None:
+    num_heads, kv_heads, head_dim = heads
+    batch, blocks = make_batch(*lengths, rng)
+    q = draw(rng, sum(lengths[0]), num_heads, head_dim, dtype=dtype)
+    keys = draw(rng, blocks, BLOCK_SIZE, kv_heads, head_dim, dtype=dtype)
+    values = draw(rng, blocks, BLOCK_SIZE, kv_heads, head_dim, dtype=dtype)
+    scale = head_dim**-0.5
+    out = ops.attention(q, keys, values, batch, scale=scale, window=window)
+    wide = ReferenceOps().attention(q.float(), keys.float(), values.float(), batch, scale=scale, window=window)
+    assert_near(out, wide)
+
+
+@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
+def test_attention(
+    lengths: tuple[tuple[int, ...], tuple[int, ...]],
+    heads: tuple[int, int, int],
+    ops: TritonOps,
+    rng: torch.Generator,
+) -> None:
+    check_attention(lengths, heads, None, torch.bfloat16, ops, rng)
+
+
+@pytest.mark.parametrize("window", [16, 100])
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
+def test_attention_in_a_window(
+    lengths: tuple[tuple[int, ...], tuple[int, ...]], window: int, ops: TritonOps, rng: torch.Generator
+) -> None:
+    check_attention(lengths, HEADS["8x8x96"], window, torch.bfloat16, ops, rng)
+
+
+def test_attention_in_float16(ops: TritonOps, rng: torch.Generator) -> None:
+    check_attention(BATCHES["mixed"], HEADS["32x8x128"], None, torch.float16, ops, rng)
+
+
+@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
+@pytest.mark.parametrize("rows", [1, 7, 2000])
+@pytest.mark.parametrize("width", [576, 1024, 4096])
+def test_norms(width: int, rows: int, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator) -> None:
+    x, residual = draw(rng, 2, rows, width, dtype=dtype)
+    weight = draw(rng, width, dtype=dtype)
+    assert_near(ops.rms_norm(x, weight, EPS), ReferenceOps().rms_norm(x.float(), weight.float(), EPS))
+    normed, total = ops.add_rms_norm(x, residual, weight, EPS)
+    assert torch.equal(total, x + residual)
+    assert_near(normed, ReferenceOps().rms_norm(total.float(), weight.float(), EPS))
+
+
+@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
+@pytest.mark.parametrize(("rows", "width"), [(1, 1536), (64, 14336), (3000, 3072)])
+def test_silu_mul(rows: int, width: int, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator) -> None:
+    gate_up = draw(rng, rows, 2 * width, dtype=dtype)
+    assert_near(ops.silu_mul(gate_up), silu(gate_up[:, :width].float()) * gate_up[:, width:].float())
+
+
+@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
+@pytest.mark.parametrize("qk_norm", [False, True], ids=["plain", "qk-norm"])
+@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
+def test_rope_write_kv(
+    heads: tuple[int, int, int], qk_norm: bool, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator
+) -> None:
+    num_heads, kv_heads, head_dim = heads
+    batch, blocks = make_batch((1, 200, 5), (77, 200, 1000), rng)
+    frequency = 10000.0 ** -(torch.arange(0, head_dim, 2, device=rng.device) / head_dim)
+    angle = torch.arange(1024, device=rng.device)[:, None] * frequency
+    rope = torch.stack([angle.cos(), angle.sin()], dim=1)
+    qkv = draw(rng, 206, (num_heads + 2 * kv_heads) * head_dim, dtype=dtype)
+    caches = torch.zeros(2, blocks, BLOCK_SIZE, kv_heads, head_dim, device=rng.device, dtype=dtype)
+    wide_caches = caches.float()
+    weights = draw(rng, 2, head_dim, dtype=dtype)
+    norms = (weights[0], weights[1]) if qk_norm else None
+    wide_norms = (weights[0].float(), weights[1].float()) if qk_norm else None
+    queries = ops.rope_write_kv(qkv, batch, rope, caches[0], caches[1], norms, EPS)
+    wide = ReferenceOps().rope_write_kv(qkv.float(), batch, rope, wide_caches[0], wide_caches[1], wide_norms, EPS)
+    assert_near(queries, wide)
+    assert_near(caches[0], wide_caches[0])
+    assert torch.equal(caches[1].float(), wide_caches[1])
+
+
+@pytest.mark.parametrize("vocab", [49_152, 151_936])
+@pytest.mark.parametrize(
+    "features",
+    [
+        SamplingFeatures.NONE,
+        SamplingFeatures.TEMPERATURE,
+        SamplingFeatures.TEMPERATURE | SamplingFeatures.TOP_P,
+        SamplingFeatures.TEMPERATURE | SamplingFeatures.TOP_K,
+        SamplingFeatures.TEMPERATURE | SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P,
+        ~SamplingFeatures.NONE,
+    ],
+    ids=["greedy", "noise", "top-p", "top-k", "truncated", "everything"],
+)
+@pytest.mark.parametrize("spread", [0.5, 2.0, 8.0])
+def test_sample(
+    features: SamplingFeatures, vocab: int, spread: float, ops: TritonOps, device: torch.device, rng: torch.Generator
+) -> None:
+    rows = 96
+    slots = SlotTable.allocate(rows, 512, 4, device)
+    slots.tokens.copy_(torch.randint(0, vocab, slots.tokens.shape, generator=rng, device=device))
+    slots.seed.copy_(torch.randint(-(2**62), 2**62, (rows,), generator=rng, device=device))
+    slots.prompt_lens.fill_(100)
+    slots.min_length.copy_(torch.randint(0, 600, (rows,), generator=rng, device=device))
+
+    def choices(target: Tensor, *values: float) -> None:
+        pick = torch.randint(0, len(values), (rows,), generator=rng, device=device)
+        target.copy_(torch.tensor(values, device=device)[pick])
+
+    choices(slots.temperature, 0.0, 0.3, 0.7, 1.0, 1.5)
+    choices(slots.top_k, 0, 1, 20, 1000)
+    choices(slots.top_p, 1.0, 0.95, 0.5, 0.999)
+    choices(slots.min_p, 0.0, 0.05)
+    choices(slots.repetition_penalty, 1.0, 1.3)
+    choices(slots.presence_penalty, 0.0, 0.5)
+    choices(slots.frequency_penalty, 0.0, 0.2)
+    slots.stop_ids[:, :2] = torch.tensor([5, 7], device=device)
+    slots.bias_ids[:, 0] = 5
+    slots.bias_values[:, 0] = 4.0
+    mask = torch.randint(-(2**31), 2**31, (rows, vocab // 32), generator=rng, device=device, dtype=torch.int32)
+    logits = spread * draw(rng, rows, vocab)
+    positions = torch.randint(100, 512, (rows,), generator=rng, device=device)
+    step = SampleRows(torch.arange(rows, device=device), positions, features, mask)
+    chosen = ops.sample(logits, step, slots)
+    expected = reference_sampling.sample(logits, step, slots)
+    # Rounding can decide between two scores, and between two sums of weights and p: rarely.
+    assert int((chosen != expected).sum()) <= 1
+    assert torch.equal(chosen, ops.sample(logits, step, slots))
+
+
+def test_noise_is_the_reference_s(ops: TritonOps, device: torch.device) -> None:
+    """Through the sampler: with level logits the winner is where the noise is largest."""
+    rows, vocab = 64, 151_936
+    slots = SlotTable.allocate(rows, 4, 1, device)
+    slots.temperature.fill_(1.0)
+    slots.seed.copy_(torch.arange(rows, device=device) * 7_919_191_919_191)
+    positions = torch.arange(rows, device=device) * 37
+    step = SampleRows(torch.arange(rows, device=device), positions, SamplingFeatures.TEMPERATURE, None)
+    chosen = ops.sample(torch.zeros(rows, vocab, device=device), step, slots)
+    noise = gumbel(slots.seed, positions, vocab)
+    # The device's logarithm and the host's may order two almost equal draws differently.
+    picked = noise.gather(1, chosen[:, None]).squeeze(1)
+    assert float((noise.amax(dim=1) - picked).max()) < 1e-5
+
+
+@pytest.mark.parametrize("top", [0, 5, 20])
+def test_logprobs(top: int, ops: TritonOps, device: torch.device, rng: torch.Generator) -> None:
+    logits = 4 * draw(rng, 33, 128_256)
+    token_ids = torch.randint(0, 128_256, (33,), generator=rng, device=device)
+    actual = ops.logprobs(logits, token_ids, top)
+    expected = reference_sampling.logprobs(logits, token_ids, top)
+    torch.testing.assert_close(actual[0], expected[0], rtol=1e-5, atol=1e-4)
+    # The reference ranks rounded differences to the largest logit, which can make two logits equal.
+    assert int((actual[1] - expected[1]).abs().max()) <= 2
+    assert torch.equal(actual[2], expected[2])
+    torch.testing.assert_close(actual[3], expected[3], rtol=1e-5, atol=1e-4)
+
+
+CONFIGS = {
+    "default": None,
+    "narrow": SkinnyConfig(8, 256, 4, 3),
+    "wide": SkinnyConfig(32, 256, 4, 3),
+    "one-warp": SkinnyConfig(16, 256, 1, 4),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+@pytest.mark.parametrize("rows", [1, 2, 5, 8, 16])
+@pytest.mark.parametrize(("n", "k"), [(4096, 1024), (1000, 3072), (960, 576), (6144, 4096)])
+def test_skinny_gemm(n: int, k: int, rows: int, config: SkinnyConfig | None, rng: torch.Generator) -> None:
+    x = draw(rng, rows, k, dtype=torch.bfloat16)
+    residual = draw(rng, rows, k, dtype=torch.bfloat16)
+    scale = draw(rng, k, dtype=torch.bfloat16)
+    weight = (draw(rng, 2 * n, k) / math.sqrt(k)).to(torch.bfloat16)
+    bias = draw(rng, n, dtype=torch.bfloat16)
+    assert_near(skinny_linear(x, weight[:n], bias, config=config), linear(x.float(), weight[:n].float(), bias.float()))
+    norm = InputNorm(residual, scale, EPS)
+    normed = ReferenceOps().rms_norm((x + residual).float(), scale.float(), EPS)
+    out, total = norm_linear(x, norm, weight[:n], config=config)
+    assert torch.equal(total, x + residual)
+    assert_near(out, linear(normed, weight[:n].float()))
+    out, total = norm_swiglu(x, norm, weight, config=config)
+    gate, up = linear(normed, weight.float()).chunk(2, dim=-1)
+    assert torch.equal(total, x + residual)
+    assert_near(out, silu(gate) * up, 1.5e-2)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_overlapped_kernels_wait_for_what_they_read(rows: int, rng: torch.Generator) -> None:
+    """A chain in which each product reads the one before it, launched without gaps."""
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("programmatic dependent launch needs compute capability 9.0")
+    weights = [(draw(rng, 2048, 2048) / math.sqrt(2048)).to(torch.bfloat16) for _ in range(12)]
+    x = draw(rng, rows, 2048, dtype=torch.bfloat16)
+    config = SkinnyConfig(4 if rows == 1 else 16, 512, 2, 3)
+    overlapped = dataclasses.replace(config, overlap=True)
+    for _ in range(20):
+        plain, chained = x, x
+        for weight in weights:
+            plain = skinny_linear(plain, weight, config=config)
+        for weight in weights:
+            chained = skinny_linear(chained, weight, config=overlapped)
+        assert torch.equal(plain, chained)
+
+
+def test_a_decode_step_in_a_graph(ops: TritonOps, device: torch.device, rng: torch.Generator) -> None:
+    """Gather, rotation, attention and sampling captured once for a bucket, replayed for batches that fit it."""
+    rows, queries, vocab, kv_heads, heads, head_dim = 4, 3, 2048, 2, 8, 128
+    slots = SlotTable.allocate(8, 512, 32, device)
+    slots.tokens.copy_(torch.randint(0, vocab, slots.tokens.shape, generator=rng, device=device))
+    slots.block_tables.copy_(torch.randperm(8 * 32, generator=rng, device=device).view(8, 32))
+    slots.temperature.fill_(0.8)
+    slots.top_p.fill_(0.9)
+    caches = draw(rng, 2, 8 * 32, BLOCK_SIZE, kv_heads, head_dim, dtype=torch.bfloat16)
+    embedding = draw(rng, vocab, (heads + 2 * kv_heads) * head_dim, dtype=torch.bfloat16)
+    output = draw(rng, heads * head_dim, vocab, dtype=torch.bfloat16) / 8
+    rope = draw(rng, 512, 2, head_dim // 2)
+    bounds = GatherBounds(rows * queries, rows * queries, (queries,) * rows, (512,) * rows)
+    row_slots = torch.zeros(rows, dtype=torch.int64, device=device)
+    plan = torch.zeros(3 * rows + 2, dtype=torch.int32, device=device)
+    features = SamplingFeatures.TEMPERATURE | SamplingFeatures.TOP_P
+
+    def step() -> tuple[Batch, Tensor]:
+        batch = gather_planned(slots, row_slots, plan, bounds, BLOCK_SIZE)
+        q = ops.rope_write_kv(embedding[batch.token_ids], batch, rope, caches[0], caches[1], None, EPS)
+        mixed = ops.attention(q, caches[0], caches[1], batch, scale=head_dim**-0.5, window=None)
+        logits = (mixed[batch.logits_index] @ output).float()
+        token_rows = torch.searchsorted(batch.query_starts[1:].long(), batch.logits_index, right=True)
+        sampled = SampleRows(
+            row_slots[token_rows.clamp(max=rows - 1)], batch.positions[batch.logits_index] + 1, features, None
+        )
+        return batch, ops.sample(logits, sampled, slots)
+
+    def prepare(chosen: list[int], query_lens: tuple[int, ...], starts: tuple[int, ...]) -> None:
+        row_slots.copy_(torch.tensor(chosen, device=device))
+        plan.copy_(torch.tensor(plan_on_host(query_lens, starts, query_lens), dtype=torch.int32, device=device))
+
+    prepare([0, 1, 2, 3], (3, 3, 3, 3), (0, 0, 0, 0))
+    step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        _, captured = step()
+    for chosen, query_lens, starts in [
+        ([5, 2, 7, 0], (3, 1, 2, 3), (400, 0, 77, 30)),
+        ([1, 0, 0, 0], (2, 0, 0, 0), (15, 0, 0, 0)),
+        ([3, 4, 5, 6], (1, 1, 1, 1), (500, 9, 16, 255)),
+    ]:
+        prepare(chosen, query_lens, starts)
+        graph.replay()
+        total = sum(query_lens)
+        replayed = captured[:total].tolist()
+        _, eager = step()
+        assert replayed == eager[:total].tolist()
