@@ -221,11 +221,11 @@ class TestDrafts:
         assert shape(step(scheduler, lambda _: 2)) == [(1, 1, 2), (1, 1, 1), (1, 1, 0)]
 
     def test_drafts_leave_half_of_the_rest_to_prompts(self) -> None:
-        scheduler = make(token_budget=9)
-        add(scheduler, sequence(1))
+        scheduler = make(token_budget=10)
+        add(scheduler, sequence(1), sequence(1))
         step(scheduler)
         add(scheduler, sequence(20))
-        assert shape(step(scheduler, lambda _: 16)) == [(1, 1, 4), (0, 4, 0)]
+        assert shape(step(scheduler, lambda _: 3)) == [(1, 1, 3), (1, 1, 1), (0, 4, 0)]
 
     def test_drafts_never_take_the_block_that_another_row_needs(self) -> None:
         scheduler = make(num_blocks=3, block_size=2)
@@ -234,6 +234,12 @@ class TestDrafts:
         plan = step(scheduler, lambda _: 8)
         assert [(row.count, row.drafts) for row in plan.rows] == [(1, 0), (1, 1)]
         assert scheduler.stats().preemptions == 0
+
+    def test_drafts_take_the_blocks_that_nobody_needs(self) -> None:
+        scheduler = make(num_blocks=3, block_size=2)
+        add(scheduler, sequence(2, 5))
+        step(scheduler)
+        assert shape(step(scheduler, lambda _: 8)) == [(2, 1, 3)]
 
     def test_blocks_of_rejected_drafts_stay_for_the_next_tokens(self) -> None:
         scheduler, one = make(block_size=2), sequence(2)
@@ -458,6 +464,17 @@ class TestMakingRoom:
         assert last.preemptions == 1
         assert first.preemptions == 0
 
+    def test_one_that_made_room_is_not_admitted_again_by_the_same_plan(self) -> None:
+        scheduler = make(num_blocks=6, block_size=2)
+        first, last = sequence(2, 8), sequence(2, 8)
+        add(scheduler, first, last)
+        step(scheduler)
+        step(scheduler, lambda of: 5 if of is last else 0, lambda row: [7])  # its drafts' blocks stay with it
+        step(scheduler)
+        assert who(step(scheduler)) == [first]
+        assert who(step(scheduler)) == [first, last]
+        assert last.preemptions == 1
+
     def test_recomputing_takes_what_the_prefix_tree_kept_and_cached_prompt_stays(self) -> None:
         scheduler = make(num_slots=1)
         long = sequence(9, order=2)
@@ -483,6 +500,14 @@ class TestMakingRoom:
     def test_an_equal_order_takes_nothing(self) -> None:
         scheduler = make(num_slots=1, num_blocks=2)
         running, equal = sequence(1, 4, order=1), sequence(1, 4, order=1)
+        add(scheduler, running)
+        step(scheduler)
+        add(scheduler, equal)
+        assert who(step(scheduler)) == [running]
+
+    def test_an_equal_order_takes_no_blocks_either(self) -> None:
+        scheduler = make(num_blocks=2)
+        running, equal = sequence(1, 4, order=1), sequence(5, 4, order=1)
         add(scheduler, running)
         step(scheduler)
         add(scheduler, equal)
