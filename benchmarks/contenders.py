@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -44,6 +45,7 @@ class Contender(Protocol):
 
     Attributes:
         name: the engine's.
+        options: what it was told beside model, device and dtype.
         dtype: what it computes in.
         weights: its weights' format.
         device: where it runs.
@@ -51,6 +53,7 @@ class Contender(Protocol):
     """
 
     name: str
+    options: Mapping[str, object]
     dtype: str
     weights: str
     device: torch.device
@@ -70,10 +73,14 @@ class Draftline:
 
     name = "draftline"
 
-    def __init__(self, model: Model, options: Mapping[str, object]) -> None:
-        """``options`` are EngineConfig's fields, over the benchmark's own."""
+    def __init__(
+        self, model: Model, dtype: str, device: str, max_model_len: int, options: Mapping[str, object]
+    ) -> None:
+        """``options`` are EngineConfig's fields; they win over what a benchmark sets by itself."""
         load_format = "auto" if model.shape is None else "dummy"
-        self._llm = LLM(model.checkpoint, **{"load_format": load_format, "prefix_caching": False, **options})
+        own = {"load_format": load_format, "prefix_caching": False, "max_model_len": max_model_len}
+        self.options = options
+        self._llm = LLM(model.checkpoint, **{"dtype": dtype, "device": device, **own, **options})
         info = self._llm.info
         self.dtype, self.weights, self.device = info.dtype, info.quantization, torch.device(info.device)
         self.vocab_size = info.config.vocab_size
@@ -94,6 +101,7 @@ class Transformers:
     """Hugging Face transformers' ``generate``, as it comes: one padded batch that runs until its longest output ends."""
 
     name = "transformers"
+    options: Mapping[str, object] = MappingProxyType({})
     weights = "dense"
 
     def __init__(self, model: Model, dtype: str, device: torch.device) -> None:
@@ -135,7 +143,9 @@ def _left_padded(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.
 
 def _load_transformers(model: Model, dtype: torch.dtype) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     if model.shape is not None:
         fields = {key: value for key, value in model.shape.items() if key != "model_type"}
         config = AutoConfig.for_model(str(model.shape["model_type"]), **fields)

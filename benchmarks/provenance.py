@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,8 +17,32 @@ ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("draftline", "torch", "triton", "transformers")
 
 
-def machine(device: torch.device) -> str:
-    """The GPU's name, or the CPU's with the number of cores this process may use."""
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a measurement was taken under.
+
+    Attributes:
+        date: when it began, UTC.
+        machine: the GPU's name, or the CPU's with the number of cores this process may use.
+        load: how many cores the machine's processes kept busy in the minute before.
+        commit: the repository's, marked ``-dirty`` where files differ from it; None outside a repository.
+        versions: of Python and of the packages that matter, where they are installed.
+    """
+
+    date: str
+    machine: str
+    load: float
+    commit: str | None
+    versions: Mapping[str, str]
+
+    @staticmethod
+    def now(device: torch.device) -> Conditions:
+        """The conditions now, for work on ``device``."""
+        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        return Conditions(date, _machine(device), os.getloadavg()[0], _commit(), _versions())
+
+
+def _machine(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_cpu_name()}, {len(os.sched_getaffinity(0))} cores"
@@ -30,8 +57,7 @@ def _cpu_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def commit() -> str | None:
-    """The repository's commit, marked ``-dirty`` where files differ from it; None outside a repository."""
+def _commit() -> str | None:
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
@@ -45,8 +71,7 @@ def commit() -> str | None:
     return described.stdout.strip()
 
 
-def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that a measurement depends on, where they are installed."""
+def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:

@@ -12,7 +12,6 @@ latency under arriving load, the server, and speculation, whose gain depends on 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import statistics
 import sys
@@ -24,10 +23,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
-import provenance
 import torch
 import yaml
 from contenders import Contender, Draftline, Model, Transformers
+from provenance import Conditions
 from rich.console import Console
 from rich.table import Table
 from shapes import SHAPES, find_shape
@@ -52,12 +51,9 @@ class Result:
     """One engine on one workload; the fields of a line of output.
 
     Attributes:
-        date: when it was taken, UTC.
-        machine: GPU or CPU.
-        commit: of this repository.
-        versions: of Python and packages.
+        conditions: when, where and of what it was taken; its fields are the line's first.
         engine: the engine's name.
-        options: its non-default options.
+        options: what it was told with --set.
         model: checkpoint or shape.
         weights: their format.
         dtype: what is computed in.
@@ -75,10 +71,7 @@ class Result:
         rounds: each round's (prefill_s, total_s).
     """
 
-    date: str
-    machine: str
-    commit: str | None
-    versions: Mapping[str, str]
+    conditions: Conditions
     engine: str
     options: Mapping[str, object]
     model: str
@@ -96,6 +89,11 @@ class Result:
     decode_tokens_per_s: float | None
     prompt_tokens_per_s: float
     rounds: Sequence[tuple[float, float]]
+
+    def line(self) -> str:
+        """The result as one line of JSON."""
+        fields = asdict(self)
+        return json.dumps({**fields.pop("conditions"), **fields}, ensure_ascii=False)
 
 
 def measure(contender: Contender, workload: Workload, clock: Callable[[], float] = time.perf_counter) -> Round:
@@ -131,10 +129,10 @@ def warm_up(contender: Contender, workload: Workload) -> None:
 def summarize(
     contender: Contender,
     model: str,
-    options: Mapping[str, object],
     workload: Workload,
     rounds: Sequence[Round],
     statistic: str,
+    conditions: Conditions,
 ) -> Result:
     """The result of all rounds, by one of STATISTICS over each time."""
     pick = STATISTICS[statistic]
@@ -145,12 +143,9 @@ def summarize(
     prompt_tokens = sum(len(request.prompt) for request in requests)
     later_tokens = tokens - len(requests)
     return Result(
-        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        machine=provenance.machine(contender.device),
-        commit=provenance.commit(),
-        versions=provenance.versions(),
+        conditions=conditions,
         engine=contender.name,
-        options=options,
+        options=dict(contender.options),
         model=model,
         weights=contender.weights,
         dtype=contender.dtype,
@@ -170,30 +165,29 @@ def summarize(
 
 
 def compare(
-    contenders: Sequence[tuple[Contender, Mapping[str, object]]],
-    model: str,
-    workload: Workload,
-    rounds: int,
-    best: bool,
+    contenders: Sequence[Contender], model: str, workload: Workload, rounds: int, conditions: Conditions
 ) -> list[Result]:
-    """Run a workload on every contender, a round of each in turn so that a machine's moods hit all alike."""
-    for contender, _ in contenders:
+    """Run a workload on every contender, a round of each in turn so that a machine's moods hit all alike.
+
+    Of one contender alone the best times count: what disturbs it only ever makes it slower. Of several, the medians.
+    """
+    for contender in contenders:
         warm_up(contender, workload)
     taken: list[list[Round]] = [[] for _ in contenders]
     for _ in range(rounds):
-        for (contender, _), mine in zip(contenders, taken, strict=True):
+        for contender, mine in zip(contenders, taken, strict=True):
             mine.append(measure(contender, workload))
-    statistic = "best" if best else "median"
+    statistic = "best" if len(contenders) == 1 else "median"
     return [
-        summarize(contender, model, options, workload, mine, statistic)
-        for (contender, options), mine in zip(contenders, taken, strict=True)
+        summarize(contender, model, workload, mine, statistic, conditions)
+        for contender, mine in zip(contenders, taken, strict=True)
     ]
 
 
 def table(results: Sequence[Result]) -> Table:
     """The results as a person reads them, with each engine's speed relative to the first one's."""
     several = len({(result.engine, result.dtype) for result in results}) > 1
-    shown = Table(title=f"{results[0].model} on {results[0].machine}", title_justify="left")
+    shown = Table(title=f"{results[0].model} on {results[0].conditions.machine}", title_justify="left")
     for name in ("workload", "in/out", "engine", "weights", "dtype"):
         shown.add_column(name)
     for name in ("tokens/s", "decode tokens/s", "prompt tokens/s", "prefill s", *(["speed-up"] if several else [])):
@@ -273,18 +267,16 @@ def run(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[Result
         model = Model(arguments.model, arguments.model, None)
     else:
         model = Model.of_shape(arguments.shape, find_shape(arguments.shape), folder)
-    options = _options(arguments.set)
     max_model_len = max(workload.max_model_len for workload in workloads)
-    base = {"dtype": arguments.dtype, "device": arguments.device, "max_model_len": max_model_len}
-    ours = Draftline(model, base | options)
-    contenders: list[tuple[Contender, Mapping[str, object]]] = [(ours, options)]
+    ours = Draftline(model, arguments.dtype, arguments.device, max_model_len, _options(arguments.set))
+    conditions = Conditions.now(ours.device)
+    contenders: list[Contender] = [ours]
     if arguments.compare == "transformers":
-        for dtype in arguments.compare_dtype.split(","):
-            contenders.append((Transformers(model, dtype.strip(), ours.device), {}))
+        contenders += [Transformers(model, dtype.strip(), ours.device) for dtype in arguments.compare_dtype.split(",")]
     results: list[Result] = []
     for workload in workloads:
-        for result in compare(contenders, model.name, workload, arguments.best_of, best=len(contenders) == 1):
-            out.write(json.dumps(asdict(result)) + "\n")
+        for result in compare(contenders, model.name, workload, arguments.best_of, conditions):
+            out.write(result.line() + "\n")
             out.flush()
             results.append(result)
     return results

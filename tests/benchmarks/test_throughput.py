@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 import throughput
 import torch
 from placeholder_tokenizer import write_placeholder_tokenizer
+from provenance import Conditions
 from rich.console import Console
 from shapes import SHAPES, find_shape
 from throughput import Round
@@ -32,10 +34,14 @@ TINY = {
 }
 
 
+CONDITIONS = Conditions("2026-01-01T00:00:00+00:00", "a machine", 0.5, None, {"python": "3.11"})
+
+
 class Recorder:
     """A contender that generates nothing and remembers what it was asked for."""
 
     name = "recorder"
+    options: Mapping[str, object] = MappingProxyType({"block_size": 8})
     dtype = "float32"
     weights = "none"
     device = torch.device("cpu")
@@ -157,7 +163,7 @@ def test_a_prefill_workload_runs_once() -> None:
 def test_rates_follow_from_the_rounds(statistic: str, prefill_s: float, seconds: float) -> None:
     rounds = [Round(1.0, 9.0), Round(2.0, 5.0), Round(3.0, 6.0)]
     workload = Workload("w", 4, (10, 10), (16, 16))
-    result = throughput.summarize(Recorder(), "m", {}, workload, rounds, statistic)
+    result = throughput.summarize(Recorder(), "m", workload, rounds, statistic, CONDITIONS)
     assert (result.prefill_s, result.seconds) == (prefill_s, seconds)
     assert (result.requests, result.prompt_tokens, result.tokens) == (4, 40, 64)
     assert result.tokens_per_s == pytest.approx(64 / seconds)
@@ -167,7 +173,9 @@ def test_rates_follow_from_the_rounds(statistic: str, prefill_s: float, seconds:
 
 
 def test_prefill_alone_has_no_decode_rate() -> None:
-    result = throughput.summarize(Recorder(), "m", {}, Workload("w", 2, (5, 5), (1, 1)), [Round(1.0, 1.0)], "best")
+    result = throughput.summarize(
+        Recorder(), "m", Workload("w", 2, (5, 5), (1, 1)), [Round(1.0, 1.0)], "best", CONDITIONS
+    )
     assert result.decode_tokens_per_s is None
 
 
@@ -183,20 +191,30 @@ def test_contenders_take_turns_after_their_warm_ups() -> None:
             order.append(self.name)
 
     workload = Workload("w", 1, (5, 5), (16, 16))
-    results = throughput.compare([(Turn("a"), {}), (Turn("b"), {"x": 1})], "m", workload, rounds=2, best=False)
+    results = throughput.compare([Turn("a"), Turn("b")], "m", workload, rounds=2, conditions=CONDITIONS)
     assert order == ["a", "b", *["a", "a", "b", "b"] * 2]
-    assert [(result.engine, result.options, result.statistic) for result in results] == [
-        ("a", {}, "median"),
-        ("b", {"x": 1}, "median"),
-    ]
+    assert [(result.engine, result.statistic) for result in results] == [("a", "median"), ("b", "median")]
+
+
+def test_the_best_round_of_a_single_contender_counts() -> None:
+    (result,) = throughput.compare([Recorder()], "m", Workload("w", 1, (5, 5), (2, 2)), 3, CONDITIONS)
+    assert result.statistic == "best"
+    assert len(result.rounds) == 3
+
+
+def test_a_line_starts_with_the_conditions() -> None:
+    result = throughput.summarize(Recorder(), "m", Workload("w", 1, (5, 5), (2, 2)), [Round(1, 2)], "best", CONDITIONS)
+    line = json.loads(result.line())
+    assert list(line)[:6] == ["date", "machine", "load", "commit", "versions", "engine"]
+    assert (line["machine"], line["load"], line["options"]) == ("a machine", 0.5, {"block_size": 8})
 
 
 def test_the_table_gives_the_first_engines_speed_up() -> None:
     workload = Workload("w", 1, (5, 5), (16, 16))
-    ours = throughput.summarize(Recorder(), "m", {}, workload, [Round(1.0, 4.0)], "median")
+    ours = throughput.summarize(Recorder(), "m", workload, [Round(1.0, 4.0)], "median", CONDITIONS)
     other = Recorder()
     other.name = "other"
-    theirs = throughput.summarize(other, "m", {}, workload, [Round(1.0, 10.0)], "median")
+    theirs = throughput.summarize(other, "m", workload, [Round(1.0, 10.0)], "median", CONDITIONS)
     console = Console(width=160, record=True, quiet=False)
     with console.capture() as shown:
         console.print(throughput.table([ours, theirs]))
