@@ -1,0 +1,41 @@
+"""The README's Python examples, run as they stand, and the names that it tells clients."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from draftline.v1 import engine_pb2
+
+README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_readme_has_examples() -> None:
+    assert len(EXAMPLES) >= 2
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[f"example-{number}" for number in range(1, len(EXAMPLES) + 1)])
+def test_an_example_runs_and_prints_text(example: str, tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text(example)
+    done = subprocess.run([sys.executable, "-W", "error", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) > 5
+
+
+def test_the_methods_that_the_readme_calls_exist() -> None:
+    called = set(re.findall(r"draftline\.v1\.(\w+)/(\w+)", README))
+    services = engine_pb2.DESCRIPTOR.services_by_name
+    assert called
+    assert called <= {(name, method) for name, service in services.items() for method in service.methods_by_name}
+
+
+def test_the_links_to_files_lead_somewhere() -> None:
+    links = re.findall(r"\]\((?!https?://)([^)#]+)\)", README)
+    assert links
+    assert [link for link in links if not (Path(__file__).resolve().parents[1] / link).exists()] == []
