@@ -5,9 +5,10 @@ cache blocks, and one ``scaled_dot_product_attention``. What depends on the batc
 out once a step: an `AttentionPlan`.
 
 On a CPU a query's result has the same bits in a decode, a verify, a prompt chunk of any size and any batch. torch's
-kernel there hands tiles of queries to BLAS, whose last bits depend on the tile's height and on where its buffers lie,
-which in turn depends on the height, unless that is a multiple of a vector's worth; so the query axis is padded to a
-multiple of `_QUERY_MULTIPLE` and the key axis to one of `_KEY_MULTIPLE`. On a GPU torch promises nothing of the kind.
+kernel there takes keys 512 at a time and hands tiles of queries to BLAS, whose order of additions depends on the tile's
+height, on the number of keys, and on where its buffers lie, which in turn depends on the height. With tiles that are a
+multiple of a vector's worth high, and with certain numbers of keys, none of that shows: so both axes are padded to those.
+They were found by trying (AVX2, MKL; every head size from 16 to 256); on a GPU torch promises nothing of the kind.
 
 What a block holds past its sequence's end is hidden by the mask; it must be finite, as the cache's zeros and all keys and
 values are.
@@ -26,7 +27,8 @@ from torch import Tensor
 from draftline.kernels.batch import Batch
 
 _QUERY_MULTIPLE = 8 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 4
-_KEY_MULTIPLE = 64
+_KEY_BLOCK = 512
+_KEYS_IN_LAST_BLOCK = (64, 128, 192, 384, 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class _Group:
 
     Attributes:
         queries: [B * M * G] indices of query heads, into [T * H].
-        blocks: [B * S / block_size] cache blocks, or a range of them where one row's lie in a row.
+        blocks: [B * ceil(S / block_size)] cache blocks, or a range of them where one row's lie in order.
         positions: [B, M] each folded query's position in its sequence.
         rows: B.
         keys: S.
@@ -60,7 +62,7 @@ class _Group:
         """The rows' keys or values from the paged ones, [B, G, S, D]."""
         blocks = self.blocks
         paged = cache[blocks] if isinstance(blocks, slice) else cache.index_select(0, blocks)
-        return paged.view(self.rows, self.keys, *cache.shape[2:]).transpose(1, 2).to(dtype)
+        return paged.view(self.rows, -1, *cache.shape[2:])[:, : self.keys].transpose(1, 2).to(dtype)
 
 
 class AttentionPlan:
@@ -78,17 +80,16 @@ class AttentionPlan:
         block_size, num_kv_heads = keys.shape[1:3]
         device = batch.token_ids.device
         starts = list(itertools.accumulate(batch.query_lens_host, initial=0))
-        unit = math.lcm(_KEY_MULTIPLE, block_size)
         shapes: dict[tuple[int, int], list[int]] = {}
         for row, (query_len, context_len) in enumerate(
             zip(batch.query_lens_host, batch.context_lens_host, strict=True)
         ):
-            shapes.setdefault((query_len, -(-context_len // unit) * unit), []).append(row)
+            shapes.setdefault((query_len, _padded_keys(context_len)), []).append(row)
 
         self._groups: list[_Group] = []
         for (query_len, num_keys), rows in shapes.items():
             token, queries = _fold([starts[row] for row in rows], query_len, num_heads, num_kv_heads, device)
-            blocks = _blocks(batch, rows, num_keys // block_size, keys)
+            blocks = _blocks(batch, rows, -(-num_keys // block_size), keys)
             self._groups.append(_Group(queries, blocks, batch.positions[token], len(rows), num_keys))
         # Where each query head's result is among all groups' results; of a repeated one, any.
         source = torch.cat([group.queries for group in self._groups])
@@ -120,6 +121,12 @@ class AttentionPlan:
             results.append(result.transpose(1, 2).reshape(-1, head_dim))
         joined = results[0] if len(results) == 1 else torch.cat(results)
         return joined.index_select(0, self._results).view(q.shape[0], -1)
+
+
+def _padded_keys(context_len: int) -> int:
+    """The number of keys that a row with this context is computed with."""
+    whole, rest = divmod(context_len - 1, _KEY_BLOCK)
+    return whole * _KEY_BLOCK + next(size for size in _KEYS_IN_LAST_BLOCK if size > rest)
 
 
 def _fold(

@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 
 from draftline.quant.dense import DenseLinear, dequantize_dense
+from draftline.quant.ggml import FORMATS as GGML_FORMATS
+from draftline.quant.ggml import dequantize_ggml
 from draftline.quant.ggml_q4_1 import Int4Linear, dequantize_q4
 from draftline.quant.ggml_q8_0 import dequantize_q8_0
 from draftline.quant.half import HalfLinear, fits, padded_rows
@@ -35,6 +37,7 @@ DEQUANTIZE: dict[str, Callable[[RawTensor], Tensor]] = {
     "Q4_0": dequantize_q4,
     "Q4_1": dequantize_q4,
     "Q8_0": dequantize_q8_0,
+    **dict.fromkeys(GGML_FORMATS, dequantize_ggml),
 }
 
 

@@ -1,0 +1,90 @@
+"""On a CPU a row's result has the same bits whatever it is batched with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import quantize as gguf_quantize
+from torch import Tensor
+
+from draftline import quant
+from draftline.quant.half import HalfLinear, padded_rows
+from draftline.quant.prepacked import PrepackedLinear
+from draftline.quant.tensor import RawTensor
+
+CPU = torch.device("cpu")
+COUNTS = [*range(1, 20), 31, 32, 33, 64, 127, 128, 200, 257]
+needs_fbgemm = pytest.mark.skipif(padded_rows() is None, reason="torch has no usable FBGEMM on this CPU")
+
+
+def weight(rows: int, columns: int) -> Tensor:
+    return 0.05 * torch.randn(rows, columns, generator=torch.Generator().manual_seed(0))
+
+
+def inputs(rows: int, columns: int) -> Tensor:
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(1))
+
+
+@needs_fbgemm
+@pytest.mark.parametrize(("outputs", "width"), [(48, 64), (33, 48), (100, 1030), (576, 576)])
+def test_half(outputs: int, width: int) -> None:
+    padded = padded_rows()
+    assert padded is not None
+    linear = HalfLinear(weight(outputs, width), torch.arange(outputs) / 8, torch.float32, padded)
+    x = inputs(300, width)
+    together = linear(x)
+    for count in COUNTS:
+        for start in (0, 1, 17, 300 - count):
+            assert torch.equal(linear(x[start : start + count]), together[start : start + count])
+
+
+@needs_fbgemm
+def test_half_beyond_the_counts_that_were_tried() -> None:
+    padded = padded_rows()
+    assert padded is not None
+    linear = HalfLinear(weight(48, 64), None, torch.float32, padded)
+    x = inputs(2 * len(padded) + 77, 64)
+    together = linear(x)
+    assert together.shape == (x.shape[0], 48)
+    for start in (0, len(padded) - 2, len(padded) - 1, len(padded), 2 * len(padded) + 70):
+        assert torch.equal(linear(x[start : start + 5]), together[start : start + 5])
+
+
+@needs_fbgemm
+def test_padded_counts_are_fixed_points_and_grow() -> None:
+    padded = padded_rows()
+    assert padded is not None
+    assert padded[0] == 0
+    assert all(count <= rows and padded[rows] == rows for count, rows in enumerate(padded))
+    assert list(padded) == sorted(padded)
+
+
+def test_int4() -> None:
+    blocks = gguf_quantize(weight(96, 320).numpy(), GGMLQuantizationType.Q4_1)
+    tensor = RawTensor("w", "Q4_1", (96, 320), torch.from_numpy(blocks))
+    linear = quant.make_linear([tensor], None, dtype=torch.bfloat16, device=CPU)
+    x = inputs(300, 320).bfloat16()
+    together = linear(x)
+    for count in COUNTS:
+        assert torch.equal(linear(x[17 : 17 + count]), together[17 : 17 + count])
+
+
+def test_prepacked() -> None:
+    linear = PrepackedLinear(weight(96, 320), None, torch.float32)
+    x = inputs(300, 320)
+    together = linear(x)
+    # Which kernel oneDNN takes is its own affair: seen exact with AVX2, promised nowhere.
+    exact = torch.backends.cpu.get_cpu_capability() == "AVX2"
+    for count in COUNTS:
+        alone, batched = linear(x[17 : 17 + count]), together[17 : 17 + count]
+        assert torch.equal(alone, batched) or not exact
+        torch.testing.assert_close(alone, batched, rtol=1e-5, atol=1e-6)
+
+
+def test_a_weight_beyond_float16_is_kept_in_float32() -> None:
+    large = weight(8, 64)
+    large[3, 5] = 1e5
+    linear = quant.make_linear([RawTensor("w", "F32", (8, 64), large)], None, dtype=torch.float16, device=CPU)
+    assert linear.format == "float32"
+    assert linear(torch.ones(1, 64))[0, 3].item() == pytest.approx(float(large[3].double().sum()))
