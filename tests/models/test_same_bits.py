@@ -1,0 +1,157 @@
+"""On a CPU a token's logits have the same bits however its sequence was computed and whatever ran beside it.
+
+That is what lets speculation, chunking, batching, prefix hits and preemption change no output at all.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import quantize
+from torch import Tensor
+
+from draftline.kernels.batch import KVCache
+from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.slots import SlotTable
+from draftline.models.config import ModelConfig
+from draftline.models.decoder import Decoder
+from draftline.quant.tensor import RawTensor
+
+CPU = torch.device("cpu")
+BLOCK = 16
+MAX_LEN = 256
+EXACT = torch.backends.cpu.get_cpu_capability() == "AVX2"
+"""Where the bits were seen to be equal; elsewhere BLAS has other kernels, and closeness is what is promised."""
+
+CONFIG = ModelConfig(
+    family="LlamaForCausalLM",
+    vocab_size=256,
+    hidden_size=96,
+    intermediate_size=160,
+    num_layers=3,
+    num_heads=6,
+    num_kv_heads=2,
+    head_dim=16,
+    max_positions=MAX_LEN,
+    norm_eps=1e-5,
+    rope_theta=10_000.0,
+    rope_scaling=None,
+    sliding_windows=(None, 40, None),
+    qkv_bias=False,
+    output_bias=False,
+    mlp_bias=False,
+    qk_norm=False,
+    tied_embeddings=True,
+    bos_token_id=None,
+    eos_token_ids=(),
+)
+
+
+class RandomCheckpoint:
+    """Random weights, all two-dimensional ones in one format."""
+
+    def __init__(self, weight_format: str) -> None:
+        self.config = CONFIG
+        self._format = weight_format
+        width, inner = CONFIG.hidden_size, CONFIG.intermediate_size
+        heads, kv_heads = CONFIG.num_heads * CONFIG.head_dim, CONFIG.num_kv_heads * CONFIG.head_dim
+        self._shapes: dict[str, tuple[int, ...]] = {
+            "q_proj": (heads, width),
+            "k_proj": (kv_heads, width),
+            "v_proj": (kv_heads, width),
+            "o_proj": (width, heads),
+            "gate_proj": (inner, width),
+            "up_proj": (inner, width),
+            "down_proj": (width, inner),
+            "embed_tokens": (CONFIG.vocab_size, width),
+        }
+
+    def __contains__(self, name: str) -> bool:
+        return True
+
+    def tensor(self, name: str) -> RawTensor:
+        shape = self._shapes.get(name.split(".")[-2], (CONFIG.hidden_size,))
+        generator = torch.Generator().manual_seed(sum(name.encode()))
+        if len(shape) == 1:
+            return RawTensor(name, "F32", shape, 1 + 0.2 * torch.randn(shape, generator=generator))
+        weight = torch.randn(shape, generator=generator) * 0.15
+        if self._format == "F32":
+            return RawTensor(name, "F32", shape, weight)
+        blocks = quantize(weight.numpy(), GGMLQuantizationType[self._format])
+        return RawTensor(name, self._format, shape, torch.from_numpy(blocks))
+
+
+class Engine:
+    """The sequences of one model, computed in whatever rows a test asks for."""
+
+    def __init__(self, model: Decoder, ops: ReferenceOps, sequences: Sequence[Sequence[int]], seed: int) -> None:
+        self._model, self._ops = model, ops
+        per_row = MAX_LEN // BLOCK
+        order = torch.randperm(len(sequences) * per_row, generator=torch.Generator().manual_seed(seed))
+        self._slots = SlotTable.allocate(len(sequences), MAX_LEN, per_row, CPU)
+        self._slots.block_tables.copy_(order.view(-1, per_row))
+        for slot, tokens in enumerate(sequences):
+            self._slots.tokens[slot, : len(tokens)] = torch.tensor(tokens)
+        self._cache = KVCache.allocate(
+            CONFIG.num_layers,
+            len(sequences) * per_row,
+            BLOCK,
+            CONFIG.num_kv_heads,
+            CONFIG.head_dim,
+            dtype=model.cache_dtype,
+            device=CPU,
+        )
+
+    def run(self, rows: Sequence[tuple[int, int, int]]) -> list[Tensor]:
+        """Forward (slot, start, end) rows; the logits of all their tokens."""
+        slots = torch.tensor([slot for slot, _, _ in rows])
+        starts = tuple(start for _, start, _ in rows)
+        lengths = tuple(end - start for _, start, end in rows)
+        with torch.inference_mode():
+            batch = self._ops.gather(self._slots, slots, lengths, starts, lengths, BLOCK)
+            return list(self._model.forward(batch, self._cache).split(lengths))
+
+
+@pytest.mark.parametrize(
+    ("weight_format", "dtype"),
+    [
+        ("F32", torch.float32),
+        ("Q4_1", torch.float32),
+        ("Q4_1", torch.float16),
+        ("Q8_0", torch.float16),
+        ("Q4_1", torch.bfloat16),
+        ("Q8_0", torch.bfloat16),
+    ],
+    ids=str,
+)
+def test_logits_have_the_same_bits_in_every_schedule(weight_format: str, dtype: torch.dtype) -> None:
+    ops = ReferenceOps()
+    model = Decoder(RandomCheckpoint(weight_format), CONFIG, ops, dtype, CPU)
+    rng = random.Random(0)
+    sequences = [[rng.randrange(CONFIG.vocab_size) for _ in range(length)] for length in (230, 150, 77, 9)]
+    whole = [Engine(model, ops, [tokens], 0).run([(0, 0, len(tokens))])[0] for tokens in sequences]
+    assert whole[0].dtype == torch.float32
+    assert whole[0].std() > 0.1
+
+    def same(slot: int, start: int, logits: Tensor) -> None:
+        expected = whole[slot][start : start + logits.shape[0]]
+        assert torch.equal(logits, expected) or not EXACT
+        torch.testing.assert_close(logits, expected, atol=0.05, rtol=0.05)
+
+    for seed, sizes in enumerate(([1], [64], [5], [1, 1, 2, 5, 17, 40], [100, 7])):
+        engine = Engine(model, ops, sequences, seed)
+        done = [0] * len(sequences)
+        while any(count < len(tokens) for count, tokens in zip(done, sequences, strict=True)):
+            rows = []
+            for slot in rng.sample(range(len(sequences)), rng.randint(1, len(sequences))):
+                end = min(len(sequences[slot]), done[slot] + rng.choice(sizes))
+                if end > done[slot]:
+                    rows.append((slot, done[slot], end))
+            if rows:
+                for (slot, start, end), logits in zip(rows, engine.run(rows), strict=True):
+                    same(slot, start, logits)
+                    done[slot] = end
