@@ -44,6 +44,10 @@ class HfConfig:
         """An integer of at least ``minimum``, or None where the field is missing or null."""
         return None if self._values.get(name) is None else self.integer(name, minimum=minimum)
 
+    def window(self, default: int) -> int | None:
+        """``sliding_window``: none where it is null, the default where it is left out."""
+        return self.optional_integer("sliding_window", minimum=1) if self.has("sliding_window") else default
+
     def number(self, name: str, default: float | None = None) -> float:
         """A positive number."""
         value = self._value(name, default)
@@ -167,7 +171,7 @@ def qwen_windows(hf: HfConfig) -> tuple[int | None, ...]:
     layers from ``max_window_layers`` on.
     """
     num_layers = hf.integer("num_hidden_layers")
-    window = hf.integer("sliding_window", 4096) if hf.flag("use_sliding_window", False) else None
+    window = hf.window(4096) if hf.flag("use_sliding_window", False) else None
     types = hf.strings("layer_types")
     if types is None:
         first = hf.integer("max_window_layers", 28, minimum=0)

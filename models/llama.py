@@ -26,11 +26,10 @@ def llama_config(hf: HfConfig) -> ModelConfig:
 
 def mistral_config(hf: HfConfig) -> ModelConfig:
     """Mistral: no biases, one window for all layers; 4096 where config.json leaves it out, none where it is null."""
-    window = hf.optional_integer("sliding_window", minimum=1) if hf.has("sliding_window") else 4096
     return decoder_config(
         hf,
         family="MistralForCausalLM",
-        sliding_windows=(window,) * hf.integer("num_hidden_layers"),
+        sliding_windows=(hf.window(4096),) * hf.integer("num_hidden_layers"),
         qkv_bias=False,
         output_bias=False,
         mlp_bias=False,
