@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -9,10 +10,13 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when gRPC starts: no word on connections that come and go
+
 # Test modules are imported each by itself, so what they share must be found as a top-level module.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_engine import FakeEngine
+from grpc_client import AsyncStub
 
 from draftline.engine.server import Server
 from draftline.engine.server_config import ServerConfig
@@ -56,7 +60,7 @@ async def channel(server: Server) -> AsyncIterator[grpc.aio.Channel]:
 
 
 @pytest.fixture
-async def stub(server: Server, channel: grpc.aio.Channel, engine: FakeEngine) -> InferenceServiceStub:
+async def stub(server: Server, channel: grpc.aio.Channel, engine: FakeEngine) -> AsyncStub:
     """A client of the server, which serves the fake engine."""
     await server.serve(engine)
     return InferenceServiceStub(channel)

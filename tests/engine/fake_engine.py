@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from draftline.engine.client import EngineInfo, EngineStats, GenerateRequest, Sink
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError, StepFailedError
@@ -30,6 +31,7 @@ from draftline.engine.outputs import (
 )
 from draftline.engine.request import Request, RequestBuilder
 from draftline.models.config import ModelConfig
+from draftline.models.tokenizer import Tokenizer
 
 VOCAB = 256
 EOS = 0
@@ -52,7 +54,7 @@ class ByteTokenizer:
             raise ValueError("the chat template takes the roles system, user and assistant")
         return self.encode("".join(f"{role}: {content}\n" for role, content in messages) + "assistant:")
 
-    def decode(self, token_ids: Sequence[int]) -> str:
+    def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of bytes."""
         return bytes(token_ids).decode(errors="replace")
 
@@ -113,7 +115,7 @@ class FakeEngine:
 
     def __init__(self, *, step_s: float = 0.0, max_waiting: int = 1024) -> None:
         self.info = fake_info()
-        self.tokenizer = ByteTokenizer()
+        self.tokenizer = cast(Tokenizer, ByteTokenizer())
         self.steps = 0
         self.cancelled: list[str] = []
         self._builder = RequestBuilder(self.info, self.tokenizer, 5.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -12,7 +13,13 @@ from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from draftline.v1 import engine_pb2 as pb
-from draftline.v1.engine_pb2_grpc import InferenceServiceStub
+
+if TYPE_CHECKING:
+    from draftline.v1.engine_pb2_grpc import InferenceServiceAsyncStub
+else:
+    from draftline.v1.engine_pb2_grpc import InferenceServiceStub as InferenceServiceAsyncStub
+
+AsyncStub = InferenceServiceAsyncStub
 
 
 def text_request(text: str, max_tokens: int = 4, **sampling: object) -> pb.GenerateRequest:
@@ -32,7 +39,7 @@ def retry_delay_s(status: Status) -> float:
     [packed] = status.details
     details = RetryInfo()
     assert packed.Unpack(details)
-    return details.retry_delay.ToMilliseconds() / 1000
+    return details.retry_delay.seconds + details.retry_delay.nanos / 1e9  # type: ignore[no-any-return]
 
 
 def status_of(error: grpc.RpcError) -> Status:
@@ -47,8 +54,8 @@ def status_of(error: grpc.RpcError) -> Status:
 class SessionClient:
     """One Session stream."""
 
-    def __init__(self, stub: InferenceServiceStub, timeout: float | None = None) -> None:
-        self.call = stub.Session(timeout=timeout)  # type: ignore[call-arg]
+    def __init__(self, stub: AsyncStub, timeout: float | None = None) -> None:
+        self.call = stub.Session(timeout=timeout)
 
     async def submit(self, request_id: str, request: pb.GenerateRequest) -> None:
         await self.call.write(pb.SessionRequest(request_id=request_id, submit=request))

@@ -16,6 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 from fake_cli import start_engine
+from fake_engine import FakeEngine
 from pydantic import BaseModel
 from typer.testing import CliRunner, Result
 
@@ -145,9 +146,12 @@ def test_what_the_engine_refuses_is_one_line() -> None:
 
 def test_options_reach_the_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[EngineConfig] = []
-    monkeypatch.setattr(
-        "draftline.engine.async_engine.start_engine", lambda config: (seen.append(config), start_engine(config))[1]
-    )
+
+    def watched(config: EngineConfig) -> FakeEngine:
+        seen.append(config)
+        return start_engine(config)
+
+    monkeypatch.setattr("draftline.engine.async_engine.start_engine", watched)
     file = tmp_path / "c.yaml"
     file.write_text("max-num-seqs: 3\nblock_size: 32\nport: 7\nprefix-caching: false\nageing-s: 2\n")
     assert run("generate", "x", "--config", str(file), "--max-num-seqs", "4", "--device", "cpu").exit_code == 0

@@ -58,7 +58,8 @@ async def test_what_is_read_no_longer_merges() -> None:
 
 async def test_a_waiting_reader_is_woken_by_updates_and_by_closing() -> None:
     mailbox = Mailbox(Hub(asyncio.get_running_loop()))
-    reader = asyncio.create_task(anext(aiter(mailbox)))
+    updates = aiter(mailbox)
+    reader = asyncio.ensure_future(anext(updates))
     await asyncio.sleep(0)
     mailbox.put([("a", delta(1))])
     assert await reader == ("a", delta(1))

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 from fake_engine import MAX_MODEL_LEN, VOCAB, ByteTokenizer, FakeEngine
-from grpc_client import Outcome, retry_delay_s, status_of, text_request, violations
+from grpc_client import AsyncStub, Outcome, retry_delay_s, status_of, text_request, violations
 
 from draftline.engine import convert, offload
 from draftline.engine.server import Server
@@ -21,11 +21,9 @@ from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def generate(
-    stub: InferenceServiceStub, request: pb.GenerateRequest, timeout: float | None = None
-) -> dict[int, Outcome]:
+async def generate(stub: AsyncStub, request: pb.GenerateRequest, timeout: float | None = None) -> dict[int, Outcome]:
     outcomes: dict[int, Outcome] = {}
-    async for response in stub.Generate(request, timeout=timeout):  # type: ignore[attr-defined]
+    async for response in stub.Generate(request, timeout=timeout):
         if response.HasField("delta"):
             outcomes.setdefault(response.delta.index, Outcome()).add(response.delta)
         else:
@@ -33,7 +31,7 @@ async def generate(
     return outcomes
 
 
-async def refused(stub: InferenceServiceStub, request: pb.GenerateRequest) -> dict[str, str]:
+async def refused(stub: AsyncStub, request: pb.GenerateRequest) -> dict[str, str]:
     """The violations that a request is refused for."""
     with pytest.raises(grpc.RpcError) as caught:
         await generate(stub, request)
@@ -42,14 +40,14 @@ async def refused(stub: InferenceServiceStub, request: pb.GenerateRequest) -> di
     return violations(status)
 
 
-async def test_generate(stub: InferenceServiceStub) -> None:
+async def test_generate(stub: AsyncStub) -> None:
     [outcome] = (await generate(stub, text_request("abc", max_tokens=5, seed=3))).values()
     assert (outcome.text, outcome.token_ids) == ("abcab", list(b"abcab"))
     assert outcome.finished is not None
     assert (outcome.reason, outcome.finished.seed) == ("FINISH_REASON_LENGTH", 3)
 
 
-async def test_generate_from_token_ids_and_from_a_chat(stub: InferenceServiceStub) -> None:
+async def test_generate_from_token_ids_and_from_a_chat(stub: AsyncStub) -> None:
     ids = pb.GenerateRequest(token_ids=pb.TokenIds(ids=b"xyz"), sampling=pb.SamplingParams(max_tokens=3))
     assert (await generate(stub, ids))[0].text == "xyz"
     chat = pb.Chat(messages=[pb.ChatMessage(role="system", content="s"), pb.ChatMessage(role="user", content="u")])
@@ -57,13 +55,13 @@ async def test_generate_from_token_ids_and_from_a_chat(stub: InferenceServiceStu
     assert (await generate(stub, request))[0].text == "system: s\nuser: u\nassistant:"[:27]
 
 
-async def test_generate_n(stub: InferenceServiceStub) -> None:
+async def test_generate_n(stub: AsyncStub) -> None:
     outcomes = await generate(stub, text_request("ab", n=4, seed=2**64 - 2))
     assert {index: outcome.text for index, outcome in outcomes.items()} == dict.fromkeys(range(4), "abab")
     assert [outcomes[index].finished.seed for index in range(4)] == [2**64 - 2, 2**64 - 1, 0, 1]  # type: ignore[union-attr]
 
 
-async def test_unset_and_zero_are_different(stub: InferenceServiceStub) -> None:
+async def test_unset_and_zero_are_different(stub: AsyncStub) -> None:
     [unset] = (await generate(stub, pb.GenerateRequest(text="a"))).values()
     assert len(unset.token_ids) == 256
     assert await refused(stub, pb.GenerateRequest(text="a", sampling=pb.SamplingParams(max_tokens=0)))
@@ -72,9 +70,9 @@ async def test_unset_and_zero_are_different(stub: InferenceServiceStub) -> None:
     assert greedy[0].finished.seed == 0
 
 
-async def test_logprobs(stub: InferenceServiceStub) -> None:
+async def test_logprobs(stub: AsyncStub) -> None:
     request = text_request("ab", max_tokens=1, logprobs=2, prompt_logprobs=0)
-    responses = [response async for response in stub.Generate(request)]  # type: ignore[attr-defined]
+    responses = [response async for response in stub.Generate(request)]
     delta = responses[0].delta
     [chosen] = delta.logprobs
     assert (chosen.token_id, chosen.logprob, chosen.rank) == (ord("a"), 0.0, 1)
@@ -83,19 +81,19 @@ async def test_logprobs(stub: InferenceServiceStub) -> None:
     assert not delta.prompt_logprobs[0].top
 
 
-async def test_many_logprobs_come_in_messages_that_clients_take(stub: InferenceServiceStub) -> None:
+async def test_many_logprobs_come_in_messages_that_clients_take(stub: AsyncStub) -> None:
     """With 20 each they would be larger than the 4 MB that a client accepts by default."""
     prompt = bytes(1 + place % 255 for place in range(MAX_MODEL_LEN - 1))
     sampling = pb.SamplingParams(max_tokens=1, logprobs=20, prompt_logprobs=20)
     request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=prompt), sampling=sampling)
-    deltas = [r.delta async for r in stub.Generate(request) if r.HasField("delta")]  # type: ignore[attr-defined]
+    deltas = [r.delta async for r in stub.Generate(request) if r.HasField("delta")]
     assert [position.token_id for delta in deltas for position in delta.prompt_logprobs] == list(prompt[1:])
     assert [token for delta in deltas for token in delta.token_ids] == [prompt[0]]
     assert sum(len(delta.logprobs) for delta in deltas) == 1
     assert max(len(d.prompt_logprobs) + len(d.logprobs) for d in deltas) <= convert.POSITIONS_PER_MESSAGE
 
 
-async def test_a_deadline_ends_the_call_and_the_request(stub: InferenceServiceStub, engine: FakeEngine) -> None:
+async def test_a_deadline_ends_the_call_and_the_request(stub: AsyncStub, engine: FakeEngine) -> None:
     engine.hold()
     with pytest.raises(grpc.RpcError) as caught:
         await generate(stub, text_request("a"), timeout=0.2)
@@ -106,10 +104,10 @@ async def test_a_deadline_ends_the_call_and_the_request(stub: InferenceServiceSt
     await asyncio.to_thread(engine.wait_idle)
 
 
-async def test_a_cancelled_call_ends_the_request(stub: InferenceServiceStub, engine: FakeEngine) -> None:
+async def test_a_cancelled_call_ends_the_request(stub: AsyncStub, engine: FakeEngine) -> None:
     engine.hold()
     call = stub.Generate(text_request("a"))
-    reading = asyncio.create_task(call.read())  # type: ignore[attr-defined]
+    reading = asyncio.create_task(call.read())
     await asyncio.to_thread(engine.wait_running, 1)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -130,7 +128,7 @@ async def test_queue_full(make_engine: Callable[..., FakeEngine], server: Server
 
 
 @pytest.mark.parametrize("prompt", ["FAIL", "CRASH"])
-async def test_faults_are_internal_without_their_causes(prompt: str, stub: InferenceServiceStub) -> None:
+async def test_faults_are_internal_without_their_causes(prompt: str, stub: AsyncStub) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         await generate(stub, text_request(prompt))
     status = status_of(caught.value)
@@ -139,7 +137,7 @@ async def test_faults_are_internal_without_their_causes(prompt: str, stub: Infer
     assert (await generate(stub, text_request("a")))[0].text == "aaaa"
 
 
-async def test_an_engine_that_has_stopped_is_unavailable(stub: InferenceServiceStub, engine: FakeEngine) -> None:
+async def test_an_engine_that_has_stopped_is_unavailable(stub: AsyncStub, engine: FakeEngine) -> None:
     engine.hold()
     running = asyncio.create_task(generate(stub, text_request("a")))
     await asyncio.to_thread(engine.wait_running, 1)
@@ -207,11 +205,11 @@ CONSTRAINED = pb.Constraint(regex="a+")
         ),
     ],
 )
-async def test_a_bad_field_is_named(request_: pb.GenerateRequest, field: str, stub: InferenceServiceStub) -> None:
+async def test_a_bad_field_is_named(request_: pb.GenerateRequest, field: str, stub: AsyncStub) -> None:
     assert list(await refused(stub, request_)) == [field]
 
 
-async def test_all_bad_fields_are_named_at_once(stub: InferenceServiceStub) -> None:
+async def test_all_bad_fields_are_named_at_once(stub: AsyncStub) -> None:
     sampling = pb.SamplingParams(top_p=2.0, n=0)
     request = pb.GenerateRequest(
         sampling=sampling, constraint=pb.Constraint(), speculation=pb.Speculation(draft_tokens=99)
@@ -221,36 +219,36 @@ async def test_all_bad_fields_are_named_at_once(stub: InferenceServiceStub) -> N
     assert fields["sampling.top_p"] == "Input should be less than or equal to 1, not 2"
 
 
-async def test_a_status_with_very_many_violations_still_reaches_the_client(stub: InferenceServiceStub) -> None:
+async def test_a_status_with_very_many_violations_still_reaches_the_client(stub: AsyncStub) -> None:
     """Trailers above 8 KiB would be dropped by the client, and the whole status with them."""
     bad = pb.SamplingParams(logit_bias={key: 1e9 for key in range(300)}, stop=["é" * 2000] * 60)
     fields = await refused(stub, pb.GenerateRequest(text="a", sampling=bad))
     assert 1 < len(fields) < 360
 
 
-async def test_unknown_fields_are_ignored(channel: grpc.aio.Channel, stub: InferenceServiceStub) -> None:
+async def test_unknown_fields_are_ignored(channel: grpc.aio.Channel, stub: AsyncStub) -> None:
     message = text_request("ab").SerializeToString() + b"\xfa\x7f\x03new"  # field 2047, a string
-    calls = channel.unary_stream(
+    calls: grpc.aio.UnaryStreamMultiCallable[bytes, pb.GenerateResponse] = channel.unary_stream(
         "/draftline.v1.InferenceService/Generate", response_deserializer=pb.GenerateResponse.FromString
     )
     text = "".join([response.delta.text async for response in calls(message)])
     assert text == "abab"
 
 
-async def test_a_message_larger_than_the_limit_is_refused(stub: InferenceServiceStub) -> None:
+async def test_a_message_larger_than_the_limit_is_refused(stub: AsyncStub) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         await generate(stub, text_request("x" * (17 << 20)))
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_tokenize_and_detokenize(stub: InferenceServiceStub) -> None:
-    ids = (await stub.Tokenize(pb.TokenizeRequest(text="héllo"))).token_ids  # type: ignore[misc]
+async def test_tokenize_and_detokenize(stub: AsyncStub) -> None:
+    ids = (await stub.Tokenize(pb.TokenizeRequest(text="héllo"))).token_ids
     assert list(ids) == list("héllo".encode())
-    assert (await stub.Detokenize(pb.DetokenizeRequest(token_ids=ids))).text == "héllo"  # type: ignore[misc]
-    assert not (await stub.Tokenize(pb.TokenizeRequest(text=""))).token_ids  # type: ignore[misc]
-    assert (await stub.Detokenize(pb.DetokenizeRequest())).text == ""  # type: ignore[misc]
+    assert (await stub.Detokenize(pb.DetokenizeRequest(token_ids=ids))).text == "héllo"
+    assert not (await stub.Tokenize(pb.TokenizeRequest(text=""))).token_ids
+    assert (await stub.Detokenize(pb.DetokenizeRequest())).text == ""
     chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="u")])
-    ids = (await stub.Tokenize(pb.TokenizeRequest(chat=chat))).token_ids  # type: ignore[misc]
+    ids = (await stub.Tokenize(pb.TokenizeRequest(chat=chat))).token_ids
     assert list(ids) == ByteTokenizer().encode("user: u\nassistant:")
 
 
@@ -264,15 +262,13 @@ async def test_tokenize_and_detokenize(stub: InferenceServiceStub) -> None:
         ),
     ],
 )
-async def test_what_cannot_be_tokenized(request_: pb.TokenizeRequest, field: str, stub: InferenceServiceStub) -> None:
+async def test_what_cannot_be_tokenized(request_: pb.TokenizeRequest, field: str, stub: AsyncStub) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        await stub.Tokenize(request_)  # type: ignore[misc]
+        await stub.Tokenize(request_)
     assert list(violations(status_of(caught.value))) == [field]
 
 
-async def test_long_texts_are_tokenized_off_the_event_loop(
-    stub: InferenceServiceStub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_long_texts_are_tokenized_off_the_event_loop(stub: AsyncStub, monkeypatch: pytest.MonkeyPatch) -> None:
     off_loop = []
     encode = ByteTokenizer.encode
 
@@ -285,21 +281,21 @@ async def test_long_texts_are_tokenized_off_the_event_loop(
 
     monkeypatch.setattr(ByteTokenizer, "encode", watched)
     for size in (offload.LONG - 1, offload.LONG):
-        response = await stub.Tokenize(pb.TokenizeRequest(text="x" * size))  # type: ignore[misc]
+        response = await stub.Tokenize(pb.TokenizeRequest(text="x" * size))
         assert len(response.token_ids) == size
     assert off_loop == [offload.LONG]
 
 
-async def test_detokenize_names_the_first_id_out_of_range(stub: InferenceServiceStub) -> None:
+async def test_detokenize_names_the_first_id_out_of_range(stub: AsyncStub) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        await stub.Detokenize(pb.DetokenizeRequest(token_ids=[1, 2, VOCAB, 2**32 - 1]))  # type: ignore[misc]
+        await stub.Detokenize(pb.DetokenizeRequest(token_ids=[1, 2, VOCAB, 2**32 - 1]))
     assert violations(status_of(caught.value)) == {
         "token_ids[2]": f"{VOCAB} is not a token id of this model (0 to {VOCAB - 1})"
     }
 
 
-async def test_get_model(stub: InferenceServiceStub) -> None:
-    model = await stub.GetModel(pb.GetModelRequest())  # type: ignore[misc]
+async def test_get_model(stub: AsyncStub) -> None:
+    model = await stub.GetModel(pb.GetModelRequest())
     assert model == pb.GetModelResponse(
         model="fake",
         family="fake",
@@ -316,8 +312,8 @@ async def test_get_model(stub: InferenceServiceStub) -> None:
     )
 
 
-async def test_check_constraint_says_that_there_are_none(stub: InferenceServiceStub) -> None:
+async def test_check_constraint_says_that_there_are_none(stub: AsyncStub) -> None:
     for constraint, code in ((CONSTRAINED, grpc.StatusCode.UNIMPLEMENTED), (pb.Constraint(), INVALID_ARGUMENT)):
         with pytest.raises(grpc.RpcError) as caught:
-            await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=constraint))  # type: ignore[misc]
+            await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=constraint))
         assert status_of(caught.value).code == code.value[0]

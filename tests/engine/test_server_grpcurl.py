@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
@@ -38,7 +39,7 @@ async def grpcurl(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-def messages(text: str) -> list[dict[str, dict[str, object]]]:
+def messages(text: str) -> list[dict[str, Any]]:
     """grpcurl's output: JSON objects one after the other."""
     decoder, found, at = json.JSONDecoder(), [], 0
     while text[at:].strip():
@@ -88,13 +89,13 @@ async def test_session_from_standard_input(address: str) -> None:
     stdin = "\n".join(map(json.dumps, requests))
     code, out, err = await grpcurl("-d", "@", address, f"{SERVICE}/Session", stdin=stdin)
     assert (code, err) == (0, "")
-    by_id: dict[object, list[dict[str, dict[str, object]]]] = {}
+    by_id: dict[object, list[dict[str, Any]]] = {}
     for message in messages(out):
         by_id.setdefault(message.pop("request_id"), []).append(message)
     assert "".join(str(m["delta"]["text"]) for m in by_id["a"][:-1]) == "abc"
     assert "finished" in by_id["b"][-1]
     [refused] = by_id["bad"]
-    [details] = refused["error"]["details"]  # type: ignore[misc]
+    [details] = refused["error"]["details"]
     assert details["@type"] == "type.googleapis.com/google.rpc.BadRequest"
     assert details["field_violations"][0]["field"] == "sampling.top_p"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 
 import grpc
 import grpc.aio
 import pytest
 from fake_engine import FakeEngine
-from grpc_client import SessionClient, status_of, text_request, texts
-from grpc_health.v1 import health_pb2
+from grpc_client import AsyncStub, SessionClient, status_of, text_request, texts
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha import reflection_pb2
 
 from draftline.engine.reflection import V1
@@ -20,26 +20,30 @@ from draftline.engine.server_config import ServerConfig
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
-SERVING = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVING = HealthCheckResponse.SERVING
+NOT_SERVING = HealthCheckResponse.NOT_SERVING
 
 
 async def check(channel: grpc.aio.Channel, service: str) -> int:
-    method = channel.unary_unary(
-        "/grpc.health.v1.Health/Check",
-        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    method: grpc.aio.UnaryUnaryMultiCallable[bytes, HealthCheckResponse] = channel.unary_unary(
+        "/grpc.health.v1.Health/Check", response_deserializer=HealthCheckResponse.FromString
     )
-    return (await method(health_pb2.HealthCheckRequest(service=service))).status
+    return (await method(HealthCheckRequest(service=service).SerializeToString())).status
 
 
-def watch(channel: grpc.aio.Channel, service: str) -> grpc.aio.UnaryStreamCall[object, health_pb2.HealthCheckResponse]:
-    method = channel.unary_stream(
-        "/grpc.health.v1.Health/Watch",
-        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-        response_deserializer=health_pb2.HealthCheckResponse.FromString,
-    )
-    return method(health_pb2.HealthCheckRequest(service=service))
+class Watching:
+    """A Watch of a service's health."""
+
+    def __init__(self, channel: grpc.aio.Channel, service: str) -> None:
+        method: grpc.aio.UnaryStreamMultiCallable[bytes, HealthCheckResponse] = channel.unary_stream(
+            "/grpc.health.v1.Health/Watch", response_deserializer=HealthCheckResponse.FromString
+        )
+        self._call = method(HealthCheckRequest(service=service).SerializeToString())
+
+    async def next(self) -> int:
+        response = await self._call.read()
+        assert isinstance(response, HealthCheckResponse)
+        return response.status
 
 
 async def test_while_the_model_loads_everything_is_unavailable(
@@ -47,36 +51,36 @@ async def test_while_the_model_loads_everything_is_unavailable(
 ) -> None:
     stub = InferenceServiceStub(channel)
     assert await check(channel, "") == NOT_SERVING
-    calls = [
+    calls: list[Awaitable[object]] = [
         stub.GetModel(pb.GetModelRequest()),
         stub.Tokenize(pb.TokenizeRequest(text="a")),
-        stub.Generate(text_request("a")).read(),  # type: ignore[attr-defined]
+        stub.Generate(text_request("a")).read(),
         SessionClient(stub).call.read(),
     ]
     for call in calls:
         with pytest.raises(grpc.RpcError) as caught:
-            await call  # type: ignore[misc]
+            await call
         status = status_of(caught.value)
         assert (status.code, status.message) == (grpc.StatusCode.UNAVAILABLE.value[0], "the model is still loading")
     await server.serve(engine)
-    assert (await stub.GetModel(pb.GetModelRequest())).model == "fake"  # type: ignore[misc]
+    assert (await stub.GetModel(pb.GetModelRequest())).model == "fake"
 
 
 @pytest.mark.parametrize("service", ["", SERVICE])
 async def test_health_can_be_watched_from_loading_to_draining(
     service: str, server: Server, channel: grpc.aio.Channel, engine: FakeEngine
 ) -> None:
-    watching = watch(channel, service)
-    assert (await watching.read()).status == NOT_SERVING
+    watching = Watching(channel, service)
+    assert await watching.next() == NOT_SERVING
     await server.serve(engine)
-    assert (await watching.read()).status == SERVING
+    assert await watching.next() == SERVING
     assert await check(channel, service) == SERVING
     engine.hold()
     client = SessionClient(InferenceServiceStub(channel))
     await client.submit("a", text_request("a"))
     await asyncio.to_thread(engine.wait_running, 1)
     draining = asyncio.create_task(server.drain())
-    assert (await watching.read()).status == NOT_SERVING
+    assert await watching.next() == NOT_SERVING
     engine.release()
     assert await draining
 
@@ -88,7 +92,7 @@ async def test_an_unknown_service_has_no_health(server: Server, channel: grpc.ai
 
 
 async def test_draining_lets_running_requests_finish_and_refuses_new_ones(
-    server: Server, stub: InferenceServiceStub, engine: FakeEngine
+    server: Server, stub: AsyncStub, engine: FakeEngine
 ) -> None:
     engine.hold()
     client = SessionClient(stub)
@@ -101,11 +105,11 @@ async def test_draining_lets_running_requests_finish_and_refuses_new_ones(
     error = await client.error("new")
     assert error.code == grpc.StatusCode.UNAVAILABLE.value[0]
     with pytest.raises(grpc.RpcError) as caught:
-        await stub.Generate(text_request("new")).read()  # type: ignore[attr-defined]
+        await stub.Generate(text_request("new")).read()
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
     engine.release()
     assert texts(await client.outcomes()) == {"old": "oldold"}
-    assert "".join([response.delta.text async for response in call]) == "toot"  # type: ignore[attr-defined]
+    assert "".join([response.delta.text async for response in call]) == "toot"
     assert await draining
 
 
@@ -124,7 +128,7 @@ async def test_draining_gives_up_after_its_timeout_and_cancels_the_rest(engine: 
         await asyncio.sleep(0.001)
 
 
-async def test_draining_does_not_wait_for_idle_streams(server: Server, stub: InferenceServiceStub) -> None:
+async def test_draining_does_not_wait_for_idle_streams(server: Server, stub: AsyncStub) -> None:
     client = SessionClient(stub)
     await client.submit("a", text_request("a"))
     while (await client.next()).WhichOneof("event") != "finished":

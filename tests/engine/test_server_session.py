@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 from fake_engine import FakeEngine
-from grpc_client import SessionClient, retry_delay_s, text_request, texts, violations
+from grpc_client import AsyncStub, SessionClient, retry_delay_s, text_request, texts, violations
 
 from draftline.engine import offload, session
 from draftline.engine.server import Server
@@ -25,7 +25,7 @@ async def running(engine: FakeEngine, count: int) -> None:
     await asyncio.to_thread(engine.wait_running, count)
 
 
-async def test_many_requests_on_one_stream(stub: InferenceServiceStub) -> None:
+async def test_many_requests_on_one_stream(stub: AsyncStub) -> None:
     client = SessionClient(stub)
     for number in range(100):
         await client.submit(f"r{number}", text_request(f"<{number:03}>", max_tokens=10))
@@ -34,7 +34,7 @@ async def test_many_requests_on_one_stream(stub: InferenceServiceStub) -> None:
     assert {outcome.reason for outcome in outcomes.values()} == {"FINISH_REASON_LENGTH"}
 
 
-async def test_requests_interleave_one_message_a_step(stub: InferenceServiceStub, engine: FakeEngine) -> None:
+async def test_requests_interleave_one_message_a_step(stub: AsyncStub, engine: FakeEngine) -> None:
     engine.hold()
     client = SessionClient(stub)
     for name in ("a", "b"):
@@ -50,7 +50,7 @@ async def test_requests_interleave_one_message_a_step(stub: InferenceServiceStub
     assert ends == {("a", 0): "a", ("b", 0): "b"}
 
 
-async def test_a_request_joins_while_others_run(stub: InferenceServiceStub, engine: FakeEngine) -> None:
+async def test_a_request_joins_while_others_run(stub: AsyncStub, engine: FakeEngine) -> None:
     engine.hold()
     client = SessionClient(stub)
     await client.submit("long", text_request("l", max_tokens=50))
@@ -65,7 +65,7 @@ async def test_a_request_joins_while_others_run(stub: InferenceServiceStub, engi
     assert texts(outcomes) == {"long": "l" * 49, "short": "s"}
 
 
-async def test_n_outputs_end_one_by_one_and_then_the_id_is_free(stub: InferenceServiceStub) -> None:
+async def test_n_outputs_end_one_by_one_and_then_the_id_is_free(stub: AsyncStub) -> None:
     client = SessionClient(stub)
     await client.submit("a", text_request("ab", n=3, seed=7))
     ends: dict[int, int] = {}
@@ -78,7 +78,7 @@ async def test_n_outputs_end_one_by_one_and_then_the_id_is_free(stub: InferenceS
     assert texts(await client.outcomes()) == {"a": "cdcd"}
 
 
-async def test_the_end_reports_usage_timing_and_seed(stub: InferenceServiceStub) -> None:
+async def test_the_end_reports_usage_timing_and_seed(stub: AsyncStub) -> None:
     client = SessionClient(stub)
     await client.submit("a", text_request("hello", seed=2**64 - 1))
     end = (await client.outcomes())["a", 0].finished
@@ -89,7 +89,7 @@ async def test_the_end_reports_usage_timing_and_seed(stub: InferenceServiceStub)
     assert not end.HasField("constraint_complete")
 
 
-async def test_cancel_ends_one_request_and_leaves_the_others(stub: InferenceServiceStub, engine: FakeEngine) -> None:
+async def test_cancel_ends_one_request_and_leaves_the_others(stub: AsyncStub, engine: FakeEngine) -> None:
     engine.hold()
     client = SessionClient(stub)
     for name in ("a", "b"):
@@ -107,7 +107,7 @@ async def test_cancel_ends_one_request_and_leaves_the_others(stub: InferenceServ
     }
 
 
-async def test_the_same_id_on_two_streams_is_two_requests(stub: InferenceServiceStub, engine: FakeEngine) -> None:
+async def test_the_same_id_on_two_streams_is_two_requests(stub: AsyncStub, engine: FakeEngine) -> None:
     engine.hold()
     one, two = SessionClient(stub), SessionClient(stub)
     await one.submit("a", text_request("1"))
@@ -123,7 +123,7 @@ async def test_the_same_id_on_two_streams_is_two_requests(stub: InferenceService
 
 @pytest.mark.parametrize("how", ["cancel", "deadline", "disconnect"])
 async def test_a_broken_stream_cancels_all_of_its_requests_and_no_others(
-    how: str, server: Server, stub: InferenceServiceStub, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+    how: str, server: Server, stub: AsyncStub, engine: FakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine.hold()
     other = SessionClient(stub)
@@ -150,7 +150,7 @@ async def test_a_broken_stream_cancels_all_of_its_requests_and_no_others(
 
 
 async def test_a_stream_broken_while_a_long_prompt_is_submitted_cancels_it(
-    server: Server, stub: InferenceServiceStub, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    server: Server, stub: AsyncStub, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.hold()
     client = SessionClient(stub)
@@ -177,7 +177,7 @@ async def test_a_stream_broken_while_a_long_prompt_is_submitted_cancels_it(
     await eventually_idle(engine)
 
 
-async def test_half_close_lets_running_requests_finish(stub: InferenceServiceStub, engine: FakeEngine) -> None:
+async def test_half_close_lets_running_requests_finish(stub: AsyncStub, engine: FakeEngine) -> None:
     engine.hold()
     client = SessionClient(stub)
     await client.submit("a", text_request("abc", max_tokens=6))
@@ -187,11 +187,11 @@ async def test_half_close_lets_running_requests_finish(stub: InferenceServiceStu
     assert texts(await client.outcomes()) == {"a": "abcabc"}
 
 
-async def test_an_empty_session_ends_well(stub: InferenceServiceStub) -> None:
+async def test_an_empty_session_ends_well(stub: AsyncStub) -> None:
     assert await SessionClient(stub).outcomes() == {}
 
 
-async def test_a_session_of_nothing_but_errors_ends_well(stub: InferenceServiceStub) -> None:
+async def test_a_session_of_nothing_but_errors_ends_well(stub: AsyncStub) -> None:
     client = SessionClient(stub)
     await client.submit("a", pb.GenerateRequest())
     events = [response.WhichOneof("event") async for response in client.rest()]
@@ -238,7 +238,7 @@ async def test_queue_full_is_resource_exhausted_with_a_delay(
     assert texts(await client.outcomes()) == {"a": "aaaa", "b": "bbbb"}
 
 
-async def test_a_refused_id_can_be_used_again(stub: InferenceServiceStub) -> None:
+async def test_a_refused_id_can_be_used_again(stub: AsyncStub) -> None:
     client = SessionClient(stub)
     await client.submit("a", text_request("a", top_p=2.0))
     assert (await client.error("a")).code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
@@ -246,7 +246,7 @@ async def test_a_refused_id_can_be_used_again(stub: InferenceServiceStub) -> Non
     assert texts(await client.outcomes()) == {"a": "aaaa"}
 
 
-async def test_a_duplicate_id_is_refused_and_the_first_goes_on(stub: InferenceServiceStub, engine: FakeEngine) -> None:
+async def test_a_duplicate_id_is_refused_and_the_first_goes_on(stub: AsyncStub, engine: FakeEngine) -> None:
     engine.hold()
     client = SessionClient(stub)
     await client.submit("a", text_request("1"))
@@ -268,7 +268,7 @@ async def test_a_duplicate_id_is_refused_and_the_first_goes_on(stub: InferenceSe
     ],
 )
 async def test_a_bad_message_is_answered_under_its_id_and_the_stream_goes_on(
-    message: pb.SessionRequest, field: str, stub: InferenceServiceStub
+    message: pb.SessionRequest, field: str, stub: AsyncStub
 ) -> None:
     client = SessionClient(stub)
     await client.call.write(message)
@@ -279,7 +279,7 @@ async def test_a_bad_message_is_answered_under_its_id_and_the_stream_goes_on(
     assert texts(await client.outcomes()) == {"good": "gggg"}
 
 
-async def test_a_faulty_step_fails_its_request_alone(stub: InferenceServiceStub) -> None:
+async def test_a_faulty_step_fails_its_request_alone(stub: AsyncStub) -> None:
     client = SessionClient(stub)
     await client.submit("bad", text_request("FAIL"))
     await client.submit("good", text_request("good", max_tokens=8))
@@ -291,7 +291,7 @@ async def test_a_faulty_step_fails_its_request_alone(stub: InferenceServiceStub)
 
 
 async def test_an_unexpected_fault_is_internal_is_logged_and_the_server_goes_on(
-    stub: InferenceServiceStub, caplog: pytest.LogCaptureFixture
+    stub: AsyncStub, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = SessionClient(stub)
     await client.submit("bad", text_request("CRASH"))
@@ -306,10 +306,10 @@ async def test_an_unexpected_fault_is_internal_is_logged_and_the_server_goes_on(
 
 
 async def test_a_message_that_is_not_protobuf_ends_the_stream_and_its_requests(
-    stub: InferenceServiceStub, channel: grpc.aio.Channel, engine: FakeEngine
+    stub: AsyncStub, channel: grpc.aio.Channel, engine: FakeEngine
 ) -> None:
     engine.hold()
-    call = channel.stream_stream("/draftline.v1.InferenceService/Session")()
+    call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream("/draftline.v1.InferenceService/Session")()
     await call.write(pb.SessionRequest(request_id="a", submit=text_request("a")).SerializeToString())
     await running(engine, 1)
     await call.write(b"\xff\xff\xff")

@@ -122,7 +122,9 @@ class SessionResponse(_message.Message):
     def finished(self) -> Global___Finished: ...
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """Ends this request, not the stream."""
+        """Ends this request, not the stream. ALREADY_EXISTS refuses a second submission under the id of a running request,
+        which goes on.
+        """
 
     def __init__(
         self,
@@ -553,7 +555,9 @@ Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
 class Delta(_message.Message):
-    """New tokens of one output: at most one message an engine step, merged where the reader is slow."""
+    """New tokens of one output: at most one message an engine step, merged where the reader is slow. Very many
+    log-probabilities come in several messages, each of a size that clients take by default.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -574,7 +578,7 @@ class Delta(_message.Message):
 
     @_builtins.property
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
-        """For the prompt's tokens after the first, once, where asked for."""
+        """For the prompt's tokens after the first, before anything of the output, where asked for."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class InferenceServiceStub:
     Tokenize: _grpc.UnaryUnaryMultiCallable[_engine_pb2.TokenizeRequest, _engine_pb2.TokenizeResponse]
     """Token ids of a text or chat."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_engine_pb2.DetokenizeRequest, _engine_pb2.DetokenizeResponse]
-    """Text of token ids."""
+    """Text of token ids, special tokens included."""
     CheckConstraint: _grpc.UnaryUnaryMultiCallable[_engine_pb2.CheckConstraintRequest, _engine_pb2.CheckConstraintResponse]
     """Compile a constraint and report on it, without generating."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetModelRequest, _engine_pb2.GetModelResponse]
@@ -58,7 +58,7 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     Tokenize: _aio.UnaryUnaryMultiCallable[_engine_pb2.TokenizeRequest, _engine_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Token ids of a text or chat."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_engine_pb2.DetokenizeRequest, _engine_pb2.DetokenizeResponse]  # type: ignore[assignment]
-    """Text of token ids."""
+    """Text of token ids, special tokens included."""
     CheckConstraint: _aio.UnaryUnaryMultiCallable[_engine_pb2.CheckConstraintRequest, _engine_pb2.CheckConstraintResponse]  # type: ignore[assignment]
     """Compile a constraint and report on it, without generating."""
     GetModel: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetModelRequest, _engine_pb2.GetModelResponse]  # type: ignore[assignment]
@@ -97,7 +97,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _engine_pb2.DetokenizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_pb2.DetokenizeResponse, _abc.Awaitable[_engine_pb2.DetokenizeResponse]]:
-        """Text of token ids."""
+        """Text of token ids, special tokens included."""
 
     @_abc_1.abstractmethod
     def CheckConstraint(
