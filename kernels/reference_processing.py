@@ -5,15 +5,17 @@ much as the history is long, truncation sorts the tokens that can survive it. On
 cache and makes its result independent of its neighbours.
 
 The definitions are those of vLLM and Hugging Face transformers, with every tie decided (higher logit first, then lower
-id). The draw itself is in `reference_sampling.py`.
+id). Rows are numpy arrays: a row needs many small operations, and numpy's start sooner. The draw itself is in
+`reference_sampling.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import torch
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
@@ -21,10 +23,17 @@ from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 MIN_TEMPERATURE = 1e-5
 """Temperatures below this are greedy: dividing by them would drown the noise, and in the end overflow."""
 
-_LEAST_LOG_WEIGHT = -80.0
 _COMMON_SHARE = 1e-4
 
+# For each byte of a mask, the most that its eight tokens' logits may be.
+_CEILINGS = np.where(
+    np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") != 0, np.inf, -np.inf
+).astype(np.float32)
+
 _T = TypeVar("_T", int, float)
+
+Floats = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,143 +112,138 @@ def read_rows(rows: SampleRows, slots: SlotTable) -> list[RowParams]:
     return [RowParams(*values) for values in columns]
 
 
-def process(logits: Tensor, params: RowParams, slots: SlotTable, mask: Tensor | None) -> Tensor:
+def process(logits: Floats, params: RowParams, slots: SlotTable, mask: Tensor | None) -> Floats:
     """Penalties, logit bias, min_tokens and mask, in this order.
 
     Ids outside the vocabulary, in a history as in a bias or among stop ids, are ignored.
 
     Args:
-        logits: [V] float32, without NaN; left unchanged.
+        logits: [V], without NaN; left unchanged.
         params: the row's parameters.
         slots: the slot table.
         mask: [ceil(V / 32)] int32 of allowed-token bits, or None.
 
     Returns:
-        [V] float32; what must not be sampled is -inf.
+        [V]; what must not be sampled is -inf.
     """
-    processed = logits.clone()
+    processed = logits.copy()
     if params.is_penalised:
-        _penalise(processed, params, slots)
+        _penalise(processed, params, _row(slots.tokens, params.slot)[: params.position])
     if params.has_bias:
-        ids, values = slots.bias_ids[params.slot], slots.bias_values[params.slot]
-        known = _in_vocabulary(ids, processed)
-        processed.index_add_(0, ids[known].long(), values[known])
+        ids, values = _row(slots.bias_ids, params.slot), _row(slots.bias_values, params.slot)
+        is_known = (ids >= 0) & (ids < len(logits))
+        np.add.at(processed, ids[is_known], values[is_known])
     if params.position < params.min_length:
-        ids = slots.stop_ids[params.slot]
-        processed[ids[_in_vocabulary(ids, processed)].long()] = -torch.inf
+        processed[_stop_ids(params, slots, len(logits))] = -np.inf
     if mask is not None and params.has_mask:
-        processed.masked_fill_(~allowed_tokens(mask, processed.numel()), -torch.inf)
+        np.minimum(processed, _ceilings(mask, len(logits)), out=processed)
     return processed
 
 
 def fallback(params: RowParams, slots: SlotTable, mask: Tensor | None, vocab: int) -> int:
-    """The token of a row that has no finite logit: the lowest id that is allowed.
+    """The token of a row that has no logit above -inf: the lowest id that is allowed.
 
     A mask weighs more than min_tokens: where it allows stop ids only, the lowest of them is taken. 0 if it allows none.
     """
-    allowed = torch.ones(vocab, dtype=torch.bool, device=slots.stop_ids.device)
-    if mask is not None:
-        allowed = allowed_tokens(mask, vocab)
-    preferred = allowed.clone()
+    allowed = np.ones(vocab, dtype=np.bool_) if mask is None else _ceilings(mask, vocab) > 0
+    preferred = allowed.copy()
     if params.position < params.min_length:
-        ids = slots.stop_ids[params.slot]
-        preferred[ids[(ids >= 0) & (ids < vocab)].long()] = False
-    return int((preferred if bool(preferred.any()) else allowed).to(torch.int32).argmax())
+        preferred[_stop_ids(params, slots, vocab)] = False
+    return int((preferred if preferred.any() else allowed).argmax())
 
 
-def allowed_tokens(mask: Tensor, vocab: int) -> Tensor:
-    """Unpack allowed-token bits: [ceil(vocab / 32)] int32 -> [vocab] bool."""
-    shifts = torch.arange(32, dtype=torch.int32, device=mask.device)
-    return (mask.unsqueeze(-1) >> shifts).bitwise_and_(1).view(-1)[:vocab].to(torch.bool)
-
-
-def survivors(scaled: Tensor, top: float, params: RowParams) -> Tensor:
+def survivors(scaled: Floats, best: float, params: RowParams) -> Ids:
     """The tokens that top-k, then top-p, then min-p leave.
 
     * top-k: the k most likely.
     * top-p: the fewest most likely tokens whose share of what top-k left reaches p (Holtzman et al. 2020): a token stays
       while those before it have less than p. The weights are float32, their sums float64.
-    * min-p: tokens whose weight ``exp(scaled - top)`` is at least min_p, the most likely token's weight being 1
+    * min-p: tokens whose weight ``exp(scaled - best)`` is at least min_p, the most likely token's weight being 1
       (Nguyen et al. 2024).
 
     Args:
-        scaled: [V] float32, processed logits divided by the temperature.
-        top: their maximum, finite.
+        scaled: [V], processed logits divided by the temperature.
+        best: their maximum, finite.
         params: the row's parameters, with at least one of the three on.
 
     Returns:
-        [N] int64 ids in no particular order, N >= 1. Tokens of -inf may be among them.
+        [N] in no particular order, N >= 1. Tokens of -inf may be among them.
     """
-    if 0 < params.top_k < scaled.numel():
-        ids = _top_k(scaled, params.top_k)
-        weights = _weights(scaled[ids], top)
-        if params.top_p < 1.0:
-            size = _nucleus_size(weights, _total(weights), params.top_p)
-            ids, weights = ids[:size], weights[:size]
-        return ids[weights >= params.min_p]
-    weights = _weights(scaled, top)
+    ids = None
+    if 0 < params.top_k < len(scaled):
+        kth = len(scaled) - params.top_k
+        ids = _most_likely(scaled, params.top_k, max(np.partition(scaled, kth)[kth], np.finfo(np.float32).min))
+        scaled = scaled[ids]
+    weights = _weights(scaled, best)
     if params.top_p < 1.0:
-        ids = _nucleus(scaled, weights, params.top_p)
-        return ids[weights[ids] >= params.min_p]
-    return (weights >= params.min_p).nonzero().squeeze(1)
+        kept = _nucleus(scaled, weights, best, params.top_p)
+        kept = kept[weights[kept] >= params.min_p]
+    else:
+        kept = np.flatnonzero(weights >= params.min_p)
+    return kept if ids is None else ids[kept]
 
 
-def sorted_by_value(values: Tensor, ids: Tensor) -> Tensor:
-    """Ascending ids ordered by their values [V], descending; a stable sort leaves equals in the order of their ids."""
-    return ids[values[ids].sort(descending=True, stable=True).indices]
+def _row(column: Tensor, slot: int) -> npt.NDArray[Any]:
+    row: npt.NDArray[Any] = column[slot].numpy(force=True)
+    return row
 
 
-def _penalise(logits: Tensor, params: RowParams, slots: SlotTable) -> None:
-    history = slots.tokens[params.slot, : params.position]
+def _stop_ids(params: RowParams, slots: SlotTable, vocab: int) -> npt.NDArray[np.int32]:
+    return _known(_row(slots.stop_ids, params.slot), vocab)
+
+
+def _known(ids: npt.NDArray[np.int32], vocab: int) -> npt.NDArray[np.int32]:
+    return ids[(ids >= 0) & (ids < vocab)]
+
+
+def _ceilings(mask: Tensor, vocab: int) -> Floats:
+    """Infinity for every allowed token and -infinity for the others: [ceil(vocab / 32)] int32 -> [vocab]."""
+    little_endian = mask.numpy(force=True).astype("<i4", copy=False)
+    return _CEILINGS[little_endian.view(np.uint8)].reshape(-1)[:vocab]
+
+
+def _penalise(logits: Floats, params: RowParams, history: npt.NDArray[np.int32]) -> None:
     if params.repetition_penalty != 1.0:
-        ids = history[_in_vocabulary(history, logits)].long()
-        values, penalty = logits[ids], slots.repetition_penalty[params.slot]
+        ids = _known(history, len(logits))
+        values, penalty = logits[ids], np.float32(params.repetition_penalty)
         # A token that occurs twice is written twice, with the same value.
-        logits[ids] = torch.where(values > 0, values / penalty, values * penalty)
+        logits[ids] = np.where(values > 0, values / penalty, values * penalty)
     if params.presence_penalty != 0.0 or params.frequency_penalty != 0.0:
-        output = history[params.prompt_len :]
-        ids, counts = output[_in_vocabulary(output, logits)].long().unique(return_counts=True)
-        logits[ids] = logits[ids] - params.frequency_penalty * counts.to(logits.dtype) - params.presence_penalty
+        ids, counts = np.unique(_known(history[params.prompt_len :], len(logits)), return_counts=True)
+        logits[ids] -= np.float32(params.frequency_penalty) * counts.astype(np.float32)
+        logits[ids] -= np.float32(params.presence_penalty)
 
 
-def _in_vocabulary(ids: Tensor, logits: Tensor) -> Tensor:
-    return (ids >= 0) & (ids < logits.numel())
+def _most_likely(scaled: Floats, count: int, least: float) -> Ids:
+    """The ``count`` most likely of these tokens, ascending, where ``least`` is the last one's value; fewer if fewer are."""
+    keep = scaled >= least
+    surplus = max(0, int(np.count_nonzero(keep)) - count)
+    equals = np.flatnonzero(scaled == least)
+    keep[equals[len(equals) - surplus :]] = False
+    return np.flatnonzero(keep)
 
 
-def _top_k(scaled: Tensor, k: int) -> Tensor:
-    """The k most likely ids, most likely first, equals by id; fewer if fewer are above -inf."""
-    least = scaled.topk(k).values[-1].clamp_(min=torch.finfo(scaled.dtype).min)
-    return sorted_by_value(scaled, (scaled >= least).nonzero().squeeze(1))[:k]
+def _nucleus(scaled: Floats, weights: Floats, best: float, p: float) -> Ids:
+    """The tokens that top-p leaves, ascending, sorting only values that can be among theirs.
 
-
-def _nucleus(scaled: Tensor, weights: Tensor, p: float) -> Tensor:
-    """The nucleus of all tokens, most likely first, sorting only tokens that can be in it.
-
-    Any set of all tokens above some weight holds the nucleus if its mass reaches p. The common tokens mostly do. If
-    not, the tokens below (1 - p) / 2V of the mass are certain to leave more than p to the others.
+    The tokens from some weight up hold the nucleus if their mass reaches p. Those of a common share mostly do. If not:
+    the tokens below (1 - p) / 2V of the mass are certain to leave more than p to the others.
     """
     total = _total(weights)
-    candidates = (weights >= _COMMON_SHARE * total).nonzero().squeeze(1)
-    # The margin is far above float64's rounding of these sums, so that the sets cannot depend on the order of summation.
+    candidates = weights >= _COMMON_SHARE * total
+    # The margin is far above the rounding of these sums, so that their order cannot change the result.
     if _total(weights[candidates]) < p * total * (1 + 1e-9):
-        candidates = (weights >= (1 - p) * total / (2 * weights.numel())).nonzero().squeeze(1)
-    ids = sorted_by_value(scaled, candidates)
-    return ids[: _nucleus_size(weights[ids], total, p)]
+        candidates = weights >= (1 - p) * total / (2 * len(weights))
+    values = np.sort(scaled[candidates])[::-1]
+    masses = _weights(values, best).cumsum(dtype=np.float64)
+    count = 1 + int(np.count_nonzero(masses[:-1] < p * total))
+    return _most_likely(scaled, count, values[count - 1])
 
 
-def _nucleus_size(weights: Tensor, total: float, p: float) -> int:
-    """How many of these descending weights it takes to reach p of the total; at least one."""
-    masses = weights.to(torch.float64).cumsum(0)
-    return 1 + int((masses[:-1] < p * total).sum())
+def _weights(scaled: Floats, best: float) -> Floats:
+    weights: Floats = np.exp(scaled - np.float32(best))
+    return weights
 
 
-def _weights(scaled: Tensor, top: float) -> Tensor:
-    """``exp(scaled - top)``, raised to e**-80 where it is less.
-
-    That changes no sum of weights (the largest is 1) and no draw (noise cannot make up for 80), and exp is slow below.
-    """
-    return (scaled - top).clamp_(min=_LEAST_LOG_WEIGHT).exp_()
-
-
-def _total(weights: Tensor) -> float:
-    return float(weights.sum(dtype=torch.float64))
+def _total(weights: Floats) -> float:
+    return float(weights.sum(dtype=np.float64))
