@@ -172,7 +172,7 @@ def survivors(scaled: Floats, best: float, params: RowParams) -> Ids:
     ids = None
     if 0 < params.top_k < len(scaled):
         kth = len(scaled) - params.top_k
-        ids = _most_likely(scaled, params.top_k, max(np.partition(scaled, kth)[kth], np.finfo(np.float32).min))
+        ids = _most_likely(scaled, params.top_k, np.partition(scaled, kth)[kth])
         scaled = scaled[ids]
     weights = _weights(scaled, best)
     if params.top_p < 1.0:
@@ -215,9 +215,9 @@ def _penalise(logits: Floats, params: RowParams, history: npt.NDArray[np.int32])
 
 
 def _most_likely(scaled: Floats, count: int, least: float) -> Ids:
-    """The ``count`` most likely of these tokens, ascending, where ``least`` is the last one's value; fewer if fewer are."""
+    """The ``count`` most likely of these tokens, ascending, where ``least`` is the last one's value."""
     keep = scaled >= least
-    surplus = max(0, int(np.count_nonzero(keep)) - count)
+    surplus = int(np.count_nonzero(keep)) - count
     equals = np.flatnonzero(scaled == least)
     keep[equals[len(equals) - surplus :]] = False
     return np.flatnonzero(keep)

@@ -302,6 +302,19 @@ def test_left_out_noise_changes_nothing(vocab: int, spread: float) -> None:
     assert torch.equal(logits, before)
 
 
+def test_a_token_far_below_the_best_can_win_by_rare_noise() -> None:
+    """One token at 0 and very many at -13, which need nearly the most noise there is."""
+    logits = torch.full((1, 49152), -13.0)
+    logits[0, 20_000] = 0.0
+    slots = SlotTable.allocate(1, 4, 1, torch.device("cpu"))
+    slots.temperature.fill_(1.0)
+    positions = torch.arange(60)
+    rows = SampleRows(torch.zeros(60, dtype=torch.int64), positions, SamplingFeatures.TEMPERATURE, None)
+    tokens = sample(logits.expand(60, -1), rows, slots)
+    assert tokens.tolist() == (logits + gumbel(slots.seed.expand(60), positions, 49152)).argmax(dim=-1).tolist()
+    assert 2 <= int((tokens != 20_000).sum()) <= 20
+
+
 @pytest.mark.parametrize("spread", [0.0, 1.0, 5.0], ids=["flat", "wide", "peaked"])
 @pytest.mark.parametrize("vocab", [3000, 49152])
 @pytest.mark.parametrize(
@@ -432,6 +445,20 @@ def test_greedy_takes_the_lowest_id_among_equals(width: int) -> None:
         assert draw(other, Row(tuple(logits)), other) == [token] * 3
 
 
+def test_stop_ids_are_allowed_from_min_length_on() -> None:
+    reached = Row((5.0, 1.0), prompt=(1,), min_length=1, stop_ids=(0,), bias={0: 1.0})
+    assert draw(reached, replace(reached, min_length=2)) == [0, 1]
+
+
+def test_temperatures_too_small_to_divide_by_are_greedy() -> None:
+    def tokens(temperature: float) -> set[int]:
+        case = Row((0.0, 1e-6), temperature=temperature)
+        return {token for seed in range(30) for token in draw(replace(case, seed=seed))}
+
+    assert tokens(MIN_TEMPERATURE * 0.99) == {1}
+    assert tokens(MIN_TEMPERATURE * 1.01) == {0, 1}
+
+
 def test_equal_scores_go_to_the_lowest_id() -> None:
     """Logits so large that noise is lost in their rounding make every score equal."""
     assert draw(Row((1e9, 3e9, 3e9, 3e9), temperature=1.0, seed=5)) == [1]
@@ -442,6 +469,7 @@ def test_equal_scores_go_to_the_lowest_id() -> None:
     ("bad", "token"),
     [
         pytest.param(Row((NAN, 1.0, NAN), allowed=frozenset({0, 1, 2})), 1, id="nan-is-never-taken"),
+        pytest.param(Row((NAN, 7.0, -INF)), 1, id="nan-counts-as-minus-infinity"),
         pytest.param(Row((NAN, NAN, NAN)), 0, id="only-nan"),
         pytest.param(Row((NAN, NAN, NAN), allowed=frozenset({1, 2})), 1, id="only-nan-masked"),
         pytest.param(Row((-INF, -INF, -INF)), 0, id="only-minus-infinity"),
