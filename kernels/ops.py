@@ -17,6 +17,14 @@ from draftline.kernels.slots import SampleRows, SlotTable
 class Ops(Protocol):
     """The device-specific operations. H are query heads, G key/value heads, D the head size, T tokens."""
 
+    @property
+    def scripted(self) -> bool:
+        """Whether a decoder may run its layers as one TorchScript program of `kernels.functional` on a CPU instead.
+
+        True of the operations that are made of the same functions.
+        """
+        ...
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """RMSNorm over the last axis: [..., N] -> [..., N], computed in float32 (Zhang & Sennrich 2019)."""
         ...

@@ -7,32 +7,28 @@ where it takes care.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from draftline.kernels import reference_sampling
+from draftline.kernels import functional, reference_sampling
 from draftline.kernels.batch import Batch
 from draftline.kernels.reference_attention import AttentionPlan
 from draftline.kernels.slots import SampleRows, SlotTable
 
 
-@dataclass(frozen=True, slots=True)
-class _Rotation:
-    """The cosines and signed sines of one batch's positions, each [T or more, 1, D]."""
+def norm_factors(weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """RMSNorm's weight and epsilon as `functional.rms_norm` takes them."""
+    size = weight.shape[-1]
+    return weight.float() * size**0.5, torch.full((), (size * eps) ** 0.5, device=weight.device)
 
-    batch: Batch
-    rope: Tensor
-    cos: Tensor
-    sin: Tensor
 
-    @staticmethod
-    def of(batch: Batch, rope: Tensor, rows: int) -> _Rotation:
-        positions = F.pad(batch.positions, (0, rows - batch.positions.shape[0]))
-        cos, sin = rope.index_select(0, positions).unbind(dim=1)
-        return _Rotation(batch, rope, torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None])
+def rotation(batch: Batch, rope: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """The cosines and signed sines of a batch's positions as `functional.rotate` takes them, padded to ``rows``."""
+    positions = F.pad(batch.positions, (0, rows - batch.positions.shape[0]))
+    cos, sin = rope.index_select(0, positions).unbind(dim=1)
+    return torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None]
 
 
 class ReferenceOps:
@@ -45,13 +41,15 @@ class ReferenceOps:
     written nowhere. Keys and values may be of another dtype than the activations.
     """
 
+    scripted = True
+
     def __init__(self) -> None:
-        self._rotation: _Rotation | None = None
+        self._rotation: tuple[Batch, Tensor, tuple[Tensor, Tensor]] | None = None
         self._plan: AttentionPlan | None = None
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See ``Ops.rms_norm``."""
-        return F.rms_norm(x, weight.shape, weight, eps)
+        return functional.rms_norm(x, *norm_factors(weight, eps))
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """See ``Ops.add_rms_norm``."""
@@ -69,41 +67,39 @@ class ReferenceOps:
         eps: float,
     ) -> Tensor:
         """See ``Ops.rope_write_kv``."""
-        rotation = self._rotation
-        if rotation is None or rotation.batch is not batch or rotation.rope is not rope:
-            rotation = self._rotation = _Rotation.of(batch, rope, qkv.shape[0])
+        known = self._rotation
+        if known is None or known[0] is not batch or known[1] is not rope:
+            known = self._rotation = (batch, rope, rotation(batch, rope, qkv.shape[0]))
         num_kv_heads, head_dim = keys.shape[2:]
         heads = qkv.view(qkv.shape[0], -1, head_dim)
         num_heads = heads.shape[1] - 2 * num_kv_heads
         qk = heads[:, : num_heads + num_kv_heads]
         if norms is not None:
-            q_weight, k_weight = norms
-            qk = torch.cat(
-                (self.rms_norm(qk[:, :num_heads], q_weight, eps), self.rms_norm(qk[:, num_heads:], k_weight, eps)),
-                dim=1,
-            )
-        # (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin), with the sine's first half negated beforehand.
-        qk = qk.float()
-        rotated = torch.addcmul(qk * rotation.cos, qk.roll(head_dim // 2, dims=-1), rotation.sin).to(qkv.dtype)
-        tokens = batch.cache_index.shape[0]
-        new_keys, new_values = rotated[:tokens, num_heads:], heads[:tokens, num_heads + num_kv_heads :]
-        keys.view(-1, num_kv_heads, head_dim).index_copy_(0, batch.cache_index, new_keys.to(keys.dtype))
-        values.view(-1, num_kv_heads, head_dim).index_copy_(0, batch.cache_index, new_values.to(values.dtype))
+            weights = torch.cat((norms[0].expand(num_heads, -1), norms[1].expand(num_kv_heads, -1)))
+            qk = self.rms_norm(qk, weights, eps)
+        rotated = functional.rotate(qk, *known[2])
+        functional.write_paged(keys, batch.cache_index, rotated[:, num_heads:])
+        functional.write_paged(values, batch.cache_index, heads[:, num_heads + num_kv_heads :])
         return rotated[:, :num_heads]
 
     def attention(
         self, q: Tensor, keys: Tensor, values: Tensor, batch: Batch, *, scale: float, window: int | None
     ) -> Tensor:
         """See ``Ops.attention``."""
+        tokens, num_heads, head_dim = q.shape
+        if q.stride(1) != head_dim or q.stride(2) != 1 or q.stride(0) % head_dim:
+            q = q.contiguous()
+        heads_per_token = q.stride(0) // head_dim
         plan = self._plan
-        if plan is None or not plan.serves(batch, q, keys):
-            plan = self._plan = AttentionPlan(batch, q, keys)
-        return plan.run(q, keys, values, scale, window)
+        if plan is None or not plan.serves(batch, tokens, num_heads, heads_per_token, keys):
+            plan = self._plan = AttentionPlan(batch, tokens, num_heads, heads_per_token, keys)
+        q_heads = q.as_strided(((tokens - 1) * heads_per_token + num_heads, head_dim), (head_dim, 1))
+        masks = plan.masks(window, q.dtype)
+        return functional.attend(q_heads, keys, values, plan.groups, masks, plan.results, scale).view(tokens, -1)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See ``Ops.silu_mul``."""
-        gate, up = gate_up.chunk(2, dim=-1)
-        return F.silu(gate).mul_(up)
+        return functional.silu_mul(gate_up)
 
     def gather(
         self,

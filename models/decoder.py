@@ -14,6 +14,8 @@ from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.layers import Attention, DecoderLayer, GatedMlp
 from draftline.models.rope import rope_table
+from draftline.models.scripted import ScriptedStack
+from draftline.models.stack import OpsStack, Stack
 from draftline.quant.linear import Linear
 from draftline.quant.tensor import RawTensor
 
@@ -52,10 +54,10 @@ class Decoder:
         if not config.tied_embeddings:
             head = weights.raw("lm_head.weight", config.vocab_size, config.hidden_size)
         self._embedding = quant.make_table(embedding, dtype=dtype, device=device)
-        self._layers = [_layer(weights, config, index) for index in range(config.num_layers)]
+        layers = [_layer(weights, config, index) for index in range(config.num_layers)]
         self._norm = weights.vector("model.norm.weight", config.hidden_size)
         self._head = weights.head(head)
-        self._rope = rope_table(config, device)
+        self._stack = _stack(layers, config, ops, self.cache_dtype, device)
         self.quantization = "+".join(sorted({linear.format for linear in weights.linears}))
         self.nbytes = self._embedding.nbytes + self._head.nbytes + sum(linear.nbytes for linear in weights.linears)
 
@@ -68,26 +70,13 @@ class Decoder:
         Returns:
             [S, vocab] float32 logits of the tokens in ``batch.logits_index``.
         """
-        ops, eps = self._ops, self.config.norm_eps
         token_ids = batch.token_ids
         missing = quant.rows_to_run(token_ids.shape[0], self.dtype, self.device) - token_ids.shape[0]
         if missing:
             token_ids = F.pad(token_ids, (0, missing))
         residual = F.embedding(token_ids, self._embedding).to(self.cache_dtype)
-        layers = zip(self._layers, cache.keys, cache.values, strict=True)
-        update: Tensor | None = None
-        for layer, keys, values in layers:
-            if update is None:
-                x = ops.rms_norm(residual, layer.attention_norm, eps)
-            else:
-                x, residual = ops.add_rms_norm(update, residual, layer.attention_norm, eps)
-            x = layer.attention(x, batch, keys, values, self._rope, eps, ops)
-            x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
-            update = layer.mlp(x, ops)
-        if update is not None:
-            residual = residual + update
-        hidden = ops.rms_norm(residual.index_select(0, batch.logits_index), self._norm, eps)
-        return self._head(hidden).to(torch.float32)
+        residual = self._stack(residual, batch, cache).index_select(0, batch.logits_index)
+        return self._head(self._ops.rms_norm(residual, self._norm, self.config.norm_eps)).to(torch.float32)
 
 
 class _Weights:
@@ -124,6 +113,15 @@ class _Weights:
         linear = quant.make_linear(parts, merged, dtype=self._dtype, device=self._device)
         self.linears.append(linear)
         return linear
+
+
+def _stack(
+    layers: list[DecoderLayer], config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
+) -> Stack:
+    rope = rope_table(config, device)
+    if ops.scripted and device.type == "cpu":
+        return ScriptedStack(layers, rope, config, dtype)
+    return OpsStack(layers, rope, config.norm_eps, ops)
 
 
 def _layer(weights: _Weights, config: ModelConfig, index: int) -> DecoderLayer:

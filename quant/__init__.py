@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from draftline.quant import half
 from draftline.quant.dense import DenseLinear, dequantize_dense
 from draftline.quant.ggml import FORMATS as GGML_FORMATS
 from draftline.quant.ggml import dequantize_ggml
@@ -71,10 +72,7 @@ def preferred_cpu_dtype(weight_format: str) -> torch.dtype:
 
 def rows_to_run(count: int, dtype: torch.dtype, device: torch.device) -> int:
     """How many rows a batch of ``count`` should be padded to, once, so that no projection has to pad its own input."""
-    if device.type != "cpu" or dtype != torch.float16:
-        return count
-    padded = padded_rows()
-    return count if padded is None or count >= len(padded) else padded[count]
+    return half.rows_to_run(count) if device.type == "cpu" and dtype == torch.float16 else count
 
 
 def make_linear(parts: Sequence[RawTensor], bias: Tensor | None, *, dtype: torch.dtype, device: torch.device) -> Linear:

@@ -14,19 +14,20 @@ def dequantize_dense(raw: RawTensor) -> Tensor:
     return raw.data.to(torch.float32).reshape(raw.shape)
 
 
-class DenseLinear:
+class DenseLinear(torch.nn.Module):
     """A weight in the activations' dtype through ``F.linear``: what GPUs run.
 
     On a CPU its results depend, in the last bits, on how many rows there are: see `quant.prepacked` for what runs there.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
         self._weight = weight
         self._bias = bias
         self.out_features, self.in_features = weight.shape
         self.format = str(weight.dtype).removeprefix("torch.")
         self.nbytes = weight.nbytes
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[T, in_features] -> [T, out_features]."""
         return F.linear(x, self._weight, self._bias)

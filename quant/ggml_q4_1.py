@@ -49,22 +49,23 @@ def dequantize_q4(raw: RawTensor) -> Tensor:
     return torch.addcmul(m, q.float(), d).reshape(raw.shape)
 
 
-class Int4Linear:
+class Int4Linear(torch.nn.Module):
     """Q4_0 and Q4_1 weights, still packed, on a CPU. Activations must be bfloat16."""
 
-    format = "int4"
-
     def __init__(self, parts: Sequence[RawTensor], bias: Tensor | None) -> None:
+        super().__init__()
         unpacked = [_UNPACK[part.format](part) for part in parts]
         q, d, m = (torch.cat(tensors) for tensors in zip(*unpacked, strict=True))
         self.out_features, self.in_features = q.shape[0], q.shape[1] * _BLOCK
-        self._packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(q.reshape(q.shape[0], -1).to(torch.int32), 1)
+        self._weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(q.reshape(q.shape[0], -1).to(torch.int32), 1)
         scales_and_zeros = torch.cat((d, m + 8 * d), dim=-1).transpose(0, 1)
         self._scales_and_zeros = scales_and_zeros.to(torch.bfloat16).contiguous()
         self._bias = None if bias is None else bias.to(torch.bfloat16)
-        self.nbytes = self._packed.nbytes + self._scales_and_zeros.nbytes
+        self.format = "int4"
+        self.nbytes = self._weight.nbytes + self._scales_and_zeros.nbytes
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[T, in_features] -> [T, out_features], both bfloat16."""
-        y: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, self._packed, _BLOCK, self._scales_and_zeros)
-        return y if self._bias is None else y.add_(self._bias)
+        y: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, self._weight, 32, self._scales_and_zeros)
+        bias = self._bias
+        return y if bias is None else y.add_(bias)

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import bisect
 import functools
-import warnings
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +23,7 @@ _LARGEST = 65504.0
 _MOST_ROWS = 512
 
 
-class HalfLinear:
+class HalfLinear(torch.nn.Module):
     """A weight rounded to float16, multiplied in float32; the result is cast to ``dtype``.
 
     Args:
@@ -35,53 +33,44 @@ class HalfLinear:
         padded: what `padded_rows` returned.
     """
 
-    format = "float16"
-
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, padded: tuple[int, ...]) -> None:
-        self._run = _product(weight, bias)
+        super().__init__()
+        self._weight = torch.ops.quantized.linear_prepack_fp16(weight.contiguous(), bias)
         self._dtype = dtype
-        self._padded = padded
+        self._padded = list(padded)
         self.out_features, self.in_features = weight.shape
+        self.format = "float16"
         self.nbytes = weight.nbytes // 2
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """[T, in_features] -> [T, out_features]."""
-        count = x.shape[0]
-        x = x.to(torch.float32)
-        if count >= len(self._padded):
-            return torch.cat([self(chunk) for chunk in x.split(self._padded[-1])])
-        rows = self._padded[count]
-        if rows == count:
-            return self._run(x).to(self._dtype)
-        return self._run(F.pad(x, (0, 0, 0, rows - count)))[:count].to(self._dtype)
-
-
-class _Product(torch.nn.Module):
-    def __init__(self, packed: torch.ScriptObject) -> None:
-        super().__init__()
-        self.packed = packed
-
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self.packed)
-        return y
+        """[T, in_features] -> [T, out_features]."""
+        x = x.to(torch.float32)
+        most = len(self._padded) - 1
+        if x.shape[0] <= most:
+            return self._product(x).to(self._dtype)
+        return torch.cat([self._product(part) for part in x.split(most)]).to(self._dtype)
 
-
-def _product(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    """The product with one weight.
-
-    Called from Python, the operator spends 12 microseconds on checking its packed argument, four times what it needs for
-    everything else and 1.4 ms in each of SmolLM2's steps; TorchScript checks it once, here.
-    """
-    module = _Product(torch.ops.quantized.linear_prepack_fp16(weight.contiguous(), bias))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        forward: Callable[[Tensor], Tensor] = torch.jit.script(module).forward
-    return forward
+    def _product(self, x: Tensor) -> Tensor:
+        count = x.shape[0]
+        missing = self._padded[count] - count
+        if missing > 0:
+            x = F.pad(x, [0, 0, 0, missing])
+        y: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self._weight)
+        return y[:count] if missing > 0 else y
 
 
 def fits(weight: Tensor) -> bool:
     """Whether every weight is within float16's range."""
     return bool(weight.abs().max() <= _LARGEST)
+
+
+def rows_to_run(count: int) -> int:
+    """How many rows a batch of ``count`` can be padded to so that no product pads its own input."""
+    padded = padded_rows()
+    if padded is None:
+        return count
+    whole, rest = divmod(count, len(padded) - 1)
+    return whole * (len(padded) - 1) + padded[rest]
 
 
 @functools.cache
@@ -92,11 +81,12 @@ def padded_rows() -> tuple[int, ...] | None:
     """
     generator = torch.Generator().manual_seed(0)
     try:
-        run = _product(torch.randn(48, 64, generator=generator), None)
+        packed = torch.ops.quantized.linear_prepack_fp16(torch.randn(48, 64, generator=generator), None)
     except RuntimeError:
         return None
     with torch.inference_mode():
         same = torch.randn(1, 64, generator=generator).expand(_MOST_ROWS, -1).contiguous()
+        run = functools.partial(torch.ops.quantized.linear_dynamic_fp16, W_prepack=packed)
         expected = run(same)[0]
         good = [bool((run(same[:count]) == expected).all()) for count in range(1, _MOST_ROWS + 1)]
     counts = [count for count, is_good in enumerate(good, start=1) if is_good]

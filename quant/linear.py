@@ -10,6 +10,8 @@ from torch import Tensor
 class Linear(Protocol):
     """``y = x @ weight.T + bias``.
 
+    Those that run on a CPU are ``torch.nn.Module`` objects that TorchScript can compile, for `models.scripted`.
+
     Attributes:
         in_features: width of the input.
         out_features: width of the output.
@@ -23,5 +25,5 @@ class Linear(Protocol):
     nbytes: int
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[T, in_features] -> [T, out_features], in the dtype of ``x`` unless the class says otherwise."""
+        """[T, in_features] -> [T, out_features]; the dtypes are `quant.compute_dtype`'s."""
         ...

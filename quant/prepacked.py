@@ -11,19 +11,20 @@ import torch
 from torch import Tensor
 
 
-class PrepackedLinear:
+class PrepackedLinear(torch.nn.Module):
     """A float32 weight in oneDNN's own layout, computed in float32; the result is cast to ``dtype``."""
 
-    format = "float32"
-
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        super().__init__()
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
         self._bias = None if bias is None else bias.to(torch.float32)
         self._dtype = dtype
         self.out_features, self.in_features = weight.shape
+        self.format = "float32"
         self.nbytes = weight.nbytes
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[T, in_features] -> [T, out_features]."""
-        y: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(torch.float32), self._weight, self._bias, "none", [], "")
+        x = x.to(torch.float32)
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
         return y.to(self._dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ class TritonOps:
     """
 
     num_sms: int
+
+    scripted: ClassVar[bool] = False
 
     @staticmethod
     def for_device(device: torch.device) -> TritonOps:
