@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 # Read once, when torch loads its OpenMP runtime, which is after this file. Tests run in several processes; a runtime
@@ -11,6 +12,14 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 # Whatever a test needs is made by it or comes with the development dependencies.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# gRPC logs every connection that a test breaks on purpose.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# Triton decides while it is imported whether it compiles or interprets kernels, and more than its own tests import it
+# (transformers' models do). Without a driver only the interpreter can run them.
+try:
+    ctypes.CDLL("libcuda.so.1")
+except OSError:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
 
