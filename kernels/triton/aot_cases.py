@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.batch import Batch
+from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps
 from draftline.kernels.triton.gather import gather
@@ -23,7 +24,7 @@ from draftline.kernels.triton.skinny_gemm import (
 Case = Callable[[], object]
 
 _META = torch.device("meta")
-_OPS = TritonOps(num_sms=132)
+_OPS: Ops = TritonOps(num_sms=132)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,9 @@ MODELS = {
     "gemma-2b": ModelShape(8, 1, 256, 2048, 16384, 256000, False, None),
 }
 """Every head size, grouping and option that the kernels are written for."""
+
+
+_MAIN = ("llama-8b", "qwen3-0.6b", "smollm2-135m")
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -149,38 +153,35 @@ def _skinny_case(model: ModelShape, rows: int) -> Case:
 _NOISE = SamplingFeatures.TEMPERATURE
 _TRUNCATION = SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P
 FEATURES = {
-    "greedy": SamplingFeatures.NONE,
-    "temperature": _NOISE,
-    "top-p": _NOISE | SamplingFeatures.TOP_P,
-    "top-k": _NOISE | SamplingFeatures.TOP_K,
-    "truncation": _NOISE | _TRUNCATION,
-    "all": ~SamplingFeatures.NONE,
+    "greedy": (SamplingFeatures.NONE, False),
+    "greedy-masked": (SamplingFeatures.NONE, True),
+    "temperature": (_NOISE, False),
+    "temperature-masked": (_NOISE, True),
+    "top-p": (_NOISE | SamplingFeatures.TOP_P, False),
+    "top-k": (_NOISE | SamplingFeatures.TOP_K, False),
+    "truncation": (_NOISE | _TRUNCATION, False),
+    "everything": (~SamplingFeatures.NONE, True),
 }
-"""What the rows of a step may use together."""
+"""What the rows of a step may use together, and whether they have a mask."""
 
 CASES: dict[str, Case] = {
     **{
         f"{name}-{kind}": _layer_case(model, batch, torch.bfloat16)
         for name, model in MODELS.items()
         for kind, batch in BATCHES.items()
+        if name in _MAIN or kind in ("decode", "chunk")
     },
     "float16": _layer_case(MODELS["llama-1b"], BATCHES["decode"], torch.float16),
     "float32-decode": _layer_case(MODELS["llama-8b"], BATCHES["decode"], torch.float32),
     "float32-chunk": _layer_case(MODELS["llama-8b"], BATCHES["chunk"], torch.float32),
     "gather": _gather,
     **{
-        f"sample-{name}{'-masked' if masked else ''}": _sample_case(MODELS["llama-8b"], features, masked)
-        for name, features in FEATURES.items()
-        for masked in (False, True)
+        f"sample-{name}": _sample_case(MODELS["llama-8b"], features, masked)
+        for name, (features, masked) in FEATURES.items()
     },
-    **{
-        f"skinny-{name}-{rows}": _skinny_case(MODELS[name], rows)
-        for name in ("llama-8b", "qwen3-0.6b", "smollm2-135m")
-        for rows in (1, 5)
-    },
+    **{f"skinny-{name}-{rows}": _skinny_case(MODELS[name], rows) for name in _MAIN for rows in (1, 5)},
     "skinny-overlapped": _skinny_overlapped,
     "logprobs": lambda: _logprobs(MODELS["llama-8b"], 0),
     "logprobs-top": lambda: _logprobs(MODELS["qwen3-0.6b"], 20),
-    "sample-small-vocabulary": _sample_case(MODELS["smollm2-135m"], FEATURES["all"], True),
 }
 """Case name to the calls whose launches are compiled."""

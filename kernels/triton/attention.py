@@ -357,13 +357,12 @@ def run_launch(
         num_stages=tile.num_stages,
     )
     if splits > 1:
-        queries_per_row = max(length for length in batch.query_lens_host if length <= launch.max_query)
-        _join_kernel[(rows * queries_per_row * num_heads,)](
+        _join_kernel[(rows * launch.queries_per_row * num_heads,)](
             partial,
             stats,
             out,
             batch.query_starts,
-            queries_per_row,
+            launch.queries_per_row,
             splits,
             launch.max_query,
             NUM_HEADS=num_heads,

@@ -7,6 +7,7 @@ every batch that fits the bucket: rows that are shorter than the bounds, or empt
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 SHORT_QUERY = 32
 """Rows of up to this many query tokens (decodes, verifies) share a launch with a small tile; longer ones (prompt
@@ -44,6 +45,7 @@ class Launch:
         tile: the tile of each program.
         min_query: shorter rows are left to another launch.
         max_query: longer rows are left to another launch.
+        queries_per_row: the most query tokens of one of its rows.
         tiles_per_row: query tiles a row where program ids map to rows by division; 0 where they search for their row.
         num_tiles: query tiles in all, an upper bound.
         num_splits: parts that each row's history is split into; 1 needs no reduction.
@@ -52,6 +54,7 @@ class Launch:
     tile: Tile
     min_query: int
     max_query: int
+    queries_per_row: int
     tiles_per_row: int
     num_tiles: int
     num_splits: int
@@ -96,7 +99,7 @@ def long_tile(shape: AttentionShape) -> Tile:
     """The tile of prompt chunks: large enough to be bound by arithmetic."""
     if shape.element_size > 2:
         # Exact float32 products do not run on matrix units: a large tile would only spill registers.
-        return Tile(max(32, _next_power_of_2(shape.group)), _keys_a_step(shape, 32), num_warps=4, num_stages=2)
+        return Tile(max(16, _next_power_of_2(shape.group)), 16, num_warps=4, num_stages=2)
     block_m = max(_LONG_TILE, _next_power_of_2(shape.group))
     wide = shape.head_dim > 64
     return Tile(block_m, _keys_a_step(shape, 64), num_warps=8 if wide else 4, num_stages=2 if wide else 3)
@@ -113,10 +116,13 @@ def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, block_n:
     return splits
 
 
+@lru_cache(maxsize=64)
 def plan_attention(
     shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...], num_tokens: int
-) -> list[Launch]:
+) -> tuple[Launch, ...]:
     """The launches of one batch: none for an empty one, two where short and long rows are mixed.
+
+    Remembered, since every layer of a step asks for the same one.
 
     Args:
         shape: the model and the device.
@@ -134,11 +140,11 @@ def plan_attention(
         tiles = rows * tiles_per_row
         context = max(c for q, c in zip(query_lens, context_lens, strict=True) if 0 < q <= SHORT_QUERY)
         splits = num_splits(shape, tiles, context, tile.block_n)
-        launches.append(Launch(tile, 1, SHORT_QUERY, tiles_per_row, tiles, splits))
+        launches.append(Launch(tile, 1, SHORT_QUERY, longest_short, tiles_per_row, tiles, splits))
     if longest > SHORT_QUERY:
         tile = long_tile(shape)
         queries_a_tile = tile.block_m // shape.group
         # Row r's tiles start at query_starts[r] // queries_a_tile + r, so this many cover every division into rows.
         tiles = num_tokens // queries_a_tile + rows
-        launches.append(Launch(tile, SHORT_QUERY + 1, longest, 0, tiles, 1))
-    return launches
+        launches.append(Launch(tile, SHORT_QUERY + 1, longest, longest, 0, tiles, 1))
+    return tuple(launches)

@@ -132,9 +132,9 @@ def test_soft_cap(device: torch.device, rng: torch.Generator) -> None:
 @pytest.mark.parametrize(
     "launch",
     [
-        Launch(Tile(32, 16, 4, 2), 1, 60, 0, 60 // 8 + 3, 1),
-        Launch(Tile(16, 32, 4, 2), 1, 60, 15, 45, 1),
-        Launch(Tile(64, 16, 4, 2), 1, 60, 4, 12, 4),
+        Launch(Tile(32, 16, 4, 2), 1, 60, 60, 0, 68 // 8 + 3, 1),
+        Launch(Tile(16, 32, 4, 2), 1, 60, 60, 15, 45, 1),
+        Launch(Tile(64, 16, 4, 2), 1, 60, 60, 4, 12, 4),
     ],
     ids=["search", "by-row", "by-row-split"],
 )

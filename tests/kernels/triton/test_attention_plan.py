@@ -25,8 +25,8 @@ def test_a_decode_beside_a_prompt_chunk_has_its_own_launch() -> None:
 
 
 def test_no_rows_and_empty_rows_need_no_launch() -> None:
-    assert plan_attention(LLAMA_8B, (), (), 0) == []
-    assert plan_attention(LLAMA_8B, (0, 0), (5, 9), 0) == []
+    assert plan_attention(LLAMA_8B, (), (), 0) == ()
+    assert plan_attention(LLAMA_8B, (0, 0), (5, 9), 0) == ()
 
 
 def test_search_tiles_cover_every_division_of_tokens_into_rows() -> None:

@@ -24,7 +24,7 @@ def assert_same(logits: Tensor, token_ids: Tensor, top: int) -> None:
 
 
 @pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
-@pytest.mark.parametrize(("vocab", "top"), [(50, 0), (50, 50), (1100, 5), (3000, 20)])
+@pytest.mark.parametrize(("vocab", "top"), [(50, 0), (12, 12), (1100, 5), (3000, 9)])
 def test_logprobs(vocab: int, top: int, ties: bool, device: torch.device, rng: torch.Generator) -> None:
     logits = 3 * torch.randn(3, vocab, generator=rng, device=device)
     if ties:

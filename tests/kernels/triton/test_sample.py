@@ -79,6 +79,10 @@ def make_rows(features: SamplingFeatures, mask: Tensor | None, device: torch.dev
     return SampleRows(slots, positions, features, mask)
 
 
+def first_rows(rows: SampleRows, count: int) -> SampleRows:
+    return dataclasses.replace(rows, slots=rows.slots[:count], positions=rows.positions[:count])
+
+
 @pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
 @pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
 @pytest.mark.parametrize(
@@ -113,15 +117,15 @@ def test_sample_is_the_reference_s(
     assert torch.equal(logits, before)
 
 
-@pytest.mark.parametrize("top_k", [1, 7, 200])
+@pytest.mark.parametrize("top_k", [1, 30])
 def test_candidates_are_tried_until_one_survives(top_k: int, device: torch.device, rng: torch.Generator) -> None:
     """Where all tokens are as good as equal, the first winner is hardly ever among the k most likely."""
-    slots = make_slots(2000, device, rng)
+    slots = make_slots(1000, device, rng)
     slots.top_k.fill_(top_k)
     slots.temperature.fill_(50.0)
     slots.top_p.fill_(0.5)
-    logits = torch.randn(ROWS, 2000, generator=rng, device=device)
-    rows = make_rows(TEMPERATURE | TOP_K | TOP_P, None, device)
+    logits = torch.randn(2, 1000, generator=rng, device=device)
+    rows = first_rows(make_rows(TEMPERATURE | TOP_K | TOP_P, None, device), 2)
     chosen = sample(logits, rows, slots)
     assert chosen.tolist() == reference_sampling.sample(logits, rows, slots).tolist()
     better = (logits > logits.gather(1, chosen[:, None])).sum(dim=1)
@@ -129,16 +133,16 @@ def test_candidates_are_tried_until_one_survives(top_k: int, device: torch.devic
 
 
 def test_equal_logits_are_cut_by_id(device: torch.device, rng: torch.Generator) -> None:
-    slots = make_slots(200, device, rng)
+    slots = make_slots(100, device, rng)
     slots.temperature.fill_(1.0)
     slots.top_k.fill_(4)
-    rows = make_rows(TEMPERATURE | TOP_K, None, device)
-    logits = torch.zeros(ROWS, 200, device=device)
+    rows = first_rows(make_rows(TEMPERATURE | TOP_K, None, device), 4)
+    logits = torch.zeros(4, 100, device=device)
     logits[:, ::2] *= -1.0  # both zeros are one number
-    logits[:, 150] = 1.0
-    for trial in range(8):
-        slots.seed.fill_(trial)
-        assert set(sample(logits, rows, slots).tolist()) <= {0, 1, 2, 150}
+    logits[:, 70] = 1.0
+    chosen = sample(logits, rows, slots).tolist()
+    assert chosen == reference_sampling.sample(logits, rows, slots).tolist()
+    assert set(chosen) <= {0, 1, 2, 70}
 
 
 @pytest.mark.parametrize("features", [NONE, TEMPERATURE, TEMPERATURE | TOP_K | TOP_P], ids=str)
@@ -182,6 +186,6 @@ def test_a_row_does_not_depend_on_its_batch(device: torch.device, rng: torch.Gen
     logits = torch.randn(ROWS, 700, generator=rng, device=device)
     rows = make_rows(~NONE, None, device)
     together = sample(logits, rows, slots).tolist()
-    for row in range(ROWS):
+    for row in range(0, ROWS, 2):
         one = dataclasses.replace(rows, slots=rows.slots[row : row + 1], positions=rows.positions[row : row + 1])
         assert sample(logits[row : row + 1], one, slots).tolist() == [together[row]]
