@@ -17,6 +17,9 @@ TOKENIZER_FILES = ("config.json", "generation_config.json", "tokenizer*", "vocab
 MODEL_FILES = (*TOKENIZER_FILES, "model*.safetensors", "model.safetensors.index.json")
 """What a hub repository's whole model is in."""
 
+_TOKENIZER_ALONE = ("tokenizer.json", "tokenizer_config.json")
+"""A folder with these and no model is a source too, of a tokenizer."""
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -119,6 +122,8 @@ def _in_folder(folder: Path, name: str) -> ModelSource:
         return ModelSource(SourceKind.GGUF, ggufs[0], name)
     if ggufs:
         raise ModelLoadError(f"{folder}: holds {len(ggufs)} .gguf files ({ggufs[0].name}, …); name one of them")
+    if any((folder / file).is_file() for file in _TOKENIZER_ALONE):
+        return ModelSource(SourceKind.FOLDER, folder, name)
     raise ModelLoadError(f"{folder}: holds no config.json and no .gguf file")
 
 
