@@ -18,17 +18,19 @@ class Group(NamedTuple):
 
     Attributes:
         queries: [B * M * G] indices of query heads.
-        blocks: [B * ceil(S / block_size)] cache blocks; unused where ``first`` is one.
-        first: the first block of the only row, where its blocks lie in order; else -1.
-        rows: B.
-        keys: S.
+        query_shape: B, M, G, D.
+        places: [B * S] indices into the cache's places; unused where ``strides`` says where the keys lie.
+        key_shape: B, G, S, D.
+        strides: of the keys, in the cache itself where one row's keys lie in order, else in what was gathered.
+        first: where in the cache the only row's keys begin, in elements; -1 where they must be gathered.
     """
 
     queries: Tensor
-    blocks: Tensor
+    query_shape: list[int]
+    places: Tensor
+    key_shape: list[int]
+    strides: list[int]
     first: int
-    rows: int
-    keys: int
 
 
 class Step(NamedTuple):
@@ -75,20 +77,24 @@ def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
     return torch.addcmul(wide * cos, wide.roll([x.shape[2] // 2], [-1]), signed_sin).to(x.dtype)
 
 
-def write_paged(cache: Tensor, index: Tensor, rows: Tensor) -> None:
-    """Write the first rows of [T or more, G, D] to places ``index`` [T] of a paged cache."""
-    cache.view(-1, cache.shape[2], cache.shape[3]).index_copy_(0, index, rows[: index.shape[0]].to(cache.dtype))
+def write_cache(cache: Tensor, index: Tensor, rows: Tensor) -> None:
+    """Write the first rows of [T or more, G, D] to places ``index`` [T] of a cache [places, G, D]."""
+    cache.index_copy_(0, index, rows.narrow(0, 0, index.shape[0]).to(cache.dtype))
 
 
-def read_paged(cache: Tensor, group: Group, dtype: torch.dtype) -> Tensor:
-    """The keys or values of a group's rows, [B, G, S, D]; a view of the cache where the blocks lie in order."""
-    block_size, heads, size = cache.shape[1], cache.shape[2], cache.shape[3]
-    shape = [group.rows, heads, group.keys, size]
+def read_cache(cache: Tensor, group: Group, dtype: torch.dtype) -> Tensor:
+    """The keys or values of a group's rows, [B, G, S, D]; a view of the cache where they lie in order."""
     if group.first >= 0:
-        place = cache.storage_offset() + group.first * block_size * heads * size
-        return cache.as_strided(shape, [0, size, heads * size, 1], place).to(dtype)
-    blocks = cache.index_select(0, group.blocks)
-    return blocks.as_strided(shape, [blocks.numel() // group.rows, size, heads * size, 1]).to(dtype)
+        return cache.as_strided(group.key_shape, group.strides, cache.storage_offset() + group.first).to(dtype)
+    return cache.index_select(0, group.places).as_strided(group.key_shape, group.strides).to(dtype)
+
+
+def attend_group(q_heads: Tensor, keys: Tensor, values: Tensor, group: Group, mask: Tensor, scale: float) -> Tensor:
+    """Attention of one group: [B * M * G, D]. See `attend`."""
+    queries = q_heads.index_select(0, group.queries).view(group.query_shape).transpose(1, 2)
+    k, v = read_cache(keys, group, q_heads.dtype), read_cache(values, group, q_heads.dtype)
+    result = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=scale)
+    return result.transpose(1, 2).reshape(-1, q_heads.shape[1])
 
 
 def attend(
@@ -104,7 +110,7 @@ def attend(
 
     Args:
         q_heads: [number of query heads, D].
-        keys: [num_blocks, block_size, G, D].
+        keys: [places, G, D], contiguous.
         values: the same for the values.
         groups: the batch's rows by shape.
         masks: each group's additive mask, [B, 1, M, S].
@@ -114,18 +120,14 @@ def attend(
     Returns:
         [T * H, D].
     """
-    parts: list[Tensor] = []
-    for index, group in enumerate(groups):
-        queries = q_heads.index_select(0, group.queries)
-        result = F.scaled_dot_product_attention(
-            queries.view(group.rows, -1, keys.shape[2], keys.shape[3]).transpose(1, 2),
-            read_paged(keys, group, q_heads.dtype),
-            read_paged(values, group, q_heads.dtype),
-            attn_mask=masks[index],
-            scale=scale,
-        )
-        parts.append(result.transpose(1, 2).reshape(-1, keys.shape[3]))
-    joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+    joined = attend_group(q_heads, keys, values, groups[0], masks[0], scale)
+    if len(groups) > 1:
+        parts = [joined]
+        index = 1
+        while index < len(groups):  # TorchScript would unroll a ``for``, eight calls of it in each layer
+            parts.append(attend_group(q_heads, keys, values, groups[index], masks[index], scale))
+            index += 1
+        joined = torch.cat(parts)
     return joined.index_select(0, results)
 
 

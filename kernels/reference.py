@@ -31,6 +31,11 @@ def rotation(batch: Batch, rope: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     return torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None]
 
 
+def places(cache: Tensor) -> Tensor:
+    """A layer's keys or values [num_blocks, block_size, G, D] as [places, G, D]."""
+    return cache.view(-1, *cache.shape[2:])
+
+
 class ReferenceOps:
     """`Ops` in plain torch.
 
@@ -78,8 +83,8 @@ class ReferenceOps:
             weights = torch.cat((norms[0].expand(num_heads, -1), norms[1].expand(num_kv_heads, -1)))
             qk = self.rms_norm(qk, weights, eps)
         rotated = functional.rotate(qk, *known[2])
-        functional.write_paged(keys, batch.cache_index, rotated[:, num_heads:])
-        functional.write_paged(values, batch.cache_index, heads[:, num_heads + num_kv_heads :])
+        functional.write_cache(places(keys), batch.cache_index, rotated[:, num_heads:])
+        functional.write_cache(places(values), batch.cache_index, heads[:, num_heads + num_kv_heads :])
         return rotated[:, :num_heads]
 
     def attention(
@@ -95,7 +100,8 @@ class ReferenceOps:
             plan = self._plan = AttentionPlan(batch, tokens, num_heads, heads_per_token, keys)
         q_heads = q.as_strided(((tokens - 1) * heads_per_token + num_heads, head_dim), (head_dim, 1))
         masks = plan.masks(window, q.dtype)
-        return functional.attend(q_heads, keys, values, plan.groups, masks, plan.results, scale).view(tokens, -1)
+        results = functional.attend(q_heads, places(keys), places(values), plan.groups, masks, plan.results, scale)
+        return results.view(tokens, -1)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See ``Ops.silu_mul``."""

@@ -37,7 +37,7 @@ class AttentionPlan:
         padded_tokens: T or more, as many as the activations have rows.
         num_heads: H.
         heads_per_token: the distance between two tokens' queries, in heads: H or more.
-        keys: [num_blocks, block_size, G, D] keys of one layer; only its shape matters.
+        keys: [num_blocks, block_size, G, D] keys of one layer; only the shape matters.
 
     Attributes:
         groups: the rows by shape.
@@ -55,7 +55,8 @@ class AttentionPlan:
             shapes.setdefault((query_len, _padded_keys(context_len)), []).append(row)
         self.groups: list[Group] = []
         self._positions: list[Tensor] = []
-        group_size, block_size, num_kv_heads = num_heads // keys.shape[2], keys.shape[1], keys.shape[2]
+        num_kv_heads, head_dim = keys.shape[2:]
+        group_size = num_heads // num_kv_heads
         first_head = torch.arange(num_kv_heads, device=device) * group_size
         # Where each query head's result is among all groups' results; of a repeated one, any.
         self.results = torch.zeros(padded_tokens, num_heads, dtype=torch.int64, device=device)
@@ -72,8 +73,17 @@ class AttentionPlan:
                 queries
             )
             done += queries.numel()
-            blocks, first = _blocks(batch, rows, -(-num_keys // block_size), keys)
-            self.groups.append(Group(queries.flatten(), blocks, first, len(rows), num_keys))
+            places, first = _places(batch, rows, num_keys, keys)
+            self.groups.append(
+                Group(
+                    queries=queries.flatten(),
+                    query_shape=[len(rows), fold.shape[0], num_kv_heads, head_dim],
+                    places=places,
+                    key_shape=[len(rows), num_kv_heads, num_keys, head_dim],
+                    strides=[num_keys * num_kv_heads * head_dim, head_dim, num_kv_heads * head_dim, 1],
+                    first=first * num_kv_heads * head_dim,
+                )
+            )
             self._positions.append(batch.positions[token])
         self.results = self.results.flatten()
         self._masks: dict[tuple[int | None, torch.dtype], list[Tensor]] = {}
@@ -92,7 +102,7 @@ class AttentionPlan:
         masks = self._masks.get((window, dtype))
         if masks is None:
             masks = self._masks[window, dtype] = [
-                _mask(position, group.keys, window, dtype)
+                _mask(position, group.key_shape[2], window, dtype)
                 for position, group in zip(self._positions, self.groups, strict=True)
             ]
         return masks
@@ -104,22 +114,24 @@ def _padded_keys(context_len: int) -> int:
     return whole * _KEY_BLOCK + next(size for size in _KEYS_IN_LAST_BLOCK if size > rest)
 
 
-def _blocks(batch: Batch, rows: list[int], count: int, keys: Tensor) -> tuple[Tensor, int]:
-    """The first ``count`` blocks of each of these rows, flattened; or the first of them, see `Group`.
+def _places(batch: Batch, rows: list[int], num_keys: int, keys: Tensor) -> tuple[Tensor, int]:
+    """Where the first ``num_keys`` keys of each of these rows are, flattened; or the first of them, see `Group`.
 
-    Entries past a row's last block are undefined. The mask hides them, but they must be blocks: its last one again, or,
-    for one row whose blocks lie in order, whatever follows them, so that the cache need not be copied.
+    Places past a row's last block are undefined. The mask hides them, but they must exist: its last block again, or, for
+    one row whose blocks lie in order, whatever follows them, so that the cache need not be copied.
     """
     num_blocks, block_size = keys.shape[:2]
     last = [(batch.context_lens_host[row] - 1) // block_size for row in rows]
     if len(rows) == 1 and keys.device.type == "cpu":
-        own = batch.block_tables[rows[0], : last[0] + 1]
-        ids = own.tolist()
-        if ids[0] + count <= num_blocks and ids == list(range(ids[0], ids[0] + len(ids))):
-            return own, ids[0]
+        own = batch.block_tables[rows[0], : last[0] + 1].tolist()
+        first = own[0] * block_size
+        if first + num_keys <= num_blocks * block_size and own == list(range(own[0], own[0] + len(own))):
+            return batch.cache_index, first
     device = batch.block_tables.device
-    column = torch.minimum(torch.arange(count, device=device), torch.tensor(last, device=device)[:, None])
-    return batch.block_tables[torch.tensor(rows, device=device)[:, None], column].flatten(), -1
+    place = torch.arange(num_keys, device=device)
+    column = torch.minimum(place // block_size, torch.tensor(last, device=device)[:, None])
+    blocks = batch.block_tables[torch.tensor(rows, device=device)[:, None], column]
+    return (blocks * block_size + place % block_size).flatten(), -1
 
 
 def _mask(positions: Tensor, keys: int, window: int | None, dtype: torch.dtype) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from draftline.kernels import functional
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.functional import Step
-from draftline.kernels.reference import norm_factors, rotation
+from draftline.kernels.reference import norm_factors, places, rotation
 from draftline.kernels.reference_attention import AttentionPlan
 from draftline.models.config import ModelConfig
 from draftline.models.layers import DecoderLayer
@@ -44,6 +44,7 @@ class ScriptedStack:
             for layer, window in zip(layers, config.sliding_windows, strict=True)
         ]
         self._run = _compiled(_Layers(modules))
+        self._places: tuple[KVCache, list[Tensor], list[Tensor]] | None = None
 
     def __call__(self, residual: Tensor, batch: Batch, cache: KVCache) -> Tensor:
         """See ``Stack``."""
@@ -51,7 +52,10 @@ class ScriptedStack:
         plan = AttentionPlan(batch, rows, self._num_heads, self._heads_per_token, cache.keys[0])
         masks = [plan.masks(window, self._dtype) for window in self._windows]
         step = Step(batch.cache_index, *rotation(batch, self._rope, rows), plan.groups, masks, plan.results)
-        return self._run(residual, step, list(cache.keys), list(cache.values))
+        if self._places is None or self._places[0] is not cache:
+            keys, values = ([places(layer) for layer in tensors] for tensors in (cache.keys, cache.values))
+            self._places = (cache, keys, values)
+        return self._run(residual, step, self._places[1], self._places[2])
 
 
 class _Layer(torch.nn.Module):
@@ -77,18 +81,18 @@ class _Layer(torch.nn.Module):
 
     def forward(self, residual: Tensor, step: Step, keys: Tensor, values: Tensor) -> Tensor:
         qkv = self.qkv(functional.rms_norm(residual, self.attention_norm, self.floor))
-        heads = qkv.view(residual.shape[0], -1, self.head_dim)
-        qk = heads[:, : self.num_heads + self.num_kv_heads]
+        rows = residual.shape[0]
+        qk, v = qkv.view(rows, -1, self.head_dim).split([self.num_heads + self.num_kv_heads, self.num_kv_heads], 1)
         if self.qk_norm.numel() > 0:
             qk = functional.rms_norm(qk, self.qk_norm, self.qk_floor)
         rotated = functional.rotate(qk, step.cos, step.signed_sin)
-        functional.write_paged(keys, step.cache_index, rotated[:, self.num_heads :])
-        functional.write_paged(values, step.cache_index, heads[:, self.num_heads + self.num_kv_heads :])
+        functional.write_cache(keys, step.cache_index, rotated.narrow(1, self.num_heads, self.num_kv_heads))
+        functional.write_cache(values, step.cache_index, v)
         q_heads = rotated.view(-1, self.head_dim)
         attended = functional.attend(
             q_heads, keys, values, step.groups, step.masks[self.window], step.results, self.scale
         )
-        residual = residual + self.output(attended.view(residual.shape[0], -1))
+        residual = residual + self.output(attended.view(rows, -1))
         gate_up = self.gate_up(functional.rms_norm(residual, self.mlp_norm, self.floor))
         return residual + self.down(functional.silu_mul(gate_up))
 
