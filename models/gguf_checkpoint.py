@@ -51,7 +51,8 @@ class GGUFCheckpoint:
         """Read the configuration and match every tensor with its HF name.
 
         Raises:
-            ModelLoadError: the model is not supported, the metadata are incomplete, or a tensor has no HF counterpart.
+            ModelLoadError: the model is not supported, the metadata are incomplete, or its tensors are not just the
+                ones that the metadata imply.
         """
         self._file = file
         self.config = gguf_config(file, _rope_factors(file))
@@ -59,6 +60,10 @@ class GGUFCheckpoint:
         self._tensors = {
             _hf_name(tensor.name, file): tensor for tensor in file.tensors.values() if tensor.name != ROPE_FACTORS
         }
+        for name in self._shapes.keys() - self._tensors.keys():
+            raise ModelLoadError(f"{file.path}: {name}: the tensor is missing")
+        for name in self._tensors.keys() - self._shapes.keys():
+            raise ModelLoadError(f"{file.path}: {self._tensors[name].name}: the configuration implies no such tensor")
         # What the llama conversion permutes, and by how many heads.
         self._permuted: dict[str, int] = {}
         if architecture(GGUFFields(file)) == "llama":

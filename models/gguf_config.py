@@ -65,7 +65,7 @@ def gguf_config(file: GGUFFile, rope_factors: Sequence[float] | None) -> ModelCo
         "vocab_size": embedding.shape[0],
         "hidden_size": hidden,
         "intermediate_size": fields.integer(f"{arch}.feed_forward_length"),
-        "num_hidden_layers": fields.integer(f"{arch}.block_count"),
+        "num_hidden_layers": _num_layers(fields, arch, file),
         "num_attention_heads": heads,
         "num_key_value_heads": fields.integer(f"{arch}.attention.head_count_kv", heads),
         "head_dim": _head_dim(fields, arch, hidden // heads),
@@ -94,6 +94,14 @@ def _refuse_unsupported(fields: GGUFFields, arch: str, present: Collection[str])
         raise fields.error(
             f"{arch}.attention.sliding_window", f"{window}: which layers it holds for is not known from a GGUF file"
         )
+
+
+def _num_layers(fields: GGUFFields, arch: str, file: GGUFFile) -> int:
+    key = f"{arch}.block_count"
+    layers = fields.integer(key)
+    if f"blk.{layers - 1}.attn_norm.weight" not in file.tensors:
+        raise fields.error(key, f"says {layers}, but the file has no tensors of so many layers")
+    return layers
 
 
 def _head_dim(fields: GGUFFields, arch: str, default: int) -> int:

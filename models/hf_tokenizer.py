@@ -50,7 +50,7 @@ def _backend(folder: Path) -> Backend:
             raise ModelLoadError(f"{path}: is damaged: {error}") from error
     if not any((folder / name).is_file() for name in _SLOW_FILES):
         raise ModelLoadError(f"{folder}: holds no tokenizer (tokenizer.json, {', '.join(_SLOW_FILES)})")
-    from transformers import AutoTokenizer  # seconds to import, and only old folders need its conversion
+    from transformers import AutoTokenizer  # seconds to import, and only folders without tokenizer.json need it
 
     try:
         backend = AutoTokenizer.from_pretrained(str(folder), local_files_only=True).backend_tokenizer
