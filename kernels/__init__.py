@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 
 def select_ops(device: torch.device) -> Ops:
     """The fastest implementation that ``device`` can run."""
-    from draftline.kernels.reference import ReferenceOps  # here, so that `kernels.limits` can be had without torch
+    # Imported here, so that `kernels.limits` can be had without torch, and a CPU does without Triton.
+    if device.type == "cuda":
+        from draftline.kernels.triton import TritonOps
+
+        return TritonOps.for_device(device)
+    from draftline.kernels.reference import ReferenceOps
 
     return ReferenceOps()

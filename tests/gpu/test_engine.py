@@ -1,0 +1,78 @@
+"""The whole engine on a GPU: the same structure as on a CPU, with the GPU's own operations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from draftline import LLM, SamplingParams
+
+PROMPTS = [[7, 300 + i, 11, *range(20, 20 + 3 * i)] for i in range(24)]
+
+SHAPE = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "vocab_size": 1024,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": True,
+    "eos_token_id": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's shape, with a tokenizer that only counts."""
+    from placeholder_tokenizer import write_placeholder_tokenizer
+
+    path = tmp_path_factory.mktemp("model")
+    (path / "config.json").write_text(json.dumps(SHAPE))
+    write_placeholder_tokenizer(path, SHAPE["vocab_size"])
+    return path
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    """An engine in float32, where two orders of adding rarely decide a token."""
+    return LLM(
+        str(folder), load_format="dummy", device="cuda", dtype="float32", kv_cache_memory_gib=0.25, max_num_seqs=32
+    )
+
+
+def test_the_engine_runs_on_the_gpu(llm: LLM) -> None:
+    assert llm.info.device.startswith("cuda")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_batched_equals_solo(llm: LLM, temperature: float) -> None:
+    sampling = SamplingParams(temperature=temperature, seed=5, max_tokens=24, ignore_eos=True)
+    together = llm.generate(PROMPTS, sampling, use_tqdm=False)
+    for prompt, output in zip(PROMPTS, together, strict=True):
+        (solo,) = llm.generate(prompt, sampling, use_tqdm=False)
+        assert output.outputs[0].token_ids == solo.outputs[0].token_ids
+
+
+def test_gpu_equals_cpu(llm: LLM, folder: Path) -> None:
+    cpu = LLM(str(folder), load_format="dummy", device="cpu", dtype="float32", kv_cache_memory_gib=0.25)
+    sampling = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    on_gpu, on_cpu = (engine.generate(PROMPTS, sampling, use_tqdm=False) for engine in (llm, cpu))
+    same = sum(a.outputs[0].token_ids == b.outputs[0].token_ids for a, b in zip(on_gpu, on_cpu, strict=True))
+    assert same >= len(PROMPTS) - 1, f"{same} of {len(PROMPTS)} equal; one near tie is forgiven"
+
+
+def test_every_sampling_option_runs(llm: LLM) -> None:
+    sampling = SamplingParams(
+        temperature=0.9, top_p=0.9, top_k=40, min_p=0.01, repetition_penalty=1.1, presence_penalty=0.2,
+        frequency_penalty=0.1, logit_bias={3: 2.0}, min_tokens=4, max_tokens=8, logprobs=2, prompt_logprobs=1, n=2, seed=1,
+    )  # fmt: skip
+    for output in llm.generate(PROMPTS[:4], sampling, use_tqdm=False):
+        assert [len(o.token_ids) for o in output.outputs] == [len(o.logprobs or []) for o in output.outputs]
+        assert output.prompt_logprobs is not None
