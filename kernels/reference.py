@@ -6,8 +6,8 @@ where it takes care.
 
 from __future__ import annotations
 
-import itertools
-
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,6 +16,8 @@ from draftline.kernels import functional, reference_sampling
 from draftline.kernels.batch import Batch
 from draftline.kernels.reference_attention import AttentionPlan
 from draftline.kernels.slots import SampleRows, SlotTable
+
+IntArray = npt.NDArray[np.int64]
 
 
 def norm_factors(weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -34,6 +36,12 @@ def rotation(batch: Batch, rope: Tensor, rows: int) -> tuple[Tensor, Tensor]:
 def places(cache: Tensor) -> Tensor:
     """A layer's keys or values [num_blocks, block_size, G, D] as [places, G, D]."""
     return cache.view(-1, *cache.shape[2:])
+
+
+def _ragged(lengths: IntArray) -> tuple[IntArray, IntArray]:
+    """For pieces of these lengths, one after the other: each element's piece, and its offset there."""
+    piece = np.repeat(np.arange(len(lengths)), lengths)
+    return piece, np.arange(len(piece)) - (lengths.cumsum() - lengths)[piece]
 
 
 class ReferenceOps:
@@ -118,28 +126,25 @@ class ReferenceOps:
     ) -> Batch:
         """See ``Ops.gather``."""
         device = rows.device
-        context_lens = tuple(start + length for start, length in zip(starts, query_lens, strict=True))
-        query_starts = list(itertools.accumulate(query_lens, initial=0))
-        positions = torch.cat(
-            [torch.arange(start, end, device=device) for start, end in zip(starts, context_lens, strict=True)]
-        )
-        row_of_token = torch.repeat_interleave(torch.tensor(query_lens, device=device), output_size=query_starts[-1])
-        slot_of_token = rows[row_of_token]
+        lengths, first = np.array(query_lens), np.array(starts)
+        ends = lengths.cumsum()
+        row, offset = _ragged(lengths)
+        wanted = np.array(logits_counts)
+        of_row, of_wanted = _ragged(wanted)
+        positions = torch.from_numpy(first[row] + offset).to(device)
+        slot_of_token = rows[torch.from_numpy(row).to(device)]
         block = slots.block_tables[slot_of_token, positions // block_size]
-        wanted = [
-            torch.arange(end - count, end, device=device)
-            for end, count in zip(query_starts[1:], logits_counts, strict=True)
-        ]
+        context_lens = first + lengths
         return Batch(
             token_ids=slots.tokens[slot_of_token, positions].to(torch.int64),
             positions=positions,
-            cache_index=block.to(torch.int64) * block_size + positions % block_size,
-            query_starts=torch.tensor(query_starts, dtype=torch.int32, device=device),
-            context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
+            cache_index=block.to(torch.int64).mul_(block_size).add_(positions % block_size),
+            query_starts=torch.from_numpy(np.concatenate(([0], ends)).astype(np.int32)).to(device),
+            context_lens=torch.from_numpy(context_lens.astype(np.int32)).to(device),
             block_tables=slots.block_tables[rows],
-            logits_index=torch.cat(wanted),
+            logits_index=torch.from_numpy((ends - wanted)[of_row] + of_wanted).to(device),
             query_lens_host=query_lens,
-            context_lens_host=context_lens,
+            context_lens_host=tuple(context_lens.tolist()),
         )
 
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:

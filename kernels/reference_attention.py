@@ -15,14 +15,17 @@ values are.
 
 from __future__ import annotations
 
-import itertools
 import math
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.functional import Group
+
+IntArray = npt.NDArray[np.int64]
 
 _QUERY_MULTIPLE = 8 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 4
 _KEY_BLOCK = 512
@@ -46,8 +49,12 @@ class AttentionPlan:
 
     def __init__(self, batch: Batch, padded_tokens: int, num_heads: int, heads_per_token: int, keys: Tensor) -> None:
         self._made_for = (batch, padded_tokens, num_heads, heads_per_token, keys.shape)
-        device = batch.token_ids.device
-        starts = list(itertools.accumulate(batch.query_lens_host, initial=0))
+        self._device = batch.token_ids.device
+        num_kv_heads, head_dim = keys.shape[2:]
+        group_size = num_heads // num_kv_heads
+        first_head = np.arange(num_kv_heads) * group_size
+        first_token = np.cumsum((0, *batch.query_lens_host))
+        first_position = np.subtract(batch.context_lens_host, batch.query_lens_host)
         shapes: dict[tuple[int, int], list[int]] = {}
         for row, (query_len, context_len) in enumerate(
             zip(batch.query_lens_host, batch.context_lens_host, strict=True)
@@ -55,38 +62,37 @@ class AttentionPlan:
             shapes.setdefault((query_len, _padded_keys(context_len)), []).append(row)
         self.groups: list[Group] = []
         self._positions: list[Tensor] = []
-        num_kv_heads, head_dim = keys.shape[2:]
-        group_size = num_heads // num_kv_heads
-        first_head = torch.arange(num_kv_heads, device=device) * group_size
         # Where each query head's result is among all groups' results; of a repeated one, any.
-        self.results = torch.zeros(padded_tokens, num_heads, dtype=torch.int64, device=device)
+        results = np.zeros((padded_tokens, num_heads), dtype=np.int64)
         done = 0
         for (query_len, num_keys), rows in shapes.items():
             # The heads that share a key head are folded into the query axis, heads within tokens; the padding repeats
             # the last of them, so that no query is without keys.
             folded = query_len * group_size
-            fold = torch.arange(-(-folded // _QUERY_MULTIPLE) * _QUERY_MULTIPLE, device=device).clamp_(max=folded - 1)
-            token = torch.tensor([starts[row] for row in rows], device=device)[:, None] + fold // group_size
+            fold = np.minimum(np.arange(-(-folded // _QUERY_MULTIPLE) * _QUERY_MULTIPLE), folded - 1)
+            offset = fold // group_size
+            token = first_token[rows][:, None] + offset
             head = (fold % group_size)[:, None] + first_head
             queries = (token * heads_per_token)[:, :, None] + head
-            self.results[token[:, :, None], head] = torch.arange(done, done + queries.numel(), device=device).view_as(
-                queries
-            )
-            done += queries.numel()
+            results[token[:, :, None], head] = np.arange(done, done + queries.size).reshape(queries.shape)
+            done += queries.size
             places, first = _places(batch, rows, num_keys, keys)
             self.groups.append(
                 Group(
-                    queries=queries.flatten(),
-                    query_shape=[len(rows), fold.shape[0], num_kv_heads, head_dim],
+                    queries=self._tensor(queries.ravel()),
+                    query_shape=[len(rows), len(fold), num_kv_heads, head_dim],
                     places=places,
                     key_shape=[len(rows), num_kv_heads, num_keys, head_dim],
                     strides=[num_keys * num_kv_heads * head_dim, head_dim, num_kv_heads * head_dim, 1],
                     first=first * num_kv_heads * head_dim,
                 )
             )
-            self._positions.append(batch.positions[token])
-        self.results = self.results.flatten()
+            self._positions.append(self._tensor(first_position[rows][:, None] + offset))
+        self.results = self._tensor(results.ravel())
         self._masks: dict[tuple[int | None, torch.dtype], list[Tensor]] = {}
+
+    def _tensor(self, array: IntArray) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
 
     def serves(self, batch: Batch, padded_tokens: int, num_heads: int, heads_per_token: int, keys: Tensor) -> bool:
         """Whether the plan was made with such arguments, of this very batch."""

@@ -45,6 +45,7 @@ class ScriptedStack:
         ]
         self._run = _compiled(_Layers(modules))
         self._places: tuple[KVCache, list[Tensor], list[Tensor]] | None = None
+        self._warm_up(config)
 
     def __call__(self, residual: Tensor, batch: Batch, cache: KVCache) -> Tensor:
         """See ``Stack``."""
@@ -56,6 +57,19 @@ class ScriptedStack:
             keys, values = ([places(layer) for layer in tensors] for tensors in (cache.keys, cache.values))
             self._places = (cache, keys, values)
         return self._run(residual, step, self._places[1], self._places[2])
+
+    def _warm_up(self, config: ModelConfig) -> None:
+        """Run twice, as TorchScript optimises a program in its second run: not while the first request waits."""
+        cpu = torch.device("cpu")
+        one = torch.zeros(1, dtype=torch.int64)
+        batch = Batch(one, one, one, one, one + 1, one[None].int(), one, (1,), (1,))
+        shape = (config.num_layers, 1, 64, config.num_kv_heads, config.head_dim)
+        cache = KVCache.allocate(*shape, dtype=self._dtype, device=cpu)
+        residual = torch.zeros(1, config.hidden_size, dtype=self._dtype)
+        with torch.inference_mode():
+            for _ in range(2):
+                self(residual, batch, cache)
+        self._places = None
 
 
 class _Layer(torch.nn.Module):

@@ -26,7 +26,7 @@ from draftline.quant.ggml import FORMATS as GGML_FORMATS
 from draftline.quant.ggml import dequantize_ggml
 from draftline.quant.ggml_q4_1 import Int4Linear, dequantize_q4
 from draftline.quant.ggml_q8_0 import dequantize_q8_0
-from draftline.quant.half import HalfLinear, fits, padded_rows
+from draftline.quant.half import HalfLinear, fits, padding_rows
 from draftline.quant.linear import Linear
 from draftline.quant.prepacked import PrepackedLinear
 from draftline.quant.tensor import RawTensor
@@ -67,7 +67,7 @@ def preferred_cpu_dtype(weight_format: str) -> torch.dtype:
     """The dtype that a CPU is fastest in with weights of this format, at no loss worth naming."""
     if weight_format == "F32":
         return torch.float32
-    return torch.float16 if padded_rows() is not None else torch.bfloat16
+    return torch.float16 if padding_rows() is not None else torch.bfloat16
 
 
 def rows_to_run(count: int, dtype: torch.dtype, device: torch.device) -> int:
@@ -108,9 +108,9 @@ def _dense(
     if device.type != "cpu":
         bias = None if bias is None else bias.to(device=device, dtype=dtype)
         return DenseLinear(weight.to(device=device, dtype=dtype), bias)
-    padded = None if dtype == torch.float32 else padded_rows()
-    if padded is not None and fits(weight):
-        return HalfLinear(weight, bias, cpu_output, padded)
+    padding = None if dtype == torch.float32 else padding_rows()
+    if padding is not None and fits(weight):
+        return HalfLinear(weight, bias, cpu_output, padding)
     if torch.backends.mkldnn.is_available():
         return PrepackedLinear(weight, bias, cpu_output)
     dtype = compute_dtype(dtype, device)

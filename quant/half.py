@@ -6,13 +6,12 @@ Activations and sums stay float32. On two cores with AVX2 it ran SmolLM2's proje
 than torch's packed int4 at every number of rows above 3, and as fast as the latter below.
 
 FBGEMM computes rows in tiles whose heights depend on how many rows there are, and its lowest tiles add up in another
-order than the rest. So rows are padded to a count that makes no such tile; which counts those are, `padded_rows` finds
+order than the rest. So rows are padded to a count that makes no such tile; which counts those are, `padding_rows` finds
 out once, by trying. Then every row has the same bits whatever it is batched with.
 """
 
 from __future__ import annotations
 
-import bisect
 import functools
 
 import torch
@@ -20,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _LARGEST = 65504.0
-_MOST_ROWS = 512
+_TRIED = 512
 
 
 class HalfLinear(torch.nn.Module):
@@ -30,14 +29,14 @@ class HalfLinear(torch.nn.Module):
         weight: [out_features, in_features] float32, within float16's range.
         bias: [out_features], or None.
         dtype: of the result.
-        padded: what `padded_rows` returned.
+        padding: what `padding_rows` returned.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, padded: tuple[int, ...]) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, padding: tuple[int, ...]) -> None:
         super().__init__()
         self._weight = torch.ops.quantized.linear_prepack_fp16(weight.contiguous(), bias)
         self._dtype = dtype
-        self._padded = list(padded)
+        self._padding = list(padding)
         self.out_features, self.in_features = weight.shape
         self.format = "float16"
         self.nbytes = weight.nbytes // 2
@@ -45,18 +44,14 @@ class HalfLinear(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[T, in_features] -> [T, out_features]."""
         x = x.to(torch.float32)
-        most = len(self._padded) - 1
-        if x.shape[0] <= most:
-            return self._product(x).to(self._dtype)
-        return torch.cat([self._product(part) for part in x.split(most)]).to(self._dtype)
-
-    def _product(self, x: Tensor) -> Tensor:
         count = x.shape[0]
-        missing = self._padded[count] - count
+        missing = self._padding[count % len(self._padding)]
         if missing > 0:
             x = F.pad(x, [0, 0, 0, missing])
         y: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, self._weight)
-        return y[:count] if missing > 0 else y
+        if missing > 0:
+            y = y[:count]
+        return y.to(self._dtype)
 
 
 def fits(weight: Tensor) -> bool:
@@ -66,16 +61,13 @@ def fits(weight: Tensor) -> bool:
 
 def rows_to_run(count: int) -> int:
     """How many rows a batch of ``count`` can be padded to so that no product pads its own input."""
-    padded = padded_rows()
-    if padded is None:
-        return count
-    whole, rest = divmod(count, len(padded) - 1)
-    return whole * (len(padded) - 1) + padded[rest]
+    padding = padding_rows()
+    return count if padding is None else count + padding[count % len(padding)]
 
 
 @functools.cache
-def padded_rows() -> tuple[int, ...] | None:
-    """How many rows FBGEMM should be given for each count from 0 on; the last is a good count itself.
+def padding_rows() -> tuple[int, ...] | None:
+    """How many rows to add to ``count`` rows: the element ``count % length``.
 
     None where torch has no FBGEMM (CPUs other than x86), or where its results follow no such rule.
     """
@@ -85,11 +77,16 @@ def padded_rows() -> tuple[int, ...] | None:
     except RuntimeError:
         return None
     with torch.inference_mode():
-        same = torch.randn(1, 64, generator=generator).expand(_MOST_ROWS, -1).contiguous()
-        run = functools.partial(torch.ops.quantized.linear_dynamic_fp16, W_prepack=packed)
-        expected = run(same)[0]
-        good = [bool((run(same[:count]) == expected).all()) for count in range(1, _MOST_ROWS + 1)]
-    counts = [count for count, is_good in enumerate(good, start=1) if is_good]
-    if not counts or counts[0] > 16:
-        return None
-    return (0, *(counts[bisect.bisect_left(counts, count)] for count in range(1, counts[-1] + 1)))
+        same = torch.randn(1, 64, generator=generator).expand(_TRIED, -1).contiguous()
+        products = [torch.ops.quantized.linear_dynamic_fp16(same[:count], packed) for count in range(1, _TRIED + 1)]
+    expected = products[-1][0]
+    return _period([True] + [bool((product == expected).all()) for product in products])
+
+
+def _period(good: list[bool]) -> tuple[int, ...] | None:
+    """The padding of each count below the period with which good counts come again; none where there is no such."""
+    for period in range(1, len(good) // 2):
+        if good[period:] == good[:-period]:
+            ahead = good[:period] * 2
+            return tuple(ahead.index(True, count) - count for count in range(period))
+    return None

@@ -9,13 +9,13 @@ from gguf.quants import quantize as gguf_quantize
 from torch import Tensor
 
 from draftline import quant
-from draftline.quant.half import HalfLinear, padded_rows
+from draftline.quant.half import HalfLinear, padding_rows, rows_to_run
 from draftline.quant.prepacked import PrepackedLinear
 from draftline.quant.tensor import RawTensor
 
 CPU = torch.device("cpu")
 COUNTS = [*range(1, 20), 31, 32, 33, 64, 127, 128, 200, 257]
-needs_fbgemm = pytest.mark.skipif(padded_rows() is None, reason="torch has no usable FBGEMM on this CPU")
+needs_fbgemm = pytest.mark.skipif(padding_rows() is None, reason="torch has no usable FBGEMM on this CPU")
 
 
 def weight(rows: int, columns: int) -> Tensor:
@@ -29,9 +29,9 @@ def inputs(rows: int, columns: int) -> Tensor:
 @needs_fbgemm
 @pytest.mark.parametrize(("outputs", "width"), [(48, 64), (33, 48), (100, 1030), (576, 576)])
 def test_half(outputs: int, width: int) -> None:
-    padded = padded_rows()
-    assert padded is not None
-    linear = HalfLinear(weight(outputs, width), torch.arange(outputs) / 8, torch.float32, padded)
+    padding = padding_rows()
+    assert padding is not None
+    linear = HalfLinear(weight(outputs, width), torch.arange(outputs) / 8, torch.float32, padding)
     x = inputs(300, width)
     together = linear(x)
     for count in COUNTS:
@@ -41,23 +41,24 @@ def test_half(outputs: int, width: int) -> None:
 
 @needs_fbgemm
 def test_half_beyond_the_counts_that_were_tried() -> None:
-    padded = padded_rows()
-    assert padded is not None
-    linear = HalfLinear(weight(48, 64), None, torch.float32, padded)
-    x = inputs(2 * len(padded) + 77, 64)
+    padding = padding_rows()
+    assert padding is not None
+    linear = HalfLinear(weight(48, 64), None, torch.float32, padding)
+    x = inputs(1500, 64)
     together = linear(x)
-    assert together.shape == (x.shape[0], 48)
-    for start in (0, len(padded) - 2, len(padded) - 1, len(padded), 2 * len(padded) + 70):
-        assert torch.equal(linear(x[start : start + 5]), together[start : start + 5])
+    for count in (*range(513, 760), 1021, 1022, 1111, 1499):
+        assert torch.equal(linear(x[:count]), together[:count])
 
 
 @needs_fbgemm
-def test_padded_counts_are_fixed_points_and_grow() -> None:
-    padded = padded_rows()
-    assert padded is not None
-    assert padded[0] == 0
-    assert all(count <= rows and padded[rows] == rows for count, rows in enumerate(padded))
-    assert list(padded) == sorted(padded)
+def test_padded_counts_need_no_padding() -> None:
+    padding = padding_rows()
+    assert padding is not None
+    for count in range(1000):
+        rows = rows_to_run(count)
+        assert rows >= count
+        assert rows_to_run(rows) == rows
+    assert rows_to_run(0) == 0
 
 
 def test_int4() -> None:
