@@ -19,10 +19,11 @@ class Group(NamedTuple):
     Attributes:
         queries: [B * M * G] indices of query heads.
         query_shape: B, M, G, D.
-        places: [B * S] indices into the cache's places; unused where ``strides`` says where the keys lie.
+        places: which of the cache's places to gather; unused where there is a ``first``.
         key_shape: B, G, S, D.
-        strides: of the keys, in the cache itself where one row's keys lie in order, else in what was gathered.
+        strides: of the keys, in what was gathered or, where one row's keys lie in order, in the cache itself.
         first: where in the cache the only row's keys begin, in elements; -1 where they must be gathered.
+        gathered: room for the keys and for the values, [len(places), G, D] each, used by one layer after the other.
     """
 
     queries: Tensor
@@ -31,6 +32,7 @@ class Group(NamedTuple):
     key_shape: list[int]
     strides: list[int]
     first: int
+    gathered: list[Tensor]
 
 
 class Step(NamedTuple):
@@ -82,17 +84,19 @@ def write_cache(cache: Tensor, index: Tensor, rows: Tensor) -> None:
     cache.index_copy_(0, index, rows.narrow(0, 0, index.shape[0]).to(cache.dtype))
 
 
-def read_cache(cache: Tensor, group: Group, dtype: torch.dtype) -> Tensor:
+def read_cache(cache: Tensor, group: Group, room: Tensor, dtype: torch.dtype) -> Tensor:
     """The keys or values of a group's rows, [B, G, S, D]; a view of the cache where they lie in order."""
     if group.first >= 0:
         return cache.as_strided(group.key_shape, group.strides, cache.storage_offset() + group.first).to(dtype)
-    return cache.index_select(0, group.places).as_strided(group.key_shape, group.strides).to(dtype)
+    torch.index_select(cache, 0, group.places, out=room)
+    return room.as_strided(group.key_shape, group.strides).to(dtype)
 
 
 def attend_group(q_heads: Tensor, keys: Tensor, values: Tensor, group: Group, mask: Tensor, scale: float) -> Tensor:
     """Attention of one group: [B * M * G, D]. See `attend`."""
     queries = q_heads.index_select(0, group.queries).view(group.query_shape).transpose(1, 2)
-    k, v = read_cache(keys, group, q_heads.dtype), read_cache(values, group, q_heads.dtype)
+    k = read_cache(keys, group, group.gathered[0], q_heads.dtype)
+    v = read_cache(values, group, group.gathered[1], q_heads.dtype)
     result = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=scale)
     return result.transpose(1, 2).reshape(-1, q_heads.shape[1])
 

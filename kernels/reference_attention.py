@@ -9,8 +9,8 @@ height, on the number of keys, and on where its buffers lie, which in turn depen
 multiple of a vector's worth high, and with certain numbers of keys, none of that shows: so both axes are padded to those.
 They were found by trying (AVX2, MKL; every head size from 16 to 256); on a GPU torch promises nothing of the kind.
 
-What a block holds past its sequence's end is hidden by the mask; it must be finite, as the cache's zeros and all keys and
-values are.
+What is read beyond a sequence's own keys (the rest of its last block, a neighbour's) is hidden by the mask; it must be
+finite, as the cache's zeros and all keys and values are.
 """
 
 from __future__ import annotations
@@ -76,15 +76,17 @@ class AttentionPlan:
             queries = (token * heads_per_token)[:, :, None] + head
             results[token[:, :, None], head] = np.arange(done, done + queries.size).reshape(queries.shape)
             done += queries.size
-            places, first = _places(batch, rows, num_keys, keys)
+            first = _first_place(batch, rows, num_keys, keys)
+            places, distance = (batch.positions, 0) if first >= 0 else _places(batch, rows, num_keys, keys)
             self.groups.append(
                 Group(
                     queries=self._tensor(queries.ravel()),
                     query_shape=[len(rows), len(fold), num_kv_heads, head_dim],
                     places=places,
                     key_shape=[len(rows), num_kv_heads, num_keys, head_dim],
-                    strides=[num_keys * num_kv_heads * head_dim, head_dim, num_kv_heads * head_dim, 1],
+                    strides=[distance * num_kv_heads * head_dim, head_dim, num_kv_heads * head_dim, 1],
                     first=first * num_kv_heads * head_dim,
+                    gathered=[keys.new_empty(len(places) if first < 0 else 0, *keys.shape[2:]) for _ in range(2)],
                 )
             )
             self._positions.append(self._tensor(first_position[rows][:, None] + offset))
@@ -120,24 +122,35 @@ def _padded_keys(context_len: int) -> int:
     return whole * _KEY_BLOCK + next(size for size in _KEYS_IN_LAST_BLOCK if size > rest)
 
 
-def _places(batch: Batch, rows: list[int], num_keys: int, keys: Tensor) -> tuple[Tensor, int]:
-    """Where the first ``num_keys`` keys of each of these rows are, flattened; or the first of them, see `Group`.
+def _first_place(batch: Batch, rows: list[int], num_keys: int, keys: Tensor) -> int:
+    """The first of one row's places, if they lie in order, so that the cache need not be copied; else -1.
 
-    Places past a row's last block are undefined. The mask hides them, but they must exist: its last block again, or, for
-    one row whose blocks lie in order, whatever follows them, so that the cache need not be copied.
+    Whatever follows them is read as well, and hidden by the mask.
     """
     num_blocks, block_size = keys.shape[:2]
-    last = [(batch.context_lens_host[row] - 1) // block_size for row in rows]
-    if len(rows) == 1 and keys.device.type == "cpu":
-        own = batch.block_tables[rows[0], : last[0] + 1].tolist()
-        first = own[0] * block_size
-        if first + num_keys <= num_blocks * block_size and own == list(range(own[0], own[0] + len(own))):
-            return batch.cache_index, first
-    device = batch.block_tables.device
-    place = torch.arange(num_keys, device=device)
-    column = torch.minimum(place // block_size, torch.tensor(last, device=device)[:, None])
+    if len(rows) > 1 or keys.device.type != "cpu":
+        return -1
+    own: list[int] = batch.block_tables[rows[0], : -(-batch.context_lens_host[rows[0]] // block_size)].tolist()
+    first = own[0] * block_size
+    in_order = own == list(range(own[0], own[0] + len(own)))
+    return first if in_order and first + num_keys <= num_blocks * block_size else -1
+
+
+def _places(batch: Batch, rows: list[int], num_keys: int, keys: Tensor) -> tuple[Tensor, int]:
+    """The places of these rows' keys, the longest row's number for each; and that number.
+
+    ``num_keys`` are read of each row: those beyond its own are the next rows', hidden by the mask, and gathered only
+    for the last. Table entries past a row's last block are undefined, so its last block stands for them.
+    """
+    block_size, device = keys.shape[1], batch.block_tables.device
+    contexts = [batch.context_lens_host[row] for row in rows]
+    longest = max(contexts)
+    place = torch.arange(longest, device=device)
+    last_block = torch.tensor([(context - 1) // block_size for context in contexts], device=device)
+    column = torch.minimum(place // block_size, last_block[:, None])
     blocks = batch.block_tables[torch.tensor(rows, device=device)[:, None], column]
-    return (blocks * block_size + place % block_size).flatten(), -1
+    places = (blocks * block_size + place % block_size).flatten()
+    return torch.cat((places, places[-1:].expand(num_keys - longest))), longest
 
 
 def _mask(positions: Tensor, keys: int, window: int | None, dtype: torch.dtype) -> Tensor:
