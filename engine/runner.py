@@ -101,7 +101,8 @@ class Runner:
         if not sampling:
             return [], []
         places = [(row.slot, row.start + row.count + i) for row in sampling for i in range(row.drafts + 1)]
-        slots, positions = torch.tensor(places, dtype=torch.int64).to(self._device).unbind(1)
+        # Two rows of one upload, each contiguous, as kernels expect them.
+        slots, positions = torch.tensor(list(zip(*places, strict=True)), dtype=torch.int64).to(self._device)
         which = SampleRows(slots, positions, sampling_features(sampling), mask=None)
         tokens = self._ops.sample(_sampled_rows(rows, logits), which, self._table)
         both = torch.stack((tokens, self._table.tokens[slots, positions].long()))
