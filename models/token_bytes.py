@@ -36,30 +36,53 @@ def token_bytes(backend: Backend) -> TokenBytes:
     Raises:
         ValueError: the tokenizer's decoder follows neither convention.
     """
-    to_bytes, strips_space = _convention(backend)
-    added = backend.get_added_tokens_decoder()
+    convention = _convention(backend)
     vocab = backend.get_vocab(with_added_tokens=True)
     table = [b""] * (max(vocab.values(), default=-1) + 1)
     for token, index in vocab.items():
-        table[index] = to_bytes(token)
-    for index, added_token in added.items():
-        table[index] = added_token.content.encode()
-    return TokenBytes(tuple(table), strips_space)
+        table[index] = convention.token(token)
+    for index, added in backend.get_added_tokens_decoder().items():
+        # What is matched in normalized text stands for text that normalizes to it.
+        matched = (
+            backend.normalizer.normalize_str(added.content)
+            if added.normalized and backend.normalizer
+            else added.content
+        )
+        table[index] = convention.added_token(matched)
+    return TokenBytes(tuple(table), convention.strips_space)
 
 
-def _convention(backend: Backend) -> tuple[Callable[[str], bytes], bool]:
-    """How a token's name becomes bytes, and whether a decoded text loses a leading space."""
+@dataclass(frozen=True, slots=True)
+class _Convention:
+    """How names become bytes.
+
+    Attributes:
+        token: of the vocabulary's tokens.
+        added_token: of those added to it, which are text and not a sequence of bytes.
+        strips_space: see `TokenBytes`.
+    """
+
+    token: Callable[[str], bytes]
+    added_token: Callable[[str], bytes]
+    strips_space: bool
+
+
+def _convention(backend: Backend) -> _Convention:
     if backend.decoder is None:
         raise ValueError("has no decoder")
     steps = list(_steps(json.loads(backend.decoder.__getstate__())))
     kinds = [step["type"] for step in steps]
     if kinds == ["ByteLevel"]:
-        return _byte_level, False
+        return _Convention(_byte_level, str.encode, False)
     if kinds == ["Metaspace"]:
         replacement = str(steps[0]["replacement"])
-        return (lambda token: token.replace(replacement, " ").encode()), steps[0]["prepend_scheme"] != "never"
+
+        def with_spaces(token: str) -> bytes:
+            return token.replace(replacement, " ").encode()
+
+        return _Convention(with_spaces, with_spaces, steps[0]["prepend_scheme"] != "never")
     if "ByteFallback" in kinds and all(step in _SENTENCEPIECE_STEPS for step in steps):
-        return _sentencepiece, _STRIP in steps
+        return _Convention(_sentencepiece, _sentencepiece, _STRIP in steps)
     raise ValueError(f"its decoder ({', '.join(map(str, kinds))}) is not supported; byte-level and SentencePiece's are")
 
 
