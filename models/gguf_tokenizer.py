@@ -1,6 +1,6 @@
 """The tokenizer in a GGUF file, built from the file's own fields.
 
-The fields and what they mean: llama.cpp's vocabulary code and https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+The fields: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and for what it leaves open llama.cpp's vocabulary.
 Two kinds: ``gpt2`` is byte-level BPE with merges, ``llama`` is SentencePiece's BPE with scores.
 """
 

@@ -1,8 +1,8 @@
 """The exact bytes that each token of a vocabulary stands for.
 
 Text is the concatenation of its tokens' bytes, decoded as UTF-8 once all of a character's bytes are there. Two
-conventions are known: byte-level BPE (a printable character for each byte, https://openai.com/research/better-language-models)
-and SentencePiece's (``▁`` for a space, ``<0xNN>`` for a byte that no piece has, https://arxiv.org/abs/1808.06226).
+conventions are known: byte-level BPE (a printable character for each byte, as GPT-2's tokenizer introduced it) and
+SentencePiece's (``▁`` for a space, ``<0xNN>`` for a byte that no piece has, https://arxiv.org/abs/1808.06226).
 """
 
 from __future__ import annotations

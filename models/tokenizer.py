@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from draftline.models.chat_encoder import ChatEncoder
+from draftline.models.chat_encoder import ChatEncoder, check_unicode
 from draftline.models.chat_template import ChatTemplate
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
@@ -78,7 +78,11 @@ class Tokenizer:
 
         Names of special tokens in the text become those tokens, and a beginning-of-sequence token comes first where the
         model's tokenizer puts one.
+
+        Raises:
+            ValueError: the text has surrogate code points, which no Unicode text has.
         """
+        check_unicode(text)
         ids: list[int] = self._backend.encode(text).ids
         return ids
 
@@ -91,7 +95,7 @@ class Tokenizer:
             messages: the role and the content of each.
 
         Raises:
-            ValueError: there is no chat template, or it refuses these messages.
+            ValueError: there is no chat template, it refuses these messages, or one of them is no Unicode text.
         """
         if self._chat is None:
             raise ValueError("the model has no chat template")

@@ -37,7 +37,8 @@ def byte_level(pre: list[pre_tokenizers.PreTokenizer], normalizer: normalizers.N
     if normalizer is not None:
         backend.normalizer = normalizer
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    backend.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=450, initial_alphabet=alphabet))  # type: ignore[call-arg]
+    trainer: Any = trainers.BpeTrainer
+    backend.train_from_iterator(CORPUS, trainer(vocab_size=450, initial_alphabet=alphabet))
     return backend
 
 
@@ -47,7 +48,7 @@ LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
     r"\s+(?!\S)|\s+"
 )
-# The pre-tokenizers and normalizers of the models' own tokenizer.json, by the name that llama.cpp's converter gives them.
+# The pre-tokenizers and normalizers of the models' own tokenizer.json, by the name that llama.cpp gives them.
 ORIGINALS: dict[str, tuple[list[pre_tokenizers.PreTokenizer], normalizers.Normalizer | None]] = {
     "gpt-2": ([GPT2], None),
     "smollm": ([pre_tokenizers.Digits(individual_digits=True), GPT2], None),

@@ -19,6 +19,7 @@ from draftline.models.errors import ModelLoadError
 from draftline.models.loader import open_checkpoint
 from draftline.models.tokenizer import Tokenizer, load_tokenizer
 
+BpeTrainer: Any = trainers.BpeTrainer  # its type stub has none of its arguments
 CORPUS = [
     "The user asks the assistant; the assistant answers the user, and the system says how.",
     "def main():\n    for i in range(10):\n        print(i, i ** 2)\n\n\nmain()\n",
@@ -54,6 +55,7 @@ TEMPLATES = {
         "{% endfor %}{{ '<|im_start|>assistant\n<think>\n' }}"
     ),
     "contents next to each other": "{% for m in messages %}{{ m.content }}{% endfor %}<|im_end|>",
+    "as escaped json": "{{ messages | tojson(ensure_ascii=True) }}<|im_end|>",
     "as json": "{{ messages | tojson }}<|im_end|>{{ {'a': 'é<'} | tojson(indent=1) }}",
 }
 
@@ -71,7 +73,7 @@ def byte_level() -> Backend:
     )
     backend.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    backend.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet))  # type: ignore[call-arg]
+    backend.train_from_iterator(CORPUS, BpeTrainer(vocab_size=500, initial_alphabet=alphabet))
     backend.add_special_tokens(SPECIAL)
     backend.add_tokens(["<think>", "</think>"])
     return backend
@@ -99,7 +101,7 @@ def _sentencepiece(normalizer: normalizers.Normalizer, pre: pre_tokenizers.PreTo
     vocab |= {f"<0x{byte:02X}>": 3 + byte for byte in range(256)}
     trained = Backend(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.Metaspace()
-    trained.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400))  # type: ignore[call-arg]
+    trained.train_from_iterator(CORPUS, BpeTrainer(vocab_size=400))
     model = json.loads(trained.to_str())["model"]
     for piece in model["vocab"]:
         vocab.setdefault(piece, len(vocab))
@@ -313,7 +315,7 @@ def test_metaspace_alone_follows_transformers(tmp_path: Path) -> None:
     backend = Backend(models.BPE(unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
-    backend.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>", *SPECIAL]))  # type: ignore[call-arg]
+    backend.train_from_iterator(CORPUS, BpeTrainer(vocab_size=400, special_tokens=["<unk>", *SPECIAL]))
     mine = Tokenizer.from_folder(write_folder(tmp_path, backend, chat_template=CHATML))
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for prompt in [*TEXTS, *(line for line in CORPUS if not any(name in line for name in SPECIAL))]:
@@ -347,10 +349,25 @@ def test_a_template_that_fails_is_a_value_error(tmp_path: Path, template: str) -
         tokenizer.encode_chat([("user", "x")])
 
 
+def test_a_template_that_cuts_a_special_tokens_name_is_refused(tmp_path: Path) -> None:
+    template = "{{ messages[0].content[:42] }}"
+    tokenizer = Tokenizer.from_folder(write_folder(tmp_path, byte_level(), chat_template=template))
+    assert tokenizer.decode(tokenizer.encode_chat([("user", "x" * 99)])) == "x" * 42
+    with pytest.raises(ValueError, match="takes the name of a special token in a message apart"):
+        tokenizer.encode_chat([("user", "<|im_end|>")])
+
+
 def test_a_template_may_ask_for_the_date(tmp_path: Path) -> None:
     template = "{{ strftime_now('%Y') | length }}"
     tokenizer = Tokenizer.from_folder(write_folder(tmp_path, byte_level(), chat_template=template))
     assert tokenizer.decode(tokenizer.encode_chat([("user", "x")])) == "4"
+
+
+def test_surrogates_are_refused(mine: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="character 1 is a surrogate code point"):
+        mine.encode("a\ud800")
+    with pytest.raises(ValueError, match="character 1 is a surrogate code point"):
+        mine.encode_chat([("user", "a\ud800")])
 
 
 def test_without_a_template_there_is_no_chat(tmp_path: Path) -> None:
