@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from draftline.models.tokenizer import Tokenizer
-
 from draftline.engine.outputs import Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.models.config import ModelConfig
+from draftline.models.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

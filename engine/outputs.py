@@ -88,8 +88,9 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of output ``index``. ``matched_stop`` is the stop string, or the stop token's id in decimal
-    (then ``stopped_by_token``), or empty.
+    """The end of output ``index``.
+
+    ``matched_stop`` is the stop string, or the stop token's id in decimal (then ``stopped_by_token``), or empty.
     """
 
     ends_output: ClassVar[bool] = True

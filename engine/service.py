@@ -116,7 +116,9 @@ class InferenceService(InferenceServiceServicer):
             if token >= vocab_size:
                 problem = f"{token} is not a token id of this model (0 to {vocab_size - 1})"
                 raise InvalidRequestError(Violation(f"token_ids[{place}]", problem))
-        return pb.DetokenizeResponse(text=await offloaded(len(ids), lambda: engine.tokenizer.decode(ids, skip_special=False)))
+        return pb.DetokenizeResponse(
+            text=await offloaded(len(ids), lambda: engine.tokenizer.decode(ids, skip_special=False))
+        )
 
     @_answers_errors
     async def CheckConstraint(

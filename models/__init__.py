@@ -1,0 +1,1 @@
+"""Model families, the checkpoints that they are read from, and tokenizers."""
