@@ -1,7 +1,7 @@
 """The reference operations as functions of tensors alone, in the part of Python that TorchScript compiles.
 
 `ReferenceOps` is made of them, and so is the program that runs a whole decoder on a CPU (`draftline.models.scripted`).
-What they need beyond the layer's own tensors, `reference_attention` and `reference` work out once a step.
+What they need beyond the layer's own tensors, `functional_step` works out once a step.
 """
 
 # No ``from __future__ import annotations`` here: TorchScript cannot read postponed annotations of a NamedTuple.
@@ -19,7 +19,8 @@ class Group(NamedTuple):
     Attributes:
         queries: [B * M * G] indices of query heads.
         query_shape: B, M, G, D.
-        places: which of the cache's places to gather; unused where there is a ``first``.
+        positions: [B, M] each folded query's position in its sequence.
+        places: which of the cache's places to gather; empty where there is a ``first``.
         key_shape: B, G, S, D.
         strides: of the keys, in what was gathered or, where one row's keys lie in order, in the cache itself.
         first: where in the cache the only row's keys begin, in elements; -1 where they must be gathered.
@@ -28,31 +29,12 @@ class Group(NamedTuple):
 
     queries: Tensor
     query_shape: list[int]
+    positions: Tensor
     places: Tensor
     key_shape: list[int]
     strides: list[int]
     first: int
     gathered: list[Tensor]
-
-
-class Step(NamedTuple):
-    """What the layers of one forward share.
-
-    Attributes:
-        cache_index: [T] int64, where each token's key and value go.
-        cos: [T or more, 1, D], see `rotate`.
-        signed_sin: [T or more, 1, D].
-        groups: the rows by shape.
-        masks: for each kind of window that layers have, each group's additive mask [B, 1, M, S].
-        results: [(T or more) * H] where each query head's result is, among those of all groups.
-    """
-
-    cache_index: Tensor
-    cos: Tensor
-    signed_sin: Tensor
-    groups: list[Group]
-    masks: list[list[Tensor]]
-    results: Tensor
 
 
 def rms_norm(x: Tensor, scaled_weight: Tensor, floor: Tensor) -> Tensor:

@@ -6,18 +6,18 @@ where it takes care.
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
+import itertools
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from draftline.kernels import functional, reference_sampling
+from draftline.kernels import functional, functional_step, reference_sampling
 from draftline.kernels.batch import Batch
-from draftline.kernels.reference_attention import AttentionPlan
+from draftline.kernels.functional_step import HeadShape
+from draftline.kernels.reference_attention import group_rows
 from draftline.kernels.slots import SampleRows, SlotTable
-
-IntArray = npt.NDArray[np.int64]
 
 
 def norm_factors(weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -26,11 +26,32 @@ def norm_factors(weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return weight.float() * size**0.5, torch.full((), (size * eps) ** 0.5, device=weight.device)
 
 
-def rotation(batch: Batch, rope: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """The cosines and signed sines of a batch's positions as `functional.rotate` takes them, padded to ``rows``."""
-    positions = F.pad(batch.positions, (0, rows - batch.positions.shape[0]))
-    cos, sin = rope.index_select(0, positions).unbind(dim=1)
-    return torch.cat((cos, cos), dim=-1)[:, None], torch.cat((-sin, sin), dim=-1)[:, None]
+class _Attention:
+    """The attention of one batch, in layers of one shape: what `functional.attend` wants, made once."""
+
+    def __init__(self, batch: Batch, tokens: int, heads: HeadShape, keys: Tensor) -> None:
+        self._made_for = (tokens, heads, keys.shape)
+        self._batch = batch
+        num_blocks, block_size = keys.shape[:2]
+        shapes = group_rows(batch, heads.queries // heads.keys, num_blocks, block_size)
+        self.groups = [
+            functional_step.make_group(shape, batch.block_tables, block_size, heads, keys) for shape in shapes
+        ]
+        self.results = functional_step.where_results_are(self.groups, tokens, heads)
+        self._masks: dict[tuple[int | None, torch.dtype], list[Tensor]] = {}
+
+    def serves(self, batch: Batch, tokens: int, heads: HeadShape, keys: Tensor) -> bool:
+        """Whether it was made with such arguments, of this very batch."""
+        return self._batch is batch and self._made_for == (tokens, heads, keys.shape)
+
+    def masks(self, window: int | None, dtype: torch.dtype) -> list[Tensor]:
+        """Each group's mask."""
+        masks = self._masks.get((window, dtype))
+        if masks is None:
+            masks = self._masks[window, dtype] = [
+                functional_step.mask(group, window or 0, dtype) for group in self.groups
+            ]
+        return masks
 
 
 def places(cache: Tensor) -> Tensor:
@@ -38,16 +59,10 @@ def places(cache: Tensor) -> Tensor:
     return cache.view(-1, *cache.shape[2:])
 
 
-def _ragged(lengths: IntArray) -> tuple[IntArray, IntArray]:
-    """For pieces of these lengths, one after the other: each element's piece, and its offset there."""
-    piece = np.repeat(np.arange(len(lengths)), lengths)
-    return piece, np.arange(len(piece)) - (lengths.cumsum() - lengths)[piece]
-
-
 class ReferenceOps:
     """`Ops` in plain torch.
 
-    What a batch's layers share (rotations, the attention's plan) is computed by the first of them and remembered until
+    What a batch's layers share (rotations, the attention's indices and masks) is computed by the first of them and remembered until
     the next batch comes. Use one from one thread at a time.
 
     Activations may have more rows than the batch has tokens: padding, at the end, whose results mean nothing and are
@@ -58,7 +73,7 @@ class ReferenceOps:
 
     def __init__(self) -> None:
         self._rotation: tuple[Batch, Tensor, tuple[Tensor, Tensor]] | None = None
-        self._plan: AttentionPlan | None = None
+        self._attention: _Attention | None = None
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See ``Ops.rms_norm``."""
@@ -82,7 +97,8 @@ class ReferenceOps:
         """See ``Ops.rope_write_kv``."""
         known = self._rotation
         if known is None or known[0] is not batch or known[1] is not rope:
-            known = self._rotation = (batch, rope, rotation(batch, rope, qkv.shape[0]))
+            positions = F.pad(batch.positions, (0, qkv.shape[0] - batch.positions.shape[0]))
+            known = self._rotation = (batch, rope, functional_step.rotation(rope, positions))
         num_kv_heads, head_dim = keys.shape[2:]
         heads = qkv.view(qkv.shape[0], -1, head_dim)
         num_heads = heads.shape[1] - 2 * num_kv_heads
@@ -102,13 +118,14 @@ class ReferenceOps:
         tokens, num_heads, head_dim = q.shape
         if q.stride(1) != head_dim or q.stride(2) != 1 or q.stride(0) % head_dim:
             q = q.contiguous()
-        heads_per_token = q.stride(0) // head_dim
-        plan = self._plan
-        if plan is None or not plan.serves(batch, tokens, num_heads, heads_per_token, keys):
-            plan = self._plan = AttentionPlan(batch, tokens, num_heads, heads_per_token, keys)
-        q_heads = q.as_strided(((tokens - 1) * heads_per_token + num_heads, head_dim), (head_dim, 1))
-        masks = plan.masks(window, q.dtype)
-        results = functional.attend(q_heads, places(keys), places(values), plan.groups, masks, plan.results, scale)
+        heads = HeadShape(num_heads, q.stride(0) // head_dim, keys.shape[2], head_dim)
+        known = self._attention
+        if known is None or not known.serves(batch, tokens, heads, keys):
+            known = self._attention = _Attention(batch, tokens, heads, keys)
+        q_heads = q.as_strided(((tokens - 1) * heads.queries_apart + num_heads, head_dim), (head_dim, 1))
+        results = functional.attend(
+            q_heads, places(keys), places(values), known.groups, known.masks(window, q.dtype), known.results, scale
+        )
         return results.view(tokens, -1)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
@@ -125,26 +142,29 @@ class ReferenceOps:
         block_size: int,
     ) -> Batch:
         """See ``Ops.gather``."""
-        device = rows.device
-        lengths, first = np.array(query_lens), np.array(starts)
-        ends = lengths.cumsum()
-        row, offset = _ragged(lengths)
-        wanted = np.array(logits_counts)
-        of_row, of_wanted = _ragged(wanted)
-        positions = torch.from_numpy(first[row] + offset).to(device)
-        slot_of_token = rows[torch.from_numpy(row).to(device)]
-        block = slots.block_tables[slot_of_token, positions // block_size]
-        context_lens = first + lengths
+        # Index arithmetic on Python's integers: a step's indices are few, and torch's operations on so few take longer.
+        ends = tuple(itertools.accumulate(query_lens))
+        context_lens = tuple(start + length for start, length in zip(starts, query_lens, strict=True))
+        row = [row for row, length in enumerate(query_lens) for _ in range(length)]
+        position = [at for start, end in zip(starts, context_lens, strict=True) for at in range(start, end)]
+        wanted = [at for end, count in zip(ends, logits_counts, strict=True) for at in range(end - count, end)]
+
+        def tensor(values: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=rows.device)
+
+        positions = tensor(position)
+        slot = rows.index_select(0, tensor(row))
+        block = slots.block_tables[slot, tensor([at // block_size for at in position])].to(torch.int64)
         return Batch(
-            token_ids=slots.tokens[slot_of_token, positions].to(torch.int64),
+            token_ids=slots.tokens[slot, positions].to(torch.int64),
             positions=positions,
-            cache_index=block.to(torch.int64).mul_(block_size).add_(positions % block_size),
-            query_starts=torch.from_numpy(np.concatenate(([0], ends)).astype(np.int32)).to(device),
-            context_lens=torch.from_numpy(context_lens.astype(np.int32)).to(device),
-            block_tables=slots.block_tables[rows],
-            logits_index=torch.from_numpy((ends - wanted)[of_row] + of_wanted).to(device),
+            cache_index=block.mul_(block_size).add_(tensor([at % block_size for at in position])),
+            query_starts=tensor((0, *ends), torch.int32),
+            context_lens=tensor(context_lens, torch.int32),
+            block_tables=slots.block_tables.index_select(0, rows),
+            logits_index=tensor(wanted),
             query_lens_host=query_lens,
-            context_lens_host=tuple(context_lens.tolist()),
+            context_lens_host=context_lens,
         )
 
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from draftline import quant
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
+from draftline.models.by_operation import ForwardByOperation
 from draftline.models.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
-from draftline.models.layers import Attention, DecoderLayer, GatedMlp
+from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
 from draftline.models.rope import rope_table
-from draftline.models.scripted import ScriptedStack
-from draftline.models.stack import OpsStack, Stack
+from draftline.models.scripted import ScriptedForward
 from draftline.quant.linear import Linear
 from draftline.quant.tensor import RawTensor
 
@@ -47,36 +48,33 @@ class Decoder:
     ) -> None:
         self.config, self.dtype, self.device = config, dtype, device
         self.cache_dtype = quant.compute_dtype(dtype, device)
-        self._ops = ops
         weights = _Weights(checkpoint, dtype, device)
         embedding = weights.raw("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
         head = embedding
         if not config.tied_embeddings:
             head = weights.raw("lm_head.weight", config.vocab_size, config.hidden_size)
-        self._embedding = quant.make_table(embedding, dtype=dtype, device=device)
-        layers = [_layer(weights, config, index) for index in range(config.num_layers)]
-        self._norm = weights.vector("model.norm.weight", config.hidden_size)
-        self._head = weights.head(head)
-        self._stack = _stack(layers, config, ops, self.cache_dtype, device)
+        decoder = DecoderWeights(
+            embedding=quant.make_table(embedding, dtype=dtype, device=device),
+            layers=tuple(_layer(weights, config, index) for index in range(config.num_layers)),
+            norm=weights.vector("model.norm.weight", config.hidden_size),
+            head=weights.head(head),
+            rope=rope_table(config, device),
+        )
+        self._run: Callable[[Batch, KVCache], Tensor] = (
+            ScriptedForward(decoder, config, self.cache_dtype, lambda count: quant.rows_to_run(count, dtype, device))
+            if ops.scripted and device.type == "cpu"
+            else ForwardByOperation(decoder, config.norm_eps, self.cache_dtype, ops)
+        )
         self.quantization = "+".join(sorted({linear.format for linear in weights.linears}))
-        self.nbytes = self._embedding.nbytes + self._head.nbytes + sum(linear.nbytes for linear in weights.linears)
+        self.nbytes = decoder.embedding.nbytes + decoder.head.nbytes + sum(linear.nbytes for linear in weights.linears)
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
         """Run the batch's tokens, write their keys and values to the cache, and return the wanted logits.
 
-        Where projections want more rows than there are tokens, the padding goes through all layers, which costs nothing,
-        instead of being added and taken away at each projection.
-
         Returns:
             [S, vocab] float32 logits of the tokens in ``batch.logits_index``.
         """
-        token_ids = batch.token_ids
-        missing = quant.rows_to_run(token_ids.shape[0], self.dtype, self.device) - token_ids.shape[0]
-        if missing:
-            token_ids = F.pad(token_ids, (0, missing))
-        residual = F.embedding(token_ids, self._embedding).to(self.cache_dtype)
-        residual = self._stack(residual, batch, cache).index_select(0, batch.logits_index)
-        return self._head(self._ops.rms_norm(residual, self._norm, self.config.norm_eps)).to(torch.float32)
+        return self._run(batch, cache)
 
 
 class _Weights:
@@ -113,15 +111,6 @@ class _Weights:
         linear = quant.make_linear(parts, merged, dtype=self._dtype, device=self._device)
         self.linears.append(linear)
         return linear
-
-
-def _stack(
-    layers: list[DecoderLayer], config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
-) -> Stack:
-    rope = rope_table(config, device)
-    if ops.scripted and device.type == "cpu":
-        return ScriptedStack(layers, rope, config, dtype)
-    return OpsStack(layers, rope, config.norm_eps, ops)
 
 
 def _layer(weights: _Weights, config: ModelConfig, index: int) -> DecoderLayer:

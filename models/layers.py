@@ -1,4 +1,4 @@
-"""The parts of a Llama-like decoder layer: attention and gated MLP, over `Ops` and `Linear`.
+"""The parts of a Llama-like decoder: attention, gated MLP, layers, over `Ops` and `Linear`.
 
 They hold weights and call operations; what depends on the device or the weight format is behind those two.
 """
@@ -72,3 +72,22 @@ class DecoderLayer:
     attention: Attention
     mlp_norm: Tensor
     mlp: GatedMlp
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """All of a decoder.
+
+    Attributes:
+        embedding: [vocab, hidden] token embeddings.
+        layers: the layers.
+        norm: [hidden] weights of the final norm.
+        head: the output projection.
+        rope: [max_positions, 2, D / 2] float32, see ``Ops.rope_write_kv``.
+    """
+
+    embedding: Tensor
+    layers: tuple[DecoderLayer, ...]
+    norm: Tensor
+    head: Linear
+    rope: Tensor

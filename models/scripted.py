@@ -1,75 +1,90 @@
-"""``ScriptedStack``: a decoder's layers as one TorchScript program, for CPUs.
+"""``ScriptedForward``: a decoder's forward pass as one TorchScript program, for CPUs.
 
 A decode step of a small model is a thousand operations of a microsecond or two each. Called one by one from Python they
 take longer than the projections between them, and let the other threads fall asleep before each of those: SmolLM2's 30
-layers took 18 ms a step on two cores, and 12.6 ms as one program (10.1 of them the projections).
+layers took 18 ms a step on two cores, and 13 ms as one program (10 of them the projections).
 
-The operations are `kernels.functional`'s, which are also `ReferenceOps`'s. A program cannot hold Python objects, so what
-a step shares goes in as a `Step`.
+The operations are `kernels.functional`'s, which `ReferenceOps` is made of too.
 """
 
 # No ``from __future__ import annotations`` here: TorchScript reads the annotations.
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from draftline.kernels import functional
+from draftline.kernels import functional, functional_step
 from draftline.kernels.batch import Batch, KVCache
-from draftline.kernels.functional import Step
-from draftline.kernels.reference import norm_factors, places, rotation
-from draftline.kernels.reference_attention import AttentionPlan
+from draftline.kernels.functional import Group
+from draftline.kernels.functional_step import HeadShape, RowGroup, Step
+from draftline.kernels.reference import norm_factors, places
+from draftline.kernels.reference_attention import group_rows
 from draftline.models.config import ModelConfig
-from draftline.models.layers import DecoderLayer
+from draftline.models.layers import DecoderLayer, DecoderWeights
+
+_Program = Callable[
+    [Tensor, Tensor, Tensor, Tensor, Tensor, int, list[RowGroup], int, list[Tensor], list[Tensor]], Tensor
+]
 
 
-class ScriptedStack:
-    """The layers of a decoder on a CPU.
+class ScriptedForward:
+    """The forward pass on a CPU.
+
+    Where projections want more rows than there are tokens, the padding goes through all layers, which costs nothing,
+    instead of being added and taken away at each projection.
 
     Args:
-        layers: the layers; their linears are modules.
-        rope: [max_positions, 2, D / 2] float32.
-        config: the model's shape.
+        weights: the decoder; its linears are modules.
+        config: its shape.
         dtype: of the activations.
+        rows_to_run: how many rows to compute for so many tokens.
     """
 
-    def __init__(self, layers: Sequence[DecoderLayer], rope: Tensor, config: ModelConfig, dtype: torch.dtype) -> None:
-        self._rope, self._dtype = rope, dtype
-        self._num_heads, self._heads_per_token = config.num_heads, config.num_heads + config.num_kv_heads
-        self._windows = sorted(set(config.sliding_windows), key=lambda window: window or 0)
-        modules = [
-            _Layer(layer, config, self._windows.index(window))
-            for layer, window in zip(layers, config.sliding_windows, strict=True)
-        ]
-        self._run = _compiled(_Layers(modules))
-        self._places: tuple[KVCache, list[Tensor], list[Tensor]] | None = None
-        self._warm_up(config)
+    def __init__(
+        self, weights: DecoderWeights, config: ModelConfig, dtype: torch.dtype, rows_to_run: Callable[[int], int]
+    ) -> None:
+        self._heads_per_key = config.num_heads // config.num_kv_heads
+        self._rows_to_run = rows_to_run
+        self._run: _Program = _compiled(_Decoder(weights, config, dtype))
+        self._cache: KVCache | None = None
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self._warm_up(config, dtype)
 
-    def __call__(self, residual: Tensor, batch: Batch, cache: KVCache) -> Tensor:
-        """See ``Stack``."""
-        rows = residual.shape[0]
-        plan = AttentionPlan(batch, rows, self._num_heads, self._heads_per_token, cache.keys[0])
-        masks = [plan.masks(window, self._dtype) for window in self._windows]
-        step = Step(batch.cache_index, *rotation(batch, self._rope, rows), plan.groups, masks, plan.results)
-        if self._places is None or self._places[0] is not cache:
-            keys, values = ([places(layer) for layer in tensors] for tensors in (cache.keys, cache.values))
-            self._places = (cache, keys, values)
-        return self._run(residual, step, self._places[1], self._places[2])
+    def __call__(self, batch: Batch, cache: KVCache) -> Tensor:
+        """[S, vocab] float32 logits; see ``Model.forward``."""
+        if self._cache is not cache:
+            self._cache = cache
+            self._keys, self._values = (
+                [places(layer) for layer in cache.keys],
+                [places(layer) for layer in cache.values],
+            )
+        num_blocks, block_size = cache.keys[0].shape[:2]
+        return self._run(
+            batch.token_ids,
+            batch.positions,
+            batch.cache_index,
+            batch.block_tables,
+            batch.logits_index,
+            self._rows_to_run(batch.token_ids.shape[0]),
+            group_rows(batch, self._heads_per_key, num_blocks, block_size),
+            block_size,
+            self._keys,
+            self._values,
+        )
 
-    def _warm_up(self, config: ModelConfig) -> None:
+    def _warm_up(self, config: ModelConfig, dtype: torch.dtype) -> None:
         """Run twice, as TorchScript optimises a program in its second run: not while the first request waits."""
-        cpu = torch.device("cpu")
         one = torch.zeros(1, dtype=torch.int64)
         batch = Batch(one, one, one, one, one + 1, one[None].int(), one, (1,), (1,))
-        shape = (config.num_layers, 1, 64, config.num_kv_heads, config.head_dim)
-        cache = KVCache.allocate(*shape, dtype=self._dtype, device=cpu)
-        residual = torch.zeros(1, config.hidden_size, dtype=self._dtype)
+        shape = (config.num_layers, 1, 16, config.num_kv_heads, config.head_dim)
+        cache = KVCache.allocate(*shape, dtype=dtype, device=torch.device("cpu"))
         with torch.inference_mode():
             for _ in range(2):
-                self(residual, batch, cache)
-        self._places = None
+                self(batch, cache)
 
 
 class _Layer(torch.nn.Module):
@@ -111,20 +126,59 @@ class _Layer(torch.nn.Module):
         return residual + self.down(functional.silu_mul(gate_up))
 
 
-class _Layers(torch.nn.Module):
-    def __init__(self, layers: list[_Layer]) -> None:
+class _Decoder(torch.nn.Module):
+    def __init__(self, weights: DecoderWeights, config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
-        self.layers = torch.nn.ModuleList(layers)
+        windows = sorted({window or 0 for window in config.sliding_windows})
+        self.windows = windows
+        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.dtype = dtype
+        self.embedding = weights.embedding
+        self.rope = weights.rope
+        self.layers = torch.nn.ModuleList(
+            _Layer(layer, config, windows.index(window or 0))
+            for layer, window in zip(weights.layers, config.sliding_windows, strict=True)
+        )
+        self.norm, self.floor = norm_factors(weights.norm, config.norm_eps)
+        self.head = weights.head
 
-    def forward(self, residual: Tensor, step: Step, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        cache_index: Tensor,
+        block_tables: Tensor,
+        logits_index: Tensor,
+        rows: int,
+        row_groups: list[RowGroup],
+        block_size: int,
+        keys: list[Tensor],
+        values: list[Tensor],
+    ) -> Tensor:
+        missing = rows - token_ids.shape[0]
+        if missing > 0:
+            token_ids, positions = F.pad(token_ids, [0, missing]), F.pad(positions, [0, missing])
+        heads = HeadShape(self.num_heads, self.num_heads + self.num_kv_heads, self.num_kv_heads, self.head_dim)
+        groups: list[Group] = []
+        for row_group in row_groups:
+            groups.append(functional_step.make_group(row_group, block_tables, block_size, heads, keys[0]))
+        masks: list[list[Tensor]] = []
+        for window in self.windows:
+            masks.append([functional_step.mask(group, window, self.dtype) for group in groups])
+        cos, signed_sin = functional_step.rotation(self.rope, positions)
+        results = functional_step.where_results_are(groups, rows, heads)
+        step = Step(cache_index, cos, signed_sin, groups, masks, results)
+        residual = F.embedding(token_ids, self.embedding).to(self.dtype)
         for index, layer in enumerate(self.layers):
             residual = layer(residual, step, keys[index], values[index])
-        return residual
+        hidden = functional.rms_norm(residual.index_select(0, logits_index), self.norm, self.floor)
+        logits: Tensor = self.head(hidden)
+        return logits.to(torch.float32)
 
 
-def _compiled(layers: _Layers) -> Callable[[Tensor, Step, list[Tensor], list[Tensor]], Tensor]:
+def _compiled(decoder: _Decoder) -> _Program:
     with warnings.catch_warnings():
         # TorchScript is no longer developed, but nothing that took its place runs without a C++ compiler.
         warnings.simplefilter("ignore", DeprecationWarning)
-        program: Callable[[Tensor, Step, list[Tensor], list[Tensor]], Tensor] = torch.jit.script(layers.eval()).forward
+        program: _Program = torch.jit.script(decoder.eval()).forward
     return program
