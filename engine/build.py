@@ -53,9 +53,9 @@ def build_core(config: EngineConfig) -> Core:
     model = build_model(checkpoint, shape, ops, dtype, device)
     budget = config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"])
     wanted_len = _wanted_len(config, shape)
-    bytes_a_block = block_bytes(shape, config.block_size, dtype)
+    bytes_a_block = block_bytes(shape, config.block_size, model.cache_dtype)
     blocks = cache_blocks(
-        _cache_bytes(config, model, shape, dtype, device, budget),
+        _cache_bytes(config, model, shape, model.cache_dtype, device, budget),
         bytes_a_block,
         config.block_size,
         config.max_model_len,
@@ -63,7 +63,13 @@ def build_core(config: EngineConfig) -> Core:
     max_model_len = min(wanted_len, blocks * config.block_size)
     table_len = max_model_len + drafter.max_draft_tokens
     cache = KVCache.allocate(
-        shape.num_layers, blocks, config.block_size, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device
+        shape.num_layers,
+        blocks,
+        config.block_size,
+        shape.num_kv_heads,
+        shape.head_dim,
+        dtype=model.cache_dtype,
+        device=device,
     )
     table = SlotTable.allocate(config.max_num_seqs, table_len, -(-table_len // config.block_size), device)
     eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
