@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -68,6 +69,8 @@ class RandomCheckpoint:
             "up_proj": (inner, width),
             "down_proj": (width, inner),
             "embed_tokens": (CONFIG.vocab_size, width),
+            "q_norm": (CONFIG.head_dim,),
+            "k_norm": (CONFIG.head_dim,),
         }
 
     def __contains__(self, name: str) -> bool:
@@ -155,3 +158,21 @@ def test_logits_have_the_same_bits_in_every_schedule(weight_format: str, dtype: 
                 for (slot, start, end), logits in zip(rows, engine.run(rows), strict=True):
                     same(slot, start, logits)
                     done[slot] = end
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("qk_norm", [False, True], ids=["plain", "qk-norm"])
+def test_operation_by_operation_gives_the_program_s_bits(qk_norm: bool, dtype: torch.dtype) -> None:
+    config = replace(CONFIG, qk_norm=qk_norm)
+    rng = random.Random(1)
+    sequences = [[rng.randrange(CONFIG.vocab_size) for _ in range(length)] for length in (90, 33, 20)]
+    rows = [(0, 0, 90), (1, 0, 30), (2, 0, 19)], [(2, 19, 20), (1, 30, 33)]
+    logits = []
+    for scripted in (True, False):
+        ops = ReferenceOps()
+        ops.scripted = scripted
+        engine = Engine(Decoder(RandomCheckpoint("Q8_0"), config, ops, dtype, CPU), ops, sequences, 0)
+        logits.append([part for step in rows for part in engine.run(step)])
+    for program, by_operation in zip(*logits, strict=True):
+        assert torch.equal(program, by_operation) or not EXACT
+        torch.testing.assert_close(program, by_operation, atol=0.05, rtol=0.05)
