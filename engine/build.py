@@ -11,10 +11,12 @@ from draftline.engine.client import EngineInfo
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.memory import DEFAULT_CPU_CACHE_GIB, GIB, block_bytes, cache_blocks, gpu_cache_bytes
-from draftline.engine.runner import Runner
+from draftline.engine.pass_by_operation import PassByOperation
+from draftline.engine.runner import Pass, Runner
 from draftline.engine.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
 from draftline.models.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
@@ -95,12 +97,29 @@ def build_core(config: EngineConfig) -> Core:
         max_model_len=max_model_len,
         prefix_caching=config.prefix_caching,
     )
-    runner = Runner(model, cache, table, ops, drafter, eos_ids)
+    passes: list[Pass] = [PassByOperation(model, cache, table, ops)]
+    if device.type == "cuda" and not config.enforce_eager:
+        passes.insert(0, _graphs(model, cache, table, ops, config.max_num_seqs))
+    runner = Runner(passes, table, ops, drafter, eos_ids)
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
         config.model, time.monotonic() - started, info.quantization, info.dtype, info.device, blocks, config.block_size,
     )  # fmt: skip
-    return Core(scheduler, runner, tokenizer, info)
+    # On a CPU there is nothing to overlap; a step whose drafts are verified must be read before the next is planned.
+    steps_ahead = 1 if device.type == "cuda" and not drafter.max_draft_tokens else 0
+    return Core(scheduler, runner, tokenizer, info, steps_ahead=steps_ahead)
+
+
+def _graphs(model: Model, cache: KVCache, table: SlotTable, ops: Ops, max_rows: int) -> Pass:
+    # Imported here, since a CPU does without Triton.
+    from draftline.engine.pass_graphs import GraphPasses, bucket_sizes
+
+    started = time.monotonic()
+    sizes = bucket_sizes(max_rows)
+    graphs = GraphPasses(model, cache, table, ops, sizes)
+    torch.cuda.synchronize(table.tokens.device)
+    logger.info("CUDA graphs for %d batch sizes captured in %.1f s", len(sizes), time.monotonic() - started)
+    return graphs
 
 
 def _device(name: str) -> torch.device:

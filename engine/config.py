@@ -47,6 +47,9 @@ class EngineConfig(BaseModel):
     gpu_memory_utilization: float = Field(
         default=0.9, gt=0, le=1, description="share of the GPU's memory that weights, cache and activations may take"
     )
+    enforce_eager: bool = Field(
+        default=False, description="launch every operation from the host instead of replaying CUDA graphs"
+    )
     prefix_caching: bool = Field(default=True, description="reuse the cache of prompts' common beginnings")
     max_waiting: int = Field(default=1024, ge=1, description="most requests that wait; more are refused")
     ageing_s: float = Field(

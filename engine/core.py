@@ -1,15 +1,20 @@
-"""The engine's core: live requests in, one step at a time, updates out. Synchronous; one thread owns it."""
+"""The engine's core: live requests in, one step at a time, updates out. One thread owns it.
+
+It may launch a step before it has read the last one's results, so that the device never waits for the host: what the
+next step needs of the last one is on the device.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from draftline.engine.client import EngineInfo, EngineStats, Sink
 from draftline.engine.errors import StepFailedError
+from draftline.engine.launched import LaunchedStep
 from draftline.engine.output_state import OutputState
 from draftline.engine.outputs import Failed, Update
 from draftline.engine.request import Request
@@ -29,6 +34,15 @@ class _Live:
     outputs: dict[int, OutputState]
 
 
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A step that was launched at ``started`` and not read yet."""
+
+    plan: Plan
+    step: LaunchedStep
+    started: float
+
+
 class Core:
     """Runs requests to their ends. Every method is called from one thread, except `Sequence.cancelled`'s setting."""
 
@@ -38,9 +52,20 @@ class Core:
         runner: Runner,
         tokenizer: Tokenizer,
         info: EngineInfo,
+        *,
+        steps_ahead: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``clock`` gives seconds; requests' ``submitted_at`` must be on the same clock."""
+        """An idle core.
+
+        Args:
+            scheduler: plans its steps.
+            runner: computes them.
+            tokenizer: turns tokens into text.
+            info: what callers are told of the engine.
+            steps_ahead: how many more steps may be launched while one is still to be read.
+            clock: gives seconds; requests' ``submitted_at`` must be on the same clock.
+        """
         self.info = info
         self.tokenizer = tokenizer
         self._scheduler = scheduler
@@ -48,13 +73,15 @@ class Core:
         self.now = clock
         self._eos_ids = frozenset(info.eos_token_ids)
         self._live: dict[str, _Live] = {}
+        self._steps_ahead = steps_ahead
+        self._under_way: deque[_UnderWay] = deque()
         self._steps = 0
         self._generated_tokens = 0
 
     @property
     def has_work(self) -> bool:
-        """Whether any request is unfinished."""
-        return bool(self._live)
+        """Whether any request is unfinished, or a step unread."""
+        return bool(self._live or self._under_way)
 
     def is_live(self, request_id: str) -> bool:
         """Whether a request is unfinished. Any thread may ask; a request is over before its last update is delivered."""
@@ -78,18 +105,16 @@ class Core:
                 output.sequence.cancelled = True
 
     def step(self) -> None:
-        """Plan, run and commit one step, and hand its updates to the requests' sinks.
+        """Plan and launch a step, read the oldest one that need not wait any longer, and hand out its updates.
 
         A fault fails the requests of the step; the engine goes on with the others.
         """
         plan = self._scheduler.plan(self._draft_len)
         updates = [(s, self._output(s).cancel(self.now())) for s in plan.cancelled]
         if plan.rows:
-            try:
-                updates += self._run(plan)
-            except Exception as error:
-                logger.exception("a step failed, and with it its %d sequences", len(plan.rows))
-                updates += self._fail(plan, error)
+            updates += self._launch(plan)
+        if len(self._under_way) > self._steps_ahead or (self._under_way and not plan.rows):
+            updates += self._read(self._under_way.popleft())
         self._deliver(updates)
 
     def fail_all(self, error: Exception) -> None:
@@ -122,17 +147,32 @@ class Core:
         """How many drafts a sequence would like in the next step."""
         return self._runner.max_draft_tokens
 
-    def _run(self, plan: Plan) -> list[tuple[Sequence, list[Update]]]:
-        """Run the plan's rows, commit what their outputs keep, and release those that ended."""
+    def _launch(self, plan: Plan) -> list[tuple[Sequence, list[Update]]]:
         started = self.now()
-        results = self._runner.run(plan)
+        try:
+            step = self._runner.launch(plan)
+        except Exception as error:  # noqa: BLE001 - whatever it was, only this step's requests fail
+            return self._fail(plan, error)
+        self._under_way.append(_UnderWay(plan, step, started))
+        return []
+
+    def _read(self, under_way: _UnderWay) -> list[tuple[Sequence, list[Update]]]:
+        """Commit what the outputs keep of a step's results, and release those that ended."""
+        plan = under_way.plan
+        try:
+            results = under_way.step.results()
+        except Exception as error:  # noqa: BLE001 - whatever it was, only this step's requests fail
+            return self._fail(plan, error)
         now = self.now()
         self._steps += 1
         updates: list[tuple[Sequence, list[Update]]] = []
         kept_tokens: list[list[int]] = []
         for row, result in zip(plan.rows, results, strict=True):
+            if row.sequence.finished:
+                kept_tokens.append([])  # it ended while the step was under way
+                continue
             output = self._output(row.sequence)
-            output.scheduled(started)
+            output.scheduled(under_way.started)
             kept, news = output.advance(row.start, result, now)
             kept_tokens.append(kept)
             updates.append((row.sequence, news))
@@ -144,11 +184,13 @@ class Core:
         return updates
 
     def _fail(self, plan: Plan, error: Exception) -> list[tuple[Sequence, list[Update]]]:
-        """End every request that had a row in the plan."""
-        failed = {row.sequence.request_id: row.sequence for row in plan.rows}
+        """End every request that has a row in the plan."""
+        logger.error("a step failed, and with it its %d sequences", len(plan.rows), exc_info=error)
+        failed = {row.sequence.request_id: row.sequence for row in plan.rows if not row.sequence.finished}
         for request_id in failed:
             for output in self._live[request_id].outputs.values():
                 self._scheduler.finish(output.sequence)
+        self._scheduler.commit(plan, [[] for _ in plan.rows])
         failure = StepFailedError(f"a step of the engine failed: {type(error).__name__}")
         failure.__cause__ = error
         return [(sequence, [Failed(failure)]) for sequence in failed.values()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from draftline.engine.detokenizer import Detokenizer
+from draftline.engine.launched import RowResult
 from draftline.engine.outputs import (
     Delta,
     Finished,
@@ -13,7 +14,6 @@ from draftline.engine.outputs import (
     Update,
     Usage,
 )
-from draftline.engine.runner import RowResult
 from draftline.engine.sequence import Sequence
 from draftline.models.tokenizer import Tokenizer
 

@@ -28,14 +28,18 @@ class Planner:
         self._tokens = token_budget  # what is left of the budget
         self._owed_tokens = 0  # of which: one for each decoding row that is not planned yet
         self._owed_blocks = 0  # blocks that rows not planned yet must have
+        prompts_run = False
         for sequence in residency.running:
-            known = len(sequence.tokens)
+            known = sequence.known
+            if known >= sequence.max_len:
+                continue
             if known - sequence.computed == 1:
                 self._owed_tokens += 1
                 if known > len(sequence.blocks) * residency.block_size:
                     self._owed_blocks += 1
+            else:
+                prompts_run = True
         self._draft_tokens = token_budget - self._owed_tokens  # what drafts may use
-        prompts_run = self._owed_tokens < len(residency.running)
         if prompts_run or (waiting and residency.has_free_slot):
             self._draft_tokens //= 2
         self._rows: list[Row] = []
@@ -54,8 +58,10 @@ class Planner:
             slot = sequence.slot
             if slot is None or self._tokens < 1:
                 break  # from here on all were preempted, or get no turn
-            known = len(sequence.tokens)
+            known = sequence.known
             pending = known - sequence.computed
+            if known >= sequence.max_len and sequence.unread:
+                continue  # it ends with a step that is on its way
             if pending < 1 or known >= sequence.max_len:
                 raise RuntimeError(
                     f"{sequence.name} has nothing to run for but was not finished: "
@@ -74,13 +80,13 @@ class Planner:
     def _plan_waiting(self) -> None:
         while self._waiting:
             head = self._waiting[0]
-            if head in self._preempted:
-                break  # it made room in this very plan
+            if head in self._preempted or head.launched:
+                break  # it made room in this very plan, or in one whose steps still run
             slot = self._seat(head)
             if slot is None:
                 break  # nobody overtakes it
             self._waiting.remove(head)
-            self._admitted.append(self._row(head, slot, len(head.tokens) - head.computed, True))
+            self._admitted.append(self._row(head, slot, head.known - head.computed, True))
 
     def _row(self, sequence: Sequence, slot: int, pending: int, admitted: bool) -> Row:
         """The sequence's row, of at least one token, and what of its ``pending`` ones and drafts the budget allows."""
@@ -88,14 +94,14 @@ class Planner:
         self._tokens -= count
         drafts = self._reserve_drafts(sequence) if count == pending else 0
         changes = self._residency.take_changes(sequence)
-        return Row(sequence, slot, sequence.computed, count, drafts, admitted, changes)
+        return Row(sequence, slot, sequence.computed, count, sequence.known, drafts, admitted, changes)
 
     def _reserve_drafts(self, sequence: Sequence) -> int:
         """Tokens and blocks for as many drafts as the sequence would like and can have without harming anyone."""
         wanted = self._draft_len(sequence)
         if wanted <= 0:
             return 0
-        known = len(sequence.tokens)
+        known = sequence.known
         useful = sequence.max_len - 1 - known  # the token after the last draft is sampled too
         drafts = min(wanted, useful, self._draft_tokens, self._tokens - self._owed_tokens)
         if drafts <= 0:

@@ -107,13 +107,13 @@ class Residency:
         sequence.preemptions += 1
         self.preemptions += 1
 
-    def register(self, sequence: Sequence) -> None:
-        """Make a running sequence's full computed blocks known to the prefix tree.
+    def register(self, sequence: Sequence, computed: int) -> None:
+        """Make the full blocks of a running sequence's first ``computed`` tokens known to the prefix tree.
 
         Where the tree has the same tokens already, the sequence goes on with the tree's block and its own is freed.
         """
         size, blocks = self.block_size, sequence.blocks
-        full = sequence.computed // size
+        full = computed // size
         for index in range(sequence.registered, full):
             parent = blocks[index - 1] if index else ROOT
             own = blocks[index]
@@ -144,9 +144,12 @@ class Residency:
         for sequence in self.running:
             name = sequence.name
             assert not sequence.finished, f"{name} runs though it has finished"
-            assert 0 <= sequence.computed <= len(sequence.tokens) <= sequence.max_len, f"{name} has impossible lengths"
+            assert 0 <= sequence.computed <= sequence.known <= sequence.max_len, f"{name} has impossible lengths"
+            assert sequence.launched or not sequence.unread, f"{name} waits for a token that no step decides"
             assert sequence.computed <= len(sequence.blocks) * size, f"{name} has computed tokens outside its blocks"
-            assert sequence.registered == sequence.computed // size, f"{name} has not registered all its full blocks"
+            full = sequence.computed // size
+            assert sequence.registered <= full, f"{name} has registered blocks that are not full"
+            assert sequence.launched or sequence.registered == full, f"{name} has not registered all its full blocks"
             self.pool.check_path(sequence.blocks[: sequence.registered], sequence.tokens)
             own = sequence.blocks[sequence.registered :]
             assert all(self.pool.references(block) == 1 for block in own), f"{name} would write to a shared block"

@@ -19,11 +19,12 @@ prefix tree as long as nobody needs them, so recomputing is mostly a prefix hit.
 Drafts are the first to be cut: they may use what the decoding rows leave, only half of it while a prompt could use it
 as well, and never a block that a row behind them needs.
 
-**Running one step behind.** Here `plan` follows the `commit` of the plan before it. To launch a step before the host
-has read the last one's results, `plan` would have to take a sequence with a row in flight as known up to that row's
-longest outcome (blocks for ``drafts + 1`` more tokens, ``start`` read on the device), and `commit` to drop rows of
-sequences that lost their slot meanwhile, as it drops finished ones now. Freed blocks need no more care: steps run on
-the device in the order of their launch, so a block's next owner writes after its last reader.
+**Running behind the device.** `plan` counts its own steps as run: the next plan may be made, and launched, before the
+host has read the results of the last one. Until `commit` brings these, a sequence's newest token is known to the device
+alone (`Sequence.unread`). It is enough to know how many there are, so a step that verifies drafts, which leaves that
+open, must be committed before the next plan. When a sequence turns out to have ended, or has lost its place meanwhile,
+the rows that it still has in launched steps are dropped. Freed blocks and slots need no care: steps run on the device in
+the order of their launch, so a block's next owner writes after its last reader.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ class Scheduler:
         self._token_budget = token_budget
         self._longest = min(max_model_len, num_blocks * block_size + 1)
         self._arrivals = count()
+        self._open_drafts = False
 
     @property
     def longest(self) -> int:
@@ -140,17 +142,31 @@ class Scheduler:
     def plan(self, draft_len: DraftLength = no_drafts) -> Plan:
         """Decide the next step: end cancelled sequences, then give running and waiting ones their tokens and blocks.
 
-        Blocks are reserved for the longest outcome of the step: every row's ``start + count + drafts`` tokens.
+        Blocks are reserved for the longest outcome of the step: every row's ``start + count + drafts`` tokens. The plan
+        must be committed, after all earlier ones.
 
         Args:
             draft_len: how many drafts a sequence would like; it may get fewer, and never more than could be accepted
                 before its ``max_len``.
+
+        Raises:
+            ValueError: a step that verifies drafts was not committed.
         """
+        if self._open_drafts:
+            raise ValueError("a step that verifies drafts must be committed before the next is planned")
         cancelled = tuple(sequence for sequence in self._all() if sequence.cancelled)
         for sequence in cancelled:
             self.finish(sequence)
-        planner = Planner(self._residency, self._waiting, self._token_budget, draft_len)
-        return Plan(planner.rows(), cancelled)
+        rows = Planner(self._residency, self._waiting, self._token_budget, draft_len).rows()
+        for row in rows:
+            sequence = row.sequence
+            sequence.computed = row.start + row.count
+            sequence.launched += 1
+            if row.samples:
+                sequence.unread += 1
+            if row.drafts:
+                self._open_drafts = True
+        return Plan(rows, cancelled)
 
     def commit(self, plan: Plan, sampled: Seq[Seq[int]]) -> None:
         """Take in a step's results: ``sampled`` has each row's accepted tokens, none where the row did not sample.
@@ -163,22 +179,27 @@ class Scheduler:
             ValueError: a row has tokens that its plan cannot have decided.
         """
         residency, followers = self._residency, self._followers
+        self._open_drafts = False
         for row, accepted in zip(plan.rows, sampled, strict=True):
             sequence = row.sequence
+            sequence.launched -= 1
             if sequence.finished:
                 continue
             computed = row.start + row.count
             if accepted:
-                if computed != len(sequence.tokens) or len(accepted) > row.drafts + 1:
+                if not row.samples or computed != len(sequence.tokens) or len(accepted) > row.drafts + 1:
                     raise ValueError(
                         f"{sequence.name}: {len(accepted)} tokens accepted at {computed} of "
                         f"{len(sequence.tokens)} with {row.drafts} drafts"
                     )
                 sequence.tokens.extend(accepted)
-                computed += len(accepted) - 1  # the newest token's keys and values come with the next step
-            sequence.computed = computed
-            if computed // residency.block_size > sequence.registered:
-                residency.register(sequence)
+                sequence.unread -= 1
+                accepted_drafts = len(accepted) - 1  # the newest token's keys and values come with the next step
+                computed += accepted_drafts
+                sequence.computed += accepted_drafts
+            # One that was preempted after the launch has no blocks any more that could be registered.
+            if sequence.slot is not None and computed // residency.block_size > sequence.registered:
+                residency.register(sequence, computed)
             if followers and computed >= sequence.prompt_len:
                 self._free_followers(sequence)
 

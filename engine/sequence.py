@@ -1,7 +1,8 @@
 """A running output: its tokens, and how many of them have been computed.
 
 There is no prefill phase and no decode phase. A sequence has known tokens (prompt and output) and computed tokens
-(those whose keys and values are in the cache); a step lets computed catch up with known.
+(those whose keys and values are in the cache); a step lets computed catch up with known. The host may be a step behind
+the device: then some known tokens are unread, their values being on the device alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class Sequence:
         max_len: the length at which it must end (prompt plus max_tokens).
         order: its place in the queue, smaller first: arrival time minus the head start that its priority buys.
         leader: the request's first output, whose prompt the others wait for (to share its blocks); None for itself.
-        computed: leading tokens whose keys and values are in the cache.
+        computed: leading tokens whose keys and values are in the cache once all launched steps have run.
+        launched: steps with a row of it that were planned but not committed.
+        unread: tokens that those steps decide, and that the host will learn at their commits.
         blocks: the cache blocks that hold them, in order.
         cached_prompt: prompt tokens that came from the prefix cache when it was first admitted.
         slot: its row of the slot table while it runs, else None.
@@ -46,6 +49,8 @@ class Sequence:
     order: float
     leader: Sequence | None = None
     computed: int = 0
+    launched: int = 0
+    unread: int = 0
     blocks: list[int] = field(default_factory=list)
     cached_prompt: int = 0
     slot: int | None = None
@@ -62,8 +67,13 @@ class Sequence:
 
     @property
     def output_len(self) -> int:
-        """Output tokens so far."""
+        """Output tokens that the host knows."""
         return len(self.tokens) - self.prompt_len
+
+    @property
+    def known(self) -> int:
+        """Tokens that the device knows once all launched steps have run."""
+        return len(self.tokens) + self.unread
 
 
 @dataclass(slots=True)
@@ -75,6 +85,7 @@ class Row:
         slot: its slot.
         start: its computed tokens before the step.
         count: known tokens that the step computes.
+        known: its known tokens before the step.
         drafts: drafted tokens that the step verifies after them (only where ``start + count`` reaches the last known).
         admitted: the sequence enters its slot with this step, so the slot must be filled.
         new_blocks: (index, block) of each block table entry that changed since the sequence's last row; all of them
@@ -85,14 +96,33 @@ class Row:
     slot: int
     start: int
     count: int
+    known: int
     drafts: int
     admitted: bool
     new_blocks: tuple[tuple[int, int], ...] = ()
 
     @property
     def samples(self) -> bool:
-        """Whether the step reaches the last known token, and so decides the next one. Ask before the step's commit."""
-        return self.start + self.count == len(self.sequence.tokens)
+        """Whether the step reaches the last known token, and so decides the next one."""
+        return self.start + self.count == self.known
+
+    @property
+    def samples_count(self) -> int:
+        """How many positions are sampled: one after the last known token, and one after each draft."""
+        return self.drafts + 1 if self.start + self.count == self.known else 0
+
+    @property
+    def known_predictions(self) -> int:
+        """How many computed prompt tokens have their successor's log-probability asked for, in the prompt as well."""
+        sequence = self.sequence
+        if sequence.sampling.prompt_logprobs is None or self.known > sequence.prompt_len:
+            return 0
+        return min(self.count, sequence.prompt_len - 1 - self.start)
+
+    @property
+    def logits_count(self) -> int:
+        """How many of the row's last query tokens want logits."""
+        return self.count + self.drafts if self.known_predictions else self.samples_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import Any
+
+import numpy as np
 
 from draftline.engine.sequence import Plan, Row, Sequence
-from draftline.kernels.slots import MAX_LOGIT_BIAS, MAX_STOP_IDS, SamplingFeatures, SlotTable
+from draftline.engine.transfer import upload
+from draftline.kernels.slots import (
+    FLOAT_SCALARS,
+    INT_SCALARS,
+    MAX_LOGIT_BIAS,
+    MAX_STOP_IDS,
+    SamplingFeatures,
+    SlotTable,
+)
 
 
 def signed_seed(seed: int) -> int:
@@ -37,13 +46,13 @@ def sampling_features(rows: tuple[Row, ...]) -> SamplingFeatures:
             features |= SamplingFeatures.PENALTIES
         if sampling.logit_bias:
             features |= SamplingFeatures.LOGIT_BIAS
-        if row.sequence.output_len < sampling.min_tokens:
+        if row.known - row.sequence.prompt_len < sampling.min_tokens:
             features |= SamplingFeatures.MIN_TOKENS
     return features
 
 
 class SlotWriter:
-    """Writes host-side changes into a `SlotTable`, one small copy a field and step."""
+    """Writes host-side changes into a `SlotTable`, in few transfers and without waiting for the device."""
 
     def __init__(self, table: SlotTable, eos_ids: tuple[int, ...]) -> None:
         """``eos_ids`` are the model's end-of-sequence ids."""
@@ -56,47 +65,46 @@ class SlotWriter:
         admitted = [row for row in plan.rows if row.admitted]
         if admitted:
             self._fill(admitted)
-        changes = [(row.slot, index, block) for row in plan.rows for index, block in row.new_blocks]
+        changes = [(row.slot, index, block) for row in plan.rows if row.new_blocks for index, block in row.new_blocks]
         if changes:
-            slots, indices, blocks = torch.tensor(changes, dtype=torch.int64).to(self._device).unbind(1)
+            slots, indices, blocks = upload(np.array(changes, np.int64).T.copy(), self._device)
             self._table.block_tables[slots, indices] = blocks.int()
 
     def _fill(self, rows: list[Row]) -> None:
         table = self._table
-        slots = self._ints([row.slot for row in rows], torch.int64)
-        params = [row.sequence.sampling for row in rows]
+        sequences = [row.sequence for row in rows]
+        params = [sequence.sampling for sequence in sequences]
+        slots = upload(np.array([row.slot for row in rows], np.int64), self._device)
+        whole = {
+            "prompt_lens": [sequence.prompt_len for sequence in sequences],
+            "top_k": [p.top_k for p in params],
+            "min_length": [sequence.prompt_len + p.min_tokens for sequence, p in zip(sequences, params, strict=True)],
+        }
+        scalars = np.array([whole[field] for field in INT_SCALARS], np.int32)
+        real = np.array([[getattr(p, field) for p in params] for field in FLOAT_SCALARS], np.float32)
+        table.scalars[:, slots] = upload(np.concatenate((scalars, real.view(np.int32))), self._device)
+        seeds = np.array([signed_seed(sequence.seed) for sequence in sequences], np.int64)
+        table.seed[slots] = upload(seeds, self._device)
+        stops = [stop_ids(sequence, self._eos_ids) for sequence in sequences]
+        table.stop_ids[slots] = upload(_padded(stops, MAX_STOP_IDS, -1, np.int32), self._device)
+        biases = [p.logit_bias or {} for p in params]
+        if any(biases):
+            ids, values = list(map(tuple, biases)), [tuple(bias.values()) for bias in biases]
+            table.bias_ids[slots] = upload(_padded(ids, MAX_LOGIT_BIAS, -1, np.int32), self._device)
+            table.bias_values[slots] = upload(_padded(values, MAX_LOGIT_BIAS, 0, np.float32), self._device)
+        else:
+            table.bias_ids.index_fill_(0, slots, -1)
+        tokens = upload(np.array([t for sequence in sequences for t in sequence.tokens], np.int32), self._device)
+        start = 0
         for row in rows:
-            tokens = row.sequence.tokens
-            table.tokens[row.slot, : len(tokens)] = self._ints(tokens)
-        table.prompt_lens[slots] = self._ints([row.sequence.prompt_len for row in rows])
-        table.temperature[slots] = self._floats([p.temperature for p in params])
-        table.top_k[slots] = self._ints([p.top_k for p in params])
-        table.top_p[slots] = self._floats([p.top_p for p in params])
-        table.min_p[slots] = self._floats([p.min_p for p in params])
-        table.repetition_penalty[slots] = self._floats([p.repetition_penalty for p in params])
-        table.presence_penalty[slots] = self._floats([p.presence_penalty for p in params])
-        table.frequency_penalty[slots] = self._floats([p.frequency_penalty for p in params])
-        table.seed[slots] = self._ints([signed_seed(row.sequence.seed) for row in rows], torch.int64)
-        table.min_length[slots] = self._ints(
-            [row.sequence.prompt_len + row.sequence.sampling.min_tokens for row in rows]
-        )
-        stops = [stop_ids(row.sequence, self._eos_ids) for row in rows]
-        table.stop_ids[slots] = self._ints([[*ids, *[-1] * (MAX_STOP_IDS - len(ids))] for ids in stops])
-        biased = [row for row in rows if row.sequence.sampling.logit_bias]
-        if biased:
-            where = self._ints([row.slot for row in biased], torch.int64)
-            biases = [row.sequence.sampling.logit_bias for row in biased]
-            padding = [MAX_LOGIT_BIAS - len(bias) for bias in biases]
-            table.bias_ids[where] = self._ints([[*b, *[-1] * n] for b, n in zip(biases, padding, strict=True)])
-            table.bias_values[where] = self._floats(
-                [[*b.values(), *[0.0] * n] for b, n in zip(biases, padding, strict=True)]
-            )
-        unbiased = [row.slot for row in rows if not row.sequence.sampling.logit_bias]
-        if unbiased:
-            table.bias_ids[self._ints(unbiased, torch.int64)] = -1
+            length = len(row.sequence.tokens)
+            table.tokens[row.slot, :length] = tokens[start : start + length]
+            start += length
 
-    def _ints(self, values: list[int] | list[list[int]], dtype: torch.dtype = torch.int32) -> Tensor:
-        return torch.tensor(values, dtype=dtype).to(self._device)
 
-    def _floats(self, values: list[float] | list[list[float]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32).to(self._device)
+def _padded(lists: list[tuple[Any, ...]], width: int, filler: float, dtype: type[np.generic]) -> np.ndarray:
+    """[len(lists), width], each list followed by ``filler``."""
+    array = np.full((len(lists), width), filler, dtype)
+    for row, values in zip(array, lists, strict=True):
+        row[: len(values)] = values
+    return array

@@ -106,6 +106,16 @@ class Ops(Protocol):
         """
         ...
 
+    def commit(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
+        """Write the sampled tokens to their positions in ``slots.tokens``. A negative position is written nowhere.
+
+        Args:
+            tokens: [S] int64, what `sample` returned.
+            rows: what it was sampled for.
+            slots: the slot table.
+        """
+        ...
+
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Log-probabilities under the model's own distribution (before temperature, penalties and masks).
 

@@ -171,6 +171,11 @@ class ReferenceOps:
         """See ``Ops.sample``."""
         return reference_sampling.sample(logits, rows, slots)
 
+    def commit(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
+        """See ``Ops.commit``."""
+        real = rows.positions >= 0
+        slots.tokens[rows.slots[real], rows.positions[real]] = tokens[real].to(torch.int32)
+
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See ``Ops.logprobs``."""
         return reference_sampling.logprobs(logits, token_ids, top)

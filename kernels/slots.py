@@ -16,6 +16,13 @@ from draftline.kernels.limits import MAX_LOGIT_BIAS as MAX_LOGIT_BIAS
 from draftline.kernels.limits import MAX_STOP_IDS as MAX_STOP_IDS
 
 
+INT_SCALARS = ("prompt_lens", "top_k", "min_length")
+FLOAT_SCALARS = (
+    "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
+"""The fields of a slot table that hold one number a slot."""
+
+
 class SamplingFeatures(enum.Flag):
     """What at least one sampled row of a step uses, so that a kernel can leave the rest out."""
 
@@ -49,6 +56,8 @@ class SlotTable:
         stop_ids: [S, MAX_STOP_IDS] int32, padded with -1.
         bias_ids: [S, MAX_LOGIT_BIAS] int32, padded with -1.
         bias_values: [S, MAX_LOGIT_BIAS] float32.
+        scalars: [9, S] int32, the storage of INT_SCALARS and FLOAT_SCALARS (those by their bits), so that one copy
+            writes them all.
     """
 
     tokens: Tensor
@@ -66,6 +75,7 @@ class SlotTable:
     stop_ids: Tensor
     bias_ids: Tensor
     bias_values: Tensor
+    scalars: Tensor
 
     @staticmethod
     def allocate(num_slots: int, max_len: int, max_blocks: int, device: torch.device) -> SlotTable:
@@ -74,25 +84,21 @@ class SlotTable:
         def ints(*shape: int, fill: int = 0, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.full(shape, fill, dtype=dtype, device=device)
 
-        def floats(*shape: int, fill: float = 0.0) -> Tensor:
-            return torch.full(shape, fill, dtype=torch.float32, device=device)
-
+        scalars = ints(len(INT_SCALARS) + len(FLOAT_SCALARS), num_slots)
+        whole = dict(zip(INT_SCALARS, scalars, strict=False))
+        real = dict(zip(FLOAT_SCALARS, scalars[len(INT_SCALARS) :].view(torch.float32), strict=True))
+        for field in ("top_p", "repetition_penalty"):
+            real[field].fill_(1.0)
         return SlotTable(
             tokens=ints(num_slots, max_len),
             block_tables=ints(num_slots, max_blocks),
-            prompt_lens=ints(num_slots),
-            temperature=floats(num_slots),
-            top_k=ints(num_slots),
-            top_p=floats(num_slots, fill=1.0),
-            min_p=floats(num_slots),
-            repetition_penalty=floats(num_slots, fill=1.0),
-            presence_penalty=floats(num_slots),
-            frequency_penalty=floats(num_slots),
             seed=ints(num_slots, dtype=torch.int64),
-            min_length=ints(num_slots),
             stop_ids=ints(num_slots, MAX_STOP_IDS, fill=-1),
             bias_ids=ints(num_slots, MAX_LOGIT_BIAS, fill=-1),
-            bias_values=floats(num_slots, MAX_LOGIT_BIAS),
+            bias_values=torch.zeros((num_slots, MAX_LOGIT_BIAS), dtype=torch.float32, device=device),
+            scalars=scalars,
+            **whole,
+            **real,
         )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from draftline.kernels.batch import Batch
 from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.attention import attention
+from draftline.kernels.triton.commit import commit
 from draftline.kernels.triton.gather import gather
 from draftline.kernels.triton.logprobs import logprobs
 from draftline.kernels.triton.norm import add_rms_norm, rms_norm
@@ -82,6 +83,10 @@ class TritonOps:
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         """See ``Ops.sample``."""
         return sample(logits, rows, slots)
+
+    def commit(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
+        """See ``Ops.commit``."""
+        commit(tokens, rows, slots)
 
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See ``Ops.logprobs``."""

@@ -77,20 +77,26 @@ def solo() -> list[RequestOutput]:
     return [alone(p, s) for p, s in zip(prompts(16, 1), samplings(16, 1), strict=True)]
 
 
+@pytest.mark.parametrize("steps_ahead", [0, 1, 3])
 @pytest.mark.parametrize("prefix_caching", [True, False], ids=["prefix cache", "no prefix cache"])
 @pytest.mark.parametrize("token_budget", [9, 64, 512])
 @pytest.mark.parametrize("num_slots", [1, 3, 16])
 def test_batched_equals_solo(
-    solo: list[RequestOutput], num_slots: int, token_budget: int, prefix_caching: bool
+    solo: list[RequestOutput], num_slots: int, token_budget: int, prefix_caching: bool, steps_ahead: int
 ) -> None:
-    client = Client(tiny_core(num_slots=num_slots, token_budget=token_budget, prefix_caching=prefix_caching))
+    client = Client(
+        tiny_core(
+            num_slots=num_slots, token_budget=token_budget, prefix_caching=prefix_caching, steps_ahead=steps_ahead
+        )
+    )
     results = run_all(client, 16, 1)
     for i, expected in enumerate(solo):
         assert_same(results[str(i)], expected)
 
 
-def test_preemption_changes_nothing(solo: list[RequestOutput]) -> None:
-    client = Client(tiny_core(num_blocks=14, num_slots=8, token_budget=32))
+@pytest.mark.parametrize("steps_ahead", [0, 1, 3])
+def test_preemption_changes_nothing(solo: list[RequestOutput], steps_ahead: int) -> None:
+    client = Client(tiny_core(num_blocks=14, num_slots=8, token_budget=32, steps_ahead=steps_ahead))
     results = run_all(client, 16, 1)
     assert client.core.stats().preemptions > 0, "the pool was not tight enough to preempt"
     for i, expected in enumerate(solo):

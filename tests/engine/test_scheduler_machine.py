@@ -7,6 +7,7 @@ if it ran alone only if every block it reads holds what it should, whatever was 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
@@ -44,9 +45,10 @@ def alone(prompt: list[int], max_len: int) -> list[int]:
 
 @dataclass
 class FakeDevice:
-    """A slot table's block tables and a paged cache, which holds tokens where a real one holds keys and values."""
+    """A slot table and a paged cache, which holds tokens where a real one holds keys and values."""
 
     block_size: int
+    tokens: dict[int, list[int]] = field(default_factory=dict)
     tables: dict[int, dict[int, int]] = field(default_factory=dict)
     cache: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -57,8 +59,10 @@ class FakeDevice:
         for row, guesses in zip(plan.rows, drafts, strict=True):
             if row.admitted:
                 self.tables[row.slot] = {}
+                self.tokens[row.slot] = list(row.sequence.tokens)
             self.tables[row.slot].update(row.new_blocks)
-            known = row.sequence.tokens[row.start : row.start + row.count]
+            assert len(self.tokens[row.slot]) == row.known
+            known = self.tokens[row.slot][row.start : row.start + row.count]
             for position, token in enumerate([*known, *guesses], row.start):
                 place = self.place(row.slot, position)
                 assert place not in written, "two rows write to one place"
@@ -76,6 +80,7 @@ class FakeDevice:
                 break
             history.append(guess)
             accepted.append(next_token(history))
+        self.tokens[row.slot] += accepted
         return accepted
 
     def place(self, slot: int, position: int) -> tuple[int, int]:
@@ -83,9 +88,16 @@ class FakeDevice:
 
 
 class Engine:
-    """A scheduler with the fake device, and checks of everything that a plan promises."""
+    """A scheduler with the fake device, and checks of everything that a plan promises.
 
-    def __init__(self, scheduler: Scheduler, block_size: int, token_budget: int, seed: int = 0) -> None:
+    Results are read ``steps_ahead`` steps late. Steps with drafts are read at once, as they must be.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, block_size: int, token_budget: int, seed: int = 0, steps_ahead: int = 0
+    ) -> None:
+        self.steps_ahead = steps_ahead
+        self.under_way: deque[tuple[Plan, list[list[int]]]] = deque()
         self.scheduler = scheduler
         self.token_budget = token_budget
         self.device = FakeDevice(block_size)
@@ -107,19 +119,27 @@ class Engine:
     def step(self, draft_len: int) -> None:
         before = {sequence: sequence.preemptions for sequence in self.live}
         to_cancel = {sequence for sequence in self.live if sequence.cancelled}
+        while draft_len and self.under_way:
+            self.read()
+        to_cancel &= set(self.live)
         plan = self.scheduler.plan(lambda _: draft_len)
         self.scheduler.check()
         assert set(plan.cancelled) == to_cancel
         self.live = [sequence for sequence in self.live if sequence not in to_cancel]
         self.check_plan(plan, draft_len)
         self.check_order(plan, [sequence for sequence in self.live if sequence.preemptions > before[sequence]])
-        progress = [(row.sequence, row.start) for row in plan.rows]
-        accepted = self.device.run(plan, self.draft)
+        self.under_way.append((plan, self.device.run(plan, self.draft)))
+        while len(self.under_way) > (0 if draft_len or not plan.rows else self.steps_ahead):
+            self.read()
+
+    def read(self) -> None:
+        """Commit the oldest step under way, and end whoever has ended."""
+        plan, accepted = self.under_way.popleft()
         kept = [tokens[: tokens.index(END) + 1] if END in tokens else tokens for tokens in accepted]
+        running = [row.sequence for row in plan.rows if not row.sequence.finished]
         self.scheduler.commit(plan, kept)
         self.scheduler.check()
-        for sequence, start in progress:
-            assert sequence.computed > start
+        for sequence in running:
             assert len(sequence.tokens) <= sequence.max_len
             if len(sequence.tokens) == sequence.max_len or (sequence.output_len and sequence.tokens[-1] == END):
                 self.end(sequence)
@@ -141,9 +161,9 @@ class Engine:
         for row in plan.rows:
             sequence, end = row.sequence, row.start + row.count
             assert not sequence.finished
-            assert (row.slot, row.start) == (sequence.slot, sequence.computed)
+            assert (row.slot, end) == (sequence.slot, sequence.computed)
             assert row.count >= 1
-            assert end <= len(sequence.tokens)
+            assert end <= row.known
             assert 0 <= row.drafts <= (draft_len if row.samples else 0)
             assert end + row.drafts < sequence.max_len
             assert end + row.drafts <= len(sequence.blocks) * self.device.block_size
@@ -154,25 +174,34 @@ class Engine:
         """Whoever was preempted comes after all who run, and the first of all has a row."""
         running = [sequence for sequence in self.live if sequence.slot is not None]
         assert all(rank(victim) > rank(sequence) for victim in preempted for sequence in running)
-        if not self.live:
+        in_plan = {row.sequence for row in plan.rows}
+        # Some only wait for what is under way: for their last token, or for that of the step after which they lost
+        # their place.
+        able = [
+            s for s in self.live if s in in_plan or (s.known < s.max_len and (s.slot is not None or not s.launched))
+        ]
+        if not able:
             assert not plan.rows
             return
-        assert plan.rows
-        in_plan = {row.sequence for row in plan.rows}
-        assert min(running, key=rank) in in_plan
-        first = min(self.live, key=lambda sequence: sequence.order)
-        rivals = [sequence for sequence in self.live if sequence is not first and sequence.order <= first.order]
+        assert plan.rows or self.under_way
+        running = [sequence for sequence in able if sequence.slot is not None]
+        assert not running or min(running, key=rank) in in_plan
+        first = min(able, key=lambda sequence: sequence.order)
+        rivals = [s for s in self.live if s is not first and s.order <= first.order]
         assert first in in_plan or rivals
 
     def drain(self, draft_len: int) -> None:
         """Run until everyone has ended, within a bound that only depends on their lengths."""
         followers = sum(sequence.leader is not None for sequence in self.live)
         bound = (1 + followers) * sum(sequence.max_len for sequence in self.live) + len(self.live)
+        bound *= 1 + self.steps_ahead
         for _ in range(bound):
             if not self.live:
                 break
             self.step(draft_len)
         assert not self.live, "someone never ends"
+        while self.under_way:
+            self.read()
         stats = self.scheduler.stats()
         assert (stats.running, stats.waiting) == (0, 0)
         assert stats.free_blocks + stats.cached_blocks == stats.total_blocks
@@ -191,9 +220,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         token_budget=st.one_of(st.integers(1, 4), st.integers(1, 16)),
         prefix_caching=st.sampled_from([True, True, True, False]),
         seed=st.integers(0, 1000),
+        steps_ahead=st.integers(0, 2),
     )
     def start(
-        self, num_blocks: int, block_size: int, num_slots: int, token_budget: int, prefix_caching: bool, seed: int
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_slots: int,
+        token_budget: int,
+        prefix_caching: bool,
+        seed: int,
+        steps_ahead: int,
     ) -> None:
         scheduler = Scheduler(
             num_blocks=num_blocks,
@@ -203,7 +240,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_model_len=24,
             prefix_caching=prefix_caching,
         )
-        self.engine = Engine(scheduler, block_size, token_budget, seed)
+        self.engine = Engine(scheduler, block_size, token_budget, seed, steps_ahead)
         self.requests = 0
 
     @rule(
@@ -234,7 +271,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.engine.add(sequence)
             leader = leader or sequence
 
-    @rule(times=st.integers(1, 4), draft_len=st.integers(0, 4))
+    @rule(times=st.integers(1, 4), draft_len=st.one_of(st.just(0), st.integers(0, 4)))
     def step(self, times: int, draft_len: int) -> None:
         for _ in range(times):
             self.engine.step(draft_len)
@@ -252,9 +289,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.engine.live)
     @rule(data=st.data())
     def fail_a_step(self, data: st.DataObject) -> None:
-        plan = self.engine.scheduler.plan(lambda _: 2)
+        draft_len = 0 if self.engine.under_way else 2
+        plan = self.engine.scheduler.plan(lambda _: draft_len)
         for row in plan.rows:
             self.engine.end(row.sequence)
+        self.engine.scheduler.commit(plan, [[] for _ in plan.rows])
         self.engine.live = [sequence for sequence in self.engine.live if not sequence.finished]
 
     @rule()
@@ -269,7 +308,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
-            self.engine.drain(draft_len=2)
+            self.engine.drain(draft_len=0 if self.engine.steps_ahead else 2)
 
 
 SchedulerMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
@@ -277,10 +316,12 @@ TestSchedulerMachine = SchedulerMachine.TestCase
 
 
 @pytest.mark.parametrize("prefix_caching", [True, False], ids=["caching", "no-caching"])
-@pytest.mark.parametrize("draft_len", [0, 3], ids=["plain", "drafts"])
+@pytest.mark.parametrize(
+    ("draft_len", "steps_ahead"), [(0, 0), (0, 1), (0, 3), (3, 0)], ids=["plain", "ahead", "far-ahead", "drafts"]
+)
 @pytest.mark.parametrize("token_budget", [3, 40], ids=["tight-budget", "wide-budget"])
 def test_an_overloaded_engine_ends_everyone_with_the_right_tokens(
-    prefix_caching: bool, draft_len: int, token_budget: int
+    prefix_caching: bool, draft_len: int, steps_ahead: int, token_budget: int
 ) -> None:
     rng = random.Random(token_budget + draft_len)
     scheduler = Scheduler(
@@ -291,7 +332,7 @@ def test_an_overloaded_engine_ends_everyone_with_the_right_tokens(
         max_model_len=50,
         prefix_caching=prefix_caching,
     )
-    engine = Engine(scheduler, 4, token_budget)
+    engine = Engine(scheduler, 4, token_budget, steps_ahead=steps_ahead)
     prompts = [[rng.randrange(2) for _ in range(rng.randrange(1, 30))] for _ in range(8)]
     for number in range(40):
         prompt = rng.choice(prompts)

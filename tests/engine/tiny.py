@@ -12,6 +12,7 @@ from draftline.engine.client import EngineInfo, GenerateRequest
 from draftline.engine.core import Core
 from draftline.engine.outputs import RequestOutput, Update
 from draftline.engine.params import SamplingParams
+from draftline.engine.pass_by_operation import PassByOperation
 from draftline.engine.request import RequestBuilder
 from draftline.engine.runner import Runner
 from draftline.engine.scheduler import Scheduler
@@ -95,6 +96,7 @@ def tiny_core(
     token_budget: int = 64,
     prefix_caching: bool = True,
     drafter: Drafter | None = None,
+    steps_ahead: int = 0,
 ) -> Core:
     """A core on the CPU in float32."""
     device, dtype = torch.device("cpu"), torch.float32
@@ -129,8 +131,8 @@ def tiny_core(
         max_model_len=max_len,
         prefix_caching=prefix_caching,
     )
-    runner = Runner(model, cache, table, ops, drafter, CONFIG.eos_token_ids)
-    return Core(scheduler, runner, ByteTokenizer(), info)  # type: ignore[arg-type]
+    runner = Runner([PassByOperation(model, cache, table, ops)], table, ops, drafter, CONFIG.eos_token_ids)
+    return Core(scheduler, runner, ByteTokenizer(), info, steps_ahead=steps_ahead)  # type: ignore[arg-type]
 
 
 class Client:

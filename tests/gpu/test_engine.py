@@ -60,6 +60,48 @@ def test_batched_equals_solo(llm: LLM, temperature: float) -> None:
         assert output.outputs[0].token_ids == solo.outputs[0].token_ids
 
 
+def test_graphs_equal_operations(llm: LLM, folder: Path) -> None:
+    """Greedy and drawn, with every feature that a sampling graph may have, and rows that come and go."""
+    eager = LLM(
+        str(folder), load_format="dummy", device="cuda", dtype="float32", kv_cache_memory_gib=0.25, max_num_seqs=32,
+        enforce_eager=True,
+    )  # fmt: skip
+    kinds = [
+        {"temperature": 0.0},
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_p": 0.9},
+        {"temperature": 1.3, "top_k": 20, "min_p": 0.05},
+        {"temperature": 0.0, "repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.3},
+        {"temperature": 0.9, "repetition_penalty": 1.1, "logit_bias": {5: 3.0, 7: -100.0}, "min_tokens": 5},
+        {"temperature": 0.8, "logprobs": 3},
+        {"temperature": 0.0, "logprobs": 0, "prompt_logprobs": 2},
+    ]
+    samplings = [
+        SamplingParams(**kinds[i % len(kinds)], seed=i, max_tokens=3 + 5 * i % 41)  # type: ignore[arg-type]
+        for i in range(len(PROMPTS))
+    ]
+    for chosen in (slice(None), slice(0, 1), slice(1, 6)):
+        by_graph, by_operation = (
+            engine.generate(PROMPTS[chosen], samplings[chosen], use_tqdm=False) for engine in (llm, eager)
+        )
+        for a, b in zip(by_graph, by_operation, strict=True):
+            assert a.outputs[0].token_ids == b.outputs[0].token_ids
+            assert a.outputs[0].finish_reason == b.outputs[0].finish_reason
+            assert len(a.outputs[0].logprobs or []) == len(b.outputs[0].logprobs or [])
+
+
+def test_preemption_changes_nothing_with_steps_under_way(llm: LLM, folder: Path) -> None:
+    tight = LLM(
+        str(folder), load_format="dummy", device="cuda", dtype="float32", max_num_seqs=32, max_model_len=160,
+        kv_cache_memory_gib=0.0025,
+    )  # fmt: skip
+    sampling = SamplingParams(temperature=0.9, seed=3, max_tokens=60, ignore_eos=True)
+    roomy, cramped = (engine.generate(PROMPTS, sampling, use_tqdm=False) for engine in (llm, tight))
+    assert tight.stats().preemptions > 0
+    for a, b in zip(roomy, cramped, strict=True):
+        assert a.outputs[0].token_ids == b.outputs[0].token_ids
+
+
 def test_gpu_equals_cpu(llm: LLM, folder: Path) -> None:
     cpu = LLM(str(folder), load_format="dummy", device="cpu", dtype="float32", kv_cache_memory_gib=0.25)
     sampling = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)

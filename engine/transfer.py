@@ -1,0 +1,41 @@
+"""Copies between host and device that nobody waits for: uploads of a step's inputs, and reading its results back."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def upload(values: np.ndarray, device: torch.device) -> Tensor:
+    """An array as a tensor on ``device``; on a GPU by way of pinned memory, in the order of the current stream."""
+    tensor = torch.from_numpy(values)
+    if device.type == "cpu":
+        return tensor
+    # The caching host allocator takes this pinned copy back only after the transfer has run.
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+class Readback:
+    """Tensors on their way to the host. `wait` once, before any of them is read."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Nothing to read yet."""
+        self._done = torch.cuda.Event() if device.type == "cuda" else None
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """The copy of ``tensor`` on the host, valid after `seal` and `wait`."""
+        if self._done is None:
+            return tensor
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return host.copy_(tensor, non_blocking=True)
+
+    def seal(self) -> None:
+        """Nothing more will be taken."""
+        if self._done is not None:
+            self._done.record()
+
+    def wait(self) -> None:
+        """Wait until all that was taken has arrived."""
+        if self._done is not None:
+            self._done.synchronize()
