@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 
 import torch
@@ -15,14 +16,21 @@ STANDARD_DEVIATION = 0.02
 """Of the random weights: what HF's models are initialised with, small enough for finite logits at any depth."""
 
 
+_POOL_SIZE = 4_194_301
+"""How many numbers are drawn; larger weights repeat them. A prime, so that no two rows of a matrix are equal."""
+
+
 class DummyCheckpoint:
     """Every weight that ``config`` implies, in BF16: normal where it is a matrix or a bias, ones where it is a norm.
 
-    A weight depends on its name and shape alone, so two loads of one configuration give the same model.
+    A weight depends on its name and shape alone, so two loads of one configuration give the same model. Drawing billions
+    of numbers would take minutes: all weights are cut from one pool.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
+        generator = torch.Generator().manual_seed(0)
+        self._pool = torch.empty(_POOL_SIZE).normal_(0.0, STANDARD_DEVIATION, generator=generator).to(torch.bfloat16)
         self._shapes = weight_shapes(config)
 
     def __contains__(self, name: str) -> bool:
@@ -33,8 +41,8 @@ class DummyCheckpoint:
         shape = self._shapes.get(name)
         if shape is None:
             raise ModelLoadError(f"dummy weights: {name}: the configuration implies no such tensor")
-        data = torch.ones(shape, dtype=torch.bfloat16)
-        if not name.endswith("norm.weight"):
-            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-            data.normal_(0.0, STANDARD_DEVIATION, generator=generator)
-        return RawTensor(name, "BF16", shape, data)
+        if name.endswith("norm.weight"):
+            return RawTensor(name, "BF16", shape, torch.ones(shape, dtype=torch.bfloat16))
+        start, count = zlib.crc32(name.encode()) % _POOL_SIZE, math.prod(shape)
+        data = self._pool.repeat(-(-(start + count) // _POOL_SIZE))[start : start + count]
+        return RawTensor(name, "BF16", shape, data.view(shape))

@@ -89,17 +89,18 @@ def make_linear(parts: Sequence[RawTensor], bias: Tensor | None, *, dtype: torch
     """
     if device.type == "cpu" and dtype == torch.bfloat16 and all(part.format in ("Q4_0", "Q4_1") for part in parts):
         return Int4Linear(parts, bias)
-    return _dense(torch.cat([dequantize(part) for part in parts]), bias, dtype, compute_dtype(dtype, device), device)
+    weight = torch.cat([dequantize(part.on(device)) for part in parts])
+    return _dense(weight, bias, dtype, compute_dtype(dtype, device), device)
 
 
 def make_head(raw: RawTensor, *, dtype: torch.dtype, device: torch.device) -> Linear:
     """The output projection. On a CPU its logits are float32 whatever ``dtype`` is; elsewhere they are ``dtype``."""
-    return _dense(dequantize(raw), None, dtype, torch.float32, device)
+    return _dense(dequantize(raw.on(device)), None, dtype, torch.float32, device)
 
 
 def make_table(raw: RawTensor, *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """An embedding table, or a norm's weights, as a plain tensor."""
-    return dequantize(raw).to(device=device, dtype=dtype)
+    return dequantize(raw.on(device)).to(dtype)
 
 
 def _dense(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 
@@ -22,3 +23,7 @@ class RawTensor:
     format: str
     shape: tuple[int, ...]
     data: Tensor
+
+    def on(self, device: torch.device) -> RawTensor:
+        """The same tensor on another device, still as its file stores it."""
+        return self if self.data.device == device else replace(self, data=self.data.to(device))

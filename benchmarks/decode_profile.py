@@ -1,0 +1,188 @@
+"""What a decode step's time is made of: how busy the device is, with which kernels, and how long the host works.
+
+    python benchmarks/decode_profile.py --shape qwen3-0.6b --rows 64 --trace trace.json.gz
+
+All rows decode while a window of steps is measured twice: on the host's clock, which tells how long the host waits for
+the device in each step (if it does not wait, it is what the step takes), and under torch.profiler, which tells what the
+device does. A window is covered by its steps' graphs, and these by their kernels: between two kernels of a graph that
+depend on each other there is about a microsecond in which neither runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import pstats
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import torch
+from contenders import Model
+from provenance import Conditions
+from rich.console import Console
+from rich.table import Table
+from shapes import SHAPES, find_shape
+from workloads import Workload
+
+from draftline.engine.build import build_core
+from draftline.engine.client import GenerateRequest
+from draftline.engine.config import EngineConfig
+from draftline.engine.core import Core
+from draftline.engine.params import SamplingParams
+from draftline.engine.request import RequestBuilder
+from draftline.engine.transfer import Readback
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel's run on the device; times in microseconds."""
+
+    name: str
+    start: float
+    end: float
+
+
+@dataclass(slots=True)
+class Waits:
+    """How long the host waited for results, in seconds."""
+
+    total: float = 0.0
+
+
+def covered(kernels: Sequence[Kernel], bridge_us: float) -> float:
+    """The share of the time from the first start to the last end in which a kernel runs, gaps up to ``bridge_us`` too."""
+    ordered = sorted(kernels, key=lambda kernel: kernel.start)
+    first = end = ordered[0].start
+    idle = 0.0
+    for kernel in ordered:
+        gap = kernel.start - end
+        if gap > bridge_us:
+            idle += gap
+        end = max(end, kernel.end)
+    return 1 - idle / (end - first)
+
+
+def read_kernels(trace: Path) -> list[Kernel]:
+    """What ran on the device, of a trace of torch.profiler."""
+    events = json.loads(trace.read_text())["traceEvents"]
+    wanted = {"kernel", "gpu_memcpy", "gpu_memset"}
+    return [Kernel(e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") in wanted]
+
+
+@contextmanager
+def waits_counted() -> Iterator[Waits]:
+    """Count how long the host waits for results in the block."""
+    waits, wait = Waits(), Readback.wait
+
+    def timed(self: Readback) -> None:
+        start = time.perf_counter()
+        wait(self)
+        waits.total += time.perf_counter() - start
+
+    with mock.patch.object(Readback, "wait", timed):
+        yield waits
+
+
+def run_steps(core: Core, steps: int) -> float:
+    """Run ``steps`` steps; the seconds that they took."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        core.step()
+    return time.perf_counter() - start
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="qwen3-0.6b", help=f"of {', '.join(SHAPES)}, or a config.json")
+    parser.add_argument("--rows", type=int, default=64, help="sequences that decode (default: 64)")
+    parser.add_argument("--prompt-len", type=int, default=512, help="tokens of each prompt (default: 512)")
+    parser.add_argument("--steps", type=int, default=100, help="steps of the window (default: 100)")
+    parser.add_argument("--host-profile", action="store_true", help="print where the host's time goes, too")
+    parser.add_argument("--trace", type=Path, help="where to leave the profiler's trace")
+    arguments = parser.parse_args(argv)
+    rows, steps = arguments.rows, arguments.steps
+    workload = Workload("profile", rows, (arguments.prompt_len,) * 2, (4 * steps + 64,) * 2)
+    console = Console(width=140)
+    with tempfile.TemporaryDirectory() as folder:
+        model = Model.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder))
+        core = _start(model, workload)
+        while core.stats().generated_tokens < rows * 8:
+            core.step()
+        with waits_counted() as waits:
+            seconds = run_steps(core, steps)
+        path = arguments.trace or Path(folder) / "trace.json"
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            run_steps(core, steps)
+            torch.cuda.synchronize()
+        profiler.export_chrome_trace(str(path))
+        kernels = read_kernels(path)
+        print(json.dumps(_summary(core, arguments, seconds, waits, kernels)))
+        if arguments.host_profile:
+            with cProfile.Profile() as profile:
+                run_steps(core, steps)
+            pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+        console.print(_table(kernels, steps))
+
+
+def _start(model: Model, workload: Workload) -> Core:
+    """A core whose queue holds the workload."""
+    config = EngineConfig(
+        model=model.checkpoint,
+        load_format="dummy",
+        device="cuda",
+        max_model_len=workload.max_model_len,
+        max_num_seqs=workload.requests,
+        prefix_caching=False,
+    )
+    core = build_core(config)
+    builder = RequestBuilder(core.info, core.tokenizer, config.ageing_s)
+    for place, request in enumerate(workload.draw(core.info.config.vocab_size)):
+        sampling = SamplingParams(
+            temperature=workload.temperature, max_tokens=request.output_len, ignore_eos=True, seed=0
+        )
+        wanted = GenerateRequest(request.prompt, sampling)
+        core.add(builder.build(str(place), wanted, lambda updates: None, core.now()))
+    return core
+
+
+def _summary(
+    core: Core, arguments: argparse.Namespace, seconds: float, waits: Waits, kernels: Sequence[Kernel]
+) -> dict[str, object]:
+    steps = arguments.steps
+    conditions = Conditions.now(torch.device(core.info.device))
+    return {
+        "date": conditions.date,
+        "machine": conditions.machine,
+        "commit": conditions.commit,
+        "model": arguments.shape,
+        "rows": arguments.rows,
+        "step_ms": 1e3 * seconds / steps,
+        "host_ms": 1e3 * (seconds - waits.total) / steps,
+        "busy_by_steps": covered(kernels, bridge_us=5.0),
+        "busy_by_kernels": covered(kernels, bridge_us=0.0),
+        "kernels_per_step": len(kernels) / steps,
+    }
+
+
+def _table(kernels: Sequence[Kernel], steps: int) -> Table:
+    by_name: dict[str, list[float]] = defaultdict(list)
+    for kernel in kernels:
+        by_name[kernel.name].append(kernel.end - kernel.start)
+    table = Table("kernel", "a step", "µs each", "µs a step")
+    for name, times in sorted(by_name.items(), key=lambda item: -sum(item[1]))[:25]:
+        each = sum(times) / len(times)
+        table.add_row(name[:90], f"{len(times) / steps:.1f}", f"{each:.2f}", f"{sum(times) / steps:.1f}")
+    return table
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""How long a server takes from the start of its process until it serves.
+
+    python benchmarks/startup.py --shape qwen3-0.6b --cold
+
+The clock starts before the process does, and stops when grpc.health.v1 says SERVING. With --cold no kernel has ever been
+compiled on the machine; without it, the second of two starts counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import grpc
+import torch
+from contenders import Model
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from provenance import Conditions
+from shapes import SHAPES, find_shape
+
+_POLL_S = 0.02
+
+
+def seconds_to_ready(command: Sequence[str], port: int, environment: dict[str, str], timeout_s: float) -> float:
+    """Start ``command``, wait until it serves on ``port``, and stop it.
+
+    Raises:
+        RuntimeError: it ended, or did not serve within ``timeout_s``.
+    """
+    start = time.perf_counter()
+    process = subprocess.Popen(command, env=environment)
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.max_reconnect_backoff_ms", 100)]) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            while time.perf_counter() - start < timeout_s:
+                if process.poll() is not None:
+                    raise RuntimeError(f"the server ended with {process.returncode}")
+                if _serves(health):
+                    return time.perf_counter() - start
+                time.sleep(_POLL_S)
+        raise RuntimeError(f"the server was not ready after {timeout_s} s")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def _serves(health: health_pb2_grpc.HealthStub) -> bool:
+    try:
+        status = health.Check(health_pb2.HealthCheckRequest(), timeout=1).status
+    except grpc.RpcError:
+        return False
+    return bool(status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
+    what.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
+    parser.add_argument("--cold", action="store_true", help="start once, without compiled kernels")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds after which to give up (default: 300)")
+    arguments = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        load_format, model = "auto", arguments.model
+        if arguments.shape is not None:
+            load_format = "dummy"
+            model = Model.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder)).checkpoint
+        environment = dict(os.environ)
+        if arguments.cold:
+            environment["TRITON_CACHE_DIR"] = str(Path(folder) / "kernels")
+        for _ in range(1 if arguments.cold else 2):
+            port = _free_port()
+            command = [sys.executable, "-m", "draftline", "serve", "--model", model, "--load-format", load_format]
+            seconds = seconds_to_ready([*command, "--port", str(port)], port, environment, arguments.timeout)
+    conditions = Conditions.now(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    result = {
+        "date": conditions.date,
+        "machine": conditions.machine,
+        "commit": conditions.commit,
+        "model": arguments.shape or arguments.model,
+        "kernels": "cold" if arguments.cold else "compiled",
+        "ready_s": round(seconds, 2),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
