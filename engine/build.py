@@ -10,12 +10,20 @@ import torch
 from draftline.engine.client import EngineInfo
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
-from draftline.engine.memory import DEFAULT_CPU_CACHE_GIB, GIB, block_bytes, cache_blocks, gpu_cache_bytes
+from draftline.engine.memory import (
+    DEFAULT_CPU_CACHE_GIB,
+    GIB,
+    block_bytes,
+    cache_blocks,
+    gpu_cache_bytes,
+    memory_explained,
+    peak_bytes,
+)
 from draftline.engine.pass_by_operation import PassByOperation
 from draftline.engine.runner import Pass, Runner
 from draftline.engine.scheduler import Scheduler
 from draftline.kernels import select_ops
-from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.batch import KVCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
 from draftline.models.checkpoint import Checkpoint
@@ -52,27 +60,29 @@ def build_core(config: EngineConfig) -> Core:
     dtype = _dtype(config, checkpoint, device)
     ops = select_ops(device)
     drafter: Drafter = Nothing()
-    model = build_model(checkpoint, shape, ops, dtype, device)
+    with memory_explained(device, f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"):
+        model = build_model(checkpoint, shape, ops, dtype, device)
     budget = config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"])
     wanted_len = _wanted_len(config, shape)
     bytes_a_block = block_bytes(shape, config.block_size, model.cache_dtype)
     blocks = cache_blocks(
-        _cache_bytes(config, model, shape, model.cache_dtype, device, budget),
+        _cache_bytes(config, model, shape, device, budget),
         bytes_a_block,
         config.block_size,
         config.max_model_len,
     )
     max_model_len = min(wanted_len, blocks * config.block_size)
     table_len = max_model_len + drafter.max_draft_tokens
-    cache = KVCache.allocate(
-        shape.num_layers,
-        blocks,
-        config.block_size,
-        shape.num_kv_heads,
-        shape.head_dim,
-        dtype=model.cache_dtype,
-        device=device,
-    )
+    with memory_explained(device, f"a cache of {blocks * bytes_a_block / GIB:.2f} GiB"):
+        cache = KVCache.allocate(
+            shape.num_layers,
+            blocks,
+            config.block_size,
+            shape.num_kv_heads,
+            shape.head_dim,
+            dtype=model.cache_dtype,
+            device=device,
+        )
     table = SlotTable.allocate(config.max_num_seqs, table_len, -(-table_len // config.block_size), device)
     eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
     info = EngineInfo(
@@ -99,7 +109,8 @@ def build_core(config: EngineConfig) -> Core:
     )
     passes: list[Pass] = [PassByOperation(model, cache, table, ops)]
     if device.type == "cuda" and not config.enforce_eager:
-        passes.insert(0, _graphs(model, cache, table, ops, config.max_num_seqs))
+        with memory_explained(device, "the CUDA graphs"):
+            passes.insert(0, _graphs(model, cache, table, ops, config.max_num_seqs))
     runner = Runner(passes, table, ops, drafter, eos_ids)
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
@@ -108,6 +119,15 @@ def build_core(config: EngineConfig) -> Core:
     # On a CPU there is nothing to overlap; a step whose drafts are verified must be read before the next is planned.
     steps_ahead = 1 if device.type == "cuda" and not drafter.max_draft_tokens else 0
     return Core(scheduler, runner, tokenizer, info, steps_ahead=steps_ahead)
+
+
+def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, max_rows: int) -> int:
+    """What the graphs keep for themselves: each bucket's logits, and the activations of the largest."""
+    if config.enforce_eager:
+        return 0
+    from draftline.engine.pass_graphs import bucket_sizes
+
+    return 2 * sum(bucket_sizes(max_rows)) * vocab_size * dtype.itemsize
 
 
 def _graphs(model: Model, cache: KVCache, table: SlotTable, ops: Ops, max_rows: int) -> Pass:
@@ -152,46 +172,13 @@ def _wanted_len(config: EngineConfig, shape: ModelConfig) -> int:
     return config.max_model_len
 
 
-def _cache_bytes(
-    config: EngineConfig, model: Model, shape: ModelConfig, dtype: torch.dtype, device: torch.device, budget: int
-) -> int:
+def _cache_bytes(config: EngineConfig, model: Model, shape: ModelConfig, device: torch.device, budget: int) -> int:
     if config.kv_cache_memory_gib is not None:
         return int(config.kv_cache_memory_gib * GIB)
     if device.type == "cpu":
         return int(DEFAULT_CPU_CACHE_GIB * GIB)
-    peak = _peak_bytes(model, shape, dtype, device, budget, config)
+    rows = config.max_num_seqs
+    peak = peak_bytes(
+        model, shape, device, step_tokens=budget, block_size=config.block_size, max_rows=rows
+    ) + _graph_bytes(config, shape.vocab_size, model.dtype, rows)
     return gpu_cache_bytes(device, config.gpu_memory_utilization, peak)
-
-
-@torch.inference_mode()
-def _peak_bytes(
-    model: Model, shape: ModelConfig, dtype: torch.dtype, device: torch.device, budget: int, config: EngineConfig
-) -> int:
-    """Run the largest step there can be, on a cache of just its own size, and see what memory it took beside it."""
-    size = config.block_size
-    length = min(budget, shape.max_positions)
-    rows = -(-budget // length)
-    blocks = -(-length // size)
-    cache = KVCache.allocate(
-        shape.num_layers, blocks, size, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device
-    )
-    steps = torch.arange(length, device=device)
-    batch = Batch(
-        token_ids=torch.zeros(rows * length, dtype=torch.int64, device=device),
-        positions=steps.repeat(rows),
-        cache_index=steps.repeat(rows),
-        query_starts=torch.arange(0, rows * length + 1, length, dtype=torch.int32, device=device),
-        context_lens=torch.full((rows,), length, dtype=torch.int32, device=device),
-        block_tables=torch.arange(blocks, dtype=torch.int32, device=device).repeat(rows, 1),
-        logits_index=torch.arange(min(config.max_num_seqs, rows * length), device=device),
-        query_lens_host=(length,) * rows,
-        context_lens_host=(length,) * rows,
-    )
-    torch.cuda.reset_peak_memory_stats(device)
-    logits = model.forward(batch, cache)
-    torch.softmax(logits, -1)  # the sampler's workspace is of the logits' size
-    torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device) - blocks * block_bytes(shape, size, dtype)
-    del cache, logits
-    torch.cuda.empty_cache()
-    return peak

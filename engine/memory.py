@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
+from draftline.kernels.batch import Batch, KVCache
 from draftline.models.config import ModelConfig
+from draftline.models.errors import ModelLoadError
+from draftline.models.model import Model
 
 GIB = 1 << 30
 DEFAULT_CPU_CACHE_GIB = 1.0
 
 
-class OutOfMemoryAtStartError(RuntimeError):
-    """The cache would be too small to serve anything; the message has the numbers."""
+class OutOfMemoryAtStartError(ModelLoadError):
+    """The model, or a cache large enough to serve anything, does not fit; the message has the numbers."""
+
+
+@contextmanager
+def memory_explained(device: torch.device, what: str) -> Iterator[None]:
+    """Turn a GPU's refusal to give memory for ``what`` into an error with the numbers.
+
+    Raises:
+        OutOfMemoryAtStartError: there was not enough.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info(device)
+        own = torch.cuda.memory_allocated(device)
+        raise OutOfMemoryAtStartError(
+            f"{device} has no room for {what}: of its {total / GIB:.1f} GiB, this process has taken {own / GIB:.1f} for "
+            f"what it loaded until then, others take {(total - free - torch.cuda.memory_reserved(device)) / GIB:.1f}, "
+            f"and {free / GIB:.1f} are free."
+        ) from error
 
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
@@ -56,3 +81,46 @@ def cache_blocks(budget_bytes: int, bytes_a_block: int, block_size: int, max_mod
             "max_model_len."
         )
     return blocks
+
+
+@torch.inference_mode()
+def peak_bytes(
+    model: Model, shape: ModelConfig, device: torch.device, *, step_tokens: int, block_size: int, max_rows: int
+) -> int:
+    """Run the largest step there can be, on a cache of just its own size; the most memory taken beside that cache.
+
+    Args:
+        model: on ``device``, a GPU.
+        shape: the model's.
+        device: where it runs.
+        step_tokens: the most tokens of a step.
+        block_size: tokens a cache block.
+        max_rows: the most rows that want logits.
+    """
+    dtype, budget, size = model.cache_dtype, step_tokens, block_size
+    length = min(budget, shape.max_positions)
+    rows = -(-budget // length)
+    blocks = -(-length // size)
+    cache = KVCache.allocate(
+        shape.num_layers, blocks, size, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device
+    )
+    steps = torch.arange(length, device=device)
+    batch = Batch(
+        token_ids=torch.zeros(rows * length, dtype=torch.int64, device=device),
+        positions=steps.repeat(rows),
+        cache_index=steps.repeat(rows),
+        query_starts=torch.arange(0, rows * length + 1, length, dtype=torch.int32, device=device),
+        context_lens=torch.full((rows,), length, dtype=torch.int32, device=device),
+        block_tables=torch.arange(blocks, dtype=torch.int32, device=device).repeat(rows, 1),
+        logits_index=torch.arange(min(max_rows, rows * length), device=device),
+        query_lens_host=(length,) * rows,
+        context_lens_host=(length,) * rows,
+    )
+    torch.cuda.reset_peak_memory_stats(device)
+    logits = model.forward(batch, cache)
+    torch.softmax(logits, -1)  # the sampler's workspace is of the logits' size
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device) - blocks * block_bytes(shape, size, dtype)
+    del cache, logits
+    torch.cuda.empty_cache()
+    return peak
