@@ -65,8 +65,40 @@ class Ops(Protocol):
         """
         ...
 
+    def rope_attention(
+        self,
+        qkv: Tensor,
+        batch: Batch,
+        rope: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        norms: tuple[Tensor, Tensor] | None,
+        eps: float,
+        *,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
+        """`rope_write_kv`, and `attention` of what it returns: [T, (H + 2 G) * D] -> [T, H * D]."""
+        ...
+
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """SwiGLU's activation: [T, 2 N] -> [T, N], ``silu(first half) * second half``."""
+        ...
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """A dense layer, ``x @ weight.T + bias``: [T, K], [N, K], [N] -> [T, N]."""
+        ...
+
+    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """`linear` of `rms_norm`: [T, K] -> [T, N]."""
+        ...
+
+    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """`silu_mul` of `norm_linear`, the weight being [2 N, K]: [T, K] -> [T, N]."""
+        ...
+
+    def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+        """``residual + linear(x)``: [T, K], [T, N] -> [T, N]. It may be written over ``residual``."""
         ...
 
     def gather(
@@ -97,7 +129,7 @@ class Ops(Protocol):
         T = 0 is ``argmax(processed)``.
 
         Args:
-            logits: [S, vocab] float32; left unchanged.
+            logits: [S, vocab], of any floating type, computed with in float32; left unchanged.
             rows: which sequence and position each logits row belongs to.
             slots: the slot table, with the sequences' tokens (drafts included) and sampling parameters.
 
@@ -120,7 +152,7 @@ class Ops(Protocol):
         """Log-probabilities under the model's own distribution (before temperature, penalties and masks).
 
         Args:
-            logits: [S, vocab] float32.
+            logits: [S, vocab], of any floating type, computed with in float32.
             token_ids: [S] int64, the chosen tokens.
             top: how many most likely tokens to report as well (0 for none).
 

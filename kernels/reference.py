@@ -128,9 +128,42 @@ class ReferenceOps:
         )
         return results.view(tokens, -1)
 
+    def rope_attention(
+        self,
+        qkv: Tensor,
+        batch: Batch,
+        rope: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        norms: tuple[Tensor, Tensor] | None,
+        eps: float,
+        *,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
+        """See ``Ops.rope_attention``."""
+        queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps)
+        return self.attention(queries, keys, values, batch, scale=scale, window=window)
+
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See ``Ops.silu_mul``."""
         return functional.silu_mul(gate_up)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Ops.linear``."""
+        return F.linear(x, weight, bias)
+
+    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Ops.norm_linear``."""
+        return F.linear(self.rms_norm(x, norm, eps), weight, bias)
+
+    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Ops.norm_swiglu``."""
+        return self.silu_mul(self.norm_linear(x, norm, eps, weight, bias))
+
+    def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+        """See ``Ops.linear_add``."""
+        return residual + F.linear(x, weight, bias)
 
     def gather(
         self,
@@ -169,7 +202,7 @@ class ReferenceOps:
 
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         """See ``Ops.sample``."""
-        return reference_sampling.sample(logits, rows, slots)
+        return reference_sampling.sample(logits.to(torch.float32), rows, slots)
 
     def commit(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
         """See ``Ops.commit``."""
@@ -178,4 +211,4 @@ class ReferenceOps:
 
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See ``Ops.logprobs``."""
-        return reference_sampling.logprobs(logits, token_ids, top)
+        return reference_sampling.logprobs(logits.to(torch.float32), token_ids, top)

@@ -25,19 +25,10 @@ class ForwardByOperation:
         self._weights, self._eps, self._dtype, self._ops = weights, eps, dtype, ops
 
     def __call__(self, batch: Batch, cache: KVCache) -> Tensor:
-        """[S, vocab] float32 logits; see ``Model.forward``."""
+        """[S, vocab] logits; see ``Model.forward``."""
         ops, eps, weights = self._ops, self._eps, self._weights
         residual = F.embedding(batch.token_ids, weights.embedding).to(self._dtype)
-        update: Tensor | None = None
         for layer, keys, values in zip(weights.layers, cache.keys, cache.values, strict=True):
-            if update is None:
-                x = ops.rms_norm(residual, layer.attention_norm, eps)
-            else:
-                x, residual = ops.add_rms_norm(update, residual, layer.attention_norm, eps)
-            x = layer.attention(x, batch, keys, values, weights.rope, eps, ops)
-            x, residual = ops.add_rms_norm(x, residual, layer.mlp_norm, eps)
-            update = layer.mlp(x, ops)
-        if update is not None:
-            residual = residual + update
-        hidden = ops.rms_norm(residual.index_select(0, batch.logits_index), weights.norm, eps)
-        return weights.head(hidden).to(torch.float32)
+            residual = layer.attention(residual, layer.attention_norm, batch, keys, values, weights.rope, eps, ops)
+            residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
+        return weights.head.of_norm(residual.index_select(0, batch.logits_index), weights.norm, eps, ops)

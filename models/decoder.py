@@ -72,7 +72,7 @@ class Decoder:
         """Run the batch's tokens, write their keys and values to the cache, and return the wanted logits.
 
         Returns:
-            [S, vocab] float32 logits of the tokens in ``batch.logits_index``.
+            [S, vocab] logits of the tokens in ``batch.logits_index``, float32 on a CPU and ``dtype`` elsewhere.
         """
         return self._run(batch, cache)
 

@@ -33,11 +33,25 @@ class Attention:
     scale: float
 
     def __call__(
-        self, x: Tensor, batch: Batch, keys: Tensor, values: Tensor, rope: Tensor, eps: float, ops: Ops
+        self,
+        residual: Tensor,
+        norm: Tensor,
+        batch: Batch,
+        keys: Tensor,
+        values: Tensor,
+        rope: Tensor,
+        eps: float,
+        ops: Ops,
     ) -> Tensor:
-        """[T, hidden] -> [T, hidden]; writes the batch's keys and values to the cache."""
-        q = ops.rope_write_kv(self.qkv(x), batch, rope, keys, values, self.norms, eps)
-        return self.output(ops.attention(q, keys, values, batch, scale=self.scale, window=self.window))
+        """The residual stream [T, hidden], with the attention of its norm added; it may be written over.
+
+        Writes the batch's keys and values to the cache.
+        """
+        qkv = self.qkv.of_norm(residual, norm, eps, ops)
+        attended = ops.rope_attention(
+            qkv, batch, rope, keys, values, self.norms, eps, scale=self.scale, window=self.window
+        )
+        return self.output.added_to(residual, attended, ops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +66,9 @@ class GatedMlp:
     gate_up: Linear
     down: Linear
 
-    def __call__(self, x: Tensor, ops: Ops) -> Tensor:
-        """[T, hidden] -> [T, hidden]."""
-        return self.down(ops.silu_mul(self.gate_up(x)))
+    def __call__(self, residual: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """The residual stream [T, hidden], with the MLP of its norm added; it may be written over."""
+        return self.down.added_to(residual, self.gate_up.swiglu_of_norm(residual, norm, eps, ops), ops)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,5 +31,9 @@ class Model(Protocol):
     nbytes: int
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Write the batch's keys and values to the cache and return [S, vocab] float32 logits of ``logits_index``."""
+        """Write the batch's keys and values to the cache and return the logits of ``logits_index``.
+
+        Returns:
+            [S, vocab], float32 on a CPU and ``dtype`` elsewhere.
+        """
         ...

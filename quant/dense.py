@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from draftline.kernels.ops import Ops
 from draftline.quant.tensor import RawTensor
 
 
@@ -15,7 +16,7 @@ def dequantize_dense(raw: RawTensor) -> Tensor:
 
 
 class DenseLinear(torch.nn.Module):
-    """A weight in the activations' dtype through ``F.linear``: what GPUs run.
+    """A weight in the activations' dtype: what GPUs run, through the device's own dense operations.
 
     On a CPU its results depend, in the last bits, on how many rows there are: see `quant.prepacked` for what runs there.
     """
@@ -31,3 +32,15 @@ class DenseLinear(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[T, in_features] -> [T, out_features]."""
         return F.linear(x, self._weight, self._bias)
+
+    def of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """See ``Linear.of_norm``."""
+        return ops.norm_linear(x, norm, eps, self._weight, self._bias)
+
+    def swiglu_of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """See ``Linear.swiglu_of_norm``."""
+        return ops.norm_swiglu(x, norm, eps, self._weight, self._bias)
+
+    def added_to(self, residual: Tensor, x: Tensor, ops: Ops) -> Tensor:
+        """See ``Linear.added_to``."""
+        return ops.linear_add(x, self._weight, self._bias, residual)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from draftline.quant.linear import SeparateLinear
 from draftline.quant.tensor import RawTensor
 
 _BLOCK = 32
@@ -49,7 +50,7 @@ def dequantize_q4(raw: RawTensor) -> Tensor:
     return torch.addcmul(m, q.float(), d).reshape(raw.shape)
 
 
-class Int4Linear(torch.nn.Module):
+class Int4Linear(SeparateLinear):
     """Q4_0 and Q4_1 weights, still packed, on a CPU. Activations must be bfloat16."""
 
     def __init__(self, parts: Sequence[RawTensor], bias: Tensor | None) -> None:

@@ -18,11 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from draftline.quant.linear import SeparateLinear
+
 _LARGEST = 65504.0
 _TRIED = 512
 
 
-class HalfLinear(torch.nn.Module):
+class HalfLinear(SeparateLinear):
     """A weight rounded to float16, multiplied in float32; the result is cast to ``dtype``.
 
     Args:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
+
+from draftline.kernels.ops import Ops
 
 
 class Linear(Protocol):
@@ -27,3 +30,33 @@ class Linear(Protocol):
     def __call__(self, x: Tensor) -> Tensor:
         """[T, in_features] -> [T, out_features]; the dtypes are `quant.compute_dtype`'s."""
         ...
+
+    def of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """Of ``rms_norm(x, norm, eps)``: [T, in_features] -> [T, out_features]."""
+        ...
+
+    def swiglu_of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """``silu(gate) * up`` of ``of_norm``, whose first half are the gates: [T, in_features] -> [T, out_features / 2]."""
+        ...
+
+    def added_to(self, residual: Tensor, x: Tensor, ops: Ops) -> Tensor:
+        """``residual + self(x)``: [T, out_features], [T, in_features] -> [T, out_features]; may overwrite ``residual``."""
+        ...
+
+
+class SeparateLinear(torch.nn.Module):
+    """A ``Linear`` whose neighbours are operations of their own: what a format without fused kernels derives from."""
+
+    def of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """See ``Linear.of_norm``."""
+        y: Tensor = self(ops.rms_norm(x, norm, eps))
+        return y
+
+    def swiglu_of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """See ``Linear.swiglu_of_norm``."""
+        return ops.silu_mul(self.of_norm(x, norm, eps, ops))
+
+    def added_to(self, residual: Tensor, x: Tensor, ops: Ops) -> Tensor:
+        """See ``Linear.added_to``."""
+        y: Tensor = self(x)
+        return residual + y

@@ -10,8 +10,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from draftline.quant.linear import SeparateLinear
 
-class PrepackedLinear(torch.nn.Module):
+
+class PrepackedLinear(SeparateLinear):
     """A float32 weight in oneDNN's own layout, computed in float32; the result is cast to ``dtype``."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:

@@ -11,39 +11,57 @@ from torch import Tensor
 from draftline.kernels.batch import Batch
 from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.attention import attention
+from draftline.kernels.triton.attention_plan import AttentionShape, max_split_programs, plan_decode
 from draftline.kernels.triton.commit import commit
+from draftline.kernels.triton.decode_attention import decode_attention
+from draftline.kernels.triton.dense import dense_linear, dense_linear_add, dense_norm_linear, dense_norm_swiglu
 from draftline.kernels.triton.gather import gather
 from draftline.kernels.triton.logprobs import logprobs
 from draftline.kernels.triton.norm import add_rms_norm, rms_norm
 from draftline.kernels.triton.rope import rope_write_kv
 from draftline.kernels.triton.sample import sample
 from draftline.kernels.triton.silu_mul import silu_mul
+from draftline.kernels.triton.skinny_gemm import MAX_ROWS
 
 
 @dataclass(frozen=True, slots=True)
 class TritonOps:
-    """``Ops`` by Triton kernels. No operation waits for the device.
+    """``Ops`` by Triton kernels. No operation waits for the device. Use one from one stream at a time.
 
     Attributes:
         num_sms: the device's multiprocessors, which sizes launches.
+        overlap: whether kernels start while the one before still runs, see `overlap.py`.
+        arrivals: int32 zeros by which the programs of one kernel find out who is last.
     """
 
     num_sms: int
+    overlap: bool
+    arrivals: Tensor
 
     scripted: ClassVar[bool] = False
 
     @staticmethod
     def for_device(device: torch.device) -> TritonOps:
         """The operations sized for one CUDA device."""
-        return TritonOps(torch.cuda.get_device_properties(device).multi_processor_count)
+        properties = torch.cuda.get_device_properties(device)
+        return TritonOps.sized(properties.multi_processor_count, overlap=properties.major >= 9, device=device)
+
+    def _overlaps(self, tokens: Tensor) -> bool:
+        """Whether launches overlap for so many tokens: with more, the vendor's kernels stand between, which do not."""
+        return self.overlap and tokens.shape[0] <= MAX_ROWS
+
+    @staticmethod
+    def sized(num_sms: int, *, overlap: bool, device: torch.device) -> TritonOps:
+        """The operations for a device with ``num_sms`` multiprocessors."""
+        return TritonOps(num_sms, overlap, torch.zeros(max_split_programs(num_sms), dtype=torch.int32, device=device))
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See ``Ops.rms_norm``."""
-        return rms_norm(x, weight, eps)
+        return rms_norm(x, weight, eps, overlap=self._overlaps(x))
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """See ``Ops.add_rms_norm``."""
-        return add_rms_norm(x, residual, weight, eps)
+        return add_rms_norm(x, residual, weight, eps, overlap=self._overlaps(x))
 
     def rope_write_kv(
         self,
@@ -56,17 +74,61 @@ class TritonOps:
         eps: float,
     ) -> Tensor:
         """See ``Ops.rope_write_kv``."""
-        return rope_write_kv(qkv, batch, rope, keys, values, norms, eps)
+        return rope_write_kv(qkv, batch, rope, keys, values, norms, eps, overlap=self._overlaps(qkv))
 
     def attention(
         self, q: Tensor, keys: Tensor, values: Tensor, batch: Batch, *, scale: float, window: int | None
     ) -> Tensor:
         """See ``Ops.attention``."""
-        return attention(q, keys, values, batch, scale=scale, window=window, num_sms=self.num_sms)
+        return attention(
+            q, keys, values, batch, scale=scale, window=window, num_sms=self.num_sms, overlap=self._overlaps(q)
+        )
+
+    def rope_attention(
+        self,
+        qkv: Tensor,
+        batch: Batch,
+        rope: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        norms: tuple[Tensor, Tensor] | None,
+        eps: float,
+        *,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
+        """See ``Ops.rope_attention``: one launch where every row is a decode."""
+        num_kv_heads, head_dim = keys.shape[2:]
+        group = qkv.shape[1] // head_dim // num_kv_heads - 2
+        shape = AttentionShape(group, num_kv_heads, head_dim, keys.element_size(), self.num_sms)
+        plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host)
+        if plan is None:
+            queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps)
+            return self.attention(queries, keys, values, batch, scale=scale, window=window)
+        return decode_attention(
+            qkv, batch, rope, keys, values, norms, eps,
+            scale=scale, window=window, plan=plan, arrivals=self.arrivals, overlap=self._overlaps(qkv),
+        )  # fmt: skip
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See ``Ops.silu_mul``."""
-        return silu_mul(gate_up)
+        return silu_mul(gate_up, overlap=self._overlaps(gate_up))
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Ops.linear``."""
+        return dense_linear(x, weight, bias, overlap=self._overlaps(x))
+
+    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Ops.norm_linear``."""
+        return dense_norm_linear(x, norm, eps, weight, bias, overlap=self._overlaps(x))
+
+    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Ops.norm_swiglu``."""
+        return dense_norm_swiglu(x, norm, eps, weight, bias, overlap=self._overlaps(x))
+
+    def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+        """See ``Ops.linear_add``."""
+        return dense_linear_add(x, weight, bias, residual, overlap=self._overlaps(x))
 
     def gather(
         self,

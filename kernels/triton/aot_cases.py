@@ -13,18 +13,12 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps
 from draftline.kernels.triton.gather import gather
-from draftline.kernels.triton.skinny_gemm import (
-    InputNorm,
-    SkinnyConfig,
-    norm_linear,
-    norm_swiglu,
-    skinny_linear,
-)
 
 Case = Callable[[], object]
 
 _META = torch.device("meta")
-_OPS: Ops = TritonOps(num_sms=132)
+_PLAIN: Ops = TritonOps.sized(108, overlap=False, device=_META)
+_OVERLAPPED: Ops = TritonOps.sized(132, overlap=True, device=_META)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,37 +71,52 @@ def _batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> Batch:
 
 
 BATCHES = {
+    "one": _batch((1,), (1024,)),
     "decode": _batch((1,) * 4, (1024,) * 4),
     "wide": _batch((1,) * 256, (1024,) * 256),
     "verify": _batch((5,) * 4, (1024,) * 4),
     "chunk": _batch((512,), (2048,)),
 }
-"""One row or a few (split), many (not split), a verify, a prompt chunk."""
+"""One row, a few (split), many (not split), a verify, a prompt chunk."""
 
 
-def _layer(model: ModelShape, batch: Batch, dtype: torch.dtype) -> None:
+def _layer(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype) -> None:
+    """What `models.layers` runs, over a dense checkpoint."""
     tokens = batch.positions.shape[0]
-    heads = model.num_heads + 2 * model.num_kv_heads
+    attended = model.num_heads * model.head_dim
+    qkv = attended + 2 * model.num_kv_heads * model.head_dim
     cache = _empty(64, 16, model.num_kv_heads, model.head_dim, dtype=dtype)
-    norm = _empty(model.head_dim, dtype=dtype)
-    queries = _OPS.rope_write_kv(
-        _empty(tokens, heads * model.head_dim, dtype=dtype),
+    head_norm = _empty(model.head_dim, dtype=dtype)
+    hidden, norm = _empty(tokens, model.hidden, dtype=dtype), _empty(model.hidden, dtype=dtype)
+    ops.rope_attention(
+        ops.norm_linear(hidden, norm, 1e-5, _empty(qkv, model.hidden, dtype=dtype), None),
         batch,
         _empty(4096, 2, model.head_dim // 2, dtype=torch.float32),
         cache,
         cache,
-        (norm, norm) if model.qk_norm else None,
+        (head_norm, head_norm) if model.qk_norm else None,
         1e-5,
+        scale=model.head_dim**-0.5,
+        window=model.window,
     )
-    _OPS.attention(queries, cache, cache, batch, scale=model.head_dim**-0.5, window=model.window)
-    hidden, weight = _empty(tokens, model.hidden, dtype=dtype), _empty(model.hidden, dtype=dtype)
-    _OPS.rms_norm(hidden, weight, 1e-5)
-    _OPS.add_rms_norm(hidden, hidden, weight, 1e-5)
-    _OPS.silu_mul(_empty(tokens, 2 * model.intermediate, dtype=dtype))
+    ops.linear_add(_empty(tokens, attended, dtype=dtype), _empty(model.hidden, attended, dtype=dtype), None, hidden)
+    ops.norm_swiglu(hidden, norm, 1e-5, _empty(2 * model.intermediate, model.hidden, dtype=dtype), None)
+    ops.linear_add(
+        _empty(tokens, model.intermediate, dtype=dtype),
+        _empty(model.hidden, model.intermediate, dtype=dtype),
+        None,
+        hidden,
+    )
+    ops.add_rms_norm(hidden, hidden, norm, 1e-5)
+    ops.rms_norm(hidden, norm, 1e-5)
 
 
 def _layer_case(model: ModelShape, batch: Batch, dtype: torch.dtype) -> Case:
-    return lambda: _layer(model, batch, dtype)
+    def case() -> None:
+        for ops in (_PLAIN, _OVERLAPPED):
+            _layer(ops, model, batch, dtype)
+
+    return case
 
 
 def _gather() -> None:
@@ -120,7 +129,7 @@ def _sample(model: ModelShape, features: SamplingFeatures, masked: bool) -> None
     slots = SlotTable.allocate(256, 8192, 512, _META)
     rows = _empty(4, dtype=torch.int64)
     mask = _empty(4, -(-model.vocab // 32), dtype=torch.int32) if masked else None
-    _OPS.sample(_empty(4, model.vocab, dtype=torch.float32), SampleRows(rows, rows, features, mask), slots)
+    _PLAIN.sample(_empty(4, model.vocab), SampleRows(rows, rows, features, mask), slots)
 
 
 def _sample_case(model: ModelShape, features: SamplingFeatures, masked: bool) -> Case:
@@ -128,26 +137,7 @@ def _sample_case(model: ModelShape, features: SamplingFeatures, masked: bool) ->
 
 
 def _logprobs(model: ModelShape, top: int) -> None:
-    _OPS.logprobs(_empty(4, model.vocab, dtype=torch.float32), _empty(4, dtype=torch.int64), top)
-
-
-def _skinny(model: ModelShape, rows: int) -> None:
-    hidden = model.hidden
-    x, scale = _empty(rows, hidden), _empty(hidden)
-    norm = InputNorm(x, scale, 1e-5)
-    norm_linear(x, norm, _empty((model.num_heads + 2 * model.num_kv_heads) * model.head_dim, hidden))
-    skinny_linear(_empty(rows, model.num_heads * model.head_dim), _empty(hidden, model.num_heads * model.head_dim))
-    norm_swiglu(x, norm, _empty(2 * model.intermediate, hidden))
-    skinny_linear(_empty(rows, model.intermediate), _empty(hidden, model.intermediate))
-
-
-def _skinny_overlapped() -> None:
-    for rows in (1, 5):
-        skinny_linear(_empty(rows, 1024), _empty(2048, 1024), config=SkinnyConfig(16, 256, 2, 3, overlap=True))
-
-
-def _skinny_case(model: ModelShape, rows: int) -> Case:
-    return lambda: _skinny(model, rows)
+    _PLAIN.logprobs(_empty(4, model.vocab), _empty(4, dtype=torch.int64), top)
 
 
 _NOISE = SamplingFeatures.TEMPERATURE
@@ -179,8 +169,6 @@ CASES: dict[str, Case] = {
         f"sample-{name}": _sample_case(MODELS["llama-8b"], features, masked)
         for name, (features, masked) in FEATURES.items()
     },
-    **{f"skinny-{name}-{rows}": _skinny_case(MODELS[name], rows) for name in _MAIN for rows in (1, 5)},
-    "skinny-overlapped": _skinny_overlapped,
     "logprobs": lambda: _logprobs(MODELS["llama-8b"], 0),
     "logprobs-top": lambda: _logprobs(MODELS["qwen3-0.6b"], 20),
 }

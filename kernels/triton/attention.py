@@ -20,6 +20,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.triton.attention_plan import AttentionShape, Launch, plan_attention
+from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _LOG2_E = math.log2(math.e)
 
@@ -75,19 +76,21 @@ def _attend(
         else:
             key = tl.load(keys + source)
 
-        score = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
+        score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
         if SOFT_CAP > 0.0:
             # cap * tanh(x / cap), with the score already in base-2 units.
             unit: tl.constexpr = SOFT_CAP * 1.4426950408889634
-            score = unit * (1.0 - 2.0 / (1.0 + tl.exp2(score * (2.0 * 1.4426950408889634 / unit))))
+            score = unit * (1.0 - 2.0 / (1.0 + tl.exp2(score * scale * (2.0 * 1.4426950408889634 / unit))))
         if MASKED:
             visible = position[None, :] <= query_position[:, None]
             if WINDOWED:
                 visible = visible & (position[None, :] > query_position[:, None] - window)
             score = tl.where(visible, score, float("-inf"))
 
-        new_max = tl.maximum(row_max, tl.max(score, axis=1))
-        weight = tl.exp2(score - new_max[:, None])
+        # Scaling after the maximum leaves one multiply-add a score. (The soft cap has scaled already.)
+        factor = 1.0 if SOFT_CAP > 0.0 else scale
+        new_max = tl.maximum(row_max, tl.max(score, axis=1) * factor)
+        weight = tl.exp2(score * factor - new_max[:, None])
         rescale = tl.exp2(row_max - new_max)
         row_sum = row_sum * rescale + tl.sum(weight, axis=1)
         acc = acc * rescale[:, None]
@@ -135,8 +138,10 @@ def _attention_kernel(
     SPLIT: tl.constexpr,
     WINDOWED: tl.constexpr,
     SOFT_CAP: tl.constexpr,
+    OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
+    wait_for_previous(OVERLAP)
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     QUERIES: tl.constexpr = BLOCK_M // GROUP
     # Heads run fastest: programs that run together read neighbouring heads of the same tokens.
@@ -245,8 +250,10 @@ def _join_kernel(
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_SPLITS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
     """Join the splits of one query token and head, each weighted by its share of the softmax's sum."""
+    wait_for_previous(OVERLAP)
     pid = tl.program_id(0)
     head = pid % NUM_HEADS
     row = pid // NUM_HEADS // queries_per_row
@@ -280,6 +287,7 @@ def attention(
     window: int | None,
     num_sms: int,
     soft_cap: float = 0.0,
+    overlap: bool = False,
 ) -> Tensor:
     """See ``Ops.attention``. Query and context lengths known to the host may be upper bounds.
 
@@ -292,11 +300,12 @@ def attention(
         window: positions that a query sees, itself included; None for all.
         num_sms: the device's multiprocessors, which the splits are to fill.
         soft_cap: scores become ``soft_cap * tanh(score / soft_cap)``; 0 leaves them (Gemma 2).
+        overlap: start before the previous kernel has ended.
     """
     shape = AttentionShape(q.shape[1] // keys.shape[2], keys.shape[2], q.shape[2], keys.element_size(), num_sms)
     out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
     for launch in plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0]):
-        run_launch(launch, q, keys, values, batch, out, scale=scale, window=window, soft_cap=soft_cap)
+        run_launch(launch, q, keys, values, batch, out, scale=scale, window=window, soft_cap=soft_cap, overlap=overlap)
     return out
 
 
@@ -311,6 +320,7 @@ def run_launch(
     scale: float,
     window: int | None,
     soft_cap: float,
+    overlap: bool = False,
 ) -> None:
     """Run one launch of a plan (and its reduction, where the plan splits), writing its rows of ``out``."""
     tokens, num_heads, head_dim = q.shape
@@ -352,9 +362,11 @@ def run_launch(
         SPLIT=splits > 1,
         WINDOWED=window is not None,
         SOFT_CAP=soft_cap,
+        OVERLAP=overlap,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        **launch_options(overlap),
     )
     if splits > 1:
         _join_kernel[(rows * launch.queries_per_row * num_heads,)](
@@ -369,5 +381,7 @@ def run_launch(
             HEAD_DIM=head_dim,
             BLOCK_D=block_d,
             BLOCK_SPLITS=splits,
+            OVERLAP=overlap,
             num_warps=2 if splits * block_d <= 1024 else 4,
+            **launch_options(overlap),
         )

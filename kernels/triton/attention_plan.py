@@ -105,6 +105,11 @@ def long_tile(shape: AttentionShape) -> Tile:
     return Tile(block_m, _keys_a_step(shape, 64), num_warps=8 if wide else 4, num_stages=2 if wide else 3)
 
 
+def max_split_programs(num_sms: int) -> int:
+    """The most query tiles times key/value heads whose histories are split: with more, the device is full without."""
+    return num_sms
+
+
 def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, block_n: int) -> int:
     """Parts of each history, a power of two: enough programs to fill the device, but never less than a tile each."""
     programs = num_tiles * shape.num_kv_heads
@@ -148,3 +153,33 @@ def plan_attention(
         tiles = num_tokens // queries_a_tile + rows
         launches.append(Launch(tile, SHORT_QUERY + 1, longest, longest, 0, tiles, 1))
     return tuple(launches)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """How a batch of one query token a row is divided.
+
+    Attributes:
+        tile: the tile of each program.
+        num_splits: the most parts of one row's history.
+    """
+
+    tile: Tile
+    num_splits: int
+
+
+@lru_cache(maxsize=64)
+def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
+    """The plan of a batch whose rows have one query token or none; None for any other.
+
+    Args:
+        shape: the model and the device.
+        query_lens: each row's query length, or an upper bound of it.
+        context_lens: each row's context length, or an upper bound of it.
+    """
+    if max(query_lens, default=0) != 1:
+        return None
+    tile = Tile(max(16, _next_power_of_2(shape.group)), _keys_a_step(shape, 64), num_warps=4, num_stages=3)
+    if len(query_lens) * shape.num_kv_heads > max_split_programs(shape.num_sms):
+        return DecodePlan(tile, 1)
+    return DecodePlan(tile, num_splits(shape, len(query_lens), max(context_lens), tile.block_n))

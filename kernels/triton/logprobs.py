@@ -20,7 +20,7 @@ _TILE_GROUPS = 32
 @triton.jit
 def _read(logits: tl.tensor, ids: tl.tensor, valid: tl.tensor) -> tl.tensor:
     """The logits of ``ids``; -inf where NaN or not valid."""
-    value = tl.load(logits + ids, mask=valid, other=float("-inf"))
+    value = tl.load(logits + ids, mask=valid, other=float("-inf")).to(tl.float32)
     return tl.where(value == value, value, float("-inf"))
 
 
@@ -44,7 +44,7 @@ def _survey_kernel(
     group = block * BLOCK_GROUPS + tl.arange(0, BLOCK_GROUPS)
     ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
     value = _read(logits, ids, ids < VOCAB)
-    chosen = tl.load(logits + tl.load(token_ids + row))
+    chosen = tl.load(logits + tl.load(token_ids + row)).to(tl.float32)
     # Every number is larger than NaN, which counts as -inf.
     larger = (ids < VOCAB) & tl.where(chosen == chosen, value > chosen, value > float("-inf"))
     largest = tl.max(value, axis=1)
@@ -98,7 +98,7 @@ def _report_kernel(
     total = tl.sum(sums * weight, axis=0)
     log_total = tl.log(total)
 
-    chosen = tl.load(logits + tl.load(token_ids + row))
+    chosen = tl.load(logits + tl.load(token_ids + row)).to(tl.float32)
     chosen = tl.where(chosen == chosen, chosen, float("-inf"))
     tl.store(chosen_logprob + row, tl.where(chosen == top, 0.0, chosen - top) - log_total)
     larger = tl.sum(tl.load(block_larger + place, mask=valid, other=0), axis=0)

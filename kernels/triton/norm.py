@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+
 
 @triton.jit
 def _rms_norm_kernel(
@@ -23,12 +25,14 @@ def _rms_norm_kernel(
     N: tl.constexpr,
     BLOCK: tl.constexpr,
     ADD: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     mask = cols < N
-    # The weight does not depend on the row: asking for it first overlaps the two latencies.
+    # The weight depends neither on the row nor on earlier kernels.
     scale = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32)
+    wait_for_previous(OVERLAP)
     value = tl.load(x + row * x_stride + cols, mask=mask, other=0.0).to(tl.float32)
     if ADD:
         value += tl.load(residual + row * N + cols, mask=mask, other=0.0).to(tl.float32)
@@ -45,19 +49,33 @@ def _num_warps(block: int) -> int:
     return min(max(block // 256, 1), 16)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, overlap: bool = False) -> Tensor:
     """RMSNorm over the last axis of [..., N], in float32. The rows of ``x`` must be evenly spaced."""
     n = x.shape[-1]
     rows = x.reshape(-1, n)
     out = torch.empty_like(rows, memory_format=torch.contiguous_format)
     block = triton.next_power_of_2(n)
     _rms_norm_kernel[(rows.shape[0],)](
-        rows, rows, weight, out, out, rows.stride(0), eps, N=n, BLOCK=block, ADD=False, num_warps=_num_warps(block)
+        rows,
+        rows,
+        weight,
+        out,
+        out,
+        rows.stride(0),
+        eps,
+        N=n,
+        BLOCK=block,
+        ADD=False,
+        OVERLAP=overlap,
+        num_warps=_num_warps(block),
+        **launch_options(overlap),
     )
     return out.view(x.shape)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, overlap: bool = False
+) -> tuple[Tensor, Tensor]:
     """``residual + x`` and its RMSNorm: (normed, new residual), both [T, N]; ``residual`` must be contiguous."""
     rows, n = x.shape
     out = torch.empty_like(residual)
@@ -74,6 +92,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
         N=n,
         BLOCK=block,
         ADD=True,
+        OVERLAP=overlap,
         num_warps=_num_warps(block),
+        **launch_options(overlap),
     )
     return out, new_residual

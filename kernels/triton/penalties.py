@@ -81,7 +81,7 @@ def _penalise_kernel(
         index = base + tl.arange(0, BLOCK)
         token = tl.load(tokens + slot * tokens_stride + index, mask=index < length, other=-1)
         known = (token >= 0) & (token < VOCAB)
-        value = tl.load(logits + row * logits_stride + token, mask=known, other=0.0)
+        value = tl.load(logits + row * logits_stride + token, mask=known, other=0.0).to(tl.float32)
         count = tl.load(counts + row * VOCAB + token, mask=known, other=0) & (_IN_PROMPT - 1)
         if repeat != 1.0:
             value = tl.where(value > 0, tl.div_rn(value, tl.zeros_like(value) + repeat), value * repeat)
@@ -122,11 +122,11 @@ def _bias_kernel(
 
 
 def edited_logits(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
-    """[S, V] float32 logits with the rows' penalties, bias and min_tokens applied; the argument where there are none."""
+    """Logits [S, V] with the rows' penalties, bias and min_tokens applied, in float32; the argument where there are none."""
     if not rows.features & EDITS:
         return logits
     count, vocab = logits.shape
-    edited = logits.clone(memory_format=torch.contiguous_format)
+    edited = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     if rows.features & SamplingFeatures.PENALTIES:
         counts = torch.zeros((count, vocab), dtype=torch.int32, device=logits.device)
         history = (rows.slots, rows.positions, slots.tokens)

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.batch import Batch
+from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 
 @triton.jit
@@ -33,7 +34,9 @@ def _rope_write_kv_kernel(
     BLOCK_HEADS: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
     QK_NORM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    wait_for_previous(OVERLAP)
     HEAD_DIM: tl.constexpr = 2 * HALF
     TOTAL: tl.constexpr = NUM_HEADS + 2 * NUM_KV_HEADS
     token = tl.program_id(0).to(tl.int64)
@@ -90,6 +93,8 @@ def rope_write_kv(
     values: Tensor,
     norms: tuple[Tensor, Tensor] | None,
     eps: float,
+    *,
+    overlap: bool = False,
 ) -> Tensor:
     """See ``Ops.rope_write_kv``; a token whose cache index is negative is rotated but not written."""
     tokens = qkv.shape[0]
@@ -118,6 +123,8 @@ def rope_write_kv(
         BLOCK_HEADS=block_heads,
         BLOCK_HALF=triton.next_power_of_2(head_dim // 2),
         QK_NORM=norms is not None,
+        OVERLAP=overlap,
         num_warps=1 if block_heads == 4 else 4,
+        **launch_options(overlap),
     )
     return queries

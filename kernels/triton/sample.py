@@ -47,7 +47,7 @@ def _read_scaled(
     MASKED: tl.constexpr,
 ) -> tl.tensor:
     """The logits of ``ids`` divided by the temperature; -inf where NaN, not allowed or not valid."""
-    value = tl.load(logits + ids, mask=valid, other=float("-inf"))
+    value = tl.load(logits + ids, mask=valid, other=float("-inf")).to(tl.float32)
     value = tl.where(value == value, value, float("-inf"))
     if MASKED:
         word = tl.load(mask + ids // 32, mask=valid, other=0)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, silu
+from torch.nn.functional import silu
 
 from draftline.kernels import reference_sampling
 from draftline.kernels.batch import Batch
@@ -17,13 +14,6 @@ from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps
 from draftline.kernels.triton.gather import GatherBounds, gather_planned, plan_on_host
-from draftline.kernels.triton.skinny_gemm import (
-    InputNorm,
-    SkinnyConfig,
-    norm_linear,
-    norm_swiglu,
-    skinny_linear,
-)
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
 
@@ -267,53 +257,6 @@ def test_logprobs(top: int, ops: TritonOps, device: torch.device, rng: torch.Gen
     torch.testing.assert_close(actual[3], expected[3], rtol=1e-5, atol=1e-4)
 
 
-CONFIGS = {
-    "default": None,
-    "narrow": SkinnyConfig(8, 256, 4, 3),
-    "wide": SkinnyConfig(32, 256, 4, 3),
-    "one-warp": SkinnyConfig(16, 256, 1, 4),
-}
-
-
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
-@pytest.mark.parametrize("rows", [1, 2, 5, 8, 16])
-@pytest.mark.parametrize(("n", "k"), [(4096, 1024), (1000, 3072), (960, 576), (6144, 4096)])
-def test_skinny_gemm(n: int, k: int, rows: int, config: SkinnyConfig | None, rng: torch.Generator) -> None:
-    x = draw(rng, rows, k, dtype=torch.bfloat16)
-    residual = draw(rng, rows, k, dtype=torch.bfloat16)
-    scale = draw(rng, k, dtype=torch.bfloat16)
-    weight = (draw(rng, 2 * n, k) / math.sqrt(k)).to(torch.bfloat16)
-    bias = draw(rng, n, dtype=torch.bfloat16)
-    assert_near(skinny_linear(x, weight[:n], bias, config=config), linear(x.float(), weight[:n].float(), bias.float()))
-    norm = InputNorm(residual, scale, EPS)
-    normed = ReferenceOps().rms_norm((x + residual).float(), scale.float(), EPS)
-    out, total = norm_linear(x, norm, weight[:n], config=config)
-    assert torch.equal(total, x + residual)
-    assert_near(out, linear(normed, weight[:n].float()))
-    out, total = norm_swiglu(x, norm, weight, config=config)
-    gate, up = linear(normed, weight.float()).chunk(2, dim=-1)
-    assert torch.equal(total, x + residual)
-    assert_near(out, silu(gate) * up, 1.5e-2)
-
-
-@pytest.mark.parametrize("rows", [1, 5])
-def test_overlapped_kernels_wait_for_what_they_read(rows: int, rng: torch.Generator) -> None:
-    """A chain in which each product reads the one before it, launched without gaps."""
-    if torch.cuda.get_device_capability() < (9, 0):
-        pytest.skip("programmatic dependent launch needs compute capability 9.0")
-    weights = [(draw(rng, 2048, 2048) / math.sqrt(2048)).to(torch.bfloat16) for _ in range(12)]
-    x = draw(rng, rows, 2048, dtype=torch.bfloat16)
-    config = SkinnyConfig(4 if rows == 1 else 16, 512, 2, 3)
-    overlapped = dataclasses.replace(config, overlap=True)
-    for _ in range(20):
-        plain, chained = x, x
-        for weight in weights:
-            plain = skinny_linear(plain, weight, config=config)
-        for weight in weights:
-            chained = skinny_linear(chained, weight, config=overlapped)
-        assert torch.equal(plain, chained)
-
-
 def test_a_decode_step_in_a_graph(ops: TritonOps, device: torch.device, rng: torch.Generator) -> None:
     """Gather, rotation, attention and sampling captured once for a bucket, replayed for batches that fit it."""
     rows, queries, vocab, kv_heads, heads, head_dim = 4, 3, 2048, 2, 8, 128
@@ -333,8 +276,8 @@ def test_a_decode_step_in_a_graph(ops: TritonOps, device: torch.device, rng: tor
 
     def step() -> tuple[Batch, Tensor]:
         batch = gather_planned(slots, row_slots, plan, bounds, BLOCK_SIZE)
-        q = ops.rope_write_kv(embedding[batch.token_ids], batch, rope, caches[0], caches[1], None, EPS)
-        mixed = ops.attention(q, caches[0], caches[1], batch, scale=head_dim**-0.5, window=None)
+        qkv = embedding[batch.token_ids]
+        mixed = ops.rope_attention(qkv, batch, rope, caches[0], caches[1], None, EPS, scale=head_dim**-0.5, window=None)
         logits = (mixed[batch.logits_index] @ output).float()
         token_rows = torch.searchsorted(batch.query_starts[1:].long(), batch.logits_index, right=True)
         sampled = SampleRows(

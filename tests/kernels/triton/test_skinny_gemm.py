@@ -6,24 +6,11 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 from torch.testing import assert_close
 
-from draftline.kernels.triton.skinny_gemm import (
-    MAX_ROWS,
-    InputNorm,
-    SkinnyConfig,
-    norm_linear,
-    norm_swiglu,
-    skinny_linear,
-)
-
-EPS = 1e-5
+from draftline.kernels.triton.skinny_gemm import MAX_ROWS, SkinnyConfig, skinny_linear
 
 
 def draw(rng: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(shape, generator=rng, device=rng.device)
-
-
-def expected_norm(total: Tensor, weight: Tensor) -> Tensor:
-    return total / (total.square().mean(-1, keepdim=True) + EPS).sqrt() * weight
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 16])
@@ -34,35 +21,21 @@ def test_skinny_linear(rows: int, n: int, k: int, rng: torch.Generator) -> None:
     assert_close(skinny_linear(x, weight, bias), linear(x, weight, bias), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_norm_linear(rows: int, rng: torch.Generator) -> None:
-    x, residual, scale, weight = draw(rng, rows, 320), draw(rng, rows, 320), draw(rng, 320), draw(rng, 48, 320)
-    out, total = norm_linear(x, InputNorm(residual, scale, EPS), weight)
-    assert_close(total, x + residual)
-    assert_close(out, linear(expected_norm(x + residual, scale), weight), rtol=1e-4, atol=1e-4)
+def test_the_result_is_added_to_the_residual(rng: torch.Generator) -> None:
+    x, weight, residual = draw(rng, 3, 320), draw(rng, 50, 320), draw(rng, 3, 50)
+    expected = residual + linear(x, weight)
+    assert_close(skinny_linear(x, weight, residual=residual), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_norm_swiglu(rows: int, rng: torch.Generator) -> None:
-    x, residual, scale, weight = draw(rng, rows, 320), draw(rng, rows, 320), draw(rng, 320), draw(rng, 2 * 40, 320) / 20
-    out, total = norm_swiglu(x, InputNorm(residual, scale, EPS), weight)
-    gate, up = linear(expected_norm(x + residual, scale), weight).chunk(2, dim=-1)
-    assert_close(total, x + residual)
-    assert_close(out, silu(gate) * up, rtol=1e-4, atol=1e-4)
+def test_swiglu(rng: torch.Generator) -> None:
+    x, weight, bias = draw(rng, 3, 320), draw(rng, 2 * 40, 320) / 20, draw(rng, 80)
+    gate, up = linear(x, weight, bias).chunk(2, dim=-1)
+    assert_close(skinny_linear(x, weight, bias, swiglu=True), silu(gate) * up, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("rows", "config"),
-    [
-        (1, SkinnyConfig(4, 256, 2, 1)),
-        (1, SkinnyConfig(2, 512, 1, 1)),
-        (4, SkinnyConfig(8, 128, 2, 3)),
-        (4, SkinnyConfig(32, 64, 1, 2)),
-    ],
-    ids=str,
-)
-def test_configs(rows: int, config: SkinnyConfig, rng: torch.Generator) -> None:
-    x, weight = draw(rng, rows, 576), draw(rng, 40, 576)
+@pytest.mark.parametrize("config", [SkinnyConfig(8, 128, 2, 3), SkinnyConfig(32, 64, 1, 2)], ids=str)
+def test_configs(config: SkinnyConfig, rng: torch.Generator) -> None:
+    x, weight = draw(rng, 4, 576), draw(rng, 40, 576)
     assert_close(skinny_linear(x, weight, config=config), linear(x, weight), rtol=1e-4, atol=1e-4)
 
 

@@ -1,0 +1,114 @@
+"""A decode step's attention on a real GPU, in the types that models run in, against float32."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftline.kernels.batch import Batch
+from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.triton import TritonOps
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
+
+BLOCK_SIZE = 16
+EPS = 1e-6
+MAX_CONTEXT = 4096
+HEADS = {
+    "32x8x128": (32, 8, 128),
+    "16x8x128": (16, 8, 128),
+    "9x3x64": (9, 3, 64),
+    "28x4x128": (28, 4, 128),
+    "8x8x80": (8, 8, 80),
+    "8x8x96": (8, 8, 96),
+    "8x1x256": (8, 1, 256),
+}
+CONTEXTS = {
+    "1-short": (7,),
+    "1-long": (3999,),
+    "8": (1, 16, 17, 64, 65, 400, 1000, 2049),
+    "64": tuple(17 * row + 1 for row in range(64)),
+    "300": tuple(3 * row + 1 for row in range(300)),
+}
+
+
+@pytest.fixture(scope="module")
+def ops() -> TritonOps:
+    return TritonOps.for_device(torch.device("cuda"))
+
+
+@pytest.fixture
+def rng() -> torch.Generator:
+    return torch.Generator("cuda").manual_seed(7)
+
+
+def draw(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=rng, device=rng.device).to(dtype)
+
+
+def assert_near(actual: Tensor, expected: Tensor, bound: float = 8e-3) -> None:
+    """The relative error in the Euclidean norm; NaN never passes."""
+    error = (actual.double() - expected.double()).norm() / expected.double().norm()
+    assert error < bound, f"relative error {error:.2e}, bound {bound:.0e}"
+
+
+def make_batch(context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:
+    """One query token a row over scattered blocks, with a graph's bounds, and the size of the pool."""
+    device, rows = rng.device, len(context_lens)
+    needed = [-(-context // BLOCK_SIZE) for context in context_lens]
+    order = torch.randperm(sum(needed), generator=rng, device=device).int()
+    tables = torch.full((rows, MAX_CONTEXT // BLOCK_SIZE), 2**30, dtype=torch.int32, device=device)
+    for row, blocks in enumerate(order.split(needed)):
+        tables[row, : len(blocks)] = blocks
+    positions = torch.tensor(context_lens, device=device) - 1
+    row = torch.arange(rows, device=device)
+    batch = Batch(
+        token_ids=positions,
+        positions=positions,
+        cache_index=tables[row, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE,
+        query_starts=torch.arange(rows + 1, dtype=torch.int32, device=device),
+        context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
+        block_tables=tables,
+        logits_index=row,
+        query_lens_host=(1,) * rows,
+        context_lens_host=(MAX_CONTEXT,) * rows,
+    )
+    return batch, sum(needed)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("window", [None, 100], ids=["full", "window"])
+@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize("context_lens", CONTEXTS.values(), ids=CONTEXTS.keys())
+def test_decode_attention(
+    context_lens: tuple[int, ...],
+    heads: tuple[int, int, int],
+    window: int | None,
+    dtype: torch.dtype,
+    ops: TritonOps,
+    rng: torch.Generator,
+) -> None:
+    num_heads, kv_heads, head_dim = heads
+    batch, pool = make_batch(context_lens, rng)
+    keys, values = draw(rng, 2, pool, BLOCK_SIZE, kv_heads, head_dim, dtype=dtype)
+    wide_keys, wide_values = keys.float(), values.float()
+    angle = torch.arange(MAX_CONTEXT, device=rng.device)[:, None] / 10.0 ** torch.arange(
+        head_dim // 2, device=rng.device
+    )
+    rope = torch.stack([angle.cos(), angle.sin()], dim=1)
+    qkv = draw(rng, len(context_lens), (num_heads + 2 * kv_heads) * head_dim, dtype=dtype)
+    norms = draw(rng, 2, head_dim, dtype=dtype)
+    options = {"scale": head_dim**-0.5, "window": window}
+    out = ops.rope_attention(qkv, batch, rope, keys, values, (norms[0], norms[1]), EPS, **options)
+    exact = dataclasses.replace(batch, context_lens_host=context_lens)
+    wide_norms = (norms[0].float(), norms[1].float())
+    expected = ReferenceOps().rope_attention(
+        qkv.float(), exact, rope, wide_keys, wide_values, wide_norms, EPS, **options
+    )
+    assert_near(out, expected)
+    assert_near(keys, wide_keys)
+    assert torch.equal(values.float(), wide_values)
+    assert not ops.arrivals.any()

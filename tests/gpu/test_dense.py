@@ -1,0 +1,80 @@
+"""Dense layers with what is fused into them on a real GPU, in the types that models run in, against float32."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.triton import TritonOps
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
+
+EPS = 1e-6
+HALF_TYPES = [torch.bfloat16, torch.float16]
+
+
+@pytest.fixture(scope="module")
+def ops() -> TritonOps:
+    return TritonOps.for_device(torch.device("cuda"))
+
+
+@pytest.fixture
+def rng() -> torch.Generator:
+    return torch.Generator("cuda").manual_seed(7)
+
+
+def draw(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=rng, device=rng.device).to(dtype)
+
+
+def assert_near(actual: Tensor, expected: Tensor, bound: float = 8e-3) -> None:
+    """The relative error in the Euclidean norm; NaN never passes."""
+    error = (actual.double() - expected.double()).norm() / expected.double().norm()
+    assert error < bound, f"relative error {error:.2e}, bound {bound:.0e}"
+
+
+@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
+@pytest.mark.parametrize("rows", [1, 2, 8, 16, 17, 100])
+@pytest.mark.parametrize(
+    ("n", "k"), [(960, 576), (4096, 1024), (1024, 3072), (6144, 4096), (4096, 14336), (40000, 1024)]
+)
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
+def test_dense_layers(
+    n: int, k: int, rows: int, biased: bool, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator
+) -> None:
+    x, norm = draw(rng, rows, k, dtype=dtype), draw(rng, k, dtype=dtype)
+    weight = (draw(rng, n, k) / math.sqrt(k)).to(dtype)
+    bias = draw(rng, n, dtype=dtype) if biased else None
+    residual = draw(rng, rows, n, dtype=dtype)
+    wide = (weight.float(), None if bias is None else bias.float())
+    reference = ReferenceOps()
+    assert_near(ops.linear(x, weight, bias), reference.linear(x.float(), *wide))
+    assert_near(ops.norm_linear(x, norm, EPS, weight, bias), reference.norm_linear(x.float(), norm.float(), EPS, *wide))
+    assert_near(ops.norm_swiglu(x, norm, EPS, weight, bias), reference.norm_swiglu(x.float(), norm.float(), EPS, *wide))
+    expected = reference.linear_add(x.float(), *wide, residual.float())
+    assert_near(ops.linear_add(x, weight, bias, residual), expected)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_overlapped_kernels_wait_for_what_they_read(rows: int, ops: TritonOps, rng: torch.Generator) -> None:
+    """A chain in which each layer reads the one before it, launched without gaps."""
+    if not ops.overlap:
+        pytest.skip("programmatic dependent launch needs compute capability 9.0")
+    weights = [(draw(rng, 2048, 2048) / math.sqrt(2048)).to(torch.bfloat16) for _ in range(12)]
+    norm = torch.ones(2048, dtype=torch.bfloat16, device=rng.device)
+    start = draw(rng, rows, 2048, dtype=torch.bfloat16)
+
+    def chain(with_ops: TritonOps) -> Tensor:
+        x = start
+        for weight in weights:
+            x = with_ops.linear_add(with_ops.norm_linear(x, norm, EPS, weight, None), weight, None, x)
+        return x
+
+    expected = chain(dataclasses.replace(ops, overlap=False))
+    for _ in range(20):
+        assert torch.equal(chain(ops), expected)
