@@ -9,12 +9,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 import uvloop
 
 from draftline.engine.config import EngineConfig
+from draftline.engine.errors import EngineStoppedError
 from draftline.engine.server import Server
 from draftline.engine.server_config import ServerConfig
 
@@ -64,7 +65,13 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
         raise
     await server.serve(engine)
     _say(f"{READY}{engine.info.model} on {engine.info.device}, {engine.info.dtype}")
-    await stopping
+    ended = asyncio.wrap_future(engine.stopped)
+    either: tuple[asyncio.Future[Any], ...] = (stopping, ended)
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if ended.done():
+        stopping.cancel()
+        await server.drain()  # its requests have failed: this lets clients hear of it
+        raise ended.result() or EngineStoppedError("the engine was closed")
     logger.info("draining: waiting up to %g s for running requests", server_config.drain_timeout)
     if not await server.drain():
         logger.warning("some requests did not finish within --drain-timeout and were cut off")

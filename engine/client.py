@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from draftline.engine.outputs import Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.models.config import ModelConfig
-from draftline.models.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from draftline.engine.errors import EngineStoppedError
+    from draftline.models.tokenizer import Tokenizer  # loads what reads models, which the command line can do without
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +77,17 @@ class EngineStats:
 
 
 class EngineClient(Protocol):
-    """A running engine. All methods are thread-safe and return without waiting for the model."""
+    """A running engine. All methods are thread-safe and return without waiting for the model.
+
+    Attributes:
+        info: what it serves, and its limits.
+        tokenizer: the model's.
+        stopped: done once the engine has ended: None where it was closed, or the fault that it could not survive.
+    """
 
     info: EngineInfo
     tokenizer: Tokenizer
+    stopped: Future[EngineStoppedError | None]
 
     def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
         """Queue a request; its updates go to ``sink``. Tokenizes in the calling thread; returns the prompt's token ids.

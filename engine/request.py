@@ -10,6 +10,7 @@ from draftline.engine import sequence as engine_sequence
 from draftline.engine.client import Chat, EngineInfo, GenerateRequest, Prompt, Sink
 from draftline.engine.errors import InvalidRequestError, Violation
 from draftline.engine.params import SamplingParams
+from draftline.engine.prompt import tokenize
 from draftline.models.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 256
@@ -89,20 +90,13 @@ class RequestBuilder:
 
     def _encode(self, prompt: Prompt, violations: list[Violation]) -> tuple[str, list[int] | None]:
         """The prompt's field name and its token ids; None, with violations, if it has none."""
-        if isinstance(prompt, str):
-            return self._encoded("text", self._tokenizer.encode(prompt) if prompt else [], violations)
-        if isinstance(prompt, Chat):
-            if not prompt.messages:
-                violations.append(Violation("chat.messages", "is empty"))
-                return "chat", None
-            if not self._tokenizer.has_chat_template:
-                violations.append(Violation("chat", f"the model {self._info.model} has no chat template; send text"))
-                return "chat", None
+        if isinstance(prompt, str | Chat):
             try:
-                return self._encoded("chat", self._tokenizer.encode_chat(prompt.messages), violations)
-            except ValueError as error:
-                violations.append(Violation("chat.messages", str(error)))
-                return "chat", None
+                token_ids = tokenize(prompt, self._tokenizer, self._info) if prompt else []
+            except InvalidRequestError as error:
+                violations.extend(error.violations)
+                return "", None
+            return self._encoded("chat" if isinstance(prompt, Chat) else "text", token_ids, violations)
         ids = list(prompt)
         out_of_range = list(self._out_of_range("token_ids.ids", ids))
         violations.extend(out_of_range)

@@ -49,6 +49,7 @@ class Server:
         self._gate = Gate()
         self._server = grpc.aio.server(options=_options(config))
         self._health = health.aio.HealthServicer()
+        self._watching: asyncio.Task[None] | None = None
         hub = Hub(asyncio.get_running_loop())
         add_InferenceServiceServicer_to_server(InferenceService(self._gate, hub), self._server)
         add_HealthServicer_to_server(self._health, self._server)
@@ -65,9 +66,10 @@ class Server:
         await self._server.start()
 
     async def serve(self, engine: EngineClient) -> None:
-        """Take requests for ``engine``."""
+        """Take requests for ``engine``, and let health say so for as long as it runs."""
         self._gate.open(engine)
         await self._report(health_pb2.HealthCheckResponse.SERVING)
+        self._watching = asyncio.create_task(self._watch(engine))
 
     async def idle(self) -> None:
         """Wait until no request is running."""
@@ -76,6 +78,7 @@ class Server:
     async def drain(self) -> bool:
         """Refuse new requests, let the running ones finish up to the drain timeout, then stop. False: some did not."""
         self._gate.close()
+        self._stop_watching()
         await self._health.enter_graceful_shutdown()
         finished = True
         try:
@@ -88,7 +91,17 @@ class Server:
 
     async def abort(self) -> None:
         """Stop at once, whatever is running. Harmless after `drain`."""
+        self._stop_watching()
         await self._server.stop(None)
+
+    async def _watch(self, engine: EngineClient) -> None:
+        """Let health follow an engine that ends by itself; it refuses requests already."""
+        await asyncio.wait([asyncio.wrap_future(engine.stopped)])
+        await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
 
     async def _report(self, status: int) -> None:
         for service in ("", SERVICE):

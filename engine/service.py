@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any, NoReturn, TypeVar
 
@@ -13,13 +13,13 @@ from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from draftline.engine import convert
-from draftline.engine.client import Chat, EngineClient
 from draftline.engine.errors import InvalidRequestError, Violation
 from draftline.engine.gate import Gate
 from draftline.engine.grpc_errors import to_status, unimplemented
 from draftline.engine.mailbox import Hub, Mailbox
 from draftline.engine.offload import offloaded, prompt_size, submit
 from draftline.engine.outputs import Delta, Failed, Finished
+from draftline.engine.prompt import tokenize
 from draftline.engine.session import Session
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceServicer
@@ -95,13 +95,12 @@ class InferenceService(InferenceServiceServicer):
     async def Tokenize(self, request: pb.TokenizeRequest, context: _Context) -> pb.TokenizeResponse:
         """See the proto."""
         engine = self._gate.engine
-        ids: Sequence[int]
         match request.WhichOneof("prompt"):
             case "text":
-                ids = await offloaded(len(request.text), lambda: engine.tokenizer.encode(request.text))
+                ids = await offloaded(len(request.text), lambda: tokenize(request.text, engine.tokenizer, engine.info))
             case "chat":
                 chat = convert.chat(request.chat)
-                ids = await offloaded(prompt_size(chat), lambda: _encode_chat(engine, chat))
+                ids = await offloaded(prompt_size(chat), lambda: tokenize(chat, engine.tokenizer, engine.info))
             case _:
                 raise InvalidRequestError(Violation("prompt", "is missing: set text or chat"))
         return pb.TokenizeResponse(token_ids=ids)
@@ -132,14 +131,3 @@ class InferenceService(InferenceServiceServicer):
     async def GetModel(self, request: pb.GetModelRequest, context: _Context) -> pb.GetModelResponse:
         """See the proto."""
         return convert.model_response(self._gate.engine.info)
-
-
-def _encode_chat(engine: EngineClient, chat: Chat) -> Sequence[int]:
-    if not engine.tokenizer.has_chat_template:
-        raise InvalidRequestError(Violation("chat", f"the model {engine.info.model} has no chat template; send text"))
-    if not chat.messages:
-        raise InvalidRequestError(Violation("chat.messages", "is empty"))
-    try:
-        return engine.tokenizer.encode_chat(chat.messages)
-    except ValueError as error:
-        raise InvalidRequestError(Violation("chat.messages", str(error))) from error

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
@@ -35,6 +36,7 @@ class ThreadedEngine:
         """
         self.info = core.info
         self.tokenizer = core.tokenizer
+        self.stopped: Future[EngineStoppedError | None] = Future()
         self._core = core
         self._builder = RequestBuilder(core.info, core.tokenizer, ageing_s)
         self._max_waiting = max_waiting
@@ -94,9 +96,11 @@ class ThreadedEngine:
                 # Not a fault of one step's device work (the core survives those): the engine's own state is in doubt.
                 logger.critical("the engine stopped", exc_info=True)
                 self._end(error)
+                self.stopped.set_result(EngineStoppedError(f"the engine stopped after a fault: {error!r}"))
                 return
             self._stats = self._core.stats()
         self._end(EngineStoppedError("the engine stopped before the request was finished"))
+        self.stopped.set_result(None)
 
     def _take_orders(self) -> bool:
         """Hand new requests and cancels to the core, waiting while there is nothing to do. False: stop."""

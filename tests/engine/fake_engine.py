@@ -2,7 +2,7 @@
 
 It has a real step thread and the engine's own request checks, so that what is tested against it is the faces alone. A
 test can hold the thread and let it make single steps. Prompts in capitals cause trouble: ``FAIL`` fails in its second
-step as a faulty step would, ``CRASH`` breaks submit() in a way that no engine should.
+step as a faulty step would, ``DIE`` ends the whole engine there, ``CRASH`` breaks submit() in a way that no engine should.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -116,6 +117,7 @@ class FakeEngine:
     def __init__(self, *, step_s: float = 0.0, max_waiting: int = 1024) -> None:
         self.info = fake_info()
         self.tokenizer = cast(Tokenizer, ByteTokenizer())
+        self.stopped: Future[EngineStoppedError | None] = Future()
         self.steps = 0
         self.cancelled: list[str] = []
         self._builder = RequestBuilder(self.info, self.tokenizer, 5.0)
@@ -195,16 +197,20 @@ class FakeEngine:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopping or (self._live and self._allowed > 0))
-                if self._stopping:
+                if self._stopping or any(live.request.prompt == "DIE" for live in self._live.values()):
                     break
                 self._make_step()
                 self._allowed -= 1
                 self._changed.notify_all()
             if self._step_s:
                 time.sleep(self._step_s)
+        with self._changed:
+            closed = self._stopping
+            self._stopping = True
         stopped = EngineStoppedError("the engine stopped before the request was finished")
         for request_id, live in self._live.items():
             live.request.sink([(request_id, Failed(stopped))])
+        self.stopped.set_result(None if closed else EngineStoppedError("the engine stopped after a fault: DIE"))
 
     def _make_step(self) -> None:
         self.steps += 1

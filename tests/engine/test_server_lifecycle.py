@@ -85,6 +85,23 @@ async def test_health_can_be_watched_from_loading_to_draining(
     assert await draining
 
 
+async def test_a_server_whose_engine_died_is_not_serving(
+    server: Server, channel: grpc.aio.Channel, engine: FakeEngine
+) -> None:
+    watching = Watching(channel, "")
+    assert await watching.next() == NOT_SERVING
+    await server.serve(engine)
+    assert await watching.next() == SERVING
+    stub = InferenceServiceStub(channel)
+    for prompt in ("DIE", "after"):
+        with pytest.raises(grpc.RpcError) as caught:
+            await stub.Generate(text_request(prompt)).read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        if prompt == "DIE":
+            assert await watching.next() == NOT_SERVING
+    assert await check(channel, SERVICE) == NOT_SERVING
+
+
 async def test_an_unknown_service_has_no_health(server: Server, channel: grpc.aio.Channel) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         await check(channel, "nobody")
