@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -141,11 +142,19 @@ def _left_padded(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.
     return ids, mask
 
 
+def _silence_gguf_progress() -> None:
+    """Unpacking a GGUF file has a bar of its own, which transformers' switch does not reach."""
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    reader.tqdm = functools.partial(reader.tqdm, disable=True)  # type: ignore[assignment]
+
+
 def _load_transformers(model: Model, dtype: torch.dtype) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
+    _silence_gguf_progress()
     if model.shape is not None:
         fields = {key: value for key, value in model.shape.items() if key != "model_type"}
         config = AutoConfig.for_model(str(model.shape["model_type"]), **fields)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from draftline.engine.client import Chat, EngineInfo
 from draftline.engine.errors import InvalidRequestError, Violation
-from draftline.models.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from draftline.models.tokenizer import Tokenizer
 
 
 def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list[int]:
