@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -119,7 +121,7 @@ def test_padding_rows_are_written_nowhere() -> None:
     assert torch.equal(caches[1], caches[3])
     result = ops.attention(padded, caches[0], caches[1], batch, scale=1.0, window=None)
     assert result.shape == (5, 16)
-    assert torch.equal(result[:2], ReferenceOps().attention(plain, *caches[2:], batch, scale=1.0, window=None))
+    assert torch.equal(result[:2], ReferenceOps().attention(plain, caches[2], caches[3], batch, scale=1.0, window=None))
 
 
 def test_a_new_batch_or_table_is_noticed() -> None:
@@ -144,7 +146,10 @@ def test_gather(block_size: int) -> None:
     rows, query_lens, starts, counts = [3, 0, 4], (1, 40, 5), (99, 17, 0), (1, 0, 3)
     batch = ReferenceOps().gather(slots, torch.tensor(rows), query_lens, starts, counts, block_size)
 
-    tokens, positions, cache_index, wanted = [], [], [], []
+    tokens: list[int] = []
+    positions: list[int] = []
+    cache_index: list[int] = []
+    wanted: list[int] = []
     for row, length, start, count in zip(rows, query_lens, starts, counts, strict=True):
         for position in range(start, start + length):
             tokens.append(100 * row + position)
@@ -173,11 +178,12 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(width: int, dtype: torch.d
     ops = ReferenceOps()
     x, residual = randn(70, width, dtype=dtype), randn(70, width, seed=1, dtype=dtype)
     weight = randn(width, seed=2, dtype=dtype)
-    for function in (
+    functions: list[Callable[[slice], Tensor]] = [
         lambda s: ops.rms_norm(x[s], weight, EPS),
         lambda s: ops.add_rms_norm(x[s], residual[s], weight, EPS)[0],
         lambda s: ops.silu_mul(x[s]),
-    ):
+    ]
+    for function in functions:
         together = function(slice(None))
         for start, end in ((0, 1), (5, 6), (69, 70), (3, 11), (2, 66)):
             assert torch.equal(function(slice(start, end)), together[start:end])

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ BLOCK = 16
 MAX_LEN = 192
 VOCAB = 199
 
-_SHAPE = {
+_SHAPE: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -36,7 +37,7 @@ _SHAPE = {
     "max_position_embeddings": 256,
     "initializer_range": 0.3,
 }
-_LLAMA3_ROPE = {
+_LLAMA3_ROPE: Any = {
     "rope_type": "llama3",
     "rope_theta": 500_000.0,
     "factor": 8.0,
@@ -202,8 +203,8 @@ def test_mixed_steps_of_chunks_decodes_and_verifies(
         for (slot, _, length), logits in zip(rows, paged.run(rows), strict=True):
             collected[slot].append(logits)
             computed[slot] += length
-    for tokens, logits in zip(sequences, collected, strict=True):
-        assert_close(torch.cat(logits), reference_logits(reference, tokens))
+    for tokens, pieces in zip(sequences, collected, strict=True):
+        assert_close(torch.cat(pieces), reference_logits(reference, tokens))
 
 
 def test_greedy_tokens_equal_transformers(
@@ -223,7 +224,9 @@ def test_greedy_tokens_equal_transformers(
             paged.write(slot, end, outputs[slot][-1:])
             rows.append((slot, end, 1))
     for prompt, output in zip(prompts, outputs, strict=True):
-        expected = reference.generate(torch.tensor([prompt]), max_new_tokens=32, do_sample=False, pad_token_id=0)
+        expected = cast(Any, reference).generate(
+            torch.tensor([prompt]), max_new_tokens=32, do_sample=False, pad_token_id=0
+        )
         assert output == expected[0, len(prompt) :].tolist()
 
 
