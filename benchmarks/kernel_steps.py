@@ -1,110 +1,113 @@
 """A whole decode step in one CUDA graph, with random weights: what the kernels add up to, launches included.
 
-Greedy, without an engine around it. It compares how linears are run, and what is fused into them.
+Greedy, without an engine around it: from token ids to sampled tokens, as the engine's own forward pass runs it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from kernel_models import BLOCK_SIZE, DEVICE, EPS, Model, make_batch, randn
+from kernel_models import BLOCK_SIZE, DEVICE, DTYPE, EPS, Model, make_batch, randn
 from torch import Tensor
+from torch.nn.functional import linear
 
+from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps
-from draftline.kernels.triton.skinny_gemm import (
-    InputNorm,
-    SkinnyConfig,
-    default_config,
-    norm_linear,
-    norm_swiglu,
-    skinny_linear,
-)
+from draftline.models.by_operation import ForwardByOperation
+from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
+from draftline.quant.dense import DenseLinear
 
-Multiply = Callable[[Tensor, Tensor], Tensor]
+MAX_LENGTH = 4096
+"""What a graph's bucket would have as the bound of a row's length."""
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """A layer's weights and cache."""
+class VendorOps(TritonOps):
+    """Nothing fused, nothing overlapped, and every product the vendor's: what the others are compared with."""
 
-    norm1: Tensor
-    norm2: Tensor
-    qkv: Tensor
-    o: Tensor
-    gate_up: Tensor
-    down: Tensor
-    keys: Tensor
-    values: Tensor
+    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Ops.norm_linear``."""
+        return linear(self.rms_norm(x, norm, eps), weight, bias)
+
+    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Ops.norm_swiglu``."""
+        return self.silu_mul(self.norm_linear(x, norm, eps, weight, bias))
+
+    def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+        """See ``Ops.linear_add``."""
+        return residual.add_(linear(x, weight, bias))
+
+    def rope_attention(
+        self,
+        qkv: Tensor,
+        batch: Batch,
+        rope: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        norms: tuple[Tensor, Tensor] | None,
+        eps: float,
+        *,
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
+        """See ``Ops.rope_attention``."""
+        queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps)
+        return self.attention(queries, keys, values, batch, scale=scale, window=window)
+
+
+def make_weights(model: Model) -> DecoderWeights:
+    """A decoder whose activations stay near 1 in every layer."""
+
+    def projection(n: int, k: int) -> DenseLinear:
+        return DenseLinear(randn(n, k, scale=k**-0.5), None)
+
+    def norm(size: int) -> Tensor:
+        return 1 + randn(size, scale=0.1)
+
+    def layer() -> DecoderLayer:
+        projections = {name: projection(*shape) for name, shape in model.linears.items()}
+        norms = (norm(model.head_dim), norm(model.head_dim)) if model.qk_norm else None
+        attention = Attention(projections["qkv"], projections["o"], norms, None, model.head_dim**-0.5)
+        mlp = GatedMlp(projections["gate_up"], projections["down"])
+        return DecoderLayer(norm(model.hidden), attention, norm(model.hidden), mlp)
+
+    return DecoderWeights(
+        embedding=randn(model.vocab, model.hidden),
+        layers=tuple(layer() for _ in range(model.layers)),
+        norm=norm(model.hidden),
+        head=projection(model.vocab, model.hidden),
+        rope=torch.randn(MAX_LENGTH, 2, model.head_dim // 2, device=DEVICE),
+    )
 
 
 class DecodeStep:
-    """One model's step for a fixed batch."""
+    """One model's step for a fixed batch.
 
-    def __init__(self, ops: TritonOps, model: Model, rows: int, query_len: int, context: int) -> None:
-        self.ops = ops
-        self.batch = make_batch(rows, query_len, context)
-        self.tokens = rows * query_len
-        blocks = self.batch.block_tables.numel()
-        self.layers = []
-        for _ in range(model.layers):
-            keys, values = randn(2, blocks, BLOCK_SIZE, model.kv_heads, model.head_dim)
-            weights = {name: randn(n, k, scale=k**-0.5) for name, (n, k) in model.linears.items()}
-            self.layers.append(
-                Layer(norm1=randn(model.hidden), norm2=randn(model.hidden), keys=keys, values=values, **weights)
-            )
-        self.last_norm = randn(model.hidden)
-        self.head = randn(model.vocab, model.hidden, scale=model.hidden**-0.5)
-        self.embedded = randn(self.tokens, model.hidden)
-        self.rope = torch.randn(context + 1, 2, model.head_dim // 2, device=DEVICE)
-        self.norms = (randn(model.head_dim), randn(model.head_dim)) if model.qk_norm else None
-        self.slots = SlotTable.allocate(self.tokens, 8, 1, DEVICE)
-        index = torch.arange(self.tokens, device=DEVICE)
-        self.sampled = SampleRows(index, index, SamplingFeatures.NONE, None)
-        self.scale = model.head_dim**-0.5
-        self.num_bytes = 2.0 * (sum(n * k for n, k in model.linears.values()) * model.layers + self.head.numel())
+    Attributes:
+        num_bytes: what it must read at least: the weights, and the rows' keys and values.
+    """
 
-    def _mix(self, qkv: Tensor, layer: Layer) -> Tensor:
-        q = self.ops.rope_write_kv(qkv, self.batch, self.rope, layer.keys, layer.values, self.norms, EPS)
-        return self.ops.attention(q, layer.keys, layer.values, self.batch, scale=self.scale, window=None)
+    def __init__(self, model: Model, weights: DecoderWeights, rows: int, query_len: int, context: int) -> None:
+        batch = make_batch(rows, query_len, context)
+        tokens = rows * query_len
+        index = torch.arange(tokens, device=DEVICE)
+        self._batch = dataclasses.replace(batch, logits_index=index, context_lens_host=(MAX_LENGTH,) * rows)
+        self._weights = weights
+        blocks = batch.block_tables.numel()
+        self._cache = KVCache(*(
+            tuple(randn(blocks, BLOCK_SIZE, model.kv_heads, model.head_dim) for _ in range(model.layers)) for _ in range(2)
+        ))  # fmt: skip
+        self._slots = SlotTable.allocate(tokens, 8, 1, DEVICE)
+        self._rows = SampleRows(index, index, SamplingFeatures.NONE, None)
+        parameters = sum(n * k for n, k in model.linears.values()) * model.layers + model.vocab * model.hidden
+        self.num_bytes = 2.0 * (parameters + 2 * model.layers * rows * context * model.kv_heads * model.head_dim)
 
-    def _finish(self, logits: Tensor) -> Tensor:
-        self.ops.sample(logits.float(), self.sampled, self.slots)
+    def run(self, ops: Ops) -> Tensor:
+        """One step with these operations; returns the logits."""
+        logits = ForwardByOperation(self._weights, EPS, DTYPE, ops)(self._batch, self._cache)
+        ops.sample(logits, self._rows, self._slots)
         return logits
-
-    def unfused(self, multiply: Multiply) -> Tensor:
-        """Every operation on its own; returns the logits."""
-        ops = self.ops
-        x, residual = self.embedded, torch.zeros_like(self.embedded)
-        for layer in self.layers:
-            normed, residual = ops.add_rms_norm(x, residual, layer.norm1, EPS)
-            x = multiply(self._mix(multiply(normed, layer.qkv), layer), layer.o)
-            normed, residual = ops.add_rms_norm(x, residual, layer.norm2, EPS)
-            x = multiply(ops.silu_mul(multiply(normed, layer.gate_up)), layer.down)
-        normed, _ = ops.add_rms_norm(x, residual, self.last_norm, EPS)
-        return self._finish(multiply(normed, self.head))
-
-    def fused(self, overlap: bool) -> Tensor:
-        """Norms and activations inside the linears; returns the logits."""
-
-        def config(weight: Tensor, streams: int) -> SkinnyConfig:
-            n, k = weight.shape
-            return dataclasses.replace(default_config(self.tokens, n, k, streams=streams), overlap=overlap)
-
-        def multiply(x: Tensor, weight: Tensor) -> Tensor:
-            return skinny_linear(x, weight, config=config(weight, 2))
-
-        x, residual = self.embedded, torch.zeros_like(self.embedded)
-        for layer in self.layers:
-            norm = InputNorm(residual, layer.norm1, EPS)
-            qkv, residual = norm_linear(x, norm, layer.qkv, config=config(layer.qkv, 3))
-            x = multiply(self._mix(qkv, layer), layer.o)
-            norm = InputNorm(residual, layer.norm2, EPS)
-            active, residual = norm_swiglu(x, norm, layer.gate_up, config=config(layer.gate_up, 4))
-            x = multiply(active, layer.down)
-        norm = InputNorm(residual, self.last_norm, EPS)
-        logits, _ = norm_linear(x, norm, self.head, config=config(self.head, 3))
-        return self._finish(logits)

@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import torch
 from kernel_models import BLOCK_SIZE, DEVICE, DTYPE, EPS, LLAMA_8B, QWEN3, SMOLLM2, Model, make_batch, randn
-from kernel_steps import DecodeStep
+from kernel_steps import DecodeStep, VendorOps, make_weights
 from kernel_timing import Bench, Call, Ceilings, copies_beyond_cache, relative_error
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
@@ -29,7 +29,8 @@ from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps
 from draftline.kernels.triton.attention import run_launch
 from draftline.kernels.triton.attention_plan import AttentionShape, Launch, Tile, plan_attention
-from draftline.kernels.triton.skinny_gemm import SkinnyConfig, default_config, skinny_linear
+from draftline.kernels.triton.gemv import GemvConfig, gemv, gemv_config
+from draftline.kernels.triton.skinny_gemm import SkinnyConfig, skinny_config, skinny_linear
 
 
 def ends(x: Tensor, batch: Batch) -> Tensor:
@@ -276,25 +277,13 @@ def sampling(bench: Bench, ops: TritonOps) -> None:
 
 
 GEMV_CONFIGS = [
-    (1, 1024, 1),
-    (2, 1024, 1),
-    (4, 1024, 1),
-    (1, 512, 1),
-    (2, 512, 1),
-    (4, 512, 1),
-    (1, 2048, 2),
-    (2, 2048, 2),
-    (2, 2048, 4),
+    GemvConfig(n, k, w)
+    for n, k, w in [(1, 1024, 1), (2, 1024, 2), (2, 1024, 4), (4, 1024, 4), (1, 2048, 2), (2, 2048, 4), (4, 512, 2)]
 ]
 SKINNY_CONFIGS = [
-    (16, 512, 4, 4),
-    (8, 512, 4, 4),
-    (16, 256, 4, 5),
-    (32, 256, 4, 4),
-    (16, 256, 2, 5),
-    (16, 512, 8, 4),
-    (32, 512, 8, 3),
-]
+    SkinnyConfig(n, k, w, s)
+    for n, k, w, s in [(16, 512, 4, 4), (8, 512, 4, 4), (16, 256, 4, 5), (32, 256, 4, 4), (16, 256, 2, 5), (16, 512, 8, 4)]
+]  # fmt: skip
 
 
 def linear_case(
@@ -317,20 +306,24 @@ def linear_case(
         )
         return took if took is not None else float("inf")
 
-    def skinny(variant: str, config: SkinnyConfig) -> float:
-        return measure(variant, lambda weight: skinny_linear(x, weight, config=config))
+    def one_row(config: GemvConfig, overlap: bool) -> Callable[[Tensor], Tensor]:
+        return lambda weight: gemv(x, weight, None, config=config, overlap=overlap)
 
-    plain = default_config(rows, n, k, streams=2)
-    times = {
-        "cublas": measure("cublas", lambda weight: linear(x, weight)),
-        "default": skinny("default", plain),
-        "overlapped": skinny("overlapped", dataclasses.replace(plain, overlap=True)),
-    }
+    def few_rows(config: SkinnyConfig, overlap: bool) -> Callable[[Tensor], Tensor]:
+        return lambda weight: skinny_linear(x, weight, config=config, overlap=overlap)
+
+    times = {"cublas": measure("cublas", lambda weight: linear(x, weight))}
+    if rows == 1:
+        runs = {str(config): one_row(config, False) for config in GEMV_CONFIGS}
+        default, overlapped = (one_row(gemv_config(n, k), overlap) for overlap in (False, True))
+    else:
+        runs = {str(config): few_rows(config, False) for config in SKINNY_CONFIGS if config.block_k <= k}
+        default, overlapped = (few_rows(skinny_config(n, k), overlap) for overlap in (False, True))
+    times["default"] = measure("default", default)
+    times["overlapped"] = measure("overlapped", overlapped)
     best = min(times["default"], times["overlapped"])
     if with_variants:
-        for config in gemv_configs(k) if rows == 1 else skinny_configs(k):
-            label = f"n={config.block_n} k={config.block_k} w={config.num_warps} s={config.num_stages}"
-            best = min(best, skinny(label, config))
+        best = min([best, *(measure(label, function) for label, function in runs.items())])
     return {**times, "best": best}
 
 
@@ -357,59 +350,44 @@ def linears(bench: Bench, _: TritonOps) -> None:
             bench.case_known("linears", f"{model.name} M={rows}, whole step", label, took, num_bytes=floor)
 
 
-def gemv_configs(k: int) -> Iterator[SkinnyConfig]:
-    """The candidates for one row."""
-    for block_n, block_k, warps in GEMV_CONFIGS:
-        if block_k <= k:
-            yield SkinnyConfig(block_n, block_k, warps, 1)
-
-
-def skinny_configs(k: int) -> Iterator[SkinnyConfig]:
-    """The candidates for several rows."""
-    for block_n, block_k, warps, stages in SKINNY_CONFIGS:
-        if block_k <= k:
-            yield SkinnyConfig(block_n, block_k, warps, stages)
-
-
-def step_error(call: Callable[[], Tensor], expected: Tensor) -> float:
+def step_error(step: DecodeStep, ops: TritonOps, expected: Tensor) -> float:
     """How far a step's logits are from these."""
-    return relative_error(call(), expected)
+    return relative_error(step.run(ops), expected)
 
 
 def steps(bench: Bench, ops: TritonOps) -> None:
-    """Whole decode steps in one graph, greedy, with vendor and with skinny linears, with and without fused norms."""
-    for model, rows, query_len in [
-        (QWEN3, 1, 1),
-        (QWEN3, 1, 5),
-        (QWEN3, 8, 1),
-        (SMOLLM2, 1, 1),
-        (LLAMA_8B, 1, 1),
-        (LLAMA_8B, 1, 5),
+    """Whole decode steps in one graph, greedy: as the engine runs them, without overlap, and with nothing fused."""
+    variants = {
+        "vendor, nothing fused": VendorOps(ops.num_sms, False, ops.arrivals),
+        "default, no overlap": dataclasses.replace(ops, overlap=False),
+        "default": ops,
+    }
+    for model, sizes in [
+        (QWEN3, [(1, 1, 400), (1, 5, 400), (8, 1, 256), (64, 1, 640), (256, 1, 640)]),
+        (SMOLLM2, [(1, 1, 400), (8, 1, 256), (64, 1, 640), (256, 1, 640)]),
+        (LLAMA_8B, [(1, 1, 400), (1, 5, 400), (8, 1, 256), (64, 1, 640)]),
     ]:
-        case = f"{model.name} {rows}x{query_len} ctx 640"
         if time.monotonic() > bench.deadline:
-            bench.left_out.append(case)
+            bench.left_out.append(f"steps of {model.name}")
             continue
-        step = DecodeStep(ops, model, rows, query_len, 640)
-        variants: dict[str, Callable[[], Tensor]] = {
-            "cublas": partial(step.unfused, linear),
-            "skinny": partial(step.unfused, skinny_linear),
-            "skinny, fused": partial(step.fused, overlap=False),
-            "skinny, fused, overlapped": partial(step.fused, overlap=True),
-        }
-        expected = step.unfused(linear)
-        for variant, call in variants.items():
-            # Rounding grows from layer to layer: the bound only tells a wrong step from a right one.
-            bench.case(
-                "step",
-                case,
-                variant,
-                [call],
-                num_bytes=step.num_bytes,
-                check=partial(step_error, call, expected),
-                bound=0.15,
-            )
-        del step, variants, call
+        weights = make_weights(model)
+        for rows, query_len, context in sizes:
+            step = DecodeStep(model, weights, rows, query_len, context)
+            expected = step.run(variants["vendor, nothing fused"])
+            for variant, chosen in variants.items():
+                # Rounding grows from layer to layer: the bound only tells a wrong step from a right one.
+                bench.case(
+                    "step",
+                    f"{model.name} {rows}x{query_len} ctx {context}",
+                    variant,
+                    [partial(step.run, chosen)],
+                    num_bytes=step.num_bytes,
+                    check=partial(step_error, step, chosen, expected),
+                    bound=0.06,
+                )
+            del step, expected
+            torch.cuda.empty_cache()
+        del weights
         torch.cuda.empty_cache()
 
 
