@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftline.engine.client import EngineInfo, EngineStats, Sink
@@ -26,21 +26,16 @@ from draftline.models.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Live:
-    """A request that has outputs still running."""
-
-    request: Request
-    outputs: dict[int, OutputState]
+_Updates = list[tuple[OutputState, list[Update]]]
+"""What a step has for the clients, output by output."""
 
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """A step that was launched at ``started`` and not read yet."""
+    """A step that was launched and not read yet."""
 
     plan: Plan
     step: LaunchedStep
-    started: float
 
 
 class Core:
@@ -72,7 +67,9 @@ class Core:
         self._runner = runner
         self.now = clock
         self._eos_ids = frozenset(info.eos_token_ids)
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, Request] = {}
+        self._outputs: dict[Sequence, OutputState] = {}  # of the live requests
+        self._max_drafts = runner.max_draft_tokens
         self._steps_ahead = steps_ahead
         self._under_way: deque[_UnderWay] = deque()
         self._steps = 0
@@ -89,20 +86,17 @@ class Core:
 
     def add(self, request: Request) -> None:
         """Queue a request, whose id no live request has."""
-        outputs = {
-            sequence.index: OutputState(sequence, self.tokenizer, self._eos_ids, request.submitted_at)
-            for sequence in request.sequences
-        }
-        self._live[request.request_id] = _Live(request, outputs)
+        self._live[request.request_id] = request
         for sequence in request.sequences:
+            self._outputs[sequence] = OutputState(request, sequence, self.tokenizer, self._eos_ids)
             self._scheduler.add(sequence)
 
     def cancel(self, request_id: str) -> None:
         """Let the next step end a request; unknown ids are ignored."""
-        live = self._live.get(request_id)
-        if live is not None:
-            for output in live.outputs.values():
-                output.sequence.cancelled = True
+        request = self._live.get(request_id)
+        if request is not None:
+            for sequence in request.sequences:
+                sequence.cancelled = True
 
     def step(self) -> None:
         """Plan and launch a step, read the oldest one that need not wait any longer, and hand out its updates.
@@ -110,7 +104,10 @@ class Core:
         A fault fails the requests of the step; the engine goes on with the others.
         """
         plan = self._scheduler.plan(self._draft_len)
-        updates = [(s, self._output(s).cancel(self.now())) for s in plan.cancelled]
+        updates: _Updates = []
+        for sequence in plan.cancelled:
+            output = self._outputs[sequence]
+            updates.append((output, output.cancel(self.now())))
         if plan.rows:
             updates += self._launch(plan)
         if len(self._under_way) > self._steps_ahead or (self._under_way and not plan.rows):
@@ -119,9 +116,9 @@ class Core:
 
     def fail_all(self, error: Exception) -> None:
         """End every request with ``error``, without freeing anything: the engine is over."""
-        live, self._live = self._live, {}
-        for request_id, entry in live.items():
-            entry.request.sink([(request_id, Failed(error))])
+        live, self._live, self._outputs = self._live, {}, {}
+        for request_id, request in live.items():
+            request.sink([(request_id, Failed(error))])
 
     def stats(self) -> EngineStats:
         """The engine's state now."""
@@ -145,19 +142,21 @@ class Core:
 
     def _draft_len(self, sequence: Sequence) -> int:
         """How many drafts a sequence would like in the next step."""
-        return self._runner.max_draft_tokens
+        return self._max_drafts
 
-    def _launch(self, plan: Plan) -> list[tuple[Sequence, list[Update]]]:
+    def _launch(self, plan: Plan) -> _Updates:
         started = self.now()
+        for row in plan.admitted:
+            self._outputs[row.sequence].scheduled(started)
         try:
             step = self._runner.launch(plan)
         except Exception as error:  # noqa: BLE001 - whatever it was, only this step's requests fail
             return self._fail(plan, error)
-        self._under_way.append(_UnderWay(plan, step, started))
+        self._under_way.append(_UnderWay(plan, step))
         return []
 
-    def _read(self, under_way: _UnderWay) -> list[tuple[Sequence, list[Update]]]:
-        """Commit what the outputs keep of a step's results, and release those that ended."""
+    def _read(self, under_way: _UnderWay) -> _Updates:
+        """Commit what the outputs keep of a step's results."""
         plan = under_way.plan
         try:
             results = under_way.step.results()
@@ -165,54 +164,48 @@ class Core:
             return self._fail(plan, error)
         now = self.now()
         self._steps += 1
-        updates: list[tuple[Sequence, list[Update]]] = []
-        kept_tokens: list[list[int]] = []
+        updates: _Updates = []
+        kept_tokens: list[tuple[int, ...]] = []
         for row, result in zip(plan.rows, results, strict=True):
             if row.sequence.finished:
-                kept_tokens.append([])  # it ended while the step was under way
+                kept_tokens.append(())  # it ended while the step was under way
                 continue
-            output = self._output(row.sequence)
-            output.scheduled(under_way.started)
-            kept, news = output.advance(row.start, result, now)
+            output = self._outputs[row.sequence]
+            kept, news = output.advance(row, result, now)
             kept_tokens.append(kept)
-            updates.append((row.sequence, news))
-            self._generated_tokens += len(kept)
+            updates.append((output, news))
+        self._generated_tokens += sum(map(len, kept_tokens))
         self._scheduler.commit(plan, kept_tokens)
-        for sequence, news in updates:
-            if any(update.ends_output for update in news):
-                self._scheduler.finish(sequence)
         return updates
 
-    def _fail(self, plan: Plan, error: Exception) -> list[tuple[Sequence, list[Update]]]:
+    def _fail(self, plan: Plan, error: Exception) -> _Updates:
         """End every request that has a row in the plan."""
         logger.error("a step failed, and with it its %d sequences", len(plan.rows), exc_info=error)
         failed = {row.sequence.request_id: row.sequence for row in plan.rows if not row.sequence.finished}
         for request_id in failed:
-            for output in self._live[request_id].outputs.values():
-                self._scheduler.finish(output.sequence)
-        self._scheduler.commit(plan, [[] for _ in plan.rows])
+            for sequence in self._live[request_id].sequences:
+                self._scheduler.finish(sequence)
+        self._scheduler.commit(plan, [()] * len(plan.rows))
         failure = StepFailedError(f"a step of the engine failed: {type(error).__name__}")
         failure.__cause__ = error
-        return [(sequence, [Failed(failure)]) for sequence in failed.values()]
+        return [(self._outputs[sequence], [Failed(failure)]) for sequence in failed.values()]
 
-    def _output(self, sequence: Sequence) -> OutputState:
-        return self._live[sequence.request_id].outputs[sequence.index]
-
-    def _deliver(self, updates: Iterable[tuple[Sequence, list[Update]]]) -> None:
-        """One call a sink, with everything that this step has for it; forget requests that ended."""
+    def _deliver(self, updates: _Updates) -> None:
+        """Release the outputs that ended, forget their requests, and call each sink once, with all this step has for it."""
         by_sink: dict[Sink, list[tuple[str, Update]]] = defaultdict(list)
-        for sequence, news in updates:
-            live = self._live.get(sequence.request_id)
-            if live is None:
-                continue
-            by_sink[live.request.sink].extend((sequence.request_id, update) for update in news)
+        for output, news in updates:
             for update in news:
-                if update.ends_request:
-                    live.outputs.clear()
-                elif update.ends_output:
-                    del live.outputs[sequence.index]
-            if not live.outputs:
-                del self._live[sequence.request_id]
+                by_sink[output.request.sink].append((output.request.request_id, update))
+                if update.ends_output:
+                    self._end(output)
         for sink, pairs in by_sink.items():
-            if pairs:
-                sink(pairs)
+            sink(pairs)
+
+    def _end(self, output: OutputState) -> None:
+        """Release an output, and forget its request if that was the last one running."""
+        self._scheduler.finish(output.sequence)
+        request = output.request
+        if request.request_id in self._live and all(sequence.finished for sequence in request.sequences):
+            del self._live[request.request_id]
+            for sequence in request.sequences:
+                del self._outputs[sequence]

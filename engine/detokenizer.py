@@ -14,8 +14,10 @@ class Detokenizer:
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         """``stops`` are the texts that end the output; none of them is empty."""
-        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self._stops = stops
+        self._longest_stop = max(map(len, stops), default=0)
+        self._first_characters = frozenset(stop[0] for stop in stops)
+        self._undecoded = b""
         self._held = ""
 
     def push(self, token: bytes) -> tuple[str, str | None]:
@@ -24,34 +26,34 @@ class Detokenizer:
         Returns:
             The text that can be shown now, and the stop string that it ran into, if any (then the text ends before it).
         """
-        self._held += self._decode(token)
-        if not self._stops:
-            return self._release(len(self._held)), None
-        found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        text = self._held + self.push_unchecked(token)
+        if self._first_characters.isdisjoint(text):
+            return text, None  # the usual case, decided fast; nothing was held then
+        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             at, stop = min(found, key=lambda match: (match[0], -len(match[1])))
-            text, self._held = self._held[:at], ""
-            return text, stop
-        return self._release(self._first_possible_stop()), None
+            self._held = ""
+            return text[:at], stop
+        at = self._first_possible_stop(text)
+        self._held = text[at:]
+        return text[:at], None
 
     def push_unchecked(self, token: bytes) -> str:
-        """Add one token whose text cannot be part of a stop string (min_tokens has not been reached)."""
-        self._held += self._decode(token)
-        return self._release(len(self._held))
+        """Add one token whose text cannot be part of a stop string, nor can that before it; returns all its text."""
+        data = self._undecoded + token
+        text, used = codecs.utf_8_decode(data, "replace")
+        self._undecoded = data[used:]
+        return text
 
     def flush(self) -> str:
         """What is left at the end: held text, and the replacement character for an unfinished character."""
-        self._held += self._decode(b"", final=True)
-        return self._release(len(self._held))
-
-    def _release(self, length: int) -> str:
-        text, self._held = self._held[:length], self._held[length:]
+        text = self._held + self._undecoded.decode(errors="replace")
+        self._held, self._undecoded = "", b""
         return text
 
-    def _first_possible_stop(self) -> int:
-        """Where the earliest suffix of the held text begins that a stop string may still complete."""
-        for at in range(len(self._held)):
-            suffix = self._held[at:]
-            if any(stop.startswith(suffix) for stop in self._stops):
+    def _first_possible_stop(self, text: str) -> int:
+        """Where the earliest suffix of ``text``, which has no stop string, begins that one may still complete."""
+        for at in range(max(0, len(text) - self._longest_stop + 1), len(text)):
+            if text[at] in self._first_characters and any(stop.startswith(text[at:]) for stop in self._stops):
                 return at
-        return len(self._held)
+        return len(text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from torch import Tensor
 
@@ -11,22 +13,11 @@ from draftline.engine.sequence import Row
 from draftline.engine.transfer import Readback
 from draftline.spec.verify import accepted_tokens
 
+Logprobs = tuple[PositionLogprobs, ...]
 
-@dataclass(slots=True)
-class RowResult:
-    """What a step decided for one row. Read-only, but not frozen, as `Row` is not.
-
-    Attributes:
-        tokens: the accepted tokens, empty where the row did not reach its last known token.
-        drafted: how many drafts were verified.
-        logprobs: one a token, where asked for.
-        prompt_logprobs: for prompt positions ``start + 1`` to ``start + count``, where asked for.
-    """
-
-    tokens: list[int]
-    drafted: int
-    logprobs: list[PositionLogprobs]
-    prompt_logprobs: list[PositionLogprobs]
+RowResult = tuple[tuple[int, ...], Logprobs, Logprobs]
+"""What a step decided for one row: the accepted tokens, none where the row did not reach its last known token; their
+log-probabilities, where asked for; and those of the prompt's positions ``start + 1`` to ``start + count``, likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +30,14 @@ class LogprobTensors:
     top_ids: Tensor
     top_values: Tensor
 
-    def read(self) -> list[PositionLogprobs]:
+    def read(self) -> Iterator[PositionLogprobs]:
         """All of them, with as many of the most likely tokens as the row that wants most."""
         values = (self.tokens, self.chosen, self.ranks, self.top_ids, self.top_values)
-        return [
-            PositionLogprobs(
-                TokenLogprob(token, logprob, rank),
-                tuple(
-                    TokenLogprob(i, value, place + 1) for place, (i, value) in enumerate(zip(ids, tops, strict=True))
-                ),
+        for token, logprob, rank, ids, tops in zip(*(value.tolist() for value in values), strict=True):
+            top = tuple(
+                TokenLogprob(i, value, place) for place, (i, value) in enumerate(zip(ids, tops, strict=True), 1)
             )
-            for token, logprob, rank, ids, tops in zip(*(value.tolist() for value in values), strict=True)
-        ]
+            yield PositionLogprobs(TokenLogprob(token, logprob, rank), top)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,32 +60,35 @@ class LaunchedStep:
     logprobs: LogprobTensors | None
     prompt_logprobs: LogprobTensors | None
 
-    def results(self) -> list[RowResult]:
+    def results(self) -> Iterable[RowResult]:
         """Wait until the step has arrived; its results, in the order of ``rows``."""
         self.readback.wait()
-        sampled = self.tokens.tolist()
-        drafted = self.drafts.tolist() if self.drafts is not None else []
-        logprobs = iter(self.logprobs.read() if self.logprobs is not None else ())
-        prompt_logprobs = iter(self.prompt_logprobs.read() if self.prompt_logprobs is not None else ())
-        results: list[RowResult] = []
-        start = 0
-        for row in self.rows:
-            end = start + row.samples_count
-            tokens = sampled[start:end]
-            if row.drafts:
-                tokens = accepted_tokens(tokens, drafted[start : end - 1])
-            start = end
-            sampling = row.sequence.sampling
-            own: list[PositionLogprobs] = []
-            prompt: list[PositionLogprobs] = []
-            if sampling.logprobs is not None:
-                own = [_cut(next(logprobs), sampling.logprobs) for _ in range(row.samples_count)][: len(tokens)]
-            if sampling.prompt_logprobs is not None:
-                prompt = [_cut(next(prompt_logprobs), sampling.prompt_logprobs) for _ in range(row.known_predictions)]
-            results.append(RowResult(tokens, row.drafts, own, prompt))
-        return results
+        tokens = self._accepted()
+        nothing: list[Logprobs] = [()] * len(tokens)
+        logprobs = prompt_logprobs = nothing
+        if self.logprobs is not None:
+            read = self.logprobs.read()
+            logprobs = [_take(read, row.samples, row.sequence.sampling.logprobs) for row in self.rows]
+            logprobs = [of_row[: len(kept)] for of_row, kept in zip(logprobs, tokens, strict=True)]
+        if self.prompt_logprobs is not None:
+            read = self.prompt_logprobs.read()
+            prompt_logprobs = [
+                _take(read, row.known_predictions, row.sequence.sampling.prompt_logprobs) for row in self.rows
+            ]
+        return zip(tokens, logprobs, prompt_logprobs, strict=True)
+
+    def _accepted(self) -> list[tuple[int, ...]]:
+        """The tokens that each row's samples decide."""
+        sampled = iter(self.tokens.tolist())
+        if self.drafts is None:
+            return [(next(sampled),) if row.samples else () for row in self.rows]
+        drafted = iter(self.drafts.tolist())
+        samples = [(list(islice(sampled, row.samples)), list(islice(drafted, row.samples))) for row in self.rows]
+        return [tuple(accepted_tokens(tokens, drafts[:-1])) for tokens, drafts in samples]
 
 
-def _cut(logprobs: PositionLogprobs, top: int) -> PositionLogprobs:
-    """With the ``top`` most likely tokens only."""
-    return logprobs if len(logprobs.top) == top else PositionLogprobs(logprobs.chosen, logprobs.top[:top])
+def _take(logprobs: Iterator[PositionLogprobs], count: int, top: int | None) -> Logprobs:
+    """The next ``count``, each with the ``top`` most likely tokens only; none where ``top`` is None."""
+    if top is None:
+        return ()
+    return tuple(PositionLogprobs(position.chosen, position.top[:top]) for position in islice(logprobs, count))

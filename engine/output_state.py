@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from draftline.engine.detokenizer import Detokenizer
 from draftline.engine.launched import RowResult
 from draftline.engine.outputs import (
@@ -14,98 +17,118 @@ from draftline.engine.outputs import (
     Update,
     Usage,
 )
-from draftline.engine.sequence import Sequence
+from draftline.engine.request import Request
+from draftline.engine.sequence import Row, Sequence
 from draftline.models.tokenizer import Tokenizer
 
 
-class OutputState:
-    """Decides how much of each step's tokens an output keeps, and what its client is told."""
+class _End(NamedTuple):
+    """Why an output ends; see `Finished`."""
 
-    def __init__(self, sequence: Sequence, tokenizer: Tokenizer, eos_ids: frozenset[int], submitted_at: float) -> None:
-        """``submitted_at`` is on the same monotonic clock, in seconds, as the ``now`` of the methods."""
+    reason: FinishReason
+    matched_stop: str = ""
+    stopped_by_token: bool = False
+
+
+_AT_MAX_LEN = _End(FinishReason.LENGTH)
+
+
+class OutputState:
+    """Decides how much of each step's tokens an output keeps, and what its client is told.
+
+    Attributes:
+        request: what it is an output of.
+        sequence: which of the request's sequences it is.
+    """
+
+    def __init__(self, request: Request, sequence: Sequence, tokenizer: Tokenizer, eos_ids: Iterable[int]) -> None:
+        """The request's ``submitted_at`` is on the same clock as the ``now`` of the methods."""
+        self.request = request
         self.sequence = sequence
-        self._tokenizer = tokenizer
+        self._token_bytes = tokenizer.token_bytes
         sampling = sequence.sampling
-        self._eos_ids = frozenset[int]() if sampling.ignore_eos else eos_ids
-        self._stop_ids = frozenset(sampling.stop_token_ids)
+        self._ending_tokens = {token: _End(FinishReason.STOP, str(token), True) for token in sampling.stop_token_ids}
+        if not sampling.ignore_eos:
+            self._ending_tokens |= dict.fromkeys(eos_ids, _End(FinishReason.EOS))
         self._detokenizer = Detokenizer(sampling.stop)
+        # Stop strings are looked for in the tokens beyond this length.
+        self._unchecked_len = sequence.prompt_len + sampling.min_tokens if sampling.stop else sequence.max_len
         self._prompt_logprobs: list[PositionLogprobs] = []
-        self._submitted_at = submitted_at
         self._scheduled_at: float | None = None
         self._first_token_at: float | None = None
         self._steps = self._drafted = self._accepted = 0
         self._accepted_by_position: list[int] = []
 
     def scheduled(self, now: float) -> None:
-        """Note the time at which the output first ran."""
+        """Note the time, if it is the first at which the output runs."""
         if self._scheduled_at is None:
             self._scheduled_at = now
 
-    def advance(self, start: int, result: RowResult, now: float) -> tuple[list[int], list[Update]]:
+    def advance(self, row: Row, result: RowResult, now: float) -> tuple[tuple[int, ...], list[Update]]:
         """Take one step's result for this output.
 
         Args:
-            start: the sequence's computed tokens before the step.
+            row: the sequence's part in the step.
             result: what the step decided.
             now: the time.
 
         Returns:
             The tokens that the output keeps (fewer than were accepted if it ends among them), and its updates.
         """
-        self._take_prompt_logprobs(start, result.prompt_logprobs)
-        if not result.tokens:
-            return [], []
+        tokens, logprobs, prompt_logprobs = result
+        if prompt_logprobs:
+            self._take_prompt_logprobs(row.start, prompt_logprobs)
+        if not tokens:
+            return (), []
         if self._first_token_at is None:
             self._first_token_at = now
-        kept, text, reason, matched = self._until_stop(result.tokens)
-        self._count_drafts(result.drafted, len(kept))
-        delta = Delta(
-            self.sequence.index, tuple(kept), text, tuple(result.logprobs[: len(kept)]), tuple(self._prompt_logprobs)
-        )
-        self._prompt_logprobs = []
-        updates: list[Update] = [delta]
-        if reason is not None:
-            by_token = kept[-1] in self._stop_ids
-            updates.append(self._finished(reason, matched, len(kept), now, stopped_by_token=by_token))
+        kept, text, end = self._until_end(tokens)
+        self._steps += 1
+        if row.drafts:
+            self._count_drafts(row.drafts, len(kept))
+        updates: list[Update] = [
+            Delta(self.sequence.index, kept, text, logprobs[: len(kept)], tuple(self._prompt_logprobs))
+        ]
+        self._prompt_logprobs.clear()
+        if end is not None:
+            updates.append(self._finished(end, len(kept), now))
         return kept, updates
 
     def cancel(self, now: float) -> list[Update]:
         """The updates that end a cancelled output: what text is left, and the finish."""
         text = self._detokenizer.flush()
         updates: list[Update] = [Delta(self.sequence.index, (), text)] if text else []
-        updates.append(self._finished(FinishReason.CANCELLED, "", 0, now))
+        updates.append(self._finished(_End(FinishReason.CANCELLED), 0, now))
         return updates
 
-    def _until_stop(self, tokens: list[int]) -> tuple[list[int], str, FinishReason | None, str]:
-        """The tokens up to the one that ends the output, their text, why it ends (or None), and the matched stop."""
-        sequence = self.sequence
-        kept: list[int] = []
+    def _until_end(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], str, _End | None]:
+        """The tokens up to the one that ends the output, their text, and why it ends (or None)."""
+        detokenizer = self._detokenizer
+        before = length = len(self.sequence.tokens)
         text = ""
         for token in tokens:
-            kept.append(token)
-            length = sequence.output_len + len(kept)
-            if token in self._eos_ids:
-                return kept, text + self._detokenizer.flush(), FinishReason.EOS, ""
-            if token in self._stop_ids:
-                return kept, text + self._detokenizer.flush(), FinishReason.STOP, str(token)
-            data = self._tokenizer.token_bytes(token)
-            if length <= sequence.sampling.min_tokens:
-                text += self._detokenizer.push_unchecked(data)
-            else:
-                shown, stop = self._detokenizer.push(data)
-                text += shown
-                if stop is not None:
-                    return kept, text, FinishReason.STOP, stop
-            if sequence.prompt_len + length >= sequence.max_len:
-                return kept, text + self._detokenizer.flush(), FinishReason.LENGTH, ""
-        return kept, text, None, ""
+            length += 1
+            end = self._ending_tokens.get(token)
+            if end is None:
+                data = self._token_bytes(token)
+                if length <= self._unchecked_len:
+                    text += detokenizer.push_unchecked(data)
+                else:
+                    shown, stop = detokenizer.push(data)
+                    text += shown
+                    if stop is not None:
+                        return tokens[: length - before], text, _End(FinishReason.STOP, stop)
+                if length < self.sequence.max_len:
+                    continue
+                end = _AT_MAX_LEN
+            return tokens[: length - before], text + detokenizer.flush(), end
+        return tokens, text, None
 
-    def _take_prompt_logprobs(self, start: int, logprobs: list[PositionLogprobs]) -> None:
+    def _take_prompt_logprobs(self, start: int, logprobs: tuple[PositionLogprobs, ...]) -> None:
         """Keep the new ones; a prompt recomputed after preemption brings some again."""
         self._prompt_logprobs.extend(logprobs[max(0, len(self._prompt_logprobs) - start) :])
 
     def _count_drafts(self, drafted: int, kept: int) -> None:
-        self._steps += 1
         self._drafted += drafted
         accepted = min(drafted, kept - 1)
         self._accepted += accepted
@@ -114,25 +137,23 @@ class OutputState:
         for position in range(accepted):
             self._accepted_by_position[position] += 1
 
-    def _finished(
-        self, reason: FinishReason, matched: str, new_tokens: int, now: float, *, stopped_by_token: bool = False
-    ) -> Finished:
-        sequence = self.sequence
+    def _finished(self, end: _End, new_tokens: int, now: float) -> Finished:
+        sequence, submitted = self.sequence, self.request.submitted_at
         scheduled = self._scheduled_at if self._scheduled_at is not None else now
         first = self._first_token_at if self._first_token_at is not None else now
         return Finished(
             index=sequence.index,
-            finish_reason=reason,
-            matched_stop=matched,
+            finish_reason=end.reason,
+            matched_stop=end.matched_stop,
             usage=Usage(sequence.prompt_len, sequence.cached_prompt, sequence.output_len + new_tokens),
             speculation=SpeculationStats(self._drafted, self._accepted, self._steps, tuple(self._accepted_by_position)),
             timing=Timing(
-                queued_s=scheduled - self._submitted_at,
+                queued_s=scheduled - submitted,
                 prefill_s=first - scheduled,
-                first_token_s=first - self._submitted_at,
-                total_s=now - self._submitted_at,
+                first_token_s=first - submitted,
+                total_s=now - submitted,
             ),
             constraint_complete=None,
             seed=sequence.seed,
-            stopped_by_token=stopped_by_token and reason is FinishReason.STOP,
+            stopped_by_token=end.stopped_by_token,
         )

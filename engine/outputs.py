@@ -62,9 +62,12 @@ class Timing:
     total_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Delta:
-    """New tokens of output ``index``. Text is whole characters only, with possible stop strings held back."""
+    """New tokens of output ``index``. Text is whole characters only, with possible stop strings held back.
+
+    Read-only, but not frozen: a frozen one takes several times as long to make.
+    """
 
     ends_output: ClassVar[bool] = False
     ends_request: ClassVar[bool] = False

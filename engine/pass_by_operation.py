@@ -7,11 +7,10 @@ from torch import Tensor
 
 from draftline.engine.runner import Sampled
 from draftline.engine.sequence import Row
-from draftline.engine.slot_writer import sampling_features
 from draftline.engine.transfer import upload
 from draftline.kernels.batch import KVCache
 from draftline.kernels.ops import Ops
-from draftline.kernels.slots import SampleRows, SlotTable
+from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.models.model import Model
 
 
@@ -31,7 +30,7 @@ class PassByOperation:
         """Any rows."""
         return True
 
-    def run(self, rows: tuple[Row, ...]) -> Sampled:
+    def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> Sampled:
         """See `Pass.run`."""
         batch = self._ops.gather(
             self._table,
@@ -42,15 +41,15 @@ class PassByOperation:
             self._block_size,
         )
         logits = self._model.forward(batch, self._cache)
-        return self._sample(rows, logits)
+        return self._sample(rows, logits, features)
 
-    def _sample(self, rows: tuple[Row, ...], logits: Tensor) -> Sampled:
+    def _sample(self, rows: tuple[Row, ...], logits: Tensor, features: SamplingFeatures) -> Sampled:
         """Sample the positions after the rows' last known tokens and drafts, and commit what was sampled."""
         sampling = tuple(row for row in rows if row.samples)
-        slots = [row.slot for row in sampling for _ in range(row.samples_count)]
-        positions = [row.known + i for row in sampling for i in range(row.samples_count)]
+        slots = [row.slot for row in sampling for _ in range(row.samples)]
+        positions = [row.known + i for row in sampling for i in range(row.samples)]
         where = upload(np.array((slots, positions), np.int64), self._device)
-        which = SampleRows(where[0], where[1], sampling_features(sampling), mask=None)
+        which = SampleRows(where[0], where[1], features, mask=None)
         if not sampling:
             return Sampled(logits, which.slots, None)
         drafts: Tensor | None = None
@@ -62,11 +61,11 @@ class PassByOperation:
 
     def _sampled_rows(self, rows: tuple[Row, ...], logits: Tensor) -> Tensor:
         """The logits that decide a token: all, unless log-probabilities of the prompt brought others along."""
-        if all(row.logits_count == row.samples_count for row in rows):
+        if all(row.logits_count == row.samples for row in rows):
             return logits
         index: list[int] = []
         end = 0
         for row in rows:
             end += row.logits_count
-            index.extend(range(end - row.samples_count, end))
+            index.extend(range(end - row.samples, end))
         return logits[upload(np.array(index, np.int64), self._device)]

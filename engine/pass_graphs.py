@@ -22,7 +22,6 @@ from torch import Tensor
 
 from draftline.engine.runner import Sampled
 from draftline.engine.sequence import Row
-from draftline.engine.slot_writer import sampling_features
 from draftline.kernels.batch import KVCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
@@ -99,9 +98,9 @@ class GraphPasses:
 
     def fits(self, rows: tuple[Row, ...]) -> bool:
         """Whether every row computes exactly its last known token, and a bucket holds them."""
-        return len(rows) <= self._sizes[-1] and all(row.count == row.samples_count == 1 for row in rows)
+        return len(rows) <= self._sizes[-1] and all(row.count == row.samples == 1 for row in rows)
 
-    def run(self, rows: tuple[Row, ...]) -> Sampled:
+    def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> Sampled:
         """See `Pass.run`."""
         bucket = self._buckets[bisect_left(self._sizes, len(rows))]
         self._step += 1
@@ -109,7 +108,7 @@ class GraphPasses:
         _fill(stage.numpy(), bucket.rows, rows)
         bucket.inputs.copy_(stage, non_blocking=True)
         bucket.forward.replay()
-        graph, tokens = self._sampling(bucket, sampling_features(rows))
+        graph, tokens = self._sampling(bucket, features)
         graph.replay()
         count = len(rows)
         return Sampled(bucket.logits[:count], tokens[:count], None)

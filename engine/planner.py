@@ -46,11 +46,11 @@ class Planner:
         self._admitted: list[Row] = []
         self._preempted: list[Sequence] = []
 
-    def rows(self) -> tuple[Row, ...]:
-        """Plan the step: the rows of running sequences in queue order, then those of admitted ones."""
+    def rows(self) -> tuple[tuple[Row, ...], tuple[Row, ...]]:
+        """Plan the step: the rows of running sequences, and those of admitted ones, both in queue order."""
         self._plan_running()
         self._plan_waiting()
-        return (*self._rows, *self._admitted)
+        return tuple(self._rows), tuple(self._admitted)
 
     def _plan_running(self) -> None:
         size = self._residency.block_size
@@ -74,7 +74,7 @@ class Planner:
                     if not self._make_room(sequence):
                         break
                     self._residency.grow(sequence, 1)
-            self._rows.append(self._row(sequence, slot, pending, False))
+            self._rows.append(self._row(sequence, slot, pending))
         self._owed_tokens = self._owed_blocks = 0
 
     def _plan_waiting(self) -> None:
@@ -86,21 +86,21 @@ class Planner:
             if slot is None:
                 break  # nobody overtakes it
             self._waiting.remove(head)
-            self._admitted.append(self._row(head, slot, head.known - head.computed, True))
+            self._admitted.append(self._row(head, slot, head.known - head.computed))
 
-    def _row(self, sequence: Sequence, slot: int, pending: int, admitted: bool) -> Row:
+    def _row(self, sequence: Sequence, slot: int, pending: int) -> Row:
         """The sequence's row, of at least one token, and what of its ``pending`` ones and drafts the budget allows."""
+        start = sequence.computed
         count = 1 if pending == 1 else min(pending, max(1, self._tokens - self._owed_tokens))
         self._tokens -= count
-        drafts = self._reserve_drafts(sequence) if count == pending else 0
-        changes = self._residency.take_changes(sequence)
-        return Row(sequence, slot, sequence.computed, count, sequence.known, drafts, admitted, changes)
-
-    def _reserve_drafts(self, sequence: Sequence) -> int:
-        """Tokens and blocks for as many drafts as the sequence would like and can have without harming anyone."""
+        if count < pending:
+            return Row(sequence, slot, start, count, start + pending, 0, 0)
         wanted = self._draft_len(sequence)
-        if wanted <= 0:
-            return 0
+        drafts = self._reserve_drafts(sequence, wanted) if wanted > 0 else 0
+        return Row(sequence, slot, start, count, start + pending, drafts, drafts + 1)
+
+    def _reserve_drafts(self, sequence: Sequence, wanted: int) -> int:
+        """Tokens and blocks for as many of the ``wanted`` drafts as the sequence can have without harming anyone."""
         known = sequence.known
         useful = sequence.max_len - 1 - known  # the token after the last draft is sampled too
         drafts = min(wanted, useful, self._draft_tokens, self._tokens - self._owed_tokens)
@@ -185,4 +185,3 @@ class Planner:
     def _take_back(self, row: Row) -> None:
         """Cancel the turn of a running sequence in this step."""
         self._tokens += row.count + row.drafts
-        self._residency.untake_changes(row.sequence, row.new_blocks)

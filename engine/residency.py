@@ -5,12 +5,12 @@ Moves only, no policy: whom to admit, grow or preempt is the planner's choice.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import heappop, heappush
-from itertools import count
 
 from draftline.engine.block_pool import BlockPool
 from draftline.engine.prefix_tree import ROOT, NoPrefixTree, PrefixTree
-from draftline.engine.sequence import Sequence
+from draftline.engine.sequence import Row, Sequence
 from draftline.engine.sequence_queue import SequenceQueue
 
 
@@ -123,17 +123,16 @@ class Residency:
                 self._changed(sequence, index)
         sequence.registered = full
 
-    def take_changes(self, sequence: Sequence) -> tuple[tuple[int, int], ...]:
-        """(index, block) of the block table entries that the device has not been told of; they count as told now."""
-        first = self._changed_from.pop(sequence, None) if self._changed_from else None
-        if first is None:
+    def take_changes(self, rows: Iterable[Row]) -> tuple[tuple[int, int, int], ...]:
+        """(slot, index, block) of the rows' block table entries that the device does not know; it is told of them now."""
+        if not self._changed_from:
             return ()
-        return tuple(zip(count(first), sequence.blocks[first:], strict=False))
-
-    def untake_changes(self, sequence: Sequence, changes: tuple[tuple[int, int], ...]) -> None:
-        """The device was not told of ``changes`` after all."""
-        if changes:
-            self._changed(sequence, changes[0][0])
+        return tuple(
+            (row.slot, index, block)
+            for row in rows
+            if (first := self._changed_from.pop(row.sequence, None)) is not None
+            for index, block in enumerate(row.sequence.blocks[first:], first)
+        )
 
     def check(self) -> None:
         """Assert all invariants, between steps."""

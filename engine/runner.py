@@ -18,7 +18,7 @@ from draftline.engine.sequence import Plan, Row
 from draftline.engine.slot_writer import SlotWriter
 from draftline.engine.transfer import Readback, upload
 from draftline.kernels.ops import Ops
-from draftline.kernels.slots import SlotTable
+from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.spec.drafter import Drafter, DraftRows
 
 
@@ -44,8 +44,11 @@ class Pass(Protocol):
         """Whether it can compute these rows."""
         ...
 
-    def run(self, rows: tuple[Row, ...]) -> Sampled:
-        """Compute the rows. What it returns may be overwritten by the next call, in the order of the device."""
+    def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> Sampled:
+        """Compute the rows, which sample with ``features``.
+
+        What it returns may be overwritten by the next call, in the order of the device.
+        """
         ...
 
 
@@ -74,7 +77,7 @@ class Runner:
         rows = plan.rows
         self._writer.apply(plan)
         self._draft(rows)
-        sampled = next(way for way in self._passes if way.fits(rows)).run(rows)
+        sampled = next(way for way in self._passes if way.fits(rows)).run(rows, self._writer.features(rows))
         readback = Readback(self._device)
         step = LaunchedStep(
             rows=rows,
@@ -82,7 +85,7 @@ class Runner:
             tokens=readback.take(sampled.tokens),
             drafts=readback.take(sampled.drafts) if sampled.drafts is not None else None,
             logprobs=self._logprobs(rows, sampled, readback),
-            prompt_logprobs=self._prompt_logprobs(rows, sampled.logits, readback),
+            prompt_logprobs=self._prompt_logprobs(rows, sampled, readback),
         )
         readback.seal()
         return step
@@ -99,26 +102,26 @@ class Runner:
 
     def _logprobs(self, rows: tuple[Row, ...], sampled: Sampled, readback: Readback) -> LogprobTensors | None:
         """Of every token that a row sampled, where it asked for them."""
-        wanted = [row.sequence.sampling.logprobs is not None for row in rows]
-        if not any(wanted):
+        wanted = [row.sequence.sampling.logprobs for row in rows]
+        top = max([-1 if wants is None else wants for wants in wanted])
+        if top < 0:
             return None
         logits_places: list[int] = []
         sample_places: list[int] = []
         logits_end = samples_end = 0
         for row, wants in zip(rows, wanted, strict=True):
             logits_end += row.logits_count
-            samples_end += row.samples_count
-            if wants:
-                logits_places.extend(range(logits_end - row.samples_count, logits_end))
-                sample_places.extend(range(samples_end - row.samples_count, samples_end))
-        top = max(row.sequence.sampling.logprobs or 0 for row in rows)
+            samples_end += row.samples
+            if wants is not None:
+                logits_places.extend(range(logits_end - row.samples, logits_end))
+                sample_places.extend(range(samples_end - row.samples, samples_end))
         at, chosen = self._index(logits_places, sample_places)
         return self._read_logprobs(sampled.logits[at], sampled.tokens[chosen], top, readback)
 
-    def _prompt_logprobs(self, rows: tuple[Row, ...], logits: Tensor, readback: Readback) -> LogprobTensors | None:
+    def _prompt_logprobs(self, rows: tuple[Row, ...], sampled: Sampled, readback: Readback) -> LogprobTensors | None:
         """Of the prompt tokens after each that the step computes, where the row asked for them."""
-        if not any(row.known_predictions for row in rows):
-            return None
+        if len(sampled.logits) <= len(sampled.tokens):
+            return None  # only these would need more logits than there are samples
         places: list[int] = []
         tokens: list[int] = []
         end = top = 0
@@ -129,7 +132,7 @@ class Runner:
                 top = max(top, row.sequence.sampling.prompt_logprobs or 0)
             end += row.logits_count
         at, chosen = self._index(places, tokens)
-        return self._read_logprobs(logits[at], chosen, top, readback)
+        return self._read_logprobs(sampled.logits[at], chosen, top, readback)
 
     def _index(self, *lists: list[int]) -> Tensor:
         return upload(np.array(lists, np.int64), self._device)

@@ -154,19 +154,20 @@ class Scheduler:
         """
         if self._open_drafts:
             raise ValueError("a step that verifies drafts must be committed before the next is planned")
-        cancelled = tuple(sequence for sequence in self._all() if sequence.cancelled)
+        cancelled = tuple([sequence for sequence in self._all() if sequence.cancelled])
         for sequence in cancelled:
             self.finish(sequence)
-        rows = Planner(self._residency, self._waiting, self._token_budget, draft_len).rows()
+        running, admitted = Planner(self._residency, self._waiting, self._token_budget, draft_len).rows()
+        rows = running + admitted
         for row in rows:
             sequence = row.sequence
-            sequence.computed = row.start + row.count
+            sequence.computed += row.count
             sequence.launched += 1
             if row.samples:
                 sequence.unread += 1
             if row.drafts:
                 self._open_drafts = True
-        return Plan(rows, cancelled)
+        return Plan(rows, admitted, self._residency.take_changes(rows), cancelled)
 
     def commit(self, plan: Plan, sampled: Seq[Seq[int]]) -> None:
         """Take in a step's results: ``sampled`` has each row's accepted tokens, none where the row did not sample.
@@ -187,12 +188,13 @@ class Scheduler:
                 continue
             computed = row.start + row.count
             if accepted:
-                if not row.samples or computed != len(sequence.tokens) or len(accepted) > row.drafts + 1:
+                tokens = sequence.tokens
+                if computed != len(tokens) or len(accepted) > row.samples:
                     raise ValueError(
                         f"{sequence.name}: {len(accepted)} tokens accepted at {computed} of "
-                        f"{len(sequence.tokens)} with {row.drafts} drafts"
+                        f"{len(tokens)} with {row.drafts} drafts"
                     )
-                sequence.tokens.extend(accepted)
+                tokens += accepted
                 sequence.unread -= 1
                 accepted_drafts = len(accepted) - 1  # the newest token's keys and values come with the next step
                 computed += accepted_drafts

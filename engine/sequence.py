@@ -87,9 +87,8 @@ class Row:
         count: known tokens that the step computes.
         known: its known tokens before the step.
         drafts: drafted tokens that the step verifies after them (only where ``start + count`` reaches the last known).
-        admitted: the sequence enters its slot with this step, so the slot must be filled.
-        new_blocks: (index, block) of each block table entry that changed since the sequence's last row; all of them
-            where the sequence is admitted.
+        samples: how many positions are sampled: one after the last known token, if the step reaches it, and one after
+            each draft.
     """
 
     sequence: Sequence
@@ -98,18 +97,7 @@ class Row:
     count: int
     known: int
     drafts: int
-    admitted: bool
-    new_blocks: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def samples(self) -> bool:
-        """Whether the step reaches the last known token, and so decides the next one."""
-        return self.start + self.count == self.known
-
-    @property
-    def samples_count(self) -> int:
-        """How many positions are sampled: one after the last known token, and one after each draft."""
-        return self.drafts + 1 if self.start + self.count == self.known else 0
+    samples: int
 
     @property
     def known_predictions(self) -> int:
@@ -122,7 +110,7 @@ class Row:
     @property
     def logits_count(self) -> int:
         """How many of the row's last query tokens want logits."""
-        return self.count + self.drafts if self.known_predictions else self.samples_count
+        return self.count + self.drafts if self.known_predictions else self.samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +119,12 @@ class Plan:
 
     Attributes:
         rows: the sequences that run.
+        admitted: those of ``rows``, the last ones, whose sequences enter their slots, which must therefore be filled.
+        new_blocks: (slot, index, block) of each block table entry that the device does not know and the rows need.
         cancelled: sequences that the plan ended because they were cancelled; they hold nothing any more.
     """
 
-    rows: tuple[Row, ...]
-    cancelled: tuple[Sequence, ...]
+    rows: tuple[Row, ...] = ()
+    admitted: tuple[Row, ...] = ()
+    new_blocks: tuple[tuple[int, int, int], ...] = ()
+    cancelled: tuple[Sequence, ...] = ()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
 
+from draftline.engine.params import SamplingParams
 from draftline.engine.sequence import Plan, Row, Sequence
 from draftline.engine.transfer import upload
 from draftline.kernels.slots import (
@@ -29,25 +32,23 @@ def stop_ids(sequence: Sequence, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
     return sampling.stop_token_ids if sampling.ignore_eos else (*eos_ids, *sampling.stop_token_ids)
 
 
-def sampling_features(rows: tuple[Row, ...]) -> SamplingFeatures:
-    """What at least one of the rows uses."""
+def sampling_features(sampling: SamplingParams) -> SamplingFeatures:
+    """What a request uses. Of MIN_TOKENS it makes use at its beginning only."""
     features = SamplingFeatures.NONE
-    for row in rows:
-        sampling = row.sequence.sampling
-        if sampling.temperature > 0:
-            features |= SamplingFeatures.TEMPERATURE
-            if sampling.top_k > 0:
-                features |= SamplingFeatures.TOP_K
-            if sampling.top_p < 1:
-                features |= SamplingFeatures.TOP_P
-            if sampling.min_p > 0:
-                features |= SamplingFeatures.MIN_P
-        if sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0:
-            features |= SamplingFeatures.PENALTIES
-        if sampling.logit_bias:
-            features |= SamplingFeatures.LOGIT_BIAS
-        if row.known - row.sequence.prompt_len < sampling.min_tokens:
-            features |= SamplingFeatures.MIN_TOKENS
+    if sampling.temperature > 0:
+        features |= SamplingFeatures.TEMPERATURE
+        if sampling.top_k > 0:
+            features |= SamplingFeatures.TOP_K
+        if sampling.top_p < 1:
+            features |= SamplingFeatures.TOP_P
+        if sampling.min_p > 0:
+            features |= SamplingFeatures.MIN_P
+    if sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0:
+        features |= SamplingFeatures.PENALTIES
+    if sampling.logit_bias:
+        features |= SamplingFeatures.LOGIT_BIAS
+    if sampling.min_tokens > 0:
+        features |= SamplingFeatures.MIN_TOKENS
     return features
 
 
@@ -59,23 +60,32 @@ class SlotWriter:
         self._table = table
         self._eos_ids = eos_ids
         self._device = table.tokens.device
+        self._features = [0] * len(table.tokens)  # of each slot, as bits: sets of flags take microseconds to unite
 
     def apply(self, plan: Plan) -> None:
-        """Fill the slots of the plan's admitted rows, and update the block tables of all of them."""
-        admitted = [row for row in plan.rows if row.admitted]
-        if admitted:
-            self._fill(admitted)
-        changes = [(row.slot, index, block) for row in plan.rows if row.new_blocks for index, block in row.new_blocks]
-        if changes:
-            slots, indices, blocks = upload(np.array(changes, np.int64).T.copy(), self._device)
+        """Fill the slots of the plan's admitted rows, and update the block tables."""
+        if plan.admitted:
+            self._fill(plan.admitted)
+        if plan.new_blocks:
+            slots, indices, blocks = upload(np.array(plan.new_blocks, np.int64).T.copy(), self._device)
             self._table.block_tables[slots, indices] = blocks.int()
 
-    def _fill(self, rows: list[Row]) -> None:
+    def features(self, rows: tuple[Row, ...]) -> SamplingFeatures:
+        """What at least one of the rows that sample in this step uses in it."""
+        used = SamplingFeatures(reduce(or_, {self._features[row.slot] for row in rows if row.samples}, 0))
+        if SamplingFeatures.MIN_TOKENS in used and not any(_bans_stops(row) for row in rows if row.samples):
+            used ^= SamplingFeatures.MIN_TOKENS
+        return used
+
+    def _fill(self, rows: tuple[Row, ...]) -> None:
         table = self._table
+        for row in rows:
+            self._features[row.slot] = sampling_features(row.sequence.sampling).value
         sequences = [row.sequence for row in rows]
         params = [sequence.sampling for sequence in sequences]
         slots = upload(np.array([row.slot for row in rows], np.int64), self._device)
         whole = {
+            "lengths": [len(sequence.tokens) for sequence in sequences],
             "prompt_lens": [sequence.prompt_len for sequence in sequences],
             "top_k": [p.top_k for p in params],
             "min_length": [sequence.prompt_len + p.min_tokens for sequence, p in zip(sequences, params, strict=True)],
@@ -100,6 +110,11 @@ class SlotWriter:
             length = len(row.sequence.tokens)
             table.tokens[row.slot, :length] = tokens[start : start + length]
             start += length
+
+
+def _bans_stops(row: Row) -> bool:
+    """Whether the row's sequence is shorter than its min_tokens."""
+    return row.known < row.sequence.prompt_len + row.sequence.sampling.min_tokens
 
 
 def _padded(lists: list[tuple[Any, ...]], width: int, filler: float, dtype: type[np.generic]) -> np.ndarray:

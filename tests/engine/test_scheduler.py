@@ -72,8 +72,7 @@ def step(
 ) -> Plan:
     """Plan and commit one step in which every sampling row accepts what ``accept`` says, and end who is at its end."""
     plan = scheduler.plan(draft_len)
-    samples = [row.samples for row in plan.rows]
-    scheduler.commit(plan, [accept(row) if sampled else [] for row, sampled in zip(plan.rows, samples, strict=True)])
+    scheduler.commit(plan, [accept(row) if row.samples else [] for row in plan.rows])
     for row in plan.rows:
         if len(row.sequence.tokens) >= row.sequence.max_len:
             scheduler.finish(row.sequence)
@@ -87,6 +86,11 @@ def who(plan: Plan) -> list[Sequence]:
 
 def shape(plan: Plan) -> list[tuple[int, int, int]]:
     return [(row.start, row.count, row.drafts) for row in plan.rows]
+
+
+def changes(sequence: Sequence, first: int = 0) -> tuple[tuple[int | None, int, int], ...]:
+    """What the device must be told of the sequence's block table from entry ``first`` on."""
+    return tuple((sequence.slot, index, block) for index, block in enumerate(sequence.blocks) if index >= first)
 
 
 def test_it_runs_without_torch() -> None:
@@ -143,7 +147,7 @@ class TestComputing:
         assert shape(step(scheduler)) == [(7, 1, 0)]
         assert one.finished
         assert one.tokens[6:] == [7, 7, 7]
-        assert step(scheduler) == Plan((), ())
+        assert step(scheduler) == Plan()
 
     def test_a_long_prompt_is_cut_to_the_budget_and_samples_only_at_its_end(self) -> None:
         scheduler, one = make(token_budget=4), sequence(10)
@@ -283,8 +287,7 @@ class TestPrefixCache:
         assert two.blocks[:2] == one.blocks[:2]
         assert two.blocks[2] != one.blocks[2]
         plan = step(scheduler)
-        assert plan.rows[0].new_blocks == ()
-        assert plan.rows[1].new_blocks == tuple(enumerate(two.blocks))
+        assert plan.new_blocks == changes(two)
 
     def test_prompt_logprobs_need_the_whole_prompt_computed(self) -> None:
         scheduler = make()
@@ -398,10 +401,10 @@ class TestOrder:
         add(scheduler, first)
         plan = step(scheduler)
         assert who(plan) == [second, first]
-        assert [row.admitted for row in plan.rows] == [False, True]
+        assert plan.admitted == plan.rows[1:]
         plan = step(scheduler)
         assert who(plan) == [first, second]
-        assert [row.admitted for row in plan.rows] == [False, False]
+        assert plan.admitted == ()
 
     def test_nobody_overtakes_the_head_of_the_queue(self) -> None:
         scheduler = make(num_blocks=3)
@@ -450,8 +453,8 @@ class TestMakingRoom:
             step(scheduler)
         plan = step(scheduler)
         assert who(plan) == [last]
-        assert plan.rows[0].admitted
-        assert plan.rows[0].new_blocks == tuple(enumerate(last.blocks))
+        assert plan.admitted == plan.rows
+        assert plan.new_blocks == changes(last)
         assert scheduler.stats().preemptions == 1
 
     def test_one_in_need_is_preempted_itself_if_it_is_the_last(self) -> None:
@@ -564,7 +567,7 @@ class TestMakingRoom:
         step(scheduler)  # two gets its second block, and then no turn
         plan = step(scheduler)
         assert who(plan) == [one, two]
-        assert plan.rows[1].new_blocks == ((1, two.blocks[1]),)
+        assert plan.new_blocks == (*changes(one, 2), *changes(two, 1))
 
 
 class TestEnding:
@@ -575,8 +578,8 @@ class TestEnding:
         step(scheduler)
         running.cancelled = waiting.cancelled = True
         plan = step(scheduler)
-        assert plan == Plan((), (running, waiting))
-        assert step(scheduler) == Plan((), ())
+        assert plan == Plan(cancelled=(running, waiting))
+        assert step(scheduler) == Plan()
         assert running.finished
         assert waiting.finished
         assert scheduler.stats().free_blocks + scheduler.stats().cached_blocks == 100
@@ -598,7 +601,7 @@ class TestEnding:
         scheduler.finish(one)
         scheduler.finish(one)
         scheduler.check()
-        assert step(scheduler) == Plan((), ())
+        assert step(scheduler) == Plan()
 
     def test_a_row_that_finished_during_the_step_is_dropped(self) -> None:
         scheduler, one, two = make(), sequence(5), sequence(5)
@@ -631,5 +634,5 @@ class TestEnding:
 def test_the_block_table_changes_are_told_once() -> None:
     scheduler, one = make(block_size=2), sequence(3)
     add(scheduler, one)
-    changes = [step(scheduler).rows[0].new_blocks for _ in range(4)]
-    assert changes == [((0, one.blocks[0]), (1, one.blocks[1])), (), ((2, one.blocks[2]),), ()]
+    told = [step(scheduler).new_blocks for _ in range(4)]
+    assert told == [changes(one)[:2], (), changes(one, 2), ()]

@@ -56,11 +56,12 @@ class FakeDevice:
         """One step: write all rows' tokens, then sample where a row reaches its last token, and accept drafts."""
         drafts = [draft(row.sequence, row.drafts) for row in plan.rows]
         written: set[tuple[int, int]] = set()
+        for row in plan.admitted:
+            self.tables[row.slot] = {}
+            self.tokens[row.slot] = list(row.sequence.tokens)
+        for slot, index, block in plan.new_blocks:
+            self.tables[slot][index] = block
         for row, guesses in zip(plan.rows, drafts, strict=True):
-            if row.admitted:
-                self.tables[row.slot] = {}
-                self.tokens[row.slot] = list(row.sequence.tokens)
-            self.tables[row.slot].update(row.new_blocks)
             assert len(self.tokens[row.slot]) == row.known
             known = self.tokens[row.slot][row.start : row.start + row.count]
             for position, token in enumerate([*known, *guesses], row.start):
@@ -153,10 +154,10 @@ class Engine:
     def check_plan(self, plan: Plan, draft_len: int) -> None:
         assert sum(row.count + row.drafts for row in plan.rows) <= self.token_budget
         assert len({row.slot for row in plan.rows}) == len(plan.rows)
-        admitted = [row.admitted for row in plan.rows]
-        assert admitted == sorted(admitted), "admissions come last"
-        for value in (False, True):
-            ranks = [rank(row.sequence) for row in plan.rows if row.admitted == value]
+        first_admitted = len(plan.rows) - len(plan.admitted)
+        assert plan.admitted == plan.rows[first_admitted:], "admissions come last"
+        for rows in (plan.rows[:first_admitted], plan.admitted):
+            ranks = [rank(row.sequence) for row in rows]
             assert ranks == sorted(ranks)
         for row in plan.rows:
             sequence, end = row.sequence, row.start + row.count
@@ -167,7 +168,7 @@ class Engine:
             assert 0 <= row.drafts <= (draft_len if row.samples else 0)
             assert end + row.drafts < sequence.max_len
             assert end + row.drafts <= len(sequence.blocks) * self.device.block_size
-            if row.admitted and sequence.sampling.prompt_logprobs is not None and not sequence.output_len:
+            if row in plan.admitted and sequence.sampling.prompt_logprobs is not None and not sequence.output_len:
                 assert row.start == 0
 
     def check_order(self, plan: Plan, preempted: list[Sequence]) -> None:
