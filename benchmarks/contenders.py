@@ -146,7 +146,7 @@ def _silence_gguf_progress() -> None:
     """Unpacking a GGUF file has a bar of its own, which transformers' switch does not reach."""
     from transformers import modeling_gguf_pytorch_utils as reader
 
-    reader.tqdm = functools.partial(reader.tqdm, disable=True)  # type: ignore[assignment]
+    reader.tqdm = functools.partial(reader.tqdm, disable=True)  # type: ignore[assignment, attr-defined]
 
 
 def _load_transformers(model: Model, dtype: torch.dtype) -> Any:
