@@ -1,0 +1,63 @@
+"""Exact verification on the device: accept drafts while they are what was sampled, and commit what is accepted."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from draftline.kernels.slots import SampleRows, SlotTable
+
+
+@triton.jit
+def _accept_kernel(
+    tokens: tl.tensor,
+    row_slots: tl.tensor,
+    row_positions: tl.tensor,
+    starts: tl.tensor,
+    slot_tokens: tl.tensor,
+    lengths: tl.tensor,
+    accepted: tl.tensor,
+    tokens_stride: int,
+    MOST: tl.constexpr,
+) -> None:
+    """One program a row of the step: at most MOST sampled positions, one after the other."""
+    row = tl.program_id(0)
+    start = tl.load(starts + row)
+    count = tl.load(starts + row + 1) - start
+    if count == 0:
+        tl.store(accepted + row, 0)
+        return
+    slot = tl.load(row_slots + start)
+    position = tl.load(row_positions + start)
+    index = tl.arange(0, MOST)
+    sampled = tl.load(tokens + start + index, mask=index < count, other=-1)
+    place = slot_tokens + slot * tokens_stride + position + index
+    draft = tl.load(place, mask=index < count - 1, other=-2)
+    # The first position whose sample is not its draft; the last one has no draft.
+    parted = tl.min(tl.where((index < count) & (sampled != draft.to(tl.int64)), index, MOST), axis=0)
+    length = parted + 1
+    tl.store(place, sampled.to(tl.int32), mask=index < length)
+    tl.store(lengths + slot, (position + length).to(tl.int32))
+    tl.store(accepted + row, length)
+
+
+def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
+    """See ``Ops.accept``."""
+    count = starts.shape[0] - 1
+    accepted = torch.empty(count, dtype=torch.int32, device=tokens.device)
+    if count:
+        _accept_kernel[(count,)](
+            tokens,
+            rows.slots,
+            rows.positions,
+            starts,
+            slots.tokens,
+            slots.lengths,
+            accepted,
+            slots.tokens.stride(0),
+            MOST=triton.next_power_of_2(most),
+            num_warps=1,
+        )
+    return accepted

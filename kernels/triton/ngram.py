@@ -1,0 +1,70 @@
+"""Drafts by n-gram lookup in each sequence's own tokens: one program a row, one pass over its tokens.
+
+The continuation of the latest earlier occurrence of the sequence's end (prompt lookup decoding, Saxena 2023,
+https://github.com/apoorvumang/prompt-lookup-decoding). Lengths are read on the device.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from draftline.kernels.slots import SlotTable
+
+_BLOCK = 1024
+MAX_NGRAM = 8
+"""The longest end that is compared."""
+
+
+@triton.jit
+def _ngram_kernel(
+    slot_tokens: tl.tensor,
+    lengths: tl.tensor,
+    rows: tl.tensor,
+    tokens_stride: int,
+    COUNT: tl.constexpr,
+    PADDED: tl.constexpr,
+    LONGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    slot = tl.load(rows + tl.program_id(0))
+    length = tl.load(lengths + slot)
+    tokens = slot_tokens + slot * tokens_stride
+    # A place's score is how much of the end stands before it, then how late it is: both in one number.
+    best = tl.sum(tl.zeros([1], tl.int64), axis=0)
+    for base in range(1, length, BLOCK):
+        place = base + tl.arange(0, BLOCK)
+        valid = place < length
+        matched = tl.zeros([BLOCK], tl.int32)
+        going = valid
+        for back in tl.static_range(1, LONGEST + 1):
+            end = tl.load(tokens + tl.maximum(length - back, 0))
+            token = tl.load(tokens + place - back, mask=going & (place >= back), other=-2)
+            going = going & (token == end)
+            matched += going.to(tl.int32)
+        score = tl.where(matched > 0, matched.to(tl.int64) * 2147483648 + place, 0)
+        best = tl.maximum(best, tl.max(score, axis=0))
+    at = tl.where(best > 0, best % 2147483648, tl.maximum(length - 1, 0))
+    period = tl.maximum(length - at, 1)
+    draft = tl.arange(0, PADDED)
+    wanted = draft < COUNT
+    token = tl.load(tokens + at + draft % period, mask=wanted, other=0)
+    tl.store(tokens + length + draft, token, mask=wanted)
+
+
+def draft_ngram(rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
+    """See ``Ops.draft_ngram``."""
+    if not rows.shape[0] or not count:
+        return
+    _ngram_kernel[(rows.shape[0],)](
+        slots.tokens,
+        slots.lengths,
+        rows,
+        slots.tokens.stride(0),
+        COUNT=count,
+        PADDED=triton.next_power_of_2(count),
+        LONGEST=longest,
+        BLOCK=_BLOCK,
+        num_warps=4,
+    )
