@@ -71,10 +71,16 @@ def attention_case(
     rows, query_len, context = sizes
     batch = make_batch(rows, query_len, context)
     blocks = batch.block_tables.numel()
-    q = randn(rows * query_len, model.heads, model.head_dim)
+    qkv = randn(rows * query_len, model.qkv)
+    q, *new = qkv.view(-1, model.heads + 2 * model.kv_heads, model.head_dim).split(
+        [model.heads, model.kv_heads, model.kv_heads], dim=1
+    )
     cache_bytes = 2 * 2 * blocks * BLOCK_SIZE * model.kv_heads * model.head_dim
     count = copies_beyond_cache(cache_bytes, 32)
     caches = [randn(2, blocks, BLOCK_SIZE, model.kv_heads, model.head_dim) for _ in range(count)]
+    for cache in caches:
+        for values, written in zip(cache, new, strict=True):
+            values.view(-1, model.kv_heads, model.head_dim)[batch.cache_index] = written
     scale = model.head_dim**-0.5
     expected = plain_attention(q, caches[0][0], caches[0][1], batch, scale)
     shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, 2, ops.num_sms)
@@ -83,7 +89,7 @@ def attention_case(
 
     def runs(launch: Launch) -> list[Call]:
         return [
-            partial(run_launch, launch, q, cache[0], cache[1], batch, out, scale=scale, window=None, soft_cap=0.0)
+            partial(run_launch, launch, q, cache[0], cache[1], batch, out, scale=scale, window=None, own=qkv)
             for cache in caches
         ]
 
@@ -146,19 +152,12 @@ def prefill(bench: Bench, ops: TritonOps) -> None:
     """Attention of prompt chunks."""
     tiles = [
         Tile(m, n, w, s)
-        for m, n, w, s in [
-            (128, 64, 8, 3),
-            (128, 128, 8, 2),
-            (128, 32, 8, 3),
-            (64, 64, 4, 2),
-            (64, 64, 4, 3),
-            (128, 64, 4, 2),
-        ]
-    ]
+        for m, n, w, s in [(64, 64, 4, 2), (64, 64, 4, 4), (64, 128, 4, 3), (128, 64, 8, 3), (128, 128, 8, 3), (128, 64, 4, 3)]
+    ]  # fmt: skip
     attention_case(bench, ops, LLAMA_8B, "prefill", (4, 2048, 2048), tiles, [])
     attention_case(bench, ops, LLAMA_8B, "prefill", (1, 512, 2048), tiles[:1], [])
-    attention_case(bench, ops, QWEN3, "prefill", (8, 2048, 2048), tiles[:2], [])
-    attention_case(bench, ops, SMOLLM2, "prefill", (8, 2048, 2048), tiles[:2], [])
+    attention_case(bench, ops, QWEN3, "prefill", (8, 2048, 2048), tiles, [])
+    attention_case(bench, ops, SMOLLM2, "prefill", (8, 2048, 2048), tiles, [])
 
 
 def elementwise_case(bench: Bench, ops: TritonOps, model: Model, tokens: int) -> None:

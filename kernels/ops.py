@@ -46,7 +46,7 @@ class Ops(Protocol):
         """Split, (normalise,) rotate and write: the query heads, rotated, as [T, H, D].
 
         Args:
-            qkv: [T, (H + 2 G) * D], query, key and value heads of each token.
+            qkv: [T, (H + 2 G) * D], query, key and value heads of each token; it may be written over.
             batch: positions and cache indices of the tokens.
             rope: [max_positions, 2, D / 2] float32, cosines and sines by position (half-split rotation, as in HF).
             keys: [num_blocks, block_size, G, D], written in place at ``batch.cache_index``.

@@ -6,9 +6,7 @@ where it takes care.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -52,6 +50,15 @@ class _Attention:
                 functional_step.mask(group, window or 0, dtype) for group in self.groups
             ]
         return masks
+
+
+_ZERO = np.zeros(1, np.int64)
+
+
+def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The numbers from each start on, as many as its length, one range after the other."""
+    ends = lengths.cumsum()
+    return np.arange(lengths.sum()) + (starts - ends + lengths).repeat(lengths)
 
 
 def places(cache: Tensor) -> Tensor:
@@ -175,29 +182,26 @@ class ReferenceOps:
         block_size: int,
     ) -> Batch:
         """See ``Ops.gather``."""
-        # Index arithmetic on Python's integers: a step's indices are few, and torch's operations on so few take longer.
-        ends = tuple(itertools.accumulate(query_lens))
-        context_lens = tuple(start + length for start, length in zip(starts, query_lens, strict=True))
-        row = [row for row, length in enumerate(query_lens) for _ in range(length)]
-        position = [at for start, end in zip(starts, context_lens, strict=True) for at in range(start, end)]
-        wanted = [at for end, count in zip(ends, logits_counts, strict=True) for at in range(end - count, end)]
+        # In numpy, on the table itself where it is on the host: torch's operations on so few numbers take longer.
+        slot, length, start, count = rows.numpy(force=True), *map(np.array, (query_lens, starts, logits_counts))
+        end = length.cumsum()
+        token_slot, position = slot.repeat(length), _ranges(start, length)
+        block_tables = slots.block_tables.numpy(force=True)
+        block = block_tables[token_slot, position // block_size].astype(np.int64)
 
-        def tensor(values: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=rows.device)
+        def tensor(values: np.ndarray, dtype: type[np.generic] = np.int64) -> Tensor:
+            return torch.from_numpy(values.astype(dtype, copy=False)).to(rows.device)
 
-        positions = tensor(position)
-        slot = rows.index_select(0, tensor(row))
-        block = slots.block_tables[slot, tensor([at // block_size for at in position])].to(torch.int64)
         return Batch(
-            token_ids=slots.tokens[slot, positions].to(torch.int64),
-            positions=positions,
-            cache_index=block.mul_(block_size).add_(tensor([at % block_size for at in position])),
-            query_starts=tensor((0, *ends), torch.int32),
-            context_lens=tensor(context_lens, torch.int32),
-            block_tables=slots.block_tables.index_select(0, rows),
-            logits_index=tensor(wanted),
+            token_ids=tensor(slots.tokens.numpy(force=True)[token_slot, position]),
+            positions=tensor(position),
+            cache_index=tensor(block * block_size + position % block_size),
+            query_starts=tensor(np.concatenate((_ZERO, end)), np.int32),
+            context_lens=tensor(start + length, np.int32),
+            block_tables=tensor(block_tables[slot], np.int32),
+            logits_index=tensor(_ranges(end - count, count)),
             query_lens_host=query_lens,
-            context_lens_host=context_lens,
+            context_lens_host=tuple((start + length).tolist()),
         )
 
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
@@ -206,8 +210,11 @@ class ReferenceOps:
 
     def commit(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
         """See ``Ops.commit``."""
-        real = rows.positions >= 0
-        slots.tokens[rows.slots[real], rows.positions[real]] = tokens[real].to(torch.int32)
+        slot, position = rows.slots, rows.positions
+        real = position >= 0
+        if not bool(real.all()):
+            slot, position, tokens = slot[real], position[real], tokens[real]
+        slots.tokens[slot, position] = tokens.to(torch.int32)
 
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See ``Ops.logprobs``."""

@@ -15,8 +15,7 @@ from torch import Tensor
 from draftline.kernels.limits import MAX_LOGIT_BIAS as MAX_LOGIT_BIAS
 from draftline.kernels.limits import MAX_STOP_IDS as MAX_STOP_IDS
 
-
-INT_SCALARS = ("prompt_lens", "top_k", "min_length")
+INT_SCALARS = ("lengths", "prompt_lens", "top_k", "min_length")
 FLOAT_SCALARS = (
     "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
@@ -43,6 +42,7 @@ class SlotTable:
     Attributes:
         tokens: [S, max_len] int32, known tokens, followed by this step's drafts.
         block_tables: [S, max_blocks] int32, cache blocks in order.
+        lengths: [S] int32, known tokens.
         prompt_lens: [S] int32.
         temperature: [S] float32, 0 is greedy.
         top_k: [S] int32, 0 is off.
@@ -56,12 +56,13 @@ class SlotTable:
         stop_ids: [S, MAX_STOP_IDS] int32, padded with -1.
         bias_ids: [S, MAX_LOGIT_BIAS] int32, padded with -1.
         bias_values: [S, MAX_LOGIT_BIAS] float32.
-        scalars: [9, S] int32, the storage of INT_SCALARS and FLOAT_SCALARS (those by their bits), so that one copy
+        scalars: [10, S] int32, the storage of INT_SCALARS and FLOAT_SCALARS (those by their bits), so that one copy
             writes them all.
     """
 
     tokens: Tensor
     block_tables: Tensor
+    lengths: Tensor
     prompt_lens: Tensor
     temperature: Tensor
     top_k: Tensor

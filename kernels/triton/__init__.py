@@ -103,8 +103,11 @@ class TritonOps:
         shape = AttentionShape(group, num_kv_heads, head_dim, keys.element_size(), self.num_sms)
         plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host)
         if plan is None:
-            queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps)
-            return self.attention(queries, keys, values, batch, scale=scale, window=window)
+            overlap = self._overlaps(qkv)
+            queries = rope_write_kv(qkv, batch, rope, keys, values, norms, eps, overlap=overlap)
+            return attention(
+                queries, keys, values, batch, scale=scale, window=window, num_sms=self.num_sms, own=qkv, overlap=overlap
+            )
         return decode_attention(
             qkv, batch, rope, keys, values, norms, eps,
             scale=scale, window=window, plan=plan, arrivals=self.arrivals, overlap=self._overlaps(qkv),

@@ -26,6 +26,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.triton.aot_cases import CASES, Case
 
@@ -105,6 +106,12 @@ def _specialise(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> L
         if param.is_constexpr:
             signature.append((param.name, "constexpr"))
             constants.append((param.name, value))
+        elif value is None:
+            signature.append((param.name, "constexpr"))
+            constants.append((param.name, None))
+        elif isinstance(value, TensorDescriptor):
+            block = ", ".join(map(str, value.block_shape))
+            signature.append((param.name, f"tensordesc<{_TYPES[value.base.dtype]}[{block}]>"))
         elif isinstance(value, Tensor):
             signature.append((param.name, f"*{_TYPES[value.dtype]}"))
             # The allocator aligns to 512 bytes; views that the engine passes start at multiples of 16 bytes.

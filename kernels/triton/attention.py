@@ -4,7 +4,8 @@ A program owns one tile of query rows and one key/value head. The tile packs the
 query heads that share the key/value head (grouped-query attention), so that each key is read once for all of them. It
 runs over the sequence's keys through the block table with the online softmax of FlashAttention-2 (Dao 2023), in base 2
 with float32 accumulators. Where there are few query tiles, the history is split between programs and a second kernel
-joins their parts (Flash-Decoding, Dao et al. 2023).
+joins their parts (Flash-Decoding, Dao et al. 2023). A prompt chunk reads its history through the block table and its
+own keys from the activations, where they lie one after the other.
 
 Not here: which tiles and how many splits (`attention_plan.py`), writing the cache (`rope.py`).
 """
@@ -17,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.triton.attention_plan import AttentionShape, Launch, plan_attention
@@ -29,7 +31,57 @@ _NO_KEY = tl.constexpr(-1.0e30)
 
 
 @triton.jit
-def _attend(
+def _score(
+    query: tl.tensor,
+    key: tl.tensor,
+    scale: tl.tensor,
+    SOFT_CAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> tl.tensor:
+    """Scores that `_add` multiplies by its ``factor``."""
+    score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+    if SOFT_CAP > 0.0:
+        # cap * tanh(x / cap), with the score already in base-2 units.
+        unit: tl.constexpr = SOFT_CAP * 1.4426950408889634
+        score = unit * (1.0 - 2.0 / (1.0 + tl.exp2(score * scale * (2.0 * 1.4426950408889634 / unit))))
+    return score
+
+
+@triton.jit
+def _seen(
+    position: tl.tensor, query_position: tl.tensor, end: tl.tensor, window: tl.tensor, WINDOWED: tl.constexpr
+) -> tl.tensor:
+    """[M, N]: whether a query sees a position before ``end``."""
+    seen = (position[None, :] <= query_position[:, None]) & (position < end)[None, :]
+    if WINDOWED:
+        seen = seen & (position[None, :] > query_position[:, None] - window)
+    return seen
+
+
+@triton.jit
+def _add(
+    score: tl.tensor,
+    value: tl.tensor,
+    acc: tl.tensor,
+    row_max: tl.tensor,
+    row_sum: tl.tensor,
+    scale: tl.tensor,
+    SOFT_CAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Add a tile to the running softmax."""
+    # Scaling after the maximum leaves one multiply-add a score. (The soft cap has scaled already.)
+    factor = 1.0 if SOFT_CAP > 0.0 else scale
+    new_max = tl.maximum(row_max, tl.max(score, axis=1) * factor)
+    weight = tl.exp2(score * factor - new_max[:, None])
+    rescale = tl.exp2(row_max - new_max)
+    row_sum = row_sum * rescale + tl.sum(weight, axis=1)
+    acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision=PRECISION)
+    return acc, new_max, row_sum
+
+
+@triton.jit
+def _attend_cache(
     query: tl.tensor,
     acc: tl.tensor,
     row_max: tl.tensor,
@@ -54,7 +106,7 @@ def _attend(
     SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Add the keys of tiles ``[first_tile, last_tile)`` to the running softmax."""
+    """Add the keys of tiles ``[first_tile, last_tile)`` that are before ``end``, through the block table."""
     offset = tl.arange(0, BLOCK_N)
     dim = tl.arange(0, BLOCK_D)[None, :]
     for tile in range(first_tile, last_tile):
@@ -75,49 +127,77 @@ def _attend(
             key = tl.load(keys + source, mask=dim < HEAD_DIM, other=0.0)
         else:
             key = tl.load(keys + source)
-
-        score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-        if SOFT_CAP > 0.0:
-            # cap * tanh(x / cap), with the score already in base-2 units.
-            unit: tl.constexpr = SOFT_CAP * 1.4426950408889634
-            score = unit * (1.0 - 2.0 / (1.0 + tl.exp2(score * scale * (2.0 * 1.4426950408889634 / unit))))
+        score = _score(query, key, scale, SOFT_CAP, PRECISION)
         if MASKED:
-            visible = position[None, :] <= query_position[:, None]
-            if WINDOWED:
-                visible = visible & (position[None, :] > query_position[:, None] - window)
-            score = tl.where(visible, score, float("-inf"))
-
-        # Scaling after the maximum leaves one multiply-add a score. (The soft cap has scaled already.)
-        factor = 1.0 if SOFT_CAP > 0.0 else scale
-        new_max = tl.maximum(row_max, tl.max(score, axis=1) * factor)
-        weight = tl.exp2(score * factor - new_max[:, None])
-        rescale = tl.exp2(row_max - new_max)
-        row_sum = row_sum * rescale + tl.sum(weight, axis=1)
-        acc = acc * rescale[:, None]
-        if MASKED:
+            score = tl.where(_seen(position, query_position, end, window, WINDOWED), score, float("-inf"))
             value = tl.load(values + source, mask=load_mask, other=0.0)
         elif HEAD_DIM != BLOCK_D:
             value = tl.load(values + source, mask=dim < HEAD_DIM, other=0.0)
         else:
             value = tl.load(values + source)
-        acc = tl.dot(weight.to(value.dtype), value, acc, input_precision=PRECISION)
-        row_max = new_max
+        acc, row_max, row_sum = _add(score, value, acc, row_max, row_sum, scale, SOFT_CAP, PRECISION)
+    return acc, row_max, row_sum
+
+
+@triton.jit
+def _attend_own(
+    query: tl.tensor,
+    acc: tl.tensor,
+    row_max: tl.tensor,
+    row_sum: tl.tensor,
+    own: tl.tensor,
+    row_start: tl.tensor,
+    key_column: tl.tensor,
+    value_column: tl.tensor,
+    row_query: tl.tensor,
+    first_tile: tl.tensor,
+    last_tile: tl.tensor,
+    end: tl.tensor,
+    window: tl.tensor,
+    scale: tl.tensor,
+    BLOCK_N: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    MASKED: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Add the row's own new keys in tiles ``[first_tile, last_tile)`` that are before ``end``, from the activations.
+
+    They lie one after the other, so that a tile is one copy by the hardware. Columns past the head are another's: the
+    query has zeros there, and nobody reads that part of the sums.
+    """
+    offset = tl.arange(0, BLOCK_N)
+    for tile in range(first_tile, last_tile):
+        position = tile * BLOCK_N + offset
+        key = own.load([row_start + tile * BLOCK_N, key_column])
+        score = _score(query, key, scale, SOFT_CAP, PRECISION)
+        value = own.load([row_start + tile * BLOCK_N, value_column])
+        if MASKED:
+            score = tl.where(_seen(position, row_query, end, window, WINDOWED), score, float("-inf"))
+            # Tokens past the end are another row's, and a NaN of theirs must stay theirs.
+            value = tl.where((position < end)[:, None], value, 0.0)
+        acc, row_max, row_sum = _add(score, value, acc, row_max, row_sum, scale, SOFT_CAP, PRECISION)
     return acc, row_max, row_sum
 
 
 @triton.jit(
-    do_not_specialize=["num_rows", "num_tiles", "tiles_per_row", "num_splits", "min_query", "max_query", "window"]
-)
+    do_not_specialize=[
+        "query_stride", "table_stride", "num_rows", "num_tiles", "tiles_per_row", "num_splits", "min_query", "max_query",
+        "window",
+    ]
+)  # fmt: skip
 def _attention_kernel(
     queries: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
+    own: tl.tensor,
     out: tl.tensor,
     partial: tl.tensor,
     stats: tl.tensor,
     query_starts: tl.tensor,
     context_lens: tl.tensor,
     block_tables: tl.tensor,
+    query_stride: int,
     table_stride: int,
     num_rows: int,
     num_tiles: int,
@@ -135,6 +215,7 @@ def _attention_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SEARCH: tl.constexpr,
+    OWN: tl.constexpr,
     SPLIT: tl.constexpr,
     WINDOWED: tl.constexpr,
     SOFT_CAP: tl.constexpr,
@@ -177,13 +258,16 @@ def _attention_kernel(
     if BLOCK_M != QUERIES * GROUP:
         query_mask = query_mask & (packed < QUERIES * GROUP)
     query_position = history + row_query
-    # [BLOCK_M] rows of the [T * H, D] queries.
-    flat = (row_start + row_query).to(tl.int64) * NUM_HEADS + kv_head * GROUP + packed % GROUP
+    token = (row_start + row_query).to(tl.int64)
+    head = kv_head * GROUP + packed % GROUP
+    # [BLOCK_M] rows of the [T * H, D] results.
+    flat = token * NUM_HEADS + head
     dim = tl.arange(0, BLOCK_D)[None, :]
     tensor_mask = query_mask[:, None]
     if HEAD_DIM != BLOCK_D:
         tensor_mask = tensor_mask & (dim < HEAD_DIM)
-    query = tl.load(queries + flat[:, None] * HEAD_DIM + dim, mask=tensor_mask, other=0.0)
+    source = token * query_stride + head * HEAD_DIM
+    query = tl.load(queries + source[:, None] + dim, mask=tensor_mask, other=0.0)
 
     # The keys that any query of the tile sees: [begin, end).
     first_query = history + row_tile * QUERIES
@@ -202,29 +286,56 @@ def _attention_kernel(
     row_max = tl.full([BLOCK_M], _NO_KEY, dtype=tl.float32)
     row_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     table = block_tables + tl.cast(row, tl.int64) * table_stride
-    if SEARCH:
-        # Tiles between these are seen whole by every query: no mask.
-        whole_begin = begin_tile
+    if OWN:
+        # The history through the block table, then the row's own keys, whose positions count from its first token.
         if WINDOWED:
-            whole_begin = tl.cdiv(tl.maximum(end - window, 0), BLOCK_N)
-            whole_begin = tl.minimum(tl.maximum(whole_begin, begin_tile), end_tile)
-            acc, row_max, row_sum = _attend(
+            acc, row_max, row_sum = _attend_cache(
                 query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
-                begin_tile, whole_begin, end, window, scale,
+                begin_tile, tl.cdiv(history, BLOCK_N), history, window, scale,
                 NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
             )  # fmt: skip
+        else:
+            acc, row_max, row_sum = _attend_cache(
+                query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
+                0, history // BLOCK_N, history, window, scale,
+                NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, False, SOFT_CAP, PRECISION,
+            )  # fmt: skip
+            acc, row_max, row_sum = _attend_cache(
+                query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
+                history // BLOCK_N, tl.cdiv(history, BLOCK_N), history, window, scale,
+                NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
+            )  # fmt: skip
+        first_query = row_tile * QUERIES
+        end = tl.minimum(first_query + QUERIES, query_len)
+        end_tile = tl.cdiv(end, BLOCK_N)
+        key_column = (NUM_HEADS + kv_head) * HEAD_DIM
+        value_column = key_column + NUM_KV_HEADS * HEAD_DIM
+        # Tiles between these are seen whole by every query: no mask.
+        whole_begin = 0
+        if WINDOWED:
+            whole_begin = tl.minimum(tl.cdiv(tl.maximum(end - window, 0), BLOCK_N), end_tile)
+            acc, row_max, row_sum = _attend_own(
+                query, acc, row_max, row_sum, own, row_start, key_column, value_column, row_query,
+                tl.maximum(first_query - window + 1, 0) // BLOCK_N, whole_begin, query_len, window, scale,
+                BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
+            )  # fmt: skip
         whole_end = tl.minimum(tl.maximum((first_query + 1) // BLOCK_N, whole_begin), end_tile)
-        acc, row_max, row_sum = _attend(
-            query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
-            whole_begin, whole_end, end, window, scale,
-            NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, False, SOFT_CAP, PRECISION,
+        acc, row_max, row_sum = _attend_own(
+            query, acc, row_max, row_sum, own, row_start, key_column, value_column, row_query,
+            whole_begin, whole_end, query_len, window, scale,
+            BLOCK_N, WINDOWED, False, SOFT_CAP, PRECISION,
         )  # fmt: skip
-        begin_tile = whole_end
-    acc, row_max, row_sum = _attend(
-        query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
-        begin_tile, end_tile, end, window, scale,
-        NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
-    )  # fmt: skip
+        acc, row_max, row_sum = _attend_own(
+            query, acc, row_max, row_sum, own, row_start, key_column, value_column, row_query,
+            whole_end, end_tile, query_len, window, scale,
+            BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
+        )  # fmt: skip
+    else:
+        acc, row_max, row_sum = _attend_cache(
+            query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
+            begin_tile, end_tile, end, window, scale,
+            NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
+        )  # fmt: skip
 
     if SPLIT:
         # A split without keys stores a sum of zero: the reduction needs to know nothing of rows' lengths.
@@ -286,26 +397,31 @@ def attention(
     scale: float,
     window: int | None,
     num_sms: int,
+    own: Tensor | None = None,
     soft_cap: float = 0.0,
     overlap: bool = False,
 ) -> Tensor:
     """See ``Ops.attention``. Query and context lengths known to the host may be upper bounds.
 
     Args:
-        q: [T, H, D], contiguous.
+        q: [T, H, D], each token's heads contiguous.
         keys: [num_blocks, block_size, G, D], contiguous.
         values: the same for the values.
         batch: rows and block tables.
         scale: multiplies the scores.
         window: positions that a query sees, itself included; None for all.
         num_sms: the device's multiprocessors, which the splits are to fill.
+        own: [T, (H + 2 G) * D], queries, keys and values of the tokens, rotated: where prompt chunks find their own
+            keys faster than through the block table. Without it all are read from the cache.
         soft_cap: scores become ``soft_cap * tanh(score / soft_cap)``; 0 leaves them (Gemma 2).
         overlap: start before the previous kernel has ended.
     """
     shape = AttentionShape(q.shape[1] // keys.shape[2], keys.shape[2], q.shape[2], keys.element_size(), num_sms)
     out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
     for launch in plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0]):
-        run_launch(launch, q, keys, values, batch, out, scale=scale, window=window, soft_cap=soft_cap, overlap=overlap)
+        run_launch(
+            launch, q, keys, values, batch, out, scale=scale, window=window, own=own, soft_cap=soft_cap, overlap=overlap
+        )
     return out
 
 
@@ -319,7 +435,8 @@ def run_launch(
     *,
     scale: float,
     window: int | None,
-    soft_cap: float,
+    own: Tensor | None = None,
+    soft_cap: float = 0.0,
     overlap: bool = False,
 ) -> None:
     """Run one launch of a plan (and its reduction, where the plan splits), writing its rows of ``out``."""
@@ -332,16 +449,21 @@ def run_launch(
     if splits > 1:
         partial = torch.empty((tokens, num_heads, splits, head_dim), dtype=torch.float32, device=q.device)
         stats = torch.empty((tokens, num_heads, splits, 2), dtype=torch.float32, device=q.device)
+    chunks = None
+    if own is not None and launch.reads_own:
+        chunks = TensorDescriptor(own, list(own.shape), list(own.stride()), [tile.block_n, block_d])
     _attention_kernel[(launch.num_tiles * num_kv_heads, splits)](
         q,
         keys,
         values,
+        chunks,
         out,
         partial,
         stats,
         batch.query_starts,
         batch.context_lens,
         batch.block_tables,
+        q.stride(0),
         batch.block_tables.stride(0),
         rows,
         launch.num_tiles,
@@ -359,6 +481,7 @@ def run_launch(
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         SEARCH=launch.tiles_per_row == 0,
+        OWN=chunks is not None,
         SPLIT=splits > 1,
         WINDOWED=window is not None,
         SOFT_CAP=soft_cap,

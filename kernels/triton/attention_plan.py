@@ -16,7 +16,7 @@ chunks) have their own, with a large tile."""
 MAX_SPLITS = 64
 """The most parts that one row's history is split into."""
 
-_LONG_TILE = 128
+_LONG_TILE = 64
 _PROGRAMS_PER_SM = 4
 
 
@@ -59,6 +59,11 @@ class Launch:
     num_tiles: int
     num_splits: int
 
+    @property
+    def reads_own(self) -> bool:
+        """Whether its rows are long enough to read their own keys apart from their history."""
+        return self.min_query > SHORT_QUERY
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
@@ -100,9 +105,9 @@ def long_tile(shape: AttentionShape) -> Tile:
     if shape.element_size > 2:
         # Exact float32 products do not run on matrix units: a large tile would only spill registers.
         return Tile(max(16, _next_power_of_2(shape.group)), 16, num_warps=4, num_stages=2)
+    # Two such programs fit a multiprocessor: while one computes a softmax, the other keeps the matrix units busy.
     block_m = max(_LONG_TILE, _next_power_of_2(shape.group))
-    wide = shape.head_dim > 64
-    return Tile(block_m, _keys_a_step(shape, 64), num_warps=8 if wide else 4, num_stages=2 if wide else 3)
+    return Tile(block_m, _keys_a_step(shape, 64), num_warps=4, num_stages=3)
 
 
 def max_split_programs(num_sms: int) -> int:

@@ -1,4 +1,4 @@
-"""Between the QKV projection and attention, in one pass: (QK-norm,) rotation, cache write, rotated queries.
+"""Between the QKV projection and attention, in one pass: (QK-norm,) rotation in place and cache write.
 
 A program owns a few heads of one token. Query, key and value heads lie side by side in the projection's output and
 differ in norm weight, rotation and destination only, so one tile may hold all three kinds.
@@ -6,7 +6,6 @@ differ in norm weight, rotation and destination only, so one tile may hold all t
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -23,7 +22,6 @@ def _rope_write_kv_kernel(
     rope: tl.tensor,
     query_norm: tl.tensor,
     key_norm: tl.tensor,
-    queries: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
     qkv_stride: int,
@@ -70,9 +68,8 @@ def _rope_write_kv_kernel(
     rotated_first = tl.where(is_value, first, first * cos - second * sin)
     rotated_second = tl.where(is_value, second, second * cos + first * sin)
 
-    query_out = queries + (token * NUM_HEADS + head) * HEAD_DIM + col
-    tl.store(query_out, rotated_first.to(queries.dtype.element_ty), mask=mask & is_query)
-    tl.store(query_out + HALF, rotated_second.to(queries.dtype.element_ty), mask=mask & is_query)
+    tl.store(source, rotated_first.to(qkv.dtype.element_ty), mask=mask & (is_value == 0))
+    tl.store(source + HALF, rotated_second.to(qkv.dtype.element_ty), mask=mask & (is_value == 0))
 
     # Padding tokens of a graph's batch have no place in the cache: their index is negative.
     if slot >= 0:
@@ -96,12 +93,11 @@ def rope_write_kv(
     *,
     overlap: bool = False,
 ) -> Tensor:
-    """See ``Ops.rope_write_kv``; a token whose cache index is negative is rotated but not written."""
+    """See ``Ops.rope_write_kv``; rotates ``qkv`` in place. A token whose cache index is negative is not written."""
     tokens = qkv.shape[0]
     num_kv_heads, head_dim = keys.shape[2], keys.shape[3]
     total = qkv.shape[1] // head_dim
     num_heads = total - 2 * num_kv_heads
-    queries = torch.empty((tokens, num_heads, head_dim), dtype=qkv.dtype, device=qkv.device)
     query_norm, key_norm = norms if norms is not None else (qkv, qkv)
     # Few tokens: small tiles, so that more programs share the work. Many: larger ones, so that fewer start.
     block_heads = 4 if tokens <= 64 else 16
@@ -112,7 +108,6 @@ def rope_write_kv(
         rope,
         query_norm,
         key_norm,
-        queries,
         keys,
         values,
         qkv.stride(0),
@@ -127,4 +122,4 @@ def rope_write_kv(
         num_warps=1 if block_heads == 4 else 4,
         **launch_options(overlap),
     )
-    return queries
+    return qkv[:, : num_heads * head_dim].unflatten(1, (num_heads, head_dim))

@@ -173,7 +173,7 @@ def test_rope_write_kv(
     weights = draw(rng, 2, head_dim, dtype=dtype)
     norms = (weights[0], weights[1]) if qk_norm else None
     wide_norms = (weights[0].float(), weights[1].float()) if qk_norm else None
-    queries = ops.rope_write_kv(qkv, batch, rope, caches[0], caches[1], norms, EPS)
+    queries = ops.rope_write_kv(qkv.clone(), batch, rope, caches[0], caches[1], norms, EPS)
     wide = ReferenceOps().rope_write_kv(qkv.float(), batch, rope, wide_caches[0], wide_caches[1], wide_norms, EPS)
     assert_near(queries, wide)
     assert_near(caches[0], wide_caches[0])

@@ -62,10 +62,10 @@ def padded(batch: Batch, bound: int) -> Batch:
 
 @pytest.mark.parametrize("window", [None, 40], ids=["full", "window"])
 @pytest.mark.parametrize("qk_norm", [False, True], ids=["plain", "qk-norm"])
-@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(9, 3, 32), (4, 2, 80), (8, 1, 16)])
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(6, 2, 32), (2, 2, 80)])
 @pytest.mark.parametrize(
     ("context_lens", "num_sms"),
-    [((1, 70, 33), 132), ((300, 5, 128), 132), ((150, 129), 1)],
+    [((1, 70), 132), ((300, 5, 128), 132), ((150,), 1)],
     ids=["short", "split", "whole"],
 )
 def test_as_the_operations_one_by_one(
@@ -114,6 +114,6 @@ def test_longer_queries_take_the_other_kernels(rng: torch.Generator) -> None:
     rope = torch.randn(20, 2, 8, generator=rng, device=rng.device)
     qkv = torch.randn(3, 4 * 16, generator=rng, device=rng.device)
     ops = TritonOps.sized(132, overlap=False, device=rng.device)
-    out = ops.rope_attention(qkv, two, rope, keys.clone(), values.clone(), None, EPS, scale=0.25, window=None)
+    out = ops.rope_attention(qkv.clone(), two, rope, keys.clone(), values.clone(), None, EPS, scale=0.25, window=None)
     expected = ReferenceOps().rope_attention(qkv, two, rope, keys, values, None, EPS, scale=0.25, window=None)
     assert_close(out, expected, rtol=1e-4, atol=1e-5)

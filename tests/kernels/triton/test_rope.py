@@ -64,7 +64,7 @@ def test_rope_write_kv(
     weights = torch.randn(2, head_dim, generator=rng, device=device)
     norms = (weights[0], weights[1]) if qk_norm else None
 
-    queries = rope_write_kv(qkv, batch, rope, keys, values, norms, EPS)
+    queries = rope_write_kv(qkv.clone(), batch, rope, keys, values, norms, EPS)
 
     query, key, value = qkv.view(tokens, -1, head_dim).split([heads, kv_heads, kv_heads], dim=1)
     if qk_norm:
