@@ -1,0 +1,82 @@
+"""The draft length pays, or is 0."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from draftline.spec.adaptive import Acceptance, CostTable, DraftLengths, expected_tokens
+
+CHEAP = {(rows, drafts): 1.0 + 0.05 * drafts for rows in (1, 4) for drafts in range(5)}
+DEAR = {(rows, drafts): 1.0 + 0.9 * drafts for rows in (64,) for drafts in range(5)}
+
+
+def test_expected_tokens_are_those_of_independent_drafts() -> None:
+    draw = random.Random(0)
+    for rate in (0.0, 0.3, 0.9):
+        total = 0
+        for _ in range(20_000):
+            accepted = 0
+            while accepted < 3 and draw.random() < rate:
+                accepted += 1
+            total += accepted + 1
+        assert expected_tokens(rate, 3) == pytest.approx(total / 20_000, rel=0.02)
+    assert expected_tokens(1.0, 3) == 4
+
+
+def test_costs_between_two_row_counts_are_those_of_the_next() -> None:
+    costs = CostTable({(1, 0): 1.0, (8, 0): 2.0, (1, 2): 3.0, (8, 2): 4.0})
+    assert costs.seconds(1, 0) == 1.0
+    assert costs.seconds(2, 2) == 4.0
+    assert costs.seconds(99, 2) == 4.0
+    with pytest.raises(ValueError, match=r"missing for \(rows, drafts\) \(8, 2\)"):
+        CostTable({(1, 0): 1.0, (8, 0): 2.0, (1, 2): 3.0})
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.0, 0), (0.02, 0), (0.5, 3), (0.95, 4)])
+def test_cheap_drafts_are_made_as_far_as_they_are_accepted(rate: float, expected: int) -> None:
+    lengths = DraftLengths(CostTable(CHEAP))
+    chosen = lengths.choose([Acceptance(rate)] * 3)
+    assert (chosen > 0) == (expected > 0)
+    assert abs(chosen - expected) <= 1
+
+
+def test_dear_drafts_are_not_made() -> None:
+    lengths = DraftLengths(CostTable(DEAR))
+    assert lengths.choose([Acceptance(0.6)] * 64) == 0
+    assert lengths.choose([Acceptance(0.99)] * 64) > 0
+
+
+def test_rejected_drafts_turn_speculation_off_but_for_rare_probes() -> None:
+    lengths = DraftLengths(CostTable(CHEAP), prior=0.8)
+    rows = [lengths.newcomer() for _ in range(4)]
+    drafted_steps = 0
+    for _ in range(2000):
+        drafts = lengths.choose(rows)
+        drafted_steps += drafts > 0
+        for row in rows:
+            if wanted := lengths.wants(row, drafts):
+                lengths.observe(row, wanted, 0)
+    assert drafted_steps <= 60
+
+
+def test_a_probe_turns_speculation_on_again() -> None:
+    lengths = DraftLengths(CostTable(CHEAP), prior=0.0)
+    row = lengths.newcomer()
+    for _ in range(3000):
+        drafts = lengths.choose([row])
+        if wanted := lengths.wants(row, drafts):
+            lengths.observe(row, wanted, wanted)
+        if drafts == 4:
+            break
+    assert drafts == 4
+
+
+def test_two_lengths_that_are_about_as_good_do_not_alternate() -> None:
+    costs = {(1, 0): 1.0, (1, 1): 1.5, (1, 2): 1.87}
+    lengths = DraftLengths(CostTable(costs))
+    draw = random.Random(1)
+    chosen = [lengths.choose([Acceptance(0.5 + 0.01 * draw.random())]) for _ in range(200)]
+    assert sum(a != b for a, b in itertools.pairwise(chosen)) <= 4
