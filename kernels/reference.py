@@ -58,7 +58,8 @@ _ZERO = np.zeros(1, np.int64)
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """The numbers from each start on, as many as its length, one range after the other."""
     ends = lengths.cumsum()
-    return np.arange(lengths.sum()) + (starts - ends + lengths).repeat(lengths)
+    shifts: np.ndarray = (starts - ends + lengths).repeat(lengths)
+    return np.arange(len(shifts)) + shifts
 
 
 def places(cache: Tensor) -> Tensor:
