@@ -58,8 +58,8 @@ _ZERO = np.zeros(1, np.int64)
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """The numbers from each start on, as many as its length, one range after the other."""
     ends = lengths.cumsum()
-    shifts: np.ndarray = (starts - ends + lengths).repeat(lengths)
-    return np.arange(len(shifts)) + shifts
+    ranges: np.ndarray = np.arange(lengths.sum()) + (starts - ends + lengths).repeat(lengths)
+    return ranges
 
 
 def places(cache: Tensor) -> Tensor:
