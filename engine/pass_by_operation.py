@@ -32,7 +32,7 @@ class PassByOperation:
 
     def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> Sampled:
         """See `Pass.run`."""
-        batch = self._ops.gather(
+        inputs = self._ops.gather(
             self._table,
             upload(np.array([row.slot for row in rows], np.int64), self._device),
             tuple(row.count + row.drafts for row in rows),
@@ -40,7 +40,7 @@ class PassByOperation:
             tuple(row.logits_count for row in rows),
             self._block_size,
         )
-        logits = self._model.forward(batch, self._cache)
+        logits = self._model.forward(inputs.batch, self._cache)
         return self._sample(rows, logits, features)
 
     def _sample(self, rows: tuple[Row, ...], logits: Tensor, features: SamplingFeatures) -> Sampled:

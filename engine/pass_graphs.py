@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from draftline.engine.graph_inputs import fill_inputs, input_words, is_decode
 from draftline.engine.runner import Sampled
 from draftline.engine.sequence import Row
 from draftline.kernels.batch import KVCache
@@ -49,8 +49,8 @@ class _Bucket:
 
     Attributes:
         rows: how many rows it holds.
-        stages: pinned [2 * rows + plan words] int64 arrays on the host, used in turn.
-        inputs: the same on the device: slots, sampled positions, and the plan as pairs of int32.
+        stages: pinned arrays on the host, used in turn, as `fill_inputs` writes them.
+        inputs: the same on the device.
         forward: gather and forward.
         logits: what ``forward`` leaves.
         sampling: sampling and commit, by features, with the tokens that each leaves.
@@ -98,14 +98,14 @@ class GraphPasses:
 
     def fits(self, rows: tuple[Row, ...]) -> bool:
         """Whether every row computes exactly its last known token, and a bucket holds them."""
-        return len(rows) <= self._sizes[-1] and all(row.count == row.samples == 1 for row in rows)
+        return len(rows) <= self._sizes[-1] and is_decode(rows)
 
     def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> Sampled:
         """See `Pass.run`."""
         bucket = self._buckets[bisect_left(self._sizes, len(rows))]
         self._step += 1
         stage = bucket.stages[self._step % _STAGES]
-        _fill(stage.numpy(), bucket.rows, rows)
+        fill_inputs(stage.numpy(), bucket.rows, rows)
         bucket.inputs.copy_(stage, non_blocking=True)
         bucket.forward.replay()
         graph, tokens = self._sampling(bucket, features)
@@ -114,17 +114,16 @@ class GraphPasses:
         return Sampled(bucket.logits[:count], tokens[:count], None)
 
     def _capture_bucket(self, rows: int) -> _Bucket:
-        words = 2 * rows + (3 * rows + 3) // 2
-        stages = tuple(torch.zeros(words, dtype=torch.int64, pin_memory=True) for _ in range(_STAGES))
-        _fill(stages[0].numpy(), rows, ())
+        stages = tuple(torch.zeros(input_words(rows), dtype=torch.int64, pin_memory=True) for _ in range(_STAGES))
+        fill_inputs(stages[0].numpy(), rows, ())
         inputs = stages[0].to(self._device)
         slots, plan = inputs[:rows], inputs[2 * rows :].view(torch.int32)[: 3 * rows + 2]
         longest = self._table.tokens.shape[1]
         bounds = GatherBounds(rows, rows, query_lens=(1,) * rows, context_lens=(longest,) * rows)
 
         def forward() -> Tensor:
-            batch = gather_planned(self._table, slots, plan, bounds, self._block_size)
-            return self._model.forward(batch, self._cache)
+            inputs = gather_planned(self._table, slots, plan, bounds, self._block_size)
+            return self._model.forward(inputs.batch, self._cache)
 
         graph, logits = self._capture(forward)
         return _Bucket(rows, stages, inputs, graph, logits)
@@ -155,21 +154,3 @@ class GraphPasses:
             graph.capture_end()
         current.wait_stream(self._stream)
         return graph, result
-
-
-def _fill(stage: np.ndarray, size: int, rows: tuple[Row, ...]) -> None:
-    """Write a bucket's inputs: slots, sampled positions, then the plan of `gather_planned`, padded to ``size`` rows."""
-    count = len(rows)
-    starts = [row.start for row in rows]
-    stage[:count] = [row.slot for row in rows]
-    stage[count:size] = 0
-    stage[size : size + count] = starts
-    stage[size : size + count] += 1
-    stage[size + count : 2 * size] = -1
-    plan = stage[2 * size :].view(np.int32)
-    begins = plan[: size + 1]
-    begins[: count + 1] = np.arange(count + 1)
-    begins[count + 1 :] = count
-    plan[size + 1 : 2 * size + 2] = begins
-    plan[2 * size + 2 : 2 * size + 2 + count] = starts
-    plan[2 * size + 2 + count : 3 * size + 2] = 0

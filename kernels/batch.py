@@ -40,6 +40,21 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class Inputs:
+    """A step's batch, and what its logits decide.
+
+    Attributes:
+        batch: what the forward pass reads.
+        slots: [S] int64, the slot of the sequence that each of the S logits rows belongs to.
+        positions: [S] int64, the position of the token that comes after each; -1 for padding.
+    """
+
+    batch: Batch
+    slots: Tensor
+    positions: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class KVCache:
     """The paged keys and values of one model.
 

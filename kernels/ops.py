@@ -10,7 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.slots import SampleRows, SlotTable
 
 
@@ -109,14 +109,16 @@ class Ops(Protocol):
         starts: tuple[int, ...],
         logits_counts: tuple[int, ...],
         block_size: int,
-    ) -> Batch:
+    ) -> Inputs:
         """Build a step's inputs from the slot table.
 
         Args:
             slots: the slot table.
             rows: [R] int64, the slot of each row.
             query_lens: query tokens of each row.
-            starts: each row's computed tokens: its query starts at this position.
+            starts: each row's computed tokens: its query starts at this position. Where only the device knows
+                (`SlotTable.lengths`), the row's query starts with its last known token; it is given as ``~most``, a
+                negative number, of the most that it can be.
             logits_counts: how many of each row's last query tokens want logits.
             block_size: tokens a cache block.
         """

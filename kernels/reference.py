@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftline.kernels import functional, functional_step, reference_sampling
-from draftline.kernels.batch import Batch
+from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.functional_step import HeadShape
 from draftline.kernels.reference_attention import group_rows
 from draftline.kernels.slots import SampleRows, SlotTable
@@ -181,10 +181,11 @@ class ReferenceOps:
         starts: tuple[int, ...],
         logits_counts: tuple[int, ...],
         block_size: int,
-    ) -> Batch:
+    ) -> Inputs:
         """See ``Ops.gather``."""
         # In numpy, on the table itself where it is on the host: torch's operations on so few numbers take longer.
         slot, length, start, count = rows.numpy(force=True), *map(np.array, (query_lens, starts, logits_counts))
+        start = np.where(start < 0, slots.lengths.numpy(force=True)[slot] - 1, start)
         end = length.cumsum()
         token_slot, position = slot.repeat(length), _ranges(start, length)
         block_tables = slots.block_tables.numpy(force=True)
@@ -193,17 +194,19 @@ class ReferenceOps:
         def tensor(values: np.ndarray, dtype: type[np.generic] = np.int64) -> Tensor:
             return torch.from_numpy(values.astype(dtype, copy=False)).to(rows.device)
 
-        return Batch(
+        wanted = _ranges(end - count, count)
+        batch = Batch(
             token_ids=tensor(slots.tokens.numpy(force=True)[token_slot, position]),
             positions=tensor(position),
             cache_index=tensor(block * block_size + position % block_size),
             query_starts=tensor(np.concatenate((_ZERO, end)), np.int32),
             context_lens=tensor(start + length, np.int32),
             block_tables=tensor(block_tables[slot], np.int32),
-            logits_index=tensor(_ranges(end - count, count)),
+            logits_index=tensor(wanted),
             query_lens_host=query_lens,
             context_lens_host=tuple((start + length).tolist()),
         )
+        return Inputs(batch, tensor(token_slot[wanted]), tensor(position[wanted] + 1))
 
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         """See ``Ops.sample``."""

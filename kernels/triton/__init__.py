@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.attention import attention
 from draftline.kernels.triton.attention_plan import AttentionShape, max_split_programs, plan_decode
@@ -141,7 +141,7 @@ class TritonOps:
         starts: tuple[int, ...],
         logits_counts: tuple[int, ...],
         block_size: int,
-    ) -> Batch:
+    ) -> Inputs:
         """See ``Ops.gather``."""
         return gather(slots, rows, query_lens, starts, logits_counts, block_size)
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.slots import SlotTable
 
 _BLOCK = 128
@@ -33,6 +33,9 @@ def _gather_kernel(
     context_lens: tl.tensor,
     block_tables: tl.tensor,
     logits_index: tl.tensor,
+    logits_slots: tl.tensor,
+    logits_positions: tl.tensor,
+    lengths: tl.tensor,
     tokens_stride: int,
     tables_stride: int,
     num_rows: int,
@@ -61,13 +64,19 @@ def _gather_kernel(
             tl.store(cache_index + index, zero - 1, mask=mask)
         for base in range(logits_begin + part * BLOCK, num_logits, parts * BLOCK):
             index = base + lane
-            tl.store(logits_index + index, tl.zeros([BLOCK], dtype=tl.int64), mask=index < num_logits)
+            mask = index < num_logits
+            zero = tl.zeros([BLOCK], dtype=tl.int64)
+            tl.store(logits_index + index, zero, mask=mask)
+            tl.store(logits_slots + index, zero, mask=mask)
+            tl.store(logits_positions + index, zero - 1, mask=mask)
         return
 
     query_end = tl.load(plan + row + 1)
     logits_end = tl.load(plan + num_rows + 1 + row + 1)
     start = tl.load(plan + 2 * (num_rows + 1) + row)
     slot = tl.load(rows + row)
+    if start < 0:
+        start = tl.load(lengths + slot) - 1
     query_len = query_end - query_begin
     context_len = start + query_len
     tl.store(query_starts + row, query_begin, mask=part == 0)
@@ -93,7 +102,10 @@ def _gather_kernel(
         index = base + lane
         # The last logits_end - logits_begin tokens of the row.
         token_index = query_end - logits_end + index
-        tl.store(logits_index + index, token_index.to(tl.int64), mask=index < logits_end)
+        mask = index < logits_end
+        tl.store(logits_index + index, token_index.to(tl.int64), mask=mask)
+        tl.store(logits_slots + index, tl.zeros([BLOCK], dtype=tl.int64) + slot, mask=mask)
+        tl.store(logits_positions + index, (start + token_index - query_begin + 1).to(tl.int64), mask=mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +125,14 @@ class GatherBounds:
     context_lens: tuple[int, ...]
 
 
-def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherBounds, block_size: int) -> Batch:
+def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherBounds, block_size: int) -> Inputs:
     """Build a step's inputs from a plan on the device.
 
     Args:
         slots: the slot table.
         rows: [R] int64, the slot of each row.
-        plan: [3 R + 2] int32: R + 1 query starts, R + 1 logits starts, and each row's computed tokens. A row whose two
-            query starts are equal has no tokens.
+        plan: [3 R + 2] int32: R + 1 query starts, R + 1 logits starts, and each row's computed tokens, or a negative number
+            where they are one less than its slot's length. A row whose two query starts are equal has no tokens.
         bounds: what the host knows of it.
         block_size: tokens a cache block.
     """
@@ -133,7 +145,7 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
     query_starts = torch.empty(num_rows + 1, dtype=torch.int32, device=device)
     context_lens = torch.empty(num_rows, dtype=torch.int32, device=device)
     block_tables = torch.empty((num_rows, max_blocks), dtype=torch.int32, device=device)
-    logits_index = torch.empty(num_logits, dtype=torch.int64, device=device)
+    logits_index, logits_slots, logits_positions = torch.empty((3, num_logits), dtype=torch.int64, device=device)
     parts = min(16, max(1, triton.cdiv(max(bounds.query_lens, default=0), _BLOCK)))
     _gather_kernel[(num_rows + 1, parts)](
         slots.tokens,
@@ -147,6 +159,9 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
         context_lens,
         block_tables,
         logits_index,
+        logits_slots,
+        logits_positions,
+        slots.lengths,
         slots.tokens.stride(0),
         slots.block_tables.stride(0),
         num_rows,
@@ -157,7 +172,7 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
         BLOCK=_BLOCK,
         num_warps=2,
     )
-    return Batch(
+    batch = Batch(
         token_ids=token_ids,
         positions=positions,
         cache_index=cache_index,
@@ -168,6 +183,7 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
         query_lens_host=bounds.query_lens,
         context_lens_host=bounds.context_lens,
     )
+    return Inputs(batch, logits_slots, logits_positions)
 
 
 def plan_on_host(query_lens: tuple[int, ...], starts: tuple[int, ...], logits_counts: tuple[int, ...]) -> list[int]:
@@ -182,7 +198,7 @@ def gather(
     starts: tuple[int, ...],
     logits_counts: tuple[int, ...],
     block_size: int,
-) -> Batch:
+) -> Inputs:
     """See ``Ops.gather``."""
     device = slots.tokens.device
     plan = torch.tensor(plan_on_host(query_lens, starts, logits_counts), dtype=torch.int32)
@@ -192,6 +208,8 @@ def gather(
         num_tokens=sum(query_lens),
         num_logits=sum(logits_counts),
         query_lens=query_lens,
-        context_lens=tuple(start + length for start, length in zip(starts, query_lens, strict=True)),
+        context_lens=tuple(
+            (start if start >= 0 else ~start) + length for start, length in zip(starts, query_lens, strict=True)
+        ),
     )
     return gather_planned(slots, rows, plan, bounds, block_size)

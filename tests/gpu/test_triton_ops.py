@@ -275,14 +275,12 @@ def test_a_decode_step_in_a_graph(ops: TritonOps, device: torch.device, rng: tor
     features = SamplingFeatures.TEMPERATURE | SamplingFeatures.TOP_P
 
     def step() -> tuple[Batch, Tensor]:
-        batch = gather_planned(slots, row_slots, plan, bounds, BLOCK_SIZE)
+        inputs = gather_planned(slots, row_slots, plan, bounds, BLOCK_SIZE)
+        batch = inputs.batch
         qkv = embedding[batch.token_ids]
         mixed = ops.rope_attention(qkv, batch, rope, caches[0], caches[1], None, EPS, scale=head_dim**-0.5, window=None)
         logits = (mixed[batch.logits_index] @ output).float()
-        token_rows = torch.searchsorted(batch.query_starts[1:].long(), batch.logits_index, right=True)
-        sampled = SampleRows(
-            row_slots[token_rows.clamp(max=rows - 1)], batch.positions[batch.logits_index] + 1, features, None
-        )
+        sampled = SampleRows(inputs.slots, inputs.positions, features, None)
         return batch, ops.sample(logits, sampled, slots)
 
     def prepare(chosen: list[int], query_lens: tuple[int, ...], starts: tuple[int, ...]) -> None:

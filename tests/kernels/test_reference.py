@@ -144,7 +144,7 @@ def test_gather(block_size: int) -> None:
     blocks = torch.randperm(slots.block_tables.numel(), generator=torch.Generator().manual_seed(0))
     slots.block_tables.copy_(blocks.view_as(slots.block_tables))
     rows, query_lens, starts, counts = [3, 0, 4], (1, 40, 5), (99, 17, 0), (1, 0, 3)
-    batch = ReferenceOps().gather(slots, torch.tensor(rows), query_lens, starts, counts, block_size)
+    batch = ReferenceOps().gather(slots, torch.tensor(rows), query_lens, starts, counts, block_size).batch
 
     tokens: list[int] = []
     positions: list[int] = []

@@ -125,7 +125,7 @@ class Paged:
         lengths = tuple(length for _, _, length in rows)
         starts = tuple(start for _, start, _ in rows)
         slots = torch.tensor([slot for slot, _, _ in rows])
-        return self.ops.gather(self.slots, slots, lengths, starts, lengths, BLOCK)
+        return self.ops.gather(self.slots, slots, lengths, starts, lengths, BLOCK).batch
 
 
 def build(name: str) -> tuple[transformers.PreTrainedModel, Model, ReferenceOps]:
@@ -237,7 +237,7 @@ def test_only_the_wanted_logits_come_back(
     sequences = [random_tokens(20, 1), random_tokens(30, 2), random_tokens(9, 3)]
     paged = Paged(model, ops, sequences)
     lengths = tuple(len(tokens) for tokens in sequences)
-    batch = ops.gather(paged.slots, torch.arange(3), lengths, (0, 0, 0), (0, 3, 1), BLOCK)
+    batch = ops.gather(paged.slots, torch.arange(3), lengths, (0, 0, 0), (0, 3, 1), BLOCK).batch
     with torch.inference_mode():
         logits = model.forward(batch, paged.cache)
     expected = torch.cat(

@@ -115,7 +115,7 @@ class Engine:
         starts = tuple(start for _, start, _ in rows)
         lengths = tuple(end - start for _, start, end in rows)
         with torch.inference_mode():
-            batch = self._ops.gather(self._slots, slots, lengths, starts, lengths, BLOCK)
+            batch = self._ops.gather(self._slots, slots, lengths, starts, lengths, BLOCK).batch
             return list(self._model.forward(batch, self._cache).split(lengths))
 
 

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
+from draftline.kernels.batch import Inputs
+from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.kernels.triton.gather import GatherBounds, gather, gather_planned, plan_on_host
 
@@ -36,7 +40,8 @@ def test_gather(
     device: torch.device,
 ) -> None:
     chosen = [4, 0, 3, 1][: len(query_lens)]
-    batch = gather(slots, torch.tensor(chosen, device=device), query_lens, starts, logits_counts, BLOCK_SIZE)
+    inputs = gather(slots, torch.tensor(chosen, device=device), query_lens, starts, logits_counts, BLOCK_SIZE)
+    batch = inputs.batch
 
     tokens, positions, index, begins, logits = [], [], [], [0], []
     for slot, length, start, count in zip(chosen, query_lens, starts, logits_counts, strict=True):
@@ -61,10 +66,31 @@ def test_gather(
         assert batch.block_tables[row, :used].tolist() == slots.block_tables[slot, :used].tolist()
 
 
+@pytest.mark.parametrize("function", [ReferenceOps().gather, gather], ids=["reference", "triton"])
+def test_a_start_may_be_known_to_the_device_alone(
+    function: Callable[..., Inputs], slots: SlotTable, device: torch.device
+) -> None:
+    """Decodes and verifies start with their last known token; prompt chunks where the host says."""
+    chosen, query_lens, counts = torch.tensor([2, 4, 1], device=device), (1, 7, 5), (1, 1, 5)
+    slots.lengths.copy_(torch.tensor([0, 30, 12, 0, 90], dtype=torch.int32))
+    told = function(slots, chosen, query_lens, (11, 83, 29), counts, BLOCK_SIZE)
+    found = function(slots, chosen, query_lens, (~15, 83, ~31), counts, BLOCK_SIZE)
+    for inputs in (told, found):
+        assert inputs.slots.tolist() == [2, 4, 1, 1, 1, 1, 1]
+        assert inputs.positions.tolist() == [12, 90, 30, 31, 32, 33, 34]
+    for name in ("token_ids", "positions", "cache_index", "query_starts", "context_lens", "logits_index"):
+        assert torch.equal(getattr(told.batch, name), getattr(found.batch, name))
+    assert all(a >= b for a, b in zip(found.batch.context_lens_host, told.batch.context_lens_host, strict=True))
+    assert max(found.batch.context_lens_host) == 90
+
+
 def test_a_bucket_larger_than_the_plan_is_padded(slots: SlotTable, device: torch.device) -> None:
     plan = torch.tensor(plan_on_host((2, 0, 0), (5, 0, 0), (2, 0, 0)), dtype=torch.int32, device=device)
     bounds = GatherBounds(num_tokens=9, num_logits=6, query_lens=(3, 3, 3), context_lens=(100, 100, 100))
-    batch = gather_planned(slots, torch.tensor([2, 0, 0], device=device), plan, bounds, BLOCK_SIZE)
+    inputs = gather_planned(slots, torch.tensor([2, 0, 0], device=device), plan, bounds, BLOCK_SIZE)
+    batch = inputs.batch
+    assert inputs.slots.tolist() == [2, 2, 0, 0, 0, 0]
+    assert inputs.positions.tolist() == [6, 7, -1, -1, -1, -1]
     assert batch.query_starts.tolist() == [0, 2, 2, 2]
     assert batch.token_ids.tolist() == [*slots.tokens[2, 5:7].tolist(), *[0] * 7]
     assert batch.positions.tolist() == [5, 6, *[0] * 7]
