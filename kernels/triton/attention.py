@@ -247,10 +247,11 @@ def _attention_kernel(
         row_start = tl.load(query_starts + row)
         row_tile = tile_id % tiles_per_row
     query_len = tl.load(query_starts + row + 1) - row_start
+    # Asked for together with the starts: one wait for all.
+    context_len = tl.load(context_lens + row)
     if (query_len < min_query) | (query_len > max_query) | (row_tile * QUERIES >= query_len):
         return
 
-    context_len = tl.load(context_lens + row)
     history = context_len - query_len
     packed = tl.arange(0, BLOCK_M)
     row_query = row_tile * QUERIES + packed // GROUP
@@ -288,21 +289,17 @@ def _attention_kernel(
     table = block_tables + tl.cast(row, tl.int64) * table_stride
     if OWN:
         # The history through the block table, then the row's own keys, whose positions count from its first token.
-        if WINDOWED:
+        if history > 0:
+            whole_end = 0 if WINDOWED else history // BLOCK_N
+            if not WINDOWED:
+                acc, row_max, row_sum = _attend_cache(
+                    query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
+                    0, whole_end, history, window, scale,
+                    NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, False, SOFT_CAP, PRECISION,
+                )  # fmt: skip
             acc, row_max, row_sum = _attend_cache(
                 query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
-                begin_tile, tl.cdiv(history, BLOCK_N), history, window, scale,
-                NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
-            )  # fmt: skip
-        else:
-            acc, row_max, row_sum = _attend_cache(
-                query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
-                0, history // BLOCK_N, history, window, scale,
-                NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, False, SOFT_CAP, PRECISION,
-            )  # fmt: skip
-            acc, row_max, row_sum = _attend_cache(
-                query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
-                history // BLOCK_N, tl.cdiv(history, BLOCK_N), history, window, scale,
+                tl.maximum(begin_tile, whole_end), tl.cdiv(history, BLOCK_N), history, window, scale,
                 NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
             )  # fmt: skip
         first_query = row_tile * QUERIES

@@ -111,14 +111,16 @@ def long_tile(shape: AttentionShape) -> Tile:
 
 
 def max_split_programs(num_sms: int) -> int:
-    """The most query tiles times key/value heads whose histories are split: with more, the device is full without."""
+    """The most rows times key/value heads of a decode whose histories are split: more fill the device without."""
     return num_sms
 
 
-def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, block_n: int) -> int:
+def num_splits(
+    shape: AttentionShape, num_tiles: int, max_context: int, block_n: int, programs_per_sm: int = _PROGRAMS_PER_SM
+) -> int:
     """Parts of each history, a power of two: enough programs to fill the device, but never less than a tile each."""
     programs = num_tiles * shape.num_kv_heads
-    wanted = shape.num_sms * _PROGRAMS_PER_SM // max(programs, 1)
+    wanted = shape.num_sms * programs_per_sm // max(programs, 1)
     available = -(-max_context // block_n)
     splits = 1
     while splits * 2 <= min(wanted, available, MAX_SPLITS):
@@ -184,7 +186,11 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     """
     if max(query_lens, default=0) != 1:
         return None
-    tile = Tile(max(16, _next_power_of_2(shape.group)), _keys_a_step(shape, 64), num_warps=4, num_stages=3)
-    if len(query_lens) * shape.num_kv_heads > max_split_programs(shape.num_sms):
-        return DecodePlan(tile, 1)
-    return DecodePlan(tile, num_splits(shape, len(query_lens), max(context_lens), tile.block_n))
+    block_m, block_n = max(16, _next_power_of_2(shape.group)), _keys_a_step(shape, 64)
+    programs = len(query_lens) * shape.num_kv_heads
+    if programs <= max_split_programs(shape.num_sms):
+        splits = num_splits(shape, len(query_lens), max(context_lens), block_n, programs_per_sm=2)
+        return DecodePlan(Tile(block_m, block_n, num_warps=8, num_stages=3), splits)
+    # With two programs a multiprocessor or less, each must have more in flight.
+    deep = programs <= 2 * shape.num_sms
+    return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=5 if deep else 3), 1)
