@@ -7,6 +7,7 @@ import time
 
 import torch
 
+from draftline.engine.buckets import Buckets
 from draftline.engine.client import EngineInfo
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
@@ -66,7 +67,7 @@ def build_core(config: EngineConfig) -> Core:
     wanted_len = _wanted_len(config, shape)
     bytes_a_block = block_bytes(shape, config.block_size, model.cache_dtype)
     blocks = cache_blocks(
-        _cache_bytes(config, model, shape, device, budget),
+        _cache_bytes(config, model, shape, device, budget, drafter),
         bytes_a_block,
         config.block_size,
         config.max_model_len,
@@ -107,38 +108,37 @@ def build_core(config: EngineConfig) -> Core:
         max_model_len=max_model_len,
         prefix_caching=config.prefix_caching,
     )
-    passes: list[Pass] = [PassByOperation(model, cache, table, ops)]
+    passes: list[Pass] = [PassByOperation(model, cache, table, ops, drafter)]
     if device.type == "cuda" and not config.enforce_eager:
         with memory_explained(device, "the CUDA graphs"):
-            passes.insert(0, _graphs(model, cache, table, ops, config.max_num_seqs))
-    runner = Runner(passes, table, ops, drafter, eos_ids)
+            passes.insert(0, _graphs(model, cache, table, ops, drafter, config.max_num_seqs))
+    runner = Runner(passes, table, ops, eos_ids)
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
         config.model, time.monotonic() - started, info.quantization, info.dtype, info.device, blocks, config.block_size,
     )  # fmt: skip
-    # On a CPU there is nothing to overlap; a step whose drafts are verified must be read before the next is planned.
-    steps_ahead = 1 if device.type == "cuda" and not drafter.max_draft_tokens else 0
-    return Core(scheduler, runner, tokenizer, info, steps_ahead=steps_ahead)
+    # On a CPU there is nothing to overlap.
+    steps_ahead = 1 if device.type == "cuda" else 0
+    return Core(scheduler, runner, tokenizer, info, drafter.max_draft_tokens, steps_ahead=steps_ahead)
 
 
-def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, max_rows: int) -> int:
+def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, drafter: Drafter) -> int:
     """What the graphs keep for themselves: each bucket's logits, and the activations of the largest."""
     if config.enforce_eager:
         return 0
-    from draftline.engine.pass_graphs import bucket_sizes
+    tokens = sum(rows * (drafts + 1) for rows, drafts in Buckets(config.max_num_seqs, drafter.max_draft_tokens).all())
+    return 2 * tokens * vocab_size * dtype.itemsize
 
-    return 2 * sum(bucket_sizes(max_rows)) * vocab_size * dtype.itemsize
 
-
-def _graphs(model: Model, cache: KVCache, table: SlotTable, ops: Ops, max_rows: int) -> Pass:
+def _graphs(model: Model, cache: KVCache, table: SlotTable, ops: Ops, drafter: Drafter, max_rows: int) -> Pass:
     # Imported here, since a CPU does without Triton.
-    from draftline.engine.pass_graphs import GraphPasses, bucket_sizes
+    from draftline.engine.pass_graphs import GraphPasses
 
     started = time.monotonic()
-    sizes = bucket_sizes(max_rows)
-    graphs = GraphPasses(model, cache, table, ops, sizes)
+    buckets = Buckets(max_rows, drafter.max_draft_tokens)
+    graphs = GraphPasses(model, cache, table, ops, drafter, buckets)
     torch.cuda.synchronize(table.tokens.device)
-    logger.info("CUDA graphs for %d batch sizes captured in %.1f s", len(sizes), time.monotonic() - started)
+    logger.info("CUDA graphs for %d step shapes captured in %.1f s", len(buckets.all()), time.monotonic() - started)
     return graphs
 
 
@@ -172,7 +172,9 @@ def _wanted_len(config: EngineConfig, shape: ModelConfig) -> int:
     return config.max_model_len
 
 
-def _cache_bytes(config: EngineConfig, model: Model, shape: ModelConfig, device: torch.device, budget: int) -> int:
+def _cache_bytes(
+    config: EngineConfig, model: Model, shape: ModelConfig, device: torch.device, budget: int, drafter: Drafter
+) -> int:
     if config.kv_cache_memory_gib is not None:
         return int(config.kv_cache_memory_gib * GIB)
     if device.type == "cpu":
@@ -180,5 +182,5 @@ def _cache_bytes(config: EngineConfig, model: Model, shape: ModelConfig, device:
     rows = config.max_num_seqs
     peak = peak_bytes(
         model, shape, device, step_tokens=budget, block_size=config.block_size, max_rows=rows
-    ) + _graph_bytes(config, shape.vocab_size, model.dtype, rows)
+    ) + _graph_bytes(config, shape.vocab_size, model.dtype, drafter)
     return gpu_cache_bytes(device, config.gpu_memory_utilization, peak)

@@ -26,7 +26,7 @@ from draftline.models.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 
-_Updates = list[tuple[OutputState, list[Update]]]
+_Updates = list[tuple[OutputState, tuple[Update, ...]]]
 """What a step has for the clients, output by output."""
 
 
@@ -47,6 +47,7 @@ class Core:
         runner: Runner,
         tokenizer: Tokenizer,
         info: EngineInfo,
+        max_drafts: int = 0,
         *,
         steps_ahead: int = 0,
         clock: Callable[[], float] = time.monotonic,
@@ -58,6 +59,7 @@ class Core:
             runner: computes them.
             tokenizer: turns tokens into text.
             info: what callers are told of the engine.
+            max_drafts: the most drafts of a row.
             steps_ahead: how many more steps may be launched while one is still to be read.
             clock: gives seconds; requests' ``submitted_at`` must be on the same clock.
         """
@@ -69,7 +71,7 @@ class Core:
         self._eos_ids = frozenset(info.eos_token_ids)
         self._live: dict[str, Request] = {}
         self._outputs: dict[Sequence, OutputState] = {}  # of the live requests
-        self._max_drafts = runner.max_draft_tokens
+        self._max_drafts = max_drafts
         self._steps_ahead = steps_ahead
         self._under_way: deque[_UnderWay] = deque()
         self._steps = 0
@@ -188,14 +190,14 @@ class Core:
         self._scheduler.commit(plan, [()] * len(plan.rows))
         failure = StepFailedError(f"a step of the engine failed: {type(error).__name__}")
         failure.__cause__ = error
-        return [(self._outputs[sequence], [Failed(failure)]) for sequence in failed.values()]
+        return [(self._outputs[sequence], (Failed(failure),)) for sequence in failed.values()]
 
     def _deliver(self, updates: _Updates) -> None:
         """Release the outputs that ended, forget their requests, and call each sink once, with all this step has for it."""
         by_sink: dict[Sink, list[tuple[str, Update]]] = defaultdict(list)
         for output, news in updates:
             for update in news:
-                by_sink[output.request.sink].append((output.request.request_id, update))
+                by_sink[output.request.sink].append((output.sequence.request_id, update))
                 if update.ends_output:
                     self._end(output)
         for sink, pairs in by_sink.items():

@@ -1,4 +1,4 @@
-"""What the host writes for a decode graph: each row's slot, the position it samples, and the plan of the gather kernel.
+"""What the host writes for a decode graph: each row's slot, and the plan of the gather kernel.
 
 A bucket's rows beyond the step's own are padding: they have no query token, so no kernel writes anything for them.
 Arithmetic on the host only; the graphs, and the transfer, are `pass_graphs`' business.
@@ -12,35 +12,32 @@ from draftline.engine.sequence import Row
 
 
 def is_decode(rows: tuple[Row, ...]) -> bool:
-    """Whether every row computes exactly its last known token."""
-    return all(row.count == row.samples == 1 for row in rows)
+    """Whether every row computes its last known token, and no other but drafts."""
+    return all(row.count == 1 and row.samples for row in rows)
 
 
 def input_words(size: int) -> int:
     """How many int64 the inputs of ``size`` rows take."""
-    return 2 * size + (3 * size + 3) // 2
+    return size + (3 * size + 3) // 2
 
 
 def fill_inputs(inputs: np.ndarray, size: int, rows: tuple[Row, ...]) -> None:
     """Write the inputs of decode rows, padded to ``size`` rows.
 
     Args:
-        inputs: [input_words(size)] int64: ``size`` slots (0 for padding), as many positions (-1 for padding), then the
-            plan of `gather_planned` as pairs of int32.
+        inputs: [input_words(size)] int64: ``size`` slots (0 for padding), then the plan of `gather_planned` as pairs of
+            int32. Where rows start, the device knows better than the host.
         size: the bucket's rows.
         rows: the step's, which `is_decode`; at most ``size``.
     """
     count = len(rows)
-    starts = [row.start for row in rows]
     inputs[:count] = [row.slot for row in rows]
     inputs[count:size] = 0
-    inputs[size : size + count] = starts
-    inputs[size : size + count] += 1
-    inputs[size + count : 2 * size] = -1
-    plan = inputs[2 * size :].view(np.int32)
+    plan = inputs[size:].view(np.int32)
     begins = plan[: size + 1]
-    begins[: count + 1] = np.arange(count + 1)
-    begins[count + 1 :] = count
+    begins[0] = 0
+    np.cumsum([row.samples for row in rows], out=begins[1 : count + 1])
+    begins[count + 1 :] = begins[count]
     plan[size + 1 : 2 * size + 2] = begins
-    plan[2 * size + 2 : 2 * size + 2 + count] = starts
+    plan[2 * size + 2 : 2 * size + 2 + count] = [~row.start for row in rows]
     plan[2 * size + 2 + count : 3 * size + 2] = 0

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 
 from torch import Tensor
 
 from draftline.engine.outputs import PositionLogprobs, TokenLogprob
 from draftline.engine.sequence import Row
 from draftline.engine.transfer import Readback
-from draftline.spec.verify import accepted_tokens
 
 Logprobs = tuple[PositionLogprobs, ...]
 
@@ -48,7 +47,7 @@ class LaunchedStep:
         rows: the plan's.
         readback: the transfers that fill the tensors.
         tokens: [S] int64, sampled at each sampled position in row order.
-        drafts: [S] int64, what stood at the same positions before, if any row had drafts.
+        accepted: [R] int32, how many of its tokens each row keeps.
         logprobs: of the sampled positions of the rows that asked for them, if any did.
         prompt_logprobs: of prompt positions, likewise.
     """
@@ -56,7 +55,7 @@ class LaunchedStep:
     rows: tuple[Row, ...]
     readback: Readback
     tokens: Tensor
-    drafts: Tensor | None
+    accepted: Tensor
     logprobs: LogprobTensors | None
     prompt_logprobs: LogprobTensors | None
 
@@ -78,13 +77,15 @@ class LaunchedStep:
         return zip(tokens, logprobs, prompt_logprobs, strict=True)
 
     def _accepted(self) -> list[tuple[int, ...]]:
-        """The tokens that each row's samples decide."""
-        sampled = iter(self.tokens.tolist())
-        if self.drafts is None:
-            return [(next(sampled),) if row.samples else () for row in self.rows]
-        drafted = iter(self.drafts.tolist())
-        samples = [(list(islice(sampled, row.samples)), list(islice(drafted, row.samples))) for row in self.rows]
-        return [tuple(accepted_tokens(tokens, drafts[:-1])) for tokens, drafts in samples]
+        """The tokens that each row keeps of its samples."""
+        sampled, kept = self.tokens.tolist(), self.accepted.tolist()
+        if len(sampled) == len(kept) == sum(kept):
+            return [(token,) for token in sampled]
+        ends = accumulate(row.samples for row in self.rows)
+        return [
+            tuple(sampled[end - row.samples : end - row.samples + count])
+            for row, end, count in zip(self.rows, ends, kept, strict=True)
+        ]
 
 
 def _take(logprobs: Iterator[PositionLogprobs], count: int, top: int | None) -> Logprobs:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from draftline.engine.detokenizer import Detokenizer
-from draftline.engine.launched import RowResult
+from draftline.engine.launched import Logprobs, RowResult
 from draftline.engine.outputs import (
     Delta,
     Finished,
     FinishReason,
-    PositionLogprobs,
     SpeculationStats,
     Timing,
     Update,
@@ -30,9 +28,6 @@ class _End(NamedTuple):
     stopped_by_token: bool = False
 
 
-_AT_MAX_LEN = _End(FinishReason.LENGTH)
-
-
 class OutputState:
     """Decides how much of each step's tokens an output keeps, and what its client is told.
 
@@ -41,19 +36,18 @@ class OutputState:
         sequence: which of the request's sequences it is.
     """
 
-    def __init__(self, request: Request, sequence: Sequence, tokenizer: Tokenizer, eos_ids: Iterable[int]) -> None:
+    def __init__(self, request: Request, sequence: Sequence, tokenizer: Tokenizer, eos_ids: frozenset[int]) -> None:
         """The request's ``submitted_at`` is on the same clock as the ``now`` of the methods."""
         self.request = request
         self.sequence = sequence
-        self._token_bytes = tokenizer.token_bytes
+        self._tokenizer = tokenizer
         sampling = sequence.sampling
-        self._ending_tokens = {token: _End(FinishReason.STOP, str(token), True) for token in sampling.stop_token_ids}
-        if not sampling.ignore_eos:
-            self._ending_tokens |= dict.fromkeys(eos_ids, _End(FinishReason.EOS))
+        self._eos_ids = frozenset[int]() if sampling.ignore_eos else eos_ids
+        self._stop_ids = frozenset(sampling.stop_token_ids)
         self._detokenizer = Detokenizer(sampling.stop)
         # Stop strings are looked for in the tokens beyond this length.
         self._unchecked_len = sequence.prompt_len + sampling.min_tokens if sampling.stop else sequence.max_len
-        self._prompt_logprobs: list[PositionLogprobs] = []
+        self._prompt_logprobs: Logprobs = ()
         self._scheduled_at: float | None = None
         self._first_token_at: float | None = None
         self._steps = self._drafted = self._accepted = 0
@@ -64,7 +58,7 @@ class OutputState:
         if self._scheduled_at is None:
             self._scheduled_at = now
 
-    def advance(self, row: Row, result: RowResult, now: float) -> tuple[tuple[int, ...], list[Update]]:
+    def advance(self, row: Row, result: RowResult, now: float) -> tuple[tuple[int, ...], tuple[Update, ...]]:
         """Take one step's result for this output.
 
         Args:
@@ -79,27 +73,22 @@ class OutputState:
         if prompt_logprobs:
             self._take_prompt_logprobs(row.start, prompt_logprobs)
         if not tokens:
-            return (), []
+            return (), ()
         if self._first_token_at is None:
             self._first_token_at = now
         kept, text, end = self._until_end(tokens)
         self._steps += 1
         if row.drafts:
             self._count_drafts(row.drafts, len(kept))
-        updates: list[Update] = [
-            Delta(self.sequence.index, kept, text, logprobs[: len(kept)], tuple(self._prompt_logprobs))
-        ]
-        self._prompt_logprobs.clear()
-        if end is not None:
-            updates.append(self._finished(end, len(kept), now))
-        return kept, updates
+        delta = Delta(self.sequence.index, kept, text, logprobs[: len(kept)], self._prompt_logprobs)
+        self._prompt_logprobs = ()
+        return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now))
 
-    def cancel(self, now: float) -> list[Update]:
+    def cancel(self, now: float) -> tuple[Update, ...]:
         """The updates that end a cancelled output: what text is left, and the finish."""
         text = self._detokenizer.flush()
-        updates: list[Update] = [Delta(self.sequence.index, (), text)] if text else []
-        updates.append(self._finished(_End(FinishReason.CANCELLED), 0, now))
-        return updates
+        finished = self._finished(_End(FinishReason.CANCELLED), 0, now)
+        return (Delta(self.sequence.index, (), text), finished) if text else (finished,)
 
     def _until_end(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], str, _End | None]:
         """The tokens up to the one that ends the output, their text, and why it ends (or None)."""
@@ -108,9 +97,12 @@ class OutputState:
         text = ""
         for token in tokens:
             length += 1
-            end = self._ending_tokens.get(token)
-            if end is None:
-                data = self._token_bytes(token)
+            if token in self._eos_ids:
+                end = _End(FinishReason.EOS)
+            elif token in self._stop_ids:
+                end = _End(FinishReason.STOP, str(token), stopped_by_token=True)
+            else:
+                data = self._tokenizer.token_bytes(token)
                 if length <= self._unchecked_len:
                     text += detokenizer.push_unchecked(data)
                 else:
@@ -120,13 +112,13 @@ class OutputState:
                         return tokens[: length - before], text, _End(FinishReason.STOP, stop)
                 if length < self.sequence.max_len:
                     continue
-                end = _AT_MAX_LEN
+                end = _End(FinishReason.LENGTH)
             return tokens[: length - before], text + detokenizer.flush(), end
         return tokens, text, None
 
-    def _take_prompt_logprobs(self, start: int, logprobs: tuple[PositionLogprobs, ...]) -> None:
+    def _take_prompt_logprobs(self, start: int, logprobs: Logprobs) -> None:
         """Keep the new ones; a prompt recomputed after preemption brings some again."""
-        self._prompt_logprobs.extend(logprobs[max(0, len(self._prompt_logprobs) - start) :])
+        self._prompt_logprobs += logprobs[max(0, len(self._prompt_logprobs) - start) :]
 
     def _count_drafts(self, drafted: int, kept: int) -> None:
         self._drafted += drafted

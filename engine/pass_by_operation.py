@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 from torch import Tensor
 
 from draftline.engine.runner import Sampled
 from draftline.engine.sequence import Row
 from draftline.engine.transfer import upload
-from draftline.kernels.batch import KVCache
+from draftline.kernels.batch import Inputs, KVCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.models.model import Model
+from draftline.spec.drafter import Drafter
 
 
 class PassByOperation:
     """Launches a pass's operations from the host, shaped as the rows are."""
 
-    def __init__(self, model: Model, cache: KVCache, table: SlotTable, ops: Ops) -> None:
+    def __init__(self, model: Model, cache: KVCache, table: SlotTable, ops: Ops, drafter: Drafter) -> None:
         """Everything is on one device; ``ops`` is that device's implementation."""
         self._model = model
         self._cache = cache
         self._table = table
         self._ops = ops
+        self._drafter = drafter
         self._block_size = cache.keys[0].shape[1]
         self._device = table.tokens.device
 
@@ -32,40 +36,38 @@ class PassByOperation:
 
     def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> Sampled:
         """See `Pass.run`."""
+        drafts = max(row.drafts for row in rows)
+        if drafts:
+            slots = upload(np.array([row.slot for row in rows if row.drafts], np.int64), self._device)
+            self._drafter.propose(slots, drafts, self._table)
         inputs = self._ops.gather(
             self._table,
             upload(np.array([row.slot for row in rows], np.int64), self._device),
             tuple(row.count + row.drafts for row in rows),
-            tuple(row.start for row in rows),
+            # Of a row that only decodes, the host may not know how far it has come.
+            tuple(~row.start if row.count == 1 and row.samples else row.start for row in rows),
             tuple(row.logits_count for row in rows),
             self._block_size,
         )
         logits = self._model.forward(inputs.batch, self._cache)
-        return self._sample(rows, logits, features)
+        return self._sample(rows, inputs, logits, features)
 
-    def _sample(self, rows: tuple[Row, ...], logits: Tensor, features: SamplingFeatures) -> Sampled:
-        """Sample the positions after the rows' last known tokens and drafts, and commit what was sampled."""
-        sampling = tuple(row for row in rows if row.samples)
-        slots = [row.slot for row in sampling for _ in range(row.samples)]
-        positions = [row.known + i for row in sampling for i in range(row.samples)]
-        where = upload(np.array((slots, positions), np.int64), self._device)
-        which = SampleRows(where[0], where[1], features, mask=None)
-        if not sampling:
-            return Sampled(logits, which.slots, None)
-        drafts: Tensor | None = None
-        if any(row.drafts for row in sampling):
-            drafts = self._table.tokens[which.slots, which.positions].long()
-        tokens = self._ops.sample(self._sampled_rows(rows, logits), which, self._table)
-        self._ops.commit(tokens, which, self._table)
-        return Sampled(logits, tokens, drafts)
+    def _sample(self, rows: tuple[Row, ...], inputs: Inputs, logits: Tensor, features: SamplingFeatures) -> Sampled:
+        """Sample the positions after the rows' last known tokens and drafts, and accept."""
+        ends = np.fromiter(accumulate((row.samples for row in rows), initial=0), np.int32)
+        slots, positions, deciding = inputs.slots, inputs.positions, logits
+        if ends[-1] < len(logits):  # log-probabilities of the prompt brought others along
+            at = upload(_sampled_places(rows), self._device)
+            slots, positions, deciding = slots[at], positions[at], logits[at]
+        which = SampleRows(slots, positions, features, mask=None)
+        tokens = self._ops.sample(deciding, which, self._table) if ends[-1] else slots
+        most = max(row.samples for row in rows)
+        starts = upload(ends, self._device)
+        return Sampled(logits, tokens, self._ops.accept(tokens, which, starts, max(most, 1), self._table))
 
-    def _sampled_rows(self, rows: tuple[Row, ...], logits: Tensor) -> Tensor:
-        """The logits that decide a token: all, unless log-probabilities of the prompt brought others along."""
-        if all(row.logits_count == row.samples for row in rows):
-            return logits
-        index: list[int] = []
-        end = 0
-        for row in rows:
-            end += row.logits_count
-            index.extend(range(end - row.samples, end))
-        return logits[upload(np.array(index, np.int64), self._device)]
+
+def _sampled_places(rows: tuple[Row, ...]) -> np.ndarray:
+    """Which of the logits decide a token."""
+    ends = accumulate(row.logits_count for row in rows)
+    places = [place for row, end in zip(rows, ends, strict=True) for place in range(end - row.samples, end)]
+    return np.array(places, np.int64)

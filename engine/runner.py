@@ -19,7 +19,6 @@ from draftline.engine.slot_writer import SlotWriter
 from draftline.engine.transfer import Readback, upload
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SamplingFeatures, SlotTable
-from draftline.spec.drafter import Drafter, DraftRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +28,16 @@ class Sampled:
     Attributes:
         logits: [L, vocab], of every position that wants them, in the rows' order.
         tokens: [S] int64, the token sampled at each sampled position, in the rows' order.
-        drafts: [S] int64, what the slot table held at these positions before; None where no row has drafts.
+        accepted: [R] int32, how many of its tokens each row keeps.
     """
 
     logits: Tensor
     tokens: Tensor
-    drafts: Tensor | None
+    accepted: Tensor
 
 
 class Pass(Protocol):
-    """A way to compute rows: gather, forward, sample, commit."""
+    """A way to compute rows: draft, gather, forward, sample, accept."""
 
     def fits(self, rows: tuple[Row, ...]) -> bool:
         """Whether it can compute these rows."""
@@ -55,50 +54,31 @@ class Pass(Protocol):
 class Runner:
     """Owns the slot table, and the ways to compute a step."""
 
-    def __init__(
-        self, passes: Seq[Pass], table: SlotTable, ops: Ops, drafter: Drafter, eos_ids: tuple[int, ...]
-    ) -> None:
+    def __init__(self, passes: Seq[Pass], table: SlotTable, ops: Ops, eos_ids: tuple[int, ...]) -> None:
         """Each step is computed by the first of ``passes`` that fits; the last fits all."""
         self._passes = tuple(passes)
         self._table = table
         self._ops = ops
-        self._drafter = drafter
         self._writer = SlotWriter(table, eos_ids)
         self._device = table.tokens.device
-
-    @property
-    def max_draft_tokens(self) -> int:
-        """The most drafts that a row can have."""
-        return self._drafter.max_draft_tokens
 
     @torch.inference_mode()
     def launch(self, plan: Plan) -> LaunchedStep:
         """Start one step. Steps run in the order of their launch, each on what the one before it left on the device."""
         rows = plan.rows
         self._writer.apply(plan)
-        self._draft(rows)
         sampled = next(way for way in self._passes if way.fits(rows)).run(rows, self._writer.features(rows))
         readback = Readback(self._device)
         step = LaunchedStep(
             rows=rows,
             readback=readback,
             tokens=readback.take(sampled.tokens),
-            drafts=readback.take(sampled.drafts) if sampled.drafts is not None else None,
+            accepted=readback.take(sampled.accepted),
             logprobs=self._logprobs(rows, sampled, readback),
             prompt_logprobs=self._prompt_logprobs(rows, sampled, readback),
         )
         readback.seal()
         return step
-
-    def _draft(self, rows: tuple[Row, ...]) -> None:
-        drafting = [row for row in rows if row.drafts]
-        if drafting:
-            wanted = DraftRows(
-                slots=tuple(row.slot for row in drafting),
-                lengths=tuple(row.known for row in drafting),
-                counts=tuple(row.drafts for row in drafting),
-            )
-            self._drafter.propose(wanted, self._table)
 
     def _logprobs(self, rows: tuple[Row, ...], sampled: Sampled, readback: Readback) -> LogprobTensors | None:
         """Of every token that a row sampled, where it asked for them."""
@@ -120,7 +100,7 @@ class Runner:
 
     def _prompt_logprobs(self, rows: tuple[Row, ...], sampled: Sampled, readback: Readback) -> LogprobTensors | None:
         """Of the prompt tokens after each that the step computes, where the row asked for them."""
-        if len(sampled.logits) <= len(sampled.tokens):
+        if sampled.logits.shape[0] <= sampled.tokens.shape[0]:
             return None  # only these would need more logits than there are samples
         places: list[int] = []
         tokens: list[int] = []

@@ -21,8 +21,9 @@ as well, and never a block that a row behind them needs.
 
 **Running behind the device.** `plan` counts its own steps as run: the next plan may be made, and launched, before the
 host has read the results of the last one. Until `commit` brings these, a sequence's newest token is known to the device
-alone (`Sequence.unread`). It is enough to know how many there are, so a step that verifies drafts, which leaves that
-open, must be committed before the next plan. When a sequence turns out to have ended, or has lost its place meanwhile,
+alone (`Sequence.unread`). It is enough to know how many there are at most: a row with drafts may decide fewer tokens than
+it has drafts, so until its commit the sequence counts as having got all. Positions are then upper bounds, for which
+blocks are reserved; where the sequence really is, the device knows, and so does the host after the commit. When a sequence turns out to have ended, or has lost its place meanwhile,
 the rows that it still has in launched steps are dropped. Freed blocks and slots need no care: steps run on the device in
 the order of their launch, so a block's next owner writes after its last reader.
 """
@@ -104,7 +105,6 @@ class Scheduler:
         self._token_budget = token_budget
         self._longest = min(max_model_len, num_blocks * block_size + 1)
         self._arrivals = count()
-        self._open_drafts = False
 
     @property
     def longest(self) -> int:
@@ -148,12 +148,7 @@ class Scheduler:
         Args:
             draft_len: how many drafts a sequence would like; it may get fewer, and never more than could be accepted
                 before its ``max_len``.
-
-        Raises:
-            ValueError: a step that verifies drafts was not committed.
         """
-        if self._open_drafts:
-            raise ValueError("a step that verifies drafts must be committed before the next is planned")
         cancelled = tuple([sequence for sequence in self._all() if sequence.cancelled])
         for sequence in cancelled:
             self.finish(sequence)
@@ -161,12 +156,9 @@ class Scheduler:
         rows = running + admitted
         for row in rows:
             sequence = row.sequence
-            sequence.computed += row.count
+            sequence.computed += row.count + row.drafts
+            sequence.unread += row.samples
             sequence.launched += 1
-            if row.samples:
-                sequence.unread += 1
-            if row.drafts:
-                self._open_drafts = True
         return Plan(rows, admitted, self._residency.take_changes(rows), cancelled)
 
     def commit(self, plan: Plan, sampled: Seq[Seq[int]]) -> None:
@@ -180,7 +172,6 @@ class Scheduler:
             ValueError: a row has tokens that its plan cannot have decided.
         """
         residency, followers = self._residency, self._followers
-        self._open_drafts = False
         for row, accepted in zip(plan.rows, sampled, strict=True):
             sequence = row.sequence
             sequence.launched -= 1
@@ -189,16 +180,16 @@ class Scheduler:
             computed = row.start + row.count
             if accepted:
                 tokens = sequence.tokens
-                if computed != len(tokens) or len(accepted) > row.samples:
+                if computed < len(tokens) or len(accepted) > row.samples:
                     raise ValueError(
                         f"{sequence.name}: {len(accepted)} tokens accepted at {computed} of "
                         f"{len(tokens)} with {row.drafts} drafts"
                     )
                 tokens += accepted
-                sequence.unread -= 1
-                accepted_drafts = len(accepted) - 1  # the newest token's keys and values come with the next step
-                computed += accepted_drafts
-                sequence.computed += accepted_drafts
+                sequence.unread -= row.samples
+                computed = len(tokens) - 1  # the newest token's keys and values come with the next step
+                if sequence.slot is not None:
+                    sequence.computed -= row.samples - len(accepted)
             # One that was preempted after the launch has no blocks any more that could be registered.
             if sequence.slot is not None and computed // residency.block_size > sequence.registered:
                 residency.register(sequence, computed)

@@ -26,9 +26,9 @@ class Sequence:
         max_len: the length at which it must end (prompt plus max_tokens).
         order: its place in the queue, smaller first: arrival time minus the head start that its priority buys.
         leader: the request's first output, whose prompt the others wait for (to share its blocks); None for itself.
-        computed: leading tokens whose keys and values are in the cache once all launched steps have run.
+        computed: leading tokens whose keys and values are in the cache once all launched steps have run, at most.
         launched: steps with a row of it that were planned but not committed.
-        unread: tokens that those steps decide, and that the host will learn at their commits.
+        unread: the most tokens that those steps decide, which the host will learn at their commits.
         blocks: the cache blocks that hold them, in order.
         cached_prompt: prompt tokens that came from the prefix cache when it was first admitted.
         slot: its row of the slot table while it runs, else None.
@@ -72,7 +72,7 @@ class Sequence:
 
     @property
     def known(self) -> int:
-        """Tokens that the device knows once all launched steps have run."""
+        """The most tokens that the device knows once all launched steps have run; all, if none is unread."""
         return len(self.tokens) + self.unread
 
 
@@ -83,9 +83,9 @@ class Row:
     Attributes:
         sequence: whose.
         slot: its slot.
-        start: its computed tokens before the step.
+        start: its computed tokens before the step, at most.
         count: known tokens that the step computes.
-        known: its known tokens before the step.
+        known: its known tokens before the step, at most.
         drafts: drafted tokens that the step verifies after them (only where ``start + count`` reaches the last known).
         samples: how many positions are sampled: one after the last known token, if the step reaches it, and one after
             each draft.

@@ -60,7 +60,7 @@ class SlotWriter:
         self._table = table
         self._eos_ids = eos_ids
         self._device = table.tokens.device
-        self._features = [0] * len(table.tokens)  # of each slot, as bits: sets of flags take microseconds to unite
+        self._features = [0] * len(table.tokens)  # of each slot, as bits: flags take microseconds to unite
 
     def apply(self, plan: Plan) -> None:
         """Fill the slots of the plan's admitted rows, and update the block tables."""
@@ -113,8 +113,9 @@ class SlotWriter:
 
 
 def _bans_stops(row: Row) -> bool:
-    """Whether the row's sequence is shorter than its min_tokens."""
-    return row.known < row.sequence.prompt_len + row.sequence.sampling.min_tokens
+    """Whether the row's sequence may be shorter than its min_tokens."""
+    # By what the host knows: the device may know more.
+    return row.sequence.output_len < row.sequence.sampling.min_tokens
 
 
 def _padded(lists: list[tuple[Any, ...]], width: int, filler: float, dtype: type[np.generic]) -> np.ndarray:

@@ -140,12 +140,32 @@ class Ops(Protocol):
         """
         ...
 
-    def commit(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
-        """Write the sampled tokens to their positions in ``slots.tokens``. A negative position is written nowhere.
+    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
+        """Accept each row's drafts while they are what was sampled, and commit what that decides.
+
+        The target samples every position as plain decoding would, a pure function of history, parameters and seed. So
+        the accepted tokens are plain decoding's own: no draft probabilities and no rejection sampling are needed.
 
         Args:
             tokens: [S] int64, what `sample` returned.
-            rows: what it was sampled for.
+            rows: what it was sampled for; ``slots.tokens`` has the drafts at the same positions.
+            starts: [R + 1] int32: row r's samples are ``starts[r]`` to ``starts[r + 1]``, of which the last one's draft
+                is none. A row without samples is left alone.
+            most: the most samples of a row.
+            slots: the slot table, whose tokens and lengths are brought up to date.
+
+        Returns:
+            [R] int32, how many of its samples each row keeps: up to the first that is not its draft, and that one.
+        """
+        ...
+
+    def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
+        """Draft what followed the latest earlier place at which a sequence's end occurs, as much of it as does.
+
+        Args:
+            rows: [R] int64, the slots that want drafts.
+            count: how many each gets, written behind its known tokens.
+            longest: the most tokens of the end that are compared.
             slots: the slot table.
         """
         ...

@@ -14,7 +14,9 @@ from torch import Tensor
 from draftline.kernels import functional, functional_step, reference_sampling
 from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.functional_step import HeadShape
+from draftline.kernels.reference_accept import accept
 from draftline.kernels.reference_attention import group_rows
+from draftline.kernels.reference_ngram import draft_ngram
 from draftline.kernels.slots import SampleRows, SlotTable
 
 
@@ -212,13 +214,13 @@ class ReferenceOps:
         """See ``Ops.sample``."""
         return reference_sampling.sample(logits.to(torch.float32), rows, slots)
 
-    def commit(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
-        """See ``Ops.commit``."""
-        slot, position = rows.slots, rows.positions
-        real = position >= 0
-        if not bool(real.all()):
-            slot, position, tokens = slot[real], position[real], tokens[real]
-        slots.tokens[slot, position] = tokens.to(torch.int32)
+    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
+        """See ``Ops.accept``."""
+        return accept(tokens, rows, starts, most, slots)
+
+    def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
+        """See ``Ops.draft_ngram``."""
+        draft_ngram(rows, count, longest, slots)
 
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See ``Ops.logprobs``."""

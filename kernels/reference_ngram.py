@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
+from draftline.kernels.slots import SlotTable
+
 
 def continuation(tokens: Sequence[int], count: int, longest: int) -> list[int]:
     """What followed the last time that the sequence's end occurred before.
@@ -31,3 +36,11 @@ def continuation(tokens: Sequence[int], count: int, longest: int) -> list[int]:
                 break
     period = length - at
     return [tokens[at + i % period] for i in range(count)]
+
+
+def draft_ngram(rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
+    """See ``Ops.draft_ngram``."""
+    for slot in rows.tolist():
+        length = int(slots.lengths[slot])
+        drafts = continuation(slots.tokens[slot, :length].tolist(), count, longest)
+        slots.tokens[slot, length : length + count] = torch.tensor(drafts, dtype=torch.int32)

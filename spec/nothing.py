@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from draftline.kernels.slots import SlotTable
-from draftline.spec.drafter import DraftRows
 
 
 class Nothing:
@@ -12,5 +13,5 @@ class Nothing:
     name = "none"
     max_draft_tokens = 0
 
-    def propose(self, rows: DraftRows, table: SlotTable) -> None:
-        """Do nothing; ``rows`` is empty since no row gets a draft budget."""
+    def propose(self, slots: Tensor, count: int, table: SlotTable) -> None:
+        """Do nothing; no row gets a draft budget."""

@@ -10,13 +10,14 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.slots import SampleRows, SlotTable
+from draftline.kernels.triton.accept import accept
 from draftline.kernels.triton.attention import attention
 from draftline.kernels.triton.attention_plan import AttentionShape, max_split_programs, plan_decode
-from draftline.kernels.triton.commit import commit
 from draftline.kernels.triton.decode_attention import decode_attention
 from draftline.kernels.triton.dense import dense_linear, dense_linear_add, dense_norm_linear, dense_norm_swiglu
 from draftline.kernels.triton.gather import gather
 from draftline.kernels.triton.logprobs import logprobs
+from draftline.kernels.triton.ngram import draft_ngram
 from draftline.kernels.triton.norm import add_rms_norm, rms_norm
 from draftline.kernels.triton.rope import rope_write_kv
 from draftline.kernels.triton.sample import sample
@@ -149,9 +150,13 @@ class TritonOps:
         """See ``Ops.sample``."""
         return sample(logits, rows, slots)
 
-    def commit(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
-        """See ``Ops.commit``."""
-        commit(tokens, rows, slots)
+    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
+        """See ``Ops.accept``."""
+        return accept(tokens, rows, starts, most, slots)
+
+    def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
+        """See ``Ops.draft_ngram``."""
+        draft_ngram(rows, count, longest, slots)
 
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See ``Ops.logprobs``."""

@@ -8,11 +8,11 @@ from itertools import product
 
 import pytest
 from tiny import Client, alone, tiny_core
+from torch import Tensor
 
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams
 from draftline.kernels.slots import SlotTable
-from draftline.spec.drafter import DraftRows
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 
@@ -145,19 +145,21 @@ class Adversary:
         self.max_draft_tokens = max_draft_tokens
         self._propose = propose
 
-    def propose(self, rows: DraftRows, table: SlotTable) -> None:
-        for slot, length, count in zip(rows.slots, rows.lengths, rows.counts, strict=True):
+    def propose(self, slots: Tensor, count: int, table: SlotTable) -> None:
+        for slot in slots.tolist():
+            length = int(table.lengths[slot])
             for place in range(length, length + count):
                 table.tokens[slot, place] = self._propose(slot, place)
 
 
+@pytest.mark.parametrize("steps_ahead", [0, 1, 3])
 @pytest.mark.parametrize(
     ("name", "drafts"), list(product(["random", "always wrong"], [1, 4])), ids=lambda value: str(value)
 )
-def test_drafts_change_nothing(solo: list[RequestOutput], name: str, drafts: int) -> None:
+def test_drafts_change_nothing(solo: list[RequestOutput], name: str, drafts: int, steps_ahead: int) -> None:
     draw = random.Random(7)
     guess = {"random": lambda slot, place: draw.randrange(256), "always wrong": lambda slot, place: 255}[name]
-    client = Client(tiny_core(drafter=Adversary(drafts, guess), num_slots=5, token_budget=40))
+    client = Client(tiny_core(drafter=Adversary(drafts, guess), num_slots=5, token_budget=40, steps_ahead=steps_ahead))
     results = run_all(client, 16, 1)
     for i, expected in enumerate(solo):
         assert_same(results[str(i)], expected)

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.scheduler import Scheduler
-from draftline.engine.sequence import Plan, Row, Sequence
+from draftline.engine.sequence import Plan, Sequence
 from draftline.engine.sequence_queue import rank
 
 VOCAB = 3
@@ -52,36 +52,38 @@ class FakeDevice:
     tables: dict[int, dict[int, int]] = field(default_factory=dict)
     cache: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def run(self, plan: Plan, draft: Callable[[Sequence, int], list[int]]) -> list[list[int]]:
+    def run(self, plan: Plan, draft: Callable[[list[int], int], list[int]]) -> list[list[int]]:
         """One step: write all rows' tokens, then sample where a row reaches its last token, and accept drafts."""
-        drafts = [draft(row.sequence, row.drafts) for row in plan.rows]
         written: set[tuple[int, int]] = set()
         for row in plan.admitted:
             self.tables[row.slot] = {}
             self.tokens[row.slot] = list(row.sequence.tokens)
         for slot, index, block in plan.new_blocks:
             self.tables[slot][index] = block
-        for row, guesses in zip(plan.rows, drafts, strict=True):
-            assert len(self.tokens[row.slot]) == row.known
-            known = self.tokens[row.slot][row.start : row.start + row.count]
-            for position, token in enumerate([*known, *guesses], row.start):
+        results: list[list[int]] = []
+        for row in plan.rows:
+            tokens = self.tokens[row.slot]
+            assert len(tokens) <= row.known
+            start = len(tokens) - 1 if row.count == 1 and row.samples else row.start
+            guesses = draft(tokens, row.drafts)
+            known = tokens[start : start + row.count]
+            for position, token in enumerate([*known, *guesses], start):
                 place = self.place(row.slot, position)
                 assert place not in written, "two rows write to one place"
                 written.add(place)
                 self.cache[place] = token
-        return [self.sample(row, guesses) for row, guesses in zip(plan.rows, drafts, strict=True)]
+            results.append(self.sample(row.slot, start + row.count, guesses) if row.samples else [])
+        return results
 
-    def sample(self, row: Row, guesses: list[int]) -> list[int]:
-        if not row.samples:
-            return []
-        history = [self.cache[self.place(row.slot, position)] for position in range(row.start + row.count)]
+    def sample(self, slot: int, computed: int, guesses: list[int]) -> list[int]:
+        history = [self.cache[self.place(slot, position)] for position in range(computed)]
         accepted = [next_token(history)]
         for guess in guesses:
             if guess != accepted[-1]:
                 break
             history.append(guess)
             accepted.append(next_token(history))
-        self.tokens[row.slot] += accepted
+        self.tokens[slot] += accepted
         return accepted
 
     def place(self, slot: int, position: int) -> tuple[int, int]:
@@ -91,7 +93,7 @@ class FakeDevice:
 class Engine:
     """A scheduler with the fake device, and checks of everything that a plan promises.
 
-    Results are read ``steps_ahead`` steps late. Steps with drafts are read at once, as they must be.
+    Results are read ``steps_ahead`` steps late.
     """
 
     def __init__(
@@ -109,20 +111,17 @@ class Engine:
         self.scheduler.add(sequence)
         self.live.append(sequence)
 
-    def draft(self, sequence: Sequence, length: int) -> list[int]:
+    def draft(self, tokens: list[int], length: int) -> list[int]:
         """Drafts that are right most of the time."""
         guesses: list[int] = []
         for _ in range(length):
-            right = next_token([*sequence.tokens, *guesses])
+            right = next_token([*tokens, *guesses])
             guesses.append(right if self.random.random() < 0.7 else self.random.randrange(VOCAB))
         return guesses
 
     def step(self, draft_len: int) -> None:
         before = {sequence: sequence.preemptions for sequence in self.live}
         to_cancel = {sequence for sequence in self.live if sequence.cancelled}
-        while draft_len and self.under_way:
-            self.read()
-        to_cancel &= set(self.live)
         plan = self.scheduler.plan(lambda _: draft_len)
         self.scheduler.check()
         assert set(plan.cancelled) == to_cancel
@@ -130,7 +129,7 @@ class Engine:
         self.check_plan(plan, draft_len)
         self.check_order(plan, [sequence for sequence in self.live if sequence.preemptions > before[sequence]])
         self.under_way.append((plan, self.device.run(plan, self.draft)))
-        while len(self.under_way) > (0 if draft_len or not plan.rows else self.steps_ahead):
+        while len(self.under_way) > (self.steps_ahead if plan.rows else 0):
             self.read()
 
     def read(self) -> None:
@@ -162,7 +161,7 @@ class Engine:
         for row in plan.rows:
             sequence, end = row.sequence, row.start + row.count
             assert not sequence.finished
-            assert (row.slot, end) == (sequence.slot, sequence.computed)
+            assert (row.slot, end + row.drafts) == (sequence.slot, sequence.computed)
             assert row.count >= 1
             assert end <= row.known
             assert 0 <= row.drafts <= (draft_len if row.samples else 0)
@@ -290,8 +289,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.engine.live)
     @rule(data=st.data())
     def fail_a_step(self, data: st.DataObject) -> None:
-        draft_len = 0 if self.engine.under_way else 2
-        plan = self.engine.scheduler.plan(lambda _: draft_len)
+        plan = self.engine.scheduler.plan(lambda _: 2)
         for row in plan.rows:
             self.engine.end(row.sequence)
         self.engine.scheduler.commit(plan, [[] for _ in plan.rows])
@@ -309,7 +307,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
-            self.engine.drain(draft_len=0 if self.engine.steps_ahead else 2)
+            self.engine.drain(draft_len=2)
 
 
 SchedulerMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
@@ -318,7 +316,9 @@ TestSchedulerMachine = SchedulerMachine.TestCase
 
 @pytest.mark.parametrize("prefix_caching", [True, False], ids=["caching", "no-caching"])
 @pytest.mark.parametrize(
-    ("draft_len", "steps_ahead"), [(0, 0), (0, 1), (0, 3), (3, 0)], ids=["plain", "ahead", "far-ahead", "drafts"]
+    ("draft_len", "steps_ahead"),
+    [(0, 0), (0, 3), (3, 0), (3, 1), (3, 3)],
+    ids=["plain", "ahead", "drafts", "drafts-ahead", "drafts-far-ahead"],
 )
 @pytest.mark.parametrize("token_budget", [3, 40], ids=["tight-budget", "wide-budget"])
 def test_an_overloaded_engine_ends_everyone_with_the_right_tokens(

@@ -131,8 +131,8 @@ def tiny_core(
         max_model_len=max_len,
         prefix_caching=prefix_caching,
     )
-    runner = Runner([PassByOperation(model, cache, table, ops)], table, ops, drafter, CONFIG.eos_token_ids)
-    return Core(scheduler, runner, ByteTokenizer(), info, steps_ahead=steps_ahead)  # type: ignore[arg-type]
+    runner = Runner([PassByOperation(model, cache, table, ops, drafter)], table, ops, CONFIG.eos_token_ids)
+    return Core(scheduler, runner, ByteTokenizer(), info, drafter.max_draft_tokens, steps_ahead=steps_ahead)  # type: ignore[arg-type]
 
 
 class Client:
