@@ -26,11 +26,21 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from draftline.kernels.batch import Batch
 from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton import TritonOps
+from draftline.kernels.triton import TritonOps, skinny_gemm
 from draftline.kernels.triton.attention import run_launch
-from draftline.kernels.triton.attention_plan import AttentionShape, Launch, Tile, plan_attention
+from draftline.kernels.triton.attention_plan import (
+    AttentionShape,
+    DecodePlan,
+    Launch,
+    Tile,
+    plan_attention,
+    plan_decode,
+)
+from draftline.kernels.triton.decode_attention import decode_attention
+from draftline.kernels.triton.dense import overlaps
 from draftline.kernels.triton.gemv import GemvConfig, gemv, gemv_config
 from draftline.kernels.triton.skinny_gemm import SkinnyConfig, skinny_config, skinny_linear
+from draftline.kernels.triton.tall_gemm import tall_linear
 
 
 def ends(x: Tensor, batch: Batch) -> Tensor:
@@ -131,21 +141,85 @@ def attention_case(
         )
 
 
-def decode(bench: Bench, ops: TritonOps) -> None:
-    """Attention of decodes and verifies."""
-    tiles = [
-        Tile(0, n, w, s)
-        for n, w, s in [(64, 4, 2), (64, 4, 4), (32, 4, 4), (128, 4, 3), (128, 8, 3), (64, 2, 3), (32, 2, 4)]
+def decode_case(
+    bench: Bench, ops: TritonOps, model: Model, rows: int, context: int, tiles: list[Tile], splits: list[int]
+) -> None:
+    """One decode batch, rotation and cache write included: the default plan, then each tile, then each split count."""
+    batch = make_batch(rows, 1, context)
+    blocks = batch.block_tables.numel()
+    qkv = randn(rows, model.qkv)
+    cache_bytes = 2 * 2 * blocks * BLOCK_SIZE * model.kv_heads * model.head_dim
+    caches = [
+        randn(2, blocks, BLOCK_SIZE, model.kv_heads, model.head_dim)
+        for _ in range(copies_beyond_cache(cache_bytes, 32))
     ]
-    attention_case(bench, ops, LLAMA_8B, "decode", (64, 1, 1024), tiles, [2])
-    attention_case(bench, ops, LLAMA_8B, "decode", (1, 1, 1024), tiles, [4, 8, 16])
-    attention_case(bench, ops, LLAMA_8B, "decode", (8, 1, 1024), [], [1, 2, 4, 16])
-    attention_case(bench, ops, QWEN3, "decode", (1, 1, 640), [], [4, 8, 16])
-    attention_case(bench, ops, QWEN3, "decode", (256, 1, 768), tiles, [])
-    attention_case(bench, ops, LLAMA_8B, "decode", (1, 1, 16384), [], [16, 32, 64])
+    rope = torch.randn(context, 2, model.head_dim // 2, device=DEVICE)
+    norms = (randn(model.head_dim), randn(model.head_dim)) if model.qk_norm else None
+    scale = model.head_dim**-0.5
+    few = dataclasses.replace(
+        batch,
+        positions=batch.positions[:4],
+        cache_index=batch.cache_index[:4],
+        query_starts=batch.query_starts[:5],
+        context_lens=batch.context_lens[:4],
+        block_tables=batch.block_tables[:4],
+        query_lens_host=batch.query_lens_host[:4],
+        context_lens_host=batch.context_lens_host[:4],
+    )
+    wide_norms = (norms[0].float(), norms[1].float()) if norms is not None else None
+    expected = ReferenceOps().rope_attention(
+        qkv[:4].float(),
+        few,
+        rope,
+        caches[0][0].float(),
+        caches[0][1].float(),
+        wide_norms,
+        EPS,
+        scale=scale,
+        window=None,
+    )
+    shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, 2, ops.num_sms)
+    plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host)
+    assert plan is not None
+    arrivals = torch.zeros(rows * model.kv_heads, dtype=torch.int32, device=DEVICE)
+
+    def run(plan: DecodePlan, cache: Tensor) -> Tensor:
+        return decode_attention(
+            qkv, batch, rope, cache[0], cache[1], norms, EPS,
+            scale=scale, window=None, plan=plan, arrivals=arrivals, overlap=overlaps(qkv, ops.hopper),
+        )  # fmt: skip
+
+    def error(plan: DecodePlan) -> float:
+        return relative_error(run(plan, caches[0])[:4], expected)
+
+    plans = {f"default s{plan.num_splits}": plan}
+    for tile in tiles:
+        chosen = dataclasses.replace(tile, block_m=plan.tile.block_m)
+        name = f"n={tile.block_n} w={tile.num_warps} s={tile.num_stages}"
+        plans[name] = dataclasses.replace(plan, tile=chosen)
+    plans |= {f"splits={parts}": dataclasses.replace(plan, num_splits=parts) for parts in splits}
+    for variant, chosen_plan in plans.items():
+        bench.case(
+            "decode",
+            f"{model.name} {rows}x1 ctx {context}",
+            variant,
+            [partial(run, chosen_plan, cache) for cache in caches],
+            num_bytes=2.0 * 2 * rows * context * model.kv_heads * model.head_dim,
+            check=partial(error, chosen_plan),
+        )
+
+
+def decode(bench: Bench, ops: TritonOps) -> None:
+    """Attention of decodes, with rotation and cache write, and of verifies, without."""
+    tiles = [Tile(0, n, w, s) for n, w, s in [(64, 4, 3), (64, 8, 3), (128, 4, 3), (64, 4, 5)]]
+    decode_case(bench, ops, QWEN3, 1, 400, tiles, [4, 8, 16])
+    decode_case(bench, ops, LLAMA_8B, 1, 16384, [], [16, 64])
+    decode_case(bench, ops, QWEN3, 8, 256, tiles, [2, 8])
+    decode_case(bench, ops, SMOLLM2, 64, 640, tiles, [2])
+    decode_case(bench, ops, LLAMA_8B, 64, 640, tiles, [2])
+    decode_case(bench, ops, QWEN3, 256, 640, tiles, [])
     attention_case(bench, ops, LLAMA_8B, "verify", (1, 5, 1024), [], [4, 8])
-    attention_case(bench, ops, LLAMA_8B, "verify", (64, 5, 1024), tiles[:4], [2])
-    attention_case(bench, ops, SMOLLM2, "decode", (64, 1, 512), [], [2, 4])
+    attention_case(bench, ops, LLAMA_8B, "verify", (64, 5, 1024), [], [2])
 
 
 def prefill(bench: Bench, ops: TritonOps) -> None:
@@ -168,7 +242,7 @@ def elementwise_case(bench: Bench, ops: TritonOps, model: Model, tokens: int) ->
     rope = torch.randn(64, 2, model.head_dim // 2, device=DEVICE)
     scale = randn(model.hidden)
     norms = (randn(model.head_dim), randn(model.head_dim)) if model.qk_norm else None
-    hidden = [randn(2, tokens, model.hidden) for _ in range(count)]
+    hidden = [randn(tokens, model.hidden) for _ in range(count)]
     qkv = [randn(tokens, model.qkv) for _ in range(count)]
     gate_up = [randn(tokens, 2 * model.intermediate) for _ in range(count)]
     case = f"{model.name} T={tokens}"
@@ -176,11 +250,10 @@ def elementwise_case(bench: Bench, ops: TritonOps, model: Model, tokens: int) ->
         "norm",
         case,
         "default",
-        [partial(ops.add_rms_norm, pair[0], pair[1], scale, EPS) for pair in hidden],
-        num_bytes=8.0 * tokens * model.hidden,
+        [partial(ops.rms_norm, x, scale, EPS) for x in hidden],
+        num_bytes=4.0 * tokens * model.hidden,
         check=lambda: relative_error(
-            ops.add_rms_norm(hidden[0][0], hidden[0][1], scale, EPS)[0],
-            ReferenceOps().rms_norm((hidden[0][0] + hidden[0][1]).float(), scale.float(), EPS),
+            ops.rms_norm(hidden[0], scale, EPS), ReferenceOps().rms_norm(hidden[0].float(), scale.float(), EPS)
         ),
     )
     bench.case(
@@ -190,7 +263,7 @@ def elementwise_case(bench: Bench, ops: TritonOps, model: Model, tokens: int) ->
         [partial(ops.rope_write_kv, x, batch, rope, caches[0], caches[1], norms, EPS) for x in qkv],
         num_bytes=4.0 * tokens * model.qkv,
         check=lambda: relative_error(
-            ops.rope_write_kv(qkv[0], batch, rope, caches[0], caches[1], norms, EPS),
+            ops.rope_write_kv(qkv[0].clone(), batch, rope, caches[0], caches[1], norms, EPS),
             ReferenceOps().rope_write_kv(qkv[0], batch, rope, caches[0].clone(), caches[1].clone(), norms, EPS),
         ),
     )
@@ -223,7 +296,7 @@ def sampling_case(bench: Bench, ops: TritonOps, rows: int) -> None:
         "all, masked": ~feature.NONE,
     }
     vocab = QWEN3.vocab
-    logits = [3 * torch.randn(rows, vocab, device=DEVICE) for _ in range(copies_beyond_cache(4 * rows * vocab, 8))]
+    logits = [randn(rows, vocab, scale=3.0) for _ in range(copies_beyond_cache(2 * rows * vocab, 8))]
     slots = SlotTable.allocate(rows, 2048, 8, DEVICE)
     slots.tokens.random_(0, vocab)
     slots.seed.random_()
@@ -252,20 +325,20 @@ def sampling_case(bench: Bench, ops: TritonOps, rows: int) -> None:
             f"{rows} rows x {vocab}",
             name,
             [partial(ops.sample, x, step, slots) for x in logits],
-            num_bytes=4.0 * rows * vocab,
+            num_bytes=2.0 * rows * vocab,
             check=partial(wrong, step),
             bound=1.5,
         )
     case = f"{rows} rows x {vocab}"
     bench.case(
-        "sample", case, "torch argmax", [partial(torch.argmax, x, -1) for x in logits], num_bytes=4.0 * rows * vocab
+        "sample", case, "torch argmax", [partial(torch.argmax, x, -1) for x in logits], num_bytes=2.0 * rows * vocab
     )
     bench.case(
         "logprobs",
         case,
         "top 5",
         [partial(ops.logprobs, x, index, 5) for x in logits],
-        num_bytes=4.0 * rows * vocab,
+        num_bytes=2.0 * rows * vocab,
     )
 
 
@@ -312,6 +385,10 @@ def linear_case(
         return lambda weight: skinny_linear(x, weight, config=config, overlap=overlap)
 
     times = {"cublas": measure("cublas", lambda weight: linear(x, weight))}
+    runs: dict[str, Callable[[Tensor], Tensor]] = {}
+    if rows > skinny_gemm.MAX_ROWS:
+        times["tall"] = measure("tall", lambda weight: tall_linear(x, weight, None))
+        return {**times, "best": min(times.values())}
     if rows == 1:
         runs = {str(config): one_row(config, False) for config in GEMV_CONFIGS}
         default, overlapped = (one_row(gemv_config(n, k), overlap) for overlap in (False, True))
@@ -337,6 +414,8 @@ def linears(bench: Bench, _: TritonOps) -> None:
         (SMOLLM2, 5, False),
         (LLAMA_8B, 8, False),
         (LLAMA_8B, 16, False),
+        (LLAMA_8B, 64, False),
+        (QWEN3, 64, False),
     ]:
         sums: dict[str, float] = {}
         floor = 0.0
@@ -358,7 +437,7 @@ def steps(bench: Bench, ops: TritonOps) -> None:
     """Whole decode steps in one graph, greedy: as the engine runs them, without overlap, and with nothing fused."""
     variants = {
         "vendor, nothing fused": VendorOps(ops.num_sms, False, ops.arrivals),
-        "default, no overlap": dataclasses.replace(ops, overlap=False),
+        "default, no overlap": dataclasses.replace(ops, hopper=False),
         "default": ops,
     }
     for model, sizes in [

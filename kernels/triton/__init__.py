@@ -14,7 +14,13 @@ from draftline.kernels.triton.accept import accept
 from draftline.kernels.triton.attention import attention
 from draftline.kernels.triton.attention_plan import AttentionShape, max_split_programs, plan_decode
 from draftline.kernels.triton.decode_attention import decode_attention
-from draftline.kernels.triton.dense import dense_linear, dense_linear_add, dense_norm_linear, dense_norm_swiglu
+from draftline.kernels.triton.dense import (
+    dense_linear,
+    dense_linear_add,
+    dense_norm_linear,
+    dense_norm_swiglu,
+    overlaps,
+)
 from draftline.kernels.triton.gather import gather
 from draftline.kernels.triton.logprobs import logprobs
 from draftline.kernels.triton.ngram import draft_ngram
@@ -22,7 +28,6 @@ from draftline.kernels.triton.norm import add_rms_norm, rms_norm
 from draftline.kernels.triton.rope import rope_write_kv
 from draftline.kernels.triton.sample import sample
 from draftline.kernels.triton.silu_mul import silu_mul
-from draftline.kernels.triton.skinny_gemm import MAX_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +36,12 @@ class TritonOps:
 
     Attributes:
         num_sms: the device's multiprocessors, which sizes launches.
-        overlap: whether kernels start while the one before still runs, see `overlap.py`.
+        hopper: whether it has compute capability 9.0 or more: launches overlap (`overlap.py`), and hardware copies tiles.
         arrivals: int32 zeros by which the programs of one kernel find out who is last.
     """
 
     num_sms: int
-    overlap: bool
+    hopper: bool
     arrivals: Tensor
 
     scripted: ClassVar[bool] = False
@@ -45,24 +50,20 @@ class TritonOps:
     def for_device(device: torch.device) -> TritonOps:
         """The operations sized for one CUDA device."""
         properties = torch.cuda.get_device_properties(device)
-        return TritonOps.sized(properties.multi_processor_count, overlap=properties.major >= 9, device=device)
-
-    def _overlaps(self, tokens: Tensor) -> bool:
-        """Whether launches overlap for so many tokens: with more, the vendor's kernels stand between, which do not."""
-        return self.overlap and tokens.shape[0] <= MAX_ROWS
+        return TritonOps.sized(properties.multi_processor_count, hopper=properties.major >= 9, device=device)
 
     @staticmethod
-    def sized(num_sms: int, *, overlap: bool, device: torch.device) -> TritonOps:
+    def sized(num_sms: int, *, hopper: bool, device: torch.device) -> TritonOps:
         """The operations for a device with ``num_sms`` multiprocessors."""
-        return TritonOps(num_sms, overlap, torch.zeros(max_split_programs(num_sms), dtype=torch.int32, device=device))
+        return TritonOps(num_sms, hopper, torch.zeros(max_split_programs(num_sms), dtype=torch.int32, device=device))
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See ``Ops.rms_norm``."""
-        return rms_norm(x, weight, eps, overlap=self._overlaps(x))
+        return rms_norm(x, weight, eps, overlap=overlaps(x, self.hopper))
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """See ``Ops.add_rms_norm``."""
-        return add_rms_norm(x, residual, weight, eps, overlap=self._overlaps(x))
+        return add_rms_norm(x, residual, weight, eps, overlap=overlaps(x, self.hopper))
 
     def rope_write_kv(
         self,
@@ -75,14 +76,14 @@ class TritonOps:
         eps: float,
     ) -> Tensor:
         """See ``Ops.rope_write_kv``."""
-        return rope_write_kv(qkv, batch, rope, keys, values, norms, eps, overlap=self._overlaps(qkv))
+        return rope_write_kv(qkv, batch, rope, keys, values, norms, eps, overlap=overlaps(qkv, self.hopper))
 
     def attention(
         self, q: Tensor, keys: Tensor, values: Tensor, batch: Batch, *, scale: float, window: int | None
     ) -> Tensor:
         """See ``Ops.attention``."""
         return attention(
-            q, keys, values, batch, scale=scale, window=window, num_sms=self.num_sms, overlap=self._overlaps(q)
+            q, keys, values, batch, scale=scale, window=window, num_sms=self.num_sms, overlap=overlaps(q, self.hopper)
         )
 
     def rope_attention(
@@ -104,35 +105,35 @@ class TritonOps:
         shape = AttentionShape(group, num_kv_heads, head_dim, keys.element_size(), self.num_sms)
         plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host)
         if plan is None:
-            overlap = self._overlaps(qkv)
+            overlap = overlaps(qkv, self.hopper)
             queries = rope_write_kv(qkv, batch, rope, keys, values, norms, eps, overlap=overlap)
             return attention(
                 queries, keys, values, batch, scale=scale, window=window, num_sms=self.num_sms, own=qkv, overlap=overlap
             )
         return decode_attention(
             qkv, batch, rope, keys, values, norms, eps,
-            scale=scale, window=window, plan=plan, arrivals=self.arrivals, overlap=self._overlaps(qkv),
+            scale=scale, window=window, plan=plan, arrivals=self.arrivals, overlap=overlaps(qkv, self.hopper),
         )  # fmt: skip
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See ``Ops.silu_mul``."""
-        return silu_mul(gate_up, overlap=self._overlaps(gate_up))
+        return silu_mul(gate_up, overlap=overlaps(gate_up, self.hopper))
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.linear``."""
-        return dense_linear(x, weight, bias, overlap=self._overlaps(x))
+        return dense_linear(x, weight, bias, hopper=self.hopper)
 
     def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_linear``."""
-        return dense_norm_linear(x, norm, eps, weight, bias, overlap=self._overlaps(x))
+        return dense_norm_linear(x, norm, eps, weight, bias, hopper=self.hopper)
 
     def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_swiglu``."""
-        return dense_norm_swiglu(x, norm, eps, weight, bias, overlap=self._overlaps(x))
+        return dense_norm_swiglu(x, norm, eps, weight, bias, hopper=self.hopper)
 
     def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
         """See ``Ops.linear_add``."""
-        return dense_linear_add(x, weight, bias, residual, overlap=self._overlaps(x))
+        return dense_linear_add(x, weight, bias, residual, hopper=self.hopper)
 
     def gather(
         self,

@@ -17,8 +17,8 @@ from draftline.kernels.triton.gather import gather
 Case = Callable[[], object]
 
 _META = torch.device("meta")
-_PLAIN: Ops = TritonOps.sized(108, overlap=False, device=_META)
-_OVERLAPPED: Ops = TritonOps.sized(132, overlap=True, device=_META)
+_PLAIN: Ops = TritonOps.sized(108, hopper=False, device=_META)
+_HOPPER: Ops = TritonOps.sized(132, hopper=True, device=_META)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,12 @@ def _batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> Batch:
 BATCHES = {
     "one": _batch((1,), (1024,)),
     "decode": _batch((1,) * 4, (1024,) * 4),
+    "tall": _batch((1,) * 40, (1024,) * 40),
     "wide": _batch((1,) * 256, (1024,) * 256),
     "verify": _batch((5,) * 4, (1024,) * 4),
     "chunk": _batch((512,), (2048,)),
 }
-"""One row, a few (split), many (not split), a verify, a prompt chunk."""
+"""One row, a few (split), some tens, many (not split), a verify, a prompt chunk."""
 
 
 def _layer(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype) -> None:
@@ -107,13 +108,14 @@ def _layer(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype) -> Non
         None,
         hidden,
     )
+    ops.linear(hidden, _empty(model.vocab, model.hidden, dtype=dtype), None)
     ops.add_rms_norm(hidden, hidden, norm, 1e-5)
     ops.rms_norm(hidden, norm, 1e-5)
 
 
 def _layer_case(model: ModelShape, batch: Batch, dtype: torch.dtype) -> Case:
     def case() -> None:
-        for ops in (_PLAIN, _OVERLAPPED):
+        for ops in (_PLAIN, _HOPPER):
             _layer(ops, model, batch, dtype)
 
     return case

@@ -1,8 +1,15 @@
 """Which kernel runs a dense linear layer, by the number of rows and the shape of the weight, never by the data.
 
-One row is a matrix-vector product with everything around it fused in. A few rows go through `skinny_gemm.py` where that
-was measured to be faster, and everything else through the vendor's matrix product with the neighbours as kernels of
-their own. The rows of a CUDA graph are those of its bucket, so a sequence's kernels change only with its batch.
+| rows | wide weights (output heads) | gate and up | the others |
+|---|---|---|---|
+| 1 | matrix-vector product | the same | the same |
+| 2 to 16 | vendor's | `skinny_gemm.py` | `skinny_gemm.py` |
+| 17 to 64 | `tall_gemm.py` | `tall_gemm.py` | vendor's |
+| more | vendor's | vendor's | vendor's |
+
+Measured on an H200 for the shapes of 0.1 to 8 billion parameters; see docs/benchmarks.md. Norm and activation are part
+of the first two rows' launches as far as their files say, and kernels of their own otherwise. The rows of a CUDA graph
+are those of its bucket, so a sequence's kernels change only with the size of its batch.
 """
 
 from __future__ import annotations
@@ -10,52 +17,72 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import linear
 
+from draftline.kernels.triton import skinny_gemm, tall_gemm
 from draftline.kernels.triton.gemv import gemv
 from draftline.kernels.triton.norm import rms_norm
 from draftline.kernels.triton.silu_mul import silu_mul
-from draftline.kernels.triton.skinny_gemm import MAX_ROWS, skinny_linear
+from draftline.kernels.triton.skinny_gemm import skinny_linear
+from draftline.kernels.triton.tall_gemm import tall_linear
 
 _WIDE = 2**15
-"""Weights with so many rows, output heads above all, have enough to do for the vendor's kernels too."""
+
+
+def overlaps(x: Tensor, hopper: bool) -> bool:
+    """Whether launches overlap for so many tokens: with more, the vendor's kernels stand between, which do not."""
+    return hopper and x.shape[0] <= skinny_gemm.MAX_ROWS
 
 
 def runs_skinny(rows: int, weight: Tensor) -> bool:
     """Whether `skinny_gemm.py` runs so many rows."""
-    return 1 < rows <= MAX_ROWS and weight.element_size() == 2 and weight.shape[0] < _WIDE
+    # Exact float32 products do not run on matrix units.
+    return 1 < rows <= skinny_gemm.MAX_ROWS and weight.element_size() == 2 and weight.shape[0] < _WIDE
 
 
-def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, overlap: bool) -> Tensor:
-    """See ``Ops.linear``."""
+def runs_tall(rows: int, weight: Tensor, hopper: bool) -> bool:
+    """Whether `tall_gemm.py` runs so many rows, if the layer is one of those it is for."""
+    aligned = weight.shape[1] % 8 == 0
+    return hopper and skinny_gemm.MAX_ROWS < rows <= tall_gemm.MAX_ROWS and weight.element_size() == 2 and aligned
+
+
+def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, hopper: bool) -> Tensor:
+    """See ``Ops.linear``. ``hopper`` says that the device has compute capability 9.0 or more, here and below."""
     if x.shape[0] == 1:
-        return gemv(x, weight, bias, overlap=overlap)
+        return gemv(x, weight, bias, overlap=overlaps(x, hopper))
     if runs_skinny(x.shape[0], weight):
-        return skinny_linear(x, weight, bias, overlap=overlap)
+        return skinny_linear(x, weight, bias, overlap=overlaps(x, hopper))
+    if weight.shape[0] >= _WIDE and runs_tall(x.shape[0], weight, hopper):
+        return tall_linear(x, weight, bias)
     return linear(x, weight, bias)
 
 
 def dense_norm_linear(
-    x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None, *, overlap: bool
+    x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None, *, hopper: bool
 ) -> Tensor:
     """See ``Ops.norm_linear``."""
+    overlap = overlaps(x, hopper)
     if x.shape[0] == 1:
         return gemv(x, weight, bias, norm=(norm, eps), overlap=overlap)
-    return dense_linear(rms_norm(x, norm, eps, overlap=overlap), weight, bias, overlap=overlap)
+    return dense_linear(rms_norm(x, norm, eps, overlap=overlap), weight, bias, hopper=hopper)
 
 
 def dense_norm_swiglu(
-    x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None, *, overlap: bool
+    x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None, *, hopper: bool
 ) -> Tensor:
     """See ``Ops.norm_swiglu``."""
+    overlap = overlaps(x, hopper)
     if x.shape[0] == 1:
         return gemv(x, weight, bias, norm=(norm, eps), swiglu=True, overlap=overlap)
     normed = rms_norm(x, norm, eps, overlap=overlap)
     if runs_skinny(x.shape[0], weight):
         return skinny_linear(normed, weight, bias, swiglu=True, overlap=overlap)
+    if runs_tall(x.shape[0], weight, hopper):
+        return tall_linear(normed, weight, bias, swiglu=True)
     return silu_mul(linear(normed, weight, bias), overlap=overlap)
 
 
-def dense_linear_add(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor, *, overlap: bool) -> Tensor:
+def dense_linear_add(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor, *, hopper: bool) -> Tensor:
     """See ``Ops.linear_add``."""
+    overlap = overlaps(x, hopper)
     if x.shape[0] == 1:
         return gemv(x, weight, bias, residual=residual, overlap=overlap)
     if runs_skinny(x.shape[0], weight):

@@ -122,4 +122,4 @@ def rope_write_kv(
         num_warps=1 if block_heads == 4 else 4,
         **launch_options(overlap),
     )
-    return qkv[:, : num_heads * head_dim].unflatten(1, (num_heads, head_dim))
+    return qkv[:, : num_heads * head_dim].view(tokens, num_heads, head_dim)

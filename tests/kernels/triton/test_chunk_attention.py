@@ -67,7 +67,7 @@ def test_as_the_operations_one_by_one(
     rope = draw(max(context_lens), 2, head_dim // 2)
     norms = (draw(head_dim), draw(head_dim))
     qkv = draw(sum(query_lens), (num_heads + 2 * num_kv_heads) * head_dim)
-    ops = TritonOps.sized(132, overlap=False, device=rng.device)
+    ops = TritonOps.sized(132, hopper=False, device=rng.device)
     scale = head_dim**-0.5
     expected = ReferenceOps().rope_attention(
         qkv.clone(), batch, rope, expected_keys, expected_values, norms, EPS, scale=scale, window=window
@@ -86,7 +86,7 @@ def test_a_row_s_nan_stays_its_own(rng: torch.Generator) -> None:
     rope = torch.randn(45, 2, 8, generator=rng, device=rng.device)
     qkv = torch.randn(85, 4 * 16, generator=rng, device=rng.device)
     qkv[40:] = math.nan
-    ops = TritonOps.sized(132, overlap=False, device=rng.device)
+    ops = TritonOps.sized(132, hopper=False, device=rng.device)
     out = ops.rope_attention(qkv, batch, rope, keys, values, None, EPS, scale=0.25, window=None)
     assert not out[:40].isnan().any()
     assert out[40:].isnan().all()

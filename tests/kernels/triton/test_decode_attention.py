@@ -88,7 +88,7 @@ def test_as_the_operations_one_by_one(
     norms = (draw(head_dim), draw(head_dim)) if qk_norm else None
     rows = len(context_lens)
     qkv = draw(rows + 1, (num_heads + 2 * num_kv_heads) * head_dim)
-    ops = TritonOps.sized(num_sms, overlap=False, device=rng.device)
+    ops = TritonOps.sized(num_sms, hopper=False, device=rng.device)
     options = {"scale": head_dim**-0.5, "window": window}
     for _ in range(2):  # the second time, what the first one left behind
         out = ops.rope_attention(qkv, padded(batch, 512), rope, keys, values, norms, EPS, **options)
@@ -113,7 +113,7 @@ def test_longer_queries_take_the_other_kernels(rng: torch.Generator) -> None:
     keys, values = torch.randn(2, pool, BLOCK_SIZE, 1, 16, generator=rng, device=rng.device)
     rope = torch.randn(20, 2, 8, generator=rng, device=rng.device)
     qkv = torch.randn(3, 4 * 16, generator=rng, device=rng.device)
-    ops = TritonOps.sized(132, overlap=False, device=rng.device)
+    ops = TritonOps.sized(132, hopper=False, device=rng.device)
     out = ops.rope_attention(qkv.clone(), two, rope, keys.clone(), values.clone(), None, EPS, scale=0.25, window=None)
     expected = ReferenceOps().rope_attention(qkv, two, rope, keys, values, None, EPS, scale=0.25, window=None)
     assert_close(out, expected, rtol=1e-4, atol=1e-5)

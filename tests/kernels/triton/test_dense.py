@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.triton import TritonOps
-from draftline.kernels.triton.dense import runs_skinny
+from draftline.kernels.triton.dense import runs_skinny, runs_tall
 
 EPS = 1e-5
 ROWS = [1, 4, 20]
@@ -17,7 +17,7 @@ ROWS = [1, 4, 20]
 
 @pytest.fixture
 def ops(device: torch.device) -> TritonOps:
-    return TritonOps.sized(132, overlap=False, device=device)
+    return TritonOps.sized(132, hopper=False, device=device)
 
 
 def draw(rng: torch.Generator, *shape: int) -> Tensor:
@@ -49,4 +49,7 @@ def test_the_choice_of_kernel() -> None:
     chosen = [runs_skinny(rows, weight(512, torch.bfloat16)) for rows in (1, 2, 16, 17)]
     assert chosen == [False, True, True, False]
     assert not runs_skinny(8, weight(512, torch.float32)), "exact float32 products do not run on matrix units"
+    tall = [runs_tall(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
+    assert tall == [False, True, True, False]
+    assert not runs_tall(32, weight(512, torch.bfloat16), hopper=False)
     assert not runs_skinny(8, weight(128_000, torch.bfloat16)), "an output head"

@@ -1,0 +1,124 @@
+"""Wide linear layers for some tens of tokens, still bound by reading the weight once: [M, K] times [N, K] transposed.
+
+One tile holds all rows of x, up to 64, so that each weight is read by one program; tiles are copied by the hardware
+(tensor descriptors; fast from compute capability 9.0 on), several ahead. SwiGLU's activation is part of the launch. A
+row's result does not depend on the other rows of x.
+
+Not here: weights with few rows, whose K would have to be split to occupy the device: with a second pass over the parts,
+that was no faster than the vendor's. Nor fewer tokens (`gemv.py`, `skinny_gemm.py`), more, which are bound by
+arithmetic, and quantized weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+MAX_ROWS = 64
+"""The most rows of x that the kernel takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TallConfig:
+    """How one product is divided.
+
+    Attributes:
+        block_n: output columns a program.
+        block_k: elements of K an iteration.
+        num_warps: warps a program.
+        num_stages: depth of the pipeline that loads both tiles.
+    """
+
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _tall_kernel(
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    out: tl.tensor,
+    num_rows: int,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    BIAS: tl.constexpr,
+    SWIGLU: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> None:
+    """With SwiGLU the weight is [2 N, K]: gates first."""
+    first = tl.program_id(0) * BLOCK_N
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for k in tl.range(0, K, BLOCK_K):
+        value = x.load([0, k])
+        acc = tl.dot(value, tl.trans(weight.load([first, k])), acc, input_precision=PRECISION)
+        if SWIGLU:
+            up = tl.dot(value, tl.trans(weight.load([N + first, k])), up, input_precision=PRECISION)
+    m = tl.arange(0, BLOCK_M)[:, None]
+    n = first + tl.arange(0, BLOCK_N)[None, :]
+    if BIAS:
+        acc += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
+        if SWIGLU:
+            up += tl.load(bias + N + n, mask=n < N, other=0.0).to(tl.float32)
+    if SWIGLU:
+        acc = acc / (1.0 + tl.exp(-acc)) * up
+    tl.store(out + m.to(tl.int64) * N + n, acc.to(out.dtype.element_ty), mask=(m < num_rows) & (n < N))
+
+
+def tall_config(n: int, *, swiglu: bool) -> TallConfig:
+    """A division that suits a layer with ``n`` output columns; `benchmarks/kernels.py` compares others."""
+    if n < 8192:
+        return TallConfig(block_n=32, block_k=128, num_warps=4, num_stages=4)
+    return TallConfig(block_n=64 if swiglu else 128, block_k=64, num_warps=4, num_stages=4)
+
+
+def tall_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, *, swiglu: bool = False, config: TallConfig | None = None
+) -> Tensor:
+    """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, accumulated in float32.
+
+    Args:
+        x: [M, K].
+        weight: [N, K]; with ``swiglu``, [2 N, K], gates first. A row is a multiple of 16 bytes.
+        bias: [weight rows], or None.
+        swiglu: return ``silu(gate) * up``.
+        config: how the product is divided, instead of `tall_config`.
+
+    Raises:
+        ValueError: M is 0 or more than `MAX_ROWS`.
+    """
+    num_rows, k = x.shape
+    if not 1 <= num_rows <= MAX_ROWS:
+        raise ValueError(f"tall_linear: x has {num_rows} rows; it takes 1 to {MAX_ROWS}")
+    n = weight.shape[0] // 2 if swiglu else weight.shape[0]
+    config = config or tall_config(n, swiglu=swiglu)
+    out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
+    _tall_kernel[(triton.cdiv(n, config.block_n),)](
+        TensorDescriptor(x, [num_rows, k], [k, 1], [MAX_ROWS, config.block_k]),
+        TensorDescriptor(weight, [weight.shape[0], k], [k, 1], [config.block_n, config.block_k]),
+        bias if bias is not None else x,
+        out,
+        num_rows,
+        N=n,
+        K=k,
+        BLOCK_M=MAX_ROWS,
+        BLOCK_N=config.block_n,
+        BLOCK_K=config.block_k,
+        BIAS=bias is not None,
+        SWIGLU=swiglu,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+    )
+    return out
