@@ -79,7 +79,7 @@ class LaunchedStep:
     def _accepted(self) -> list[tuple[int, ...]]:
         """The tokens that each row keeps of its samples."""
         sampled, kept = self.tokens.tolist(), self.accepted.tolist()
-        if len(sampled) == len(kept) == sum(kept):
+        if len(sampled) == len(kept) == kept.count(1):
             return [(token,) for token in sampled]
         ends = accumulate(row.samples for row in self.rows)
         return [

@@ -1,0 +1,260 @@
+"""What a decode step costs the host: planning, launching, reading, detokenizing and delivering, with no device at all.
+
+    python benchmarks/host.py
+    python benchmarks/host.py --rows 1,256 --variants plain,stop --best-of 9
+
+While the device computes one step, the host deals with the last one and launches the next. As long as this takes less
+than the step, the host costs nothing; what is measured here says from which size of a step on that holds. The engine is
+the real one, one step ahead as on a GPU; the device's part of it is left out: its pass writes the inputs of a graph as
+the real one does, and finds the tokens already sampled. A step's time is the mean over a window of steps, so that what
+comes up once in a block of tokens has its share. *Not* measured: what a GPU's driver takes to launch graphs and copies,
+and what the server does with the updates.
+
+Results are JSON lines, on standard output or in --output; a table of them goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from placeholder_tokenizer import write_placeholder_tokenizer
+from provenance import Conditions
+from rich.console import Console
+from rich.table import Table
+from shapes import SMOLLM2_135M
+from workloads import Workload
+
+from draftline.engine.client import EngineInfo, GenerateRequest
+from draftline.engine.core import Core
+from draftline.engine.graph_inputs import fill_inputs, input_words, is_decode
+from draftline.engine.outputs import Update
+from draftline.engine.params import SamplingParams
+from draftline.engine.request import RequestBuilder
+from draftline.engine.runner import Runner, Sampled
+from draftline.engine.scheduler import Scheduler
+from draftline.engine.sequence import Row
+from draftline.kernels import select_ops
+from draftline.kernels.slots import SamplingFeatures, SlotTable
+from draftline.models.families import config_from_hf
+from draftline.models.tokenizer import Tokenizer
+
+BLOCK_SIZE = 16
+WINDOW = 8 * BLOCK_SIZE
+"""Steps that are timed as one: every row comes to the end of a block equally often in it."""
+
+_WARM_UP_STEPS = 4
+_PROMPT_LEN = (97, 112)
+"""Lengths all through a block, so that rows come to its end in different steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What the requests ask for, and how the engine is set.
+
+    Attributes:
+        sampling: of every request, but for its length.
+        prefix_caching: whether blocks that fill up become known to the prefix tree.
+    """
+
+    sampling: SamplingParams
+    prefix_caching: bool = False
+
+
+_GREEDY = SamplingParams(temperature=0, ignore_eos=True)
+
+VARIANTS = {
+    "plain": Variant(_GREEDY),
+    "prefix": Variant(_GREEDY, prefix_caching=True),
+    "stop": Variant(_GREEDY.model_copy(update={"stop": ("\n\nQuestion:",)})),
+    "sampling": Variant(_GREEDY.model_copy(update={"temperature": 0.7, "top_p": 0.9})),
+}
+"""Greedily and nothing else; with the prefix cache; with a stop string that never comes; drawn from the nucleus."""
+
+
+class NoDevice:
+    """The host's part of a pass as graphs; each row's token is the same in every step."""
+
+    def __init__(self, max_rows: int, vocab_size: int) -> None:
+        """Draw the tokens."""
+        self._max_rows = max_rows
+        self._inputs = np.zeros(input_words(max_rows), np.int64)
+        self._tokens = torch.randint(vocab_size, (max_rows,), generator=torch.Generator().manual_seed(0))
+        self._accepted = torch.ones(max_rows, dtype=torch.int32)
+        self._logits = torch.empty(0, vocab_size)
+
+    def fits(self, rows: tuple[Row, ...]) -> bool:
+        """Any rows."""
+        return True
+
+    def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> Sampled:
+        """See `Pass.run`. There are no logits."""
+        if is_decode(rows):
+            fill_inputs(self._inputs, self._max_rows, rows)
+            return Sampled(self._logits, self._tokens[: len(rows)], self._accepted[: len(rows)])
+        samples = torch.tensor([row.samples for row in rows], dtype=torch.int32)
+        return Sampled(self._logits, self._tokens[: samples.sum()], samples)
+
+
+def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, prefix_caching: bool) -> Core:
+    """An engine with room for ``max_rows`` requests of ``max_model_len`` tokens, and no device."""
+    config = config_from_hf(SMOLLM2_135M)
+    blocks_a_row = -(-max_model_len // BLOCK_SIZE)
+    info = EngineInfo(
+        model="none",
+        config=config,
+        eos_token_ids=config.eos_token_ids,
+        quantization="none",
+        dtype="none",
+        device="none",
+        max_model_len=max_model_len,
+        max_num_seqs=max_rows,
+        cache_blocks=max_rows * blocks_a_row,
+        block_size=BLOCK_SIZE,
+        drafters=(),
+        constraint_kinds=(),
+    )
+    scheduler = Scheduler(
+        num_blocks=info.cache_blocks,
+        block_size=BLOCK_SIZE,
+        num_slots=max_rows,
+        token_budget=8192,
+        max_model_len=max_model_len,
+        prefix_caching=prefix_caching,
+    )
+    device = torch.device("cpu")
+    table = SlotTable.allocate(max_rows, max_model_len, blocks_a_row, device)
+    passes = [NoDevice(max_rows, config.vocab_size)]
+    runner = Runner(passes, table, select_ops(device), config.eos_token_ids)
+    return Core(scheduler, runner, tokenizer, info, steps_ahead=1)
+
+
+def measure(
+    variant: Variant, tokenizer: Tokenizer, rows: int, rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    """Seconds a step of ``rows`` decoding rows, once for each round."""
+    output_len = 2 * _WARM_UP_STEPS + (rounds + 1) * WINDOW
+    workload = Workload("decode", rows, _PROMPT_LEN, (output_len, output_len))
+    core = hostbound_core(tokenizer, rows, workload.max_model_len, variant.prefix_caching)
+    builder = RequestBuilder(core.info, tokenizer, ageing_s=0.0)
+    sampling = variant.sampling.model_copy(update={"max_tokens": output_len})
+
+    def sink(updates: Sequence[tuple[str, Update]]) -> None:
+        """Someone else's work begins here."""
+
+    for index, request in enumerate(workload.draw(core.info.config.vocab_size)):
+        wanted = GenerateRequest(request.prompt, sampling)
+        core.add(builder.build(str(index), wanted, sink, core.now()))
+    while core.stats().generated_tokens < rows * _WARM_UP_STEPS:
+        core.step()
+    seconds: list[float] = []
+    for _ in range(rounds):
+        start = clock()
+        for _ in range(WINDOW):
+            core.step()
+        seconds.append((clock() - start) / WINDOW)
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One variant with one number of rows; the fields of a line of output.
+
+    Attributes:
+        conditions: when, where and of what it was taken; its fields are the line's first.
+        variant: key into VARIANTS.
+        rows: how many decode.
+        us_per_step: microseconds a step, in the best round: what disturbs one only ever makes it slower.
+        us_per_row: the same by ``rows``.
+        rounds: microseconds a step in each round.
+    """
+
+    conditions: Conditions
+    variant: str
+    rows: int
+    us_per_step: float
+    us_per_row: float
+    rounds: Sequence[float]
+
+    @staticmethod
+    def of(conditions: Conditions, variant: str, rows: int, seconds: Sequence[float]) -> Result:
+        """The result of all rounds."""
+        rounds = [round(1e6 * taken, 2) for taken in seconds]
+        best = min(rounds)
+        return Result(conditions, variant, rows, best, round(best / rows, 3), rounds)
+
+    def line(self) -> str:
+        """The result as one line of JSON."""
+        fields = asdict(self)
+        return json.dumps({**fields.pop("conditions"), **fields}, ensure_ascii=False)
+
+
+def table(results: Sequence[Result]) -> Table:
+    """The results as a person reads them."""
+    shown = Table(title=f"The host's part of a decode step, on {results[0].conditions.machine}", title_justify="left")
+    shown.add_column("variant")
+    for name in ("rows", "us a step", "us a row and step"):
+        shown.add_column(name, justify="right")
+    last = ""
+    for result in results:
+        name, last = "" if result.variant == last else result.variant, result.variant
+        shown.add_row(name, str(result.rows), f"{result.us_per_step:,.1f}", f"{result.us_per_row:.2f}")
+    return shown
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="1,8,64,256", help="comma-separated (default: 1,8,64,256)")
+    parser.add_argument(
+        "--variants", default=",".join(VARIANTS), help=f"comma-separated, of {', '.join(VARIANTS)} (default: all)"
+    )
+    parser.add_argument("--best-of", type=int, default=5, metavar="N", help=f"rounds of {WINDOW} steps (default: 5)")
+    parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    arguments = parser.parse_args(argv)
+    if arguments.best_of < 1:
+        parser.error(f"--best-of {arguments.best_of}: at least one round is needed")
+    try:
+        arguments.rows = [int(rows) for rows in arguments.rows.split(",")]
+    except ValueError:
+        parser.error(f"--rows {arguments.rows}: not a comma-separated list of numbers")
+    if min(arguments.rows) < 1:
+        parser.error(f"--rows {min(arguments.rows)}: at least one row is needed")
+    arguments.variants = arguments.variants.split(",")
+    if unknown := [name for name in arguments.variants if name not in VARIANTS]:
+        parser.error(f"--variants {unknown[0]}: not one of {', '.join(VARIANTS)}")
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    arguments = _arguments(argv)
+    conditions = Conditions.now(torch.device("cpu"))
+    results: list[Result] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out,
+    ):
+        write_placeholder_tokenizer(Path(folder), SMOLLM2_135M["vocab_size"])
+        (Path(folder) / "config.json").write_text(json.dumps(SMOLLM2_135M))
+        tokenizer = Tokenizer.from_folder(Path(folder))
+        for name in arguments.variants:
+            for rows in arguments.rows:
+                seconds = measure(VARIANTS[name], tokenizer, rows, arguments.best_of)
+                result = Result.of(conditions, name, rows, seconds)
+                out.write(result.line() + "\n")
+                out.flush()
+                results.append(result)
+    Console(stderr=True).print(table(results))
+
+
+if __name__ == "__main__":
+    main()
