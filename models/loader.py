@@ -1,4 +1,4 @@
-"""``open_checkpoint``: a model by any of its names, as a `Checkpoint`."""
+"""``open_checkpoint``: a model by any of its names, as a `Checkpoint`. `open_draft_checkpoint`: a draft for another."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from draftline.models.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
+from draftline.models.draft_folder import DRAFT_OF, SharingCheckpoint, read_draft_of
 from draftline.models.dummy_checkpoint import DummyCheckpoint
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import config_from_hf
@@ -36,12 +37,39 @@ def open_checkpoint(model: str, *, load_format: str = "auto") -> Checkpoint:
     raise ModelLoadError(f"load_format: {load_format!r} is not supported; 'auto' and 'dummy' are")
 
 
+def open_draft_checkpoint(model: str, target: Checkpoint) -> Checkpoint:
+    """Open a draft model's checkpoint: what its folder shares with its target comes from ``target``.
+
+    Args:
+        model: a draft's folder (`draft_folder`), or any model that `open_checkpoint` opens.
+        target: the checkpoint of the model that it drafts for.
+
+    Raises:
+        ModelLoadError: see `open_checkpoint`; or the draft does not fit the target.
+    """
+    source = resolve_model(model, MODEL_FILES)
+    if source.kind is SourceKind.FOLDER:
+        path = source.path / "config.json"
+        draft_of = read_draft_of(read_json_object(path), str(path))
+        if draft_of is not None:
+            own = SafetensorsCheckpoint(source.path, _folder_config(source))
+            return SharingCheckpoint(own, target, draft_of.shared, str(path))
+    return open_checkpoint(model)
+
+
 def _folder_config(source: ModelSource) -> ModelConfig:
     path: Path = source.path / "config.json"
     return config_from_hf(read_json_object(path), str(path))
 
 
 def _open_folder(source: ModelSource) -> Checkpoint:
+    path = source.path / "config.json"
+    draft_of = read_draft_of(read_json_object(path), str(path))
+    if draft_of is not None and draft_of.shared:
+        raise ModelLoadError(
+            f"{path}: {DRAFT_OF}: this is a draft model that takes {', '.join(draft_of.shared)} from its target"
+            f" {draft_of.model}; it cannot be loaded by itself, only as the draft model of that"
+        )
     return SafetensorsCheckpoint(source.path, _folder_config(source))
 
 

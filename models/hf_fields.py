@@ -1,0 +1,52 @@
+"""A ModelConfig as the fields of an HF ``config.json``: the other way of `families.config_from_hf`."""
+
+from __future__ import annotations
+
+from draftline.models.config import ModelConfig
+
+_MODEL_TYPES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+"""HF's ``model_type`` by architecture."""
+
+
+def hf_fields(config: ModelConfig) -> dict[str, object]:
+    """What ``config_from_hf`` reads as ``config``."""
+    rope: dict[str, object] = {"rope_type": "default", "rope_theta": config.rope_theta}
+    if config.rope_scaling is not None:
+        scaling = config.rope_scaling
+        rope |= {
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "original_max_position_embeddings": scaling.original_max_positions,
+        }
+    windows = config.sliding_windows
+    window = next((size for size in windows if size is not None), None)
+    return {
+        "architectures": [config.family],
+        "model_type": _MODEL_TYPES[config.family],
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": config.max_positions,
+        "rms_norm_eps": config.norm_eps,
+        "rope_parameters": rope,
+        "attention_bias": config.qkv_bias,
+        "mlp_bias": config.mlp_bias,
+        "use_sliding_window": window is not None,
+        "sliding_window": window,
+        "layer_types": ["full_attention" if size is None else "sliding_attention" for size in windows],
+        "tie_word_embeddings": config.tied_embeddings,
+        "bos_token_id": config.bos_token_id,
+        "eos_token_id": list(config.eos_token_ids),
+    }

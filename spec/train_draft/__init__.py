@@ -1,0 +1,1 @@
+"""Training a small draft model for a target: samples, a differentiable decoder, distillation, acceptance."""

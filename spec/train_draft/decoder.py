@@ -1,0 +1,208 @@
+"""``DecoderLayers``: the families' Llama-like decoder in plain torch operations, which have gradients.
+
+The engine's own forward pass reads a paged cache through kernels that have none. This one is for training and measuring
+only: whole sequences, no cache. Embedding and output projection are the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from draftline import quant
+from draftline.models.checkpoint import Checkpoint
+from draftline.models.config import ModelConfig
+from draftline.models.rope import rope_table
+from draftline.spec.train_draft.packing import Packed, attention
+
+
+class DecoderLayers(nn.Module):
+    """A decoder's layers and final norm. ``state_dict`` has HF's names, without their leading ``model.``.
+
+    Args:
+        config: its shape.
+        rope: the rotary table of `models.rope`.
+    """
+
+    rope: Tensor
+
+    def __init__(self, config: ModelConfig, rope: Tensor) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(_Layer(config, window) for window in config.sliding_windows)
+        self.norm = _Norm(config.hidden_size, config.norm_eps)
+        self.register_buffer("rope", rope, persistent=False)
+
+    def forward(self, embedded: Tensor, packed: Packed) -> Tensor:
+        """[T, hidden] embeddings to [T, hidden] inputs of the output projection."""
+        x = embedded
+        rope = self.rope[packed.positions]
+        for layer in self.layers:
+            x = layer(x, rope, packed)
+        normed: Tensor = self.norm(x)
+        return normed
+
+
+class Target(nn.Module):
+    """A target model: frozen, for its logits.
+
+    Args:
+        checkpoint: its weights.
+        dtype: what they are kept and run in.
+        device: where.
+
+    Attributes:
+        config: its shape.
+        embedding: [vocab, hidden].
+        head: [vocab, hidden] output projection, the same tensor where it is the embedding.
+        layers: its layers and final norm.
+    """
+
+    embedding: Tensor
+    head: Tensor
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.config = checkpoint.config
+
+        def read(name: str) -> Tensor:
+            return quant.dequantize(checkpoint.tensor(name).on(device)).to(dtype)
+
+        embedding = read("model.embed_tokens.weight")
+        self.register_buffer("embedding", embedding)
+        self.register_buffer("head", embedding if self.config.tied_embeddings else read("lm_head.weight"))
+        rope = rope_table(self.config, device)
+        with torch.device("meta"):
+            layers = DecoderLayers(self.config, rope)
+        weights = {name: read(f"model.{name}") for name in layers.state_dict()}
+        layers.load_state_dict(weights, assign=True)
+        self.layers = layers.requires_grad_(False)
+
+    @torch.no_grad()
+    def hidden(self, packed: Packed) -> Tensor:
+        """[P, hidden]: inputs of the output projection at ``packed.predicting``."""
+        hidden: Tensor = self.layers(F.embedding(packed.tokens, self.embedding), packed)
+        return hidden.index_select(0, packed.predicting)
+
+
+class Draft(nn.Module):
+    """A draft model under training: float32 layers of its own around the target's embedding and output projection.
+
+    Args:
+        target: whose embedding, output projection and width it shares.
+        config: its own shape: the target's, with other layers.
+    """
+
+    embedding: Tensor
+
+    def __init__(self, target: Target, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("embedding", target.embedding, persistent=False)
+        self.layers = DecoderLayers(config, target.layers.rope).to(target.embedding.device)
+
+    @classmethod
+    def from_layers(cls, target: Target, indices: Sequence[int]) -> Draft:
+        """A draft whose layers begin as copies of these of the target's."""
+        draft = cls(target, draft_config(target.config, indices))
+        weights = target.layers.state_dict()
+        start = {name: value for name, value in weights.items() if not name.startswith("layers.")}
+        for place, index in enumerate(indices):
+            prefix = f"layers.{index}."
+            start |= {
+                f"layers.{place}.{name.removeprefix(prefix)}": value
+                for name, value in weights.items()
+                if name.startswith(prefix)
+            }
+        draft.layers.load_state_dict(start)
+        return draft
+
+    @classmethod
+    def from_checkpoint(cls, target: Target, checkpoint: Checkpoint) -> Draft:
+        """A draft that was trained before; what the checkpoint shares with the target is not read."""
+        draft = cls(target, checkpoint.config)
+        names = draft.layers.state_dict()
+        draft.layers.load_state_dict({name: quant.dequantize(checkpoint.tensor(f"model.{name}")) for name in names})
+        return draft
+
+    def hidden(self, packed: Packed) -> Tensor:
+        """[P, hidden]: inputs of the output projection at ``packed.predicting``."""
+        hidden: Tensor = self.layers(F.embedding(packed.tokens, self.embedding).float(), packed)
+        return hidden.index_select(0, packed.predicting)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Its own weights by their HF names: all but what it shares."""
+        return {f"model.{name}": value.detach() for name, value in self.layers.state_dict().items()}
+
+
+def draft_config(target: ModelConfig, indices: Sequence[int]) -> ModelConfig:
+    """The shape of a draft that has these of the target's layers."""
+    windows = tuple(target.sliding_windows[index] for index in indices)
+    return replace(target, num_layers=len(indices), sliding_windows=windows)
+
+
+class _Norm(nn.Module):
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class _Attention(nn.Module):
+    def __init__(self, config: ModelConfig, window: int | None) -> None:
+        super().__init__()
+        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, queries, config.qkv_bias)
+        self.k_proj = nn.Linear(config.hidden_size, keys, config.qkv_bias)
+        self.v_proj = nn.Linear(config.hidden_size, keys, config.qkv_bias)
+        self.o_proj = nn.Linear(queries, config.hidden_size, config.output_bias)
+        self.q_norm = _Norm(config.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = _Norm(config.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.head_dim, self.window = config.head_dim, window
+
+    def forward(self, x: Tensor, rope: Tensor, packed: Packed) -> Tensor:
+        query, key, value = (
+            project(x).unflatten(-1, (-1, self.head_dim)) for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        query, key = (_rotated(norm(y), rope).to(value.dtype) for norm, y in ((self.q_norm, query), (self.k_norm, key)))
+        attended: Tensor = self.o_proj(attention(query, key, value, packed, self.window).flatten(1))
+        return attended
+
+
+class _Mlp(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, config.mlp_bias)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, config.mlp_bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return y
+
+
+class _Layer(nn.Module):
+    def __init__(self, config: ModelConfig, window: int | None) -> None:
+        super().__init__()
+        self.input_layernorm = _Norm(config.hidden_size, config.norm_eps)
+        self.self_attn = _Attention(config, window)
+        self.post_attention_layernorm = _Norm(config.hidden_size, config.norm_eps)
+        self.mlp = _Mlp(config)
+
+    def forward(self, x: Tensor, rope: Tensor, packed: Packed) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rope, packed)
+        y: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return y
+
+
+def _rotated(x: Tensor, rope: Tensor) -> Tensor:
+    """[T, heads, D] rotated by [T, 2, D / 2] cosines and sines, in the half-split layout."""
+    cos, sin = rope[:, None, 0], rope[:, None, 1]
+    low, high = x.chunk(2, dim=-1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)

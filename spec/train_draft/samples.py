@@ -1,0 +1,157 @@
+"""``Samples``: what the target wrote, as token ids: the training data of a draft model, and what it is measured on."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+MAX_PERIOD = 64
+"""Tokens of the longest repetition that `ends_in_loop` finds."""
+
+_LOOP_REPEATS = 3
+_LOOP_TOKENS = 24
+
+
+class Kind(enum.IntEnum):
+    """What a sample's prompt asked for. Acceptance is reported for each."""
+
+    GENERAL = 0
+    JSON = 1
+
+
+class Split(enum.IntEnum):
+    """What a sample is for. The prompts of the last two share no template and no word list entry with the first's."""
+
+    TRAIN = 0
+    CHOOSE = 1
+    """Held out, to choose a checkpoint by."""
+
+    REPORT = 2
+    """Held out, to report the chosen one's acceptance on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """One prompt with the target's answer.
+
+    Attributes:
+        tokens: [prompt + answer] token ids.
+        prompt_len: how many of them are the prompt.
+        kind: what was asked for.
+        split: what it is for.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    prompt_len: int
+    kind: Kind
+    split: Split
+
+    @property
+    def answer_len(self) -> int:
+        """How many tokens the target wrote."""
+        return len(self.tokens) - self.prompt_len
+
+
+class Samples(Sequence[Sample]):
+    """Many samples in four flat arrays, which is how they are saved."""
+
+    def __init__(
+        self,
+        tokens: npt.NDArray[np.int32],
+        lengths: npt.NDArray[np.int32],
+        prompt_lens: npt.NDArray[np.int32],
+        labels: npt.NDArray[np.int8],
+    ) -> None:
+        """From the arrays.
+
+        Args:
+            tokens: all samples' tokens, one after another.
+            lengths: [N] tokens of each.
+            prompt_lens: [N] of them the prompt's.
+            labels: [N, 2] kind and split.
+        """
+        self._tokens, self._lengths, self._prompt_lens, self._labels = tokens, lengths, prompt_lens, labels
+        self._ends = np.cumsum(lengths, dtype=np.int64)
+
+    @classmethod
+    def of(cls, samples: Iterable[Sample]) -> Samples:
+        """From samples, which are copied."""
+        listed = list(samples)
+        return cls(
+            np.concatenate([np.empty(0, np.int32), *(s.tokens for s in listed)]),
+            np.array([len(s.tokens) for s in listed], np.int32),
+            np.array([s.prompt_len for s in listed], np.int32),
+            np.array([(s.kind, s.split) for s in listed], np.int8).reshape(-1, 2),
+        )
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __getitem__(self, index: int) -> Sample:  # type: ignore[override]
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        end = int(self._ends[index])
+        kind, split = self._labels[index].tolist()
+        tokens = self._tokens[end - int(self._lengths[index]) : end]
+        return Sample(tokens, int(self._prompt_lens[index]), Kind(kind), Split(split))
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self[index] for index in range(len(self)))
+
+    @property
+    def answer_tokens(self) -> int:
+        """Tokens that the target wrote, in all samples."""
+        return int(self._lengths.sum(dtype=np.int64) - self._prompt_lens.sum(dtype=np.int64))
+
+    def part(self, split: Split, kind: Kind | None = None) -> list[Sample]:
+        """The samples of one split, or of one kind in it."""
+        return [s for s in self if s.split is split and kind in (None, s.kind)]
+
+    def save(self, path: Path) -> None:
+        """Write a compressed .npz file."""
+        wide = self._tokens.max(initial=0) >= 1 << 16
+        arrays = {
+            "tokens": self._tokens.astype(np.uint32 if wide else np.uint16),
+            "lengths": self._lengths,
+            "prompt_lens": self._prompt_lens,
+            "labels": self._labels,
+        }
+        with path.open("wb") as file:  # given a name, numpy would add a suffix of its own
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> Samples:
+        """Read what `save` wrote.
+
+        Raises:
+            ValueError: the file is no such file. The message names it.
+        """
+        try:
+            with np.load(path) as arrays:
+                tokens, lengths = arrays["tokens"].astype(np.int32), arrays["lengths"]
+                prompt_lens, labels = arrays["prompt_lens"], arrays["labels"]
+        except (OSError, ValueError, KeyError, EOFError, AttributeError) as error:
+            raise ValueError(f"{path}: is no file of samples: {error}") from error
+        counts = {len(lengths), len(prompt_lens), len(labels)}
+        if len(counts) != 1 or lengths.sum(dtype=np.int64) != len(tokens):
+            raise ValueError(f"{path}: is no file of samples: its arrays' sizes contradict one another")
+        return cls(tokens, lengths, prompt_lens, labels)
+
+
+def ends_in_loop(tokens: npt.NDArray[np.int32]) -> bool:
+    """Whether a text has fallen into repeating itself.
+
+    True where its end is some period of up to ``MAX_PERIOD`` tokens, three times over and at least 24 tokens long; its
+    very last token, which may be an end-of-sequence, need not be part of that.
+    """
+    for body in (tokens, tokens[:-1]):
+        for period in range(1, min(MAX_PERIOD, len(body) // _LOOP_REPEATS) + 1):
+            span = max(_LOOP_REPEATS * period, _LOOP_TOKENS)
+            if len(body) >= span and bool((body[-span:-period] == body[len(body) - span + period :]).all()):
+                return True
+    return False

@@ -1,0 +1,104 @@
+"""The word lists that prompts are made of. Written for this purpose; they come from no data set."""
+
+from __future__ import annotations
+
+
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(" ".join(text.split()).split("; "))
+
+
+TOPICS = _items(
+    """
+    the water cycle; solar panels; the French Revolution; black holes; sourdough bread; electric cars; public libraries;
+    the human heart; climate change; remote work; chess openings; vaccines; volcanoes; the stock market; photosynthesis;
+    medieval castles; jazz music; bees and pollination; marathon training; personal budgeting; machine learning; the
+    Roman Empire; coral reefs; city cycling; renewable energy; sleep and memory; ancient Egypt; coffee brewing; online
+    privacy; the immune system; urban gardens; space telescopes; negotiation; the Great Wall of China; yoga for
+    beginners; plate tectonics; tea ceremonies; wind turbines; job interviews; the Silk Road; recycling plastic; the
+    printing press; dog training; railways in Europe; quantum computers; healthy breakfasts; the Moon landing; time
+    management; opera; rainforests; 3D printing; the Olympic Games; mental health at work; desert animals; watercolour
+    painting; the history of money; earthquakes; team meetings; whales; the invention of the telephone; camping;
+    databases; tropical storms; the Renaissance; learning a language; road safety; glaciers; pottery; the digestive
+    system; video games; public speaking; wolves; the Suez Canal; cheese making; robots; bridges; the speed of light;
+    school uniforms; street food; antibiotics; satellites; gravity; the periodic table; freelancing; the Vikings;
+    kitchen hygiene; photography at night; penguins; elections; carbon dioxide; knitting; the Industrial Revolution;
+    email etiquette; mountain climbing; the water supply of a city; poetry; tides; houseplants; the brain; airports;
+    maps; fractions; first aid; friendship; a balanced diet; honey; the Nile; noise in cities; sailing; mosaics;
+    thunderstorms; insurance; migrating birds; ballet; rivers and floods; batteries; museums; glass
+    """
+)
+
+AUDIENCES = _items(
+    """
+    a ten-year-old; a beginner; a busy manager; a university student; my grandmother; a new colleague; a curious
+    teenager; someone in a hurry; a group of tourists; an engineer; a patient; a customer; a teacher; a small business
+    owner; a journalist; people who dislike the subject
+    """
+)
+
+STYLES = _items(
+    """
+    friendly; formal; humorous; concise; detailed; persuasive; calm; poetic; plain; enthusiastic; professional;
+    critical; encouraging; neutral
+    """
+)
+
+LANGUAGES = _items(
+    """
+    French; Spanish; German; Italian; Portuguese; Dutch; Swedish; Latin
+    """
+)
+
+PEOPLE = _items(
+    """
+    Anna Keller; James Okoro; Mei Tanaka; Carlos Rivera; Fatima Haddad; Liam Byrne; Priya Nair; Olga Petrova; Tom Baker;
+    Sara Lindqvist; Kwame Mensah; Julia Rossi; Omar Farouk; Ella Novak; David Chen; Marta Kowalska; Noah Fischer; Aisha
+    Bello; Peter Jansen; Lucia Moreno; Ivan Horvat; Grace Kim; Samuel Ortiz; Hanna Virtanen; Rahul Mehta; Chloe Martin;
+    Yusuf Demir; Nina Larsen; George Papadakis; Emily Clarke; Diego Castillo; Amara Diallo
+    """
+)
+
+CITIES = _items(
+    """
+    Berlin; Lagos; Osaka; Lisbon; Toronto; Nairobi; Lyon; Boston; Madrid; Prague; Chennai; Dublin; Helsinki; Santiago;
+    Melbourne; Seattle; Cairo; Oslo; Naples; Denver; Utrecht; Hanoi; Bristol; Krakow; Montreal; Accra
+    """
+)
+
+COMPANIES = _items(
+    """
+    Northwind Logistics; Blue Harbor Foods; Acorn Software; Solaris Energy; Red Maple Books; Vertex Labs; Golden Gate
+    Travel; Hillside Clinic; Orion Furniture; Clearwater Bank; Pixel Forge; Green Valley Farms; Atlas Motors; Silver
+    Lake Hotel; Quick Fix Plumbing; Moonlight Bakery; Summit Sports; Harbour & Sons
+    """
+)
+
+PRODUCTS = _items(
+    """
+    desk lamp; coffee grinder; hiking backpack; wireless keyboard; rain jacket; bicycle helmet; teapot; noise-cancelling
+    headphones; office chair; water bottle; kitchen scale; phone case; yoga mat; tent; air purifier; electric
+    toothbrush; board game; garden hose; smart watch; wool blanket; power bank; frying pan; travel pillow; desk fan
+    """
+)
+
+JOBS = _items(
+    """
+    software engineer; nurse; data analyst; chef; teacher; electrician; graphic designer; accountant; project manager;
+    pharmacist; truck driver; translator; architect; sales manager; mechanic; editor
+    """
+)
+
+MONTHS = _items(
+    """
+    January; February; March; April; May; June; July; August; September; October; November; December
+    """
+)
+
+OPINIONS = _items(
+    """
+    arrived two days late but works perfectly; broke after a week of light use; is worth every cent; looks better than
+    in the pictures; is too heavy for daily use; was exactly what I needed; is fine for the price, nothing more; makes a
+    strange noise when it is warm; was a gift and everybody loved it; has a battery that lasts three days; came in a
+    damaged box; is easy to clean and to store
+    """
+)

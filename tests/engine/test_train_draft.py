@@ -1,0 +1,158 @@
+"""``draftline train-draft`` from end to end, on a tiny random model in a folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, pre_tokenizers
+from typer.testing import CliRunner, Result
+
+from draftline.engine.cli import app
+from draftline.engine.draft_samples import SamplePlan, write_samples
+from draftline.engine.llm import LLM
+from draftline.engine.train_draft_config import TrainDraftConfig
+from draftline.models.loader import open_checkpoint, open_draft_checkpoint
+from draftline.spec.train_draft.decoder import Draft, Target
+from draftline.spec.train_draft.packing import pack
+from draftline.spec.train_draft.samples import Kind, Samples, Split, ends_in_loop
+
+TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama over bytes, with a chat template."""
+    folder = tmp_path_factory.mktemp("target")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE({token: index for index, token in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<|end|>", "<|user|>", "<|assistant|>"])
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE, "eos_token": "<|end|>"}))
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=259,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        initializer_range=0.3,
+        tie_word_embeddings=True,
+        eos_token_id=256,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["train-draft", *map(str, arguments)])
+
+
+def small(target: Path) -> list[object]:
+    options = {
+        "model": target,
+        "device": "cpu",
+        "dtype": "float32",
+        "max-num-seqs": 16,
+        "kv-cache-memory-gib": 0.05,
+        "answer-tokens": 24,
+        "held-out": 6,
+        "sample-tokens": 600,
+        "batch-tokens": 2048,
+    }
+    return [part for name, value in options.items() for part in (f"--{name}", value)]
+
+
+def test_help_lists_every_option() -> None:
+    text = re.sub(r"[\s│]+", " ", run("--help").stdout)
+    for name, field in TrainDraftConfig.model_fields.items():
+        assert f"--{name.replace('_', '-')} " in text
+        assert field.description is not None
+        assert " ".join(field.description.split()[:2]) in text
+    assert "Examples" in text
+
+
+def test_from_a_target_to_a_draft_and_again_from_its_samples(target: Path, tmp_path: Path) -> None:
+    draft, answers = tmp_path / "draft", tmp_path / "answers.npz"
+    result = run(draft, *small(target), "--epochs", 2, "--evaluations", 2, "--samples", answers)
+    assert result.exit_code == 0, result.output
+    assert len(re.findall(r"(draft model|n-gram) +(general|json) +\d\.\d{3} tokens a verify", result.stdout)) == 4
+    assert "acceptance length general" in result.stderr
+    fields = json.loads((draft / "config.json").read_text())
+    assert fields["draft_of"] == {
+        "model": str(target),
+        "tokenizer": str(target),
+        "shared": ["model.embed_tokens.weight"],
+    }
+    facts = json.loads((draft / "training.json").read_text())
+    assert facts["layers"] == [0, 2]
+    assert facts["acceptance"]["draft model"]["json"]["length"] >= 1
+
+    again = run(tmp_path / "again", *small(target), "--epochs", 2, "--evaluations", 2, "--samples", answers)
+    assert again.exit_code == 0
+    assert again.stdout == result.stdout.replace(str(draft), str(tmp_path / "again"))
+    for file in ("model.safetensors", "config.json"):
+        assert (draft / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
+
+    refused = CliRunner().invoke(app, ["generate", "x", "--model", str(draft), "--device", "cpu"])
+    assert refused.exit_code == 1
+    assert "draft_of" in refused.stderr
+
+
+def test_a_saved_draft_gives_its_logits_again(target: Path, tmp_path: Path) -> None:
+    answers = tmp_path / "answers.npz"
+    result = run(tmp_path / "draft", *small(target), "--epochs", 1, "--evaluations", 1, "--samples", answers)
+    assert result.exit_code == 0, result.output
+    checkpoint = open_checkpoint(str(target))
+    model = Target(checkpoint, torch.float32, torch.device("cpu"))
+    packed = pack(list(Samples.load(answers))[:4], torch.device("cpu"))
+    saved = Draft.from_checkpoint(model, open_draft_checkpoint(str(tmp_path / "draft"), checkpoint))
+    trained = Draft.from_layers(model, [0, 2])
+    before = trained.hidden(packed)
+    trained.layers.load_state_dict(saved.layers.state_dict())
+    torch.testing.assert_close(trained.hidden(packed), saved.hidden(packed))
+    assert not torch.allclose(before, saved.hidden(packed))
+
+
+def test_samples_are_the_targets_own_answers(target: Path) -> None:
+    llm = LLM(str(target), device="cpu", dtype="float32", max_num_seqs=16, kv_cache_memory_gib=0.05)
+    lines: list[str] = []
+    samples = write_samples(llm, SamplePlan(tokens=1500, answer_tokens=24, held_out=5), lines.append)
+    parts = {split: [s for s in samples if s.split is split] for split in Split}
+    assert sum(s.answer_len for s in parts[Split.TRAIN]) >= 1500
+    assert all({s.kind for s in part} == set(Kind) for part in parts.values())
+    assert all(1 <= s.answer_len <= 24 for s in samples)
+    assert not any(ends_in_loop(s.tokens[s.prompt_len :]) for s in samples)
+    assert len(lines) >= 2
+    trained = {tuple(s.tokens[: s.prompt_len]) for s in parts[Split.TRAIN]}
+    assert len(trained) == len(parts[Split.TRAIN])
+    model = Target(open_checkpoint(str(target)), torch.float32, torch.device("cpu"))
+    held_out = parts[Split.CHOOSE] + parts[Split.REPORT]
+    packed = pack(held_out, torch.device("cpu"))
+    assert not any(tuple(s.tokens[: s.prompt_len]) in trained for s in held_out)
+    greedy = (model.hidden(packed) @ model.head.T).argmax(-1)
+    assert (greedy == packed.answers).float().mean() > 0.99
+
+
+def test_what_makes_no_sense_is_one_line(target: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "answers.npz"
+    damaged.write_bytes(b"nothing")
+    for arguments, message in (
+        (["--layers", 0, "--layers", 3], "--layers: 3: "),
+        (["--samples", damaged], "is no file of samples"),
+        (["--epochs", 0], "--epochs: "),
+    ):
+        result = run(tmp_path / "draft", *small(target), *arguments)
+        assert result.exit_code == 2, result.output
+        [line] = result.stderr.splitlines()
+        assert message in line
+    assert not (tmp_path / "draft").exists()
