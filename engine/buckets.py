@@ -27,22 +27,22 @@ class Buckets:
         """For steps of up to ``max_rows`` rows (as far as `bucket_sizes` go) with up to ``max_drafts`` drafts each."""
         self._rows = bucket_sizes(max_rows)
         few = [rows for rows in self._rows if rows <= MAX_DRAFTING_ROWS]
-        self._drafting_rows = tuple(few or self._rows[:1])
+        self.drafting_rows = tuple(few or self._rows[:1])
         self.draft_lens = tuple(k for k in _DRAFT_LENS if k < max_drafts) + ((max_drafts,) if max_drafts else (0,))
 
     @property
     def max_drafting_rows(self) -> int:
         """The most rows of a step with drafts that runs in a graph."""
-        return self._drafting_rows[-1]
+        return self.drafting_rows[-1]
 
     def all(self) -> list[tuple[int, int]]:
         """Every (rows, drafts a row)."""
-        return [(rows, k) for k in self.draft_lens for rows in (self._drafting_rows if k else self._rows)]
+        return [(rows, k) for k in self.draft_lens for rows in (self.drafting_rows if k else self._rows)]
 
     def __call__(self, rows: tuple[Row, ...]) -> tuple[int, int] | None:
         """The smallest that holds the rows, or None."""
         drafts = max([row.drafts for row in rows])
-        sizes = self._drafting_rows if drafts else self._rows
+        sizes = self.drafting_rows if drafts else self._rows
         if len(rows) > sizes[-1] or drafts > self.draft_lens[-1]:
             return None
         longest = self.draft_lens[bisect_left(self.draft_lens, drafts)]

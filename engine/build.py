@@ -11,6 +11,8 @@ from draftline.engine.buckets import Buckets
 from draftline.engine.client import EngineInfo
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
+from draftline.engine.draft_costs import measure_costs
+from draftline.engine.drafting import AdaptiveDrafting, Drafting, FixedDrafting, NoDrafting
 from draftline.engine.memory import (
     DEFAULT_CPU_CACHE_GIB,
     GIB,
@@ -35,13 +37,18 @@ from draftline.models.loader import open_checkpoint
 from draftline.models.model import Model
 from draftline.models.tokenizer import load_tokenizer
 from draftline.quant import preferred_cpu_dtype
+from draftline.spec.adaptive import DraftLengths
 from draftline.spec.drafter import Drafter
+from draftline.spec.ngram import NGram
 from draftline.spec.nothing import Nothing
 
 logger = logging.getLogger(__name__)
 
 _STEP_TOKENS = {"cpu": 512, "cuda": 8192}
 """Tokens one step computes at most, by device type, where the configuration does not say."""
+
+_CPU_COST_ROWS = (1, 4, 16)
+"""Numbers of rows for which a CPU's steps are timed; with more, it does not draft."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -60,7 +67,7 @@ def build_core(config: EngineConfig) -> Core:
     shape = checkpoint.config
     dtype = _dtype(config, checkpoint, device)
     ops = select_ops(device)
-    drafter: Drafter = Nothing()
+    drafter = _drafter(config, ops, device)
     with memory_explained(device, f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"):
         model = build_model(checkpoint, shape, ops, dtype, device)
     budget = config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"])
@@ -97,7 +104,7 @@ def build_core(config: EngineConfig) -> Core:
         max_num_seqs=config.max_num_seqs,
         cache_blocks=blocks,
         block_size=config.block_size,
-        drafters=(),
+        drafters=(drafter.name,) if drafter.max_draft_tokens else (),
         constraint_kinds=(),
     )
     scheduler = Scheduler(
@@ -119,7 +126,30 @@ def build_core(config: EngineConfig) -> Core:
     )  # fmt: skip
     # On a CPU there is nothing to overlap.
     steps_ahead = 1 if device.type == "cuda" else 0
-    return Core(scheduler, runner, tokenizer, info, drafter.max_draft_tokens, steps_ahead=steps_ahead)
+    drafting = _drafting(config, passes, table, drafter)
+    return Core(scheduler, runner, tokenizer, info, drafting, steps_ahead=steps_ahead)
+
+
+def _drafter(config: EngineConfig, ops: Ops, device: torch.device) -> Drafter:
+    name = config.drafter
+    if name == "auto":
+        name = "ngram" if device.type == "cpu" else "none"
+    return NGram(config.draft_tokens, ops) if name == "ngram" else Nothing()
+
+
+def _drafting(config: EngineConfig, passes: list[Pass], table: SlotTable, drafter: Drafter) -> Drafting:
+    if not drafter.max_draft_tokens:
+        return NoDrafting()
+    buckets = Buckets(config.max_num_seqs, drafter.max_draft_tokens)
+    if config.draft_length == "fixed":
+        return FixedDrafting(drafter.max_draft_tokens, buckets.max_drafting_rows)
+    on_gpu = table.tokens.device.type == "cuda"
+    if on_gpu and not config.enforce_eager:
+        rows, rounds = buckets.drafting_rows, 5
+    else:  # there, every step is long enough to be timed once
+        rows, rounds = tuple(count for count in _CPU_COST_ROWS if count <= config.max_num_seqs), 1
+    costs = measure_costs(passes, table, rows, buckets.draft_lens, rounds)
+    return AdaptiveDrafting(DraftLengths(costs), drafter.max_draft_tokens, rows[-1])
 
 
 def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, drafter: Drafter) -> int:

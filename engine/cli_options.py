@@ -35,7 +35,10 @@ _PANELS: Mapping[type[BaseModel], str] = {
     Speculation: "Speculation",
     Constraint: "Constraint",
 }
-_FLAGS: Mapping[tuple[type[BaseModel], str], str] = {(Speculation, "enabled"): "speculation"}
+_FLAGS: Mapping[tuple[type[BaseModel], str], str] = {
+    (Speculation, "enabled"): "speculation",
+    (Speculation, "draft_tokens"): "drafts",  # the engine has draft_tokens of its own
+}
 """Options that have another name than their field, which makes no sense outside its model."""
 
 _TEXT_OR_FILE = {"json_schema", "grammar"}
@@ -90,7 +93,7 @@ def _without_none(annotation: object) -> object:
 
 
 def _option(model: type[BaseModel], name: str, field: FieldInfo) -> inspect.Parameter:
-    flag = "--" + _FLAGS.get((model, name), name).replace("_", "-")
+    flag = "--" + _flag(model, name).replace("_", "-")
     kind = _cli_type(field.annotation)
     declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
     option = typer.Option(
@@ -100,7 +103,11 @@ def _option(model: type[BaseModel], name: str, field: FieldInfo) -> inspect.Para
         metavar="ID=BIAS" if get_origin(field.annotation) is dict else None,
         rich_help_panel=_PANELS.get(model),
     )
-    return _parameter(name, kind, option)
+    return _parameter(_flag(model, name), kind, option)
+
+
+def _flag(model: type[BaseModel], name: str) -> str:
+    return _FLAGS.get((model, name), name)
 
 
 def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
@@ -141,7 +148,7 @@ def _help(name: str, field: FieldInfo) -> str:
 def _given(model: type[BaseModel], options: dict[str, Any]) -> Iterator[tuple[str, object]]:
     """Take the model's options out of ``options``: those that were given, in the types of their fields."""
     for name, field in model.model_fields.items():
-        value = options.pop(name)
+        value = options.pop(_flag(model, name))
         if value is None or value == []:
             continue
         if get_origin(field.annotation) is dict:

@@ -74,6 +74,8 @@ class EngineStats:
     preemptions: int
     prefix_hit_tokens: int
     prefix_query_tokens: int
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class EngineClient(Protocol):

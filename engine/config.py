@@ -50,6 +50,15 @@ class EngineConfig(BaseModel):
     enforce_eager: bool = Field(
         default=False, description="launch every operation from the host instead of replaying CUDA graphs"
     )
+    drafter: Literal["auto", "none", "ngram"] = Field(
+        default="auto",
+        description="what guesses tokens ahead: 'ngram' looks them up in the sequence itself; 'auto' is ngram on a CPU, "
+        "and none on a GPU",
+    )
+    draft_tokens: int = Field(default=4, ge=1, le=16, description="most tokens drafted for one step of a sequence")
+    draft_length: Literal["adaptive", "fixed"] = Field(
+        default="adaptive", description="draft as many tokens as pay, down to none, or always draft_tokens"
+    )
     prefix_caching: bool = Field(default=True, description="reuse the cache of prompts' common beginnings")
     max_waiting: int = Field(default=1024, ge=1, description="most requests that wait; more are refused")
     ageing_s: float = Field(

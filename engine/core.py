@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftline.engine.client import EngineInfo, EngineStats, Sink
+from draftline.engine.drafting import Drafting
 from draftline.engine.errors import StepFailedError
 from draftline.engine.launched import LaunchedStep
 from draftline.engine.output_state import OutputState
@@ -20,7 +21,7 @@ from draftline.engine.outputs import Failed, Update
 from draftline.engine.request import Request
 from draftline.engine.runner import Runner
 from draftline.engine.scheduler import Scheduler
-from draftline.engine.sequence import Plan, Sequence
+from draftline.engine.sequence import Plan, Row, Sequence
 from draftline.models.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ class Core:
         runner: Runner,
         tokenizer: Tokenizer,
         info: EngineInfo,
-        max_drafts: int = 0,
+        drafting: Drafting,
         *,
         steps_ahead: int = 0,
         clock: Callable[[], float] = time.monotonic,
@@ -59,7 +60,7 @@ class Core:
             runner: computes them.
             tokenizer: turns tokens into text.
             info: what callers are told of the engine.
-            max_drafts: the most drafts of a row.
+            drafting: decides how far sequences are drafted ahead.
             steps_ahead: how many more steps may be launched while one is still to be read.
             clock: gives seconds; requests' ``submitted_at`` must be on the same clock.
         """
@@ -71,11 +72,13 @@ class Core:
         self._eos_ids = frozenset(info.eos_token_ids)
         self._live: dict[str, Request] = {}
         self._outputs: dict[Sequence, OutputState] = {}  # of the live requests
-        self._max_drafts = max_drafts
+        self._drafting = drafting
         self._steps_ahead = steps_ahead
         self._under_way: deque[_UnderWay] = deque()
         self._steps = 0
         self._generated_tokens = 0
+        self._drafted_tokens = 0
+        self._accepted_tokens = 0
 
     @property
     def has_work(self) -> bool:
@@ -105,7 +108,8 @@ class Core:
 
         A fault fails the requests of the step; the engine goes on with the others.
         """
-        plan = self._scheduler.plan(self._draft_len)
+        self._drafting.begin_step(self._scheduler.running)
+        plan = self._scheduler.plan(self._drafting.wanted)
         updates: _Updates = []
         for sequence in plan.cancelled:
             output = self._outputs[sequence]
@@ -133,6 +137,8 @@ class Core:
             total_blocks=scheduler.total_blocks,
             steps=self._steps,
             generated_tokens=self._generated_tokens,
+            drafted_tokens=self._drafted_tokens,
+            accepted_tokens=self._accepted_tokens,
             preemptions=scheduler.preemptions,
             prefix_hit_tokens=scheduler.prefix_hit_tokens,
             prefix_query_tokens=scheduler.prefix_query_tokens,
@@ -141,10 +147,6 @@ class Core:
     def check(self) -> None:
         """Assert the scheduler's and the cache's invariants (for tests and soaks)."""
         self._scheduler.check()
-
-    def _draft_len(self, sequence: Sequence) -> int:
-        """How many drafts a sequence would like in the next step."""
-        return self._max_drafts
 
     def _launch(self, plan: Plan) -> _Updates:
         started = self.now()
@@ -172,6 +174,8 @@ class Core:
             if row.sequence.finished:
                 kept_tokens.append(())  # it ended while the step was under way
                 continue
+            if row.drafts:
+                self._learn(row, accepted=len(result[0]) - 1)
             output = self._outputs[row.sequence]
             kept, news = output.advance(row, result, now)
             kept_tokens.append(kept)
@@ -179,6 +183,11 @@ class Core:
         self._generated_tokens += sum(map(len, kept_tokens))
         self._scheduler.commit(plan, kept_tokens)
         return updates
+
+    def _learn(self, row: Row, accepted: int) -> None:
+        self._drafted_tokens += row.drafts
+        self._accepted_tokens += accepted
+        self._drafting.observe(row.sequence, row.drafts, accepted)
 
     def _fail(self, plan: Plan, error: Exception) -> _Updates:
         """End every request that has a row in the plan."""
@@ -211,3 +220,4 @@ class Core:
             del self._live[request.request_id]
             for sequence in request.sequences:
                 del self._outputs[sequence]
+                self._drafting.forget(sequence)

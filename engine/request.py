@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from draftline.engine import sequence as engine_sequence
 from draftline.engine.client import Chat, EngineInfo, GenerateRequest, Prompt, Sink
 from draftline.engine.errors import InvalidRequestError, Violation
-from draftline.engine.params import SamplingParams
+from draftline.engine.params import SamplingParams, Speculation
 from draftline.engine.prompt import tokenize
 from draftline.models.tokenizer import Tokenizer
 
@@ -84,6 +84,7 @@ class RequestBuilder:
                     max_len=len(token_ids) + min(wanted, room),
                     order=now - request.priority * self._ageing_s,
                     leader=sequences[0] if index else None,
+                    draft_tokens=_draft_tokens(request.speculation),
                 )
             )
         return tuple(sequences)
@@ -137,3 +138,8 @@ class RequestBuilder:
             if not 0 <= token < vocab:
                 yield Violation(f"{field}[{place}]", f"{token} is not a token id of this model (0 to {vocab - 1})")
                 return  # one is enough: a prompt for another model would have thousands
+
+
+def _draft_tokens(speculation: Speculation) -> int | None:
+    """How many drafts a step the request asks for: none, so many, or None for the server's choice."""
+    return 0 if speculation.enabled is False else speculation.draft_tokens

@@ -30,7 +30,7 @@ the order of their launch, so a block's next owner writes after its last reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import chain, count
@@ -105,6 +105,11 @@ class Scheduler:
         self._token_budget = token_budget
         self._longest = min(max_model_len, num_blocks * block_size + 1)
         self._arrivals = count()
+
+    @property
+    def running(self) -> Iterable[Sequence]:
+        """The sequences that hold a slot, in queue order."""
+        return self._residency.running
 
     @property
     def longest(self) -> int:

@@ -24,6 +24,7 @@ class Sequence:
         sampling: how it is sampled.
         seed: the seed of its draws.
         max_len: the length at which it must end (prompt plus max_tokens).
+        draft_tokens: the drafts a step that its request asks for; None leaves it to the server.
         order: its place in the queue, smaller first: arrival time minus the head start that its priority buys.
         leader: the request's first output, whose prompt the others wait for (to share its blocks); None for itself.
         computed: leading tokens whose keys and values are in the cache once all launched steps have run, at most.
@@ -48,6 +49,7 @@ class Sequence:
     max_len: int
     order: float
     leader: Sequence | None = None
+    draft_tokens: int | None = None
     computed: int = 0
     launched: int = 0
     unread: int = 0

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams
+from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.slots import SlotTable
+from draftline.spec.ngram import NGram
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 
@@ -163,3 +165,41 @@ def test_drafts_change_nothing(solo: list[RequestOutput], name: str, drafts: int
     results = run_all(client, 16, 1)
     for i, expected in enumerate(solo):
         assert_same(results[str(i)], expected)
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+@pytest.mark.parametrize("drafts", [1, 2, 4, 8])
+def test_ngram_drafts_change_nothing(solo: list[RequestOutput], drafts: int, steps_ahead: int) -> None:
+    client = Client(
+        tiny_core(drafter=NGram(drafts, ReferenceOps()), num_slots=5, token_budget=40, steps_ahead=steps_ahead)
+    )
+    results = run_all(client, 16, 1)
+    assert client.core.stats().drafted_tokens > 0
+    for i, expected in enumerate(solo):
+        assert_same(results[str(i)], expected)
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+@pytest.mark.parametrize("wrong_every", [0, 2, 3, 5])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_drafts_that_are_right_are_accepted(temperature: float, wrong_every: int, steps_ahead: int) -> None:
+    """Plain decoding's own tokens, but for some places: everything before such a place is accepted, it never is."""
+    prompt = prompts(1, seed=9)[0]
+    sampling = SamplingParams(temperature=temperature, seed=4, max_tokens=41, ignore_eos=True)
+    right = [*prompt, *alone(prompt, sampling).outputs[0].token_ids]
+
+    def draft(slot: int, place: int) -> int:
+        token = right[place] if place < len(right) else 0
+        return (token + 1) % 256 if wrong_every and place % wrong_every == 0 else token
+
+    client = Client(tiny_core(drafter=Adversary(4, draft), steps_ahead=steps_ahead))
+    client.submit("one", prompt, sampling)
+    output = client.run()["one"].outputs[0]
+    assert [*prompt, *output.token_ids] == right
+    assert output.finished is not None
+    speculation = output.finished.speculation
+    if not wrong_every:
+        assert speculation.accepted == speculation.drafted > 0
+        assert steps_ahead or speculation.steps == -(-41 // 5)
+    else:
+        assert 0 < speculation.accepted < speculation.drafted

@@ -10,8 +10,9 @@ from fake_engine import ByteTokenizer
 from draftline.engine.accumulator import Accumulator
 from draftline.engine.client import EngineInfo, GenerateRequest
 from draftline.engine.core import Core
+from draftline.engine.drafting import FixedDrafting
 from draftline.engine.outputs import RequestOutput, Update
-from draftline.engine.params import SamplingParams
+from draftline.engine.params import SamplingParams, Speculation
 from draftline.engine.pass_by_operation import PassByOperation
 from draftline.engine.request import RequestBuilder
 from draftline.engine.runner import Runner
@@ -132,7 +133,8 @@ def tiny_core(
         prefix_caching=prefix_caching,
     )
     runner = Runner([PassByOperation(model, cache, table, ops, drafter)], table, ops, CONFIG.eos_token_ids)
-    return Core(scheduler, runner, ByteTokenizer(), info, drafter.max_draft_tokens, steps_ahead=steps_ahead)  # type: ignore[arg-type]
+    drafting = FixedDrafting(drafter.max_draft_tokens, num_slots)
+    return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead)  # type: ignore[arg-type]
 
 
 class Client:
@@ -144,9 +146,16 @@ class Client:
         self._accumulators: dict[str, Accumulator] = {}
         self._builder = RequestBuilder(core.info, core.tokenizer, ageing_s=5.0)
 
-    def submit(self, name: str, prompt: Sequence[int], sampling: SamplingParams, priority: int = 0) -> None:
+    def submit(
+        self,
+        name: str,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        priority: int = 0,
+        speculation: Speculation | None = None,
+    ) -> None:
         """Queue a request called ``name``."""
-        wanted = GenerateRequest(tuple(prompt), sampling, priority=priority)
+        wanted = GenerateRequest(tuple(prompt), sampling, None, speculation or Speculation(), priority)
         request = self._builder.build(name, wanted, self._sink, self.core.now())
         self._accumulators[name] = Accumulator.of(request)
         self.core.add(request)

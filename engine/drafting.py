@@ -1,0 +1,121 @@
+"""Who drafts how far in the next step: the server's policy, within what each request allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from draftline.engine.sequence import Sequence
+from draftline.spec.adaptive import Acceptance, DraftLengths
+
+_STEPS_A_CHOICE = 4
+"""Steps for which a choice stands: acceptance changes slowly, and choosing takes the host a while."""
+
+
+class Drafting(Protocol):
+    """Decides draft lengths, and learns from what became of the drafts."""
+
+    def begin_step(self, running: Iterable[Sequence]) -> None:
+        """A step is about to be planned for these sequences and maybe newcomers."""
+        ...
+
+    def wanted(self, sequence: Sequence) -> int:
+        """How many drafts a sequence should have in the step."""
+        ...
+
+    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        """Of a sequence's ``drafted`` tokens the first ``accepted`` were right."""
+        ...
+
+    def forget(self, sequence: Sequence) -> None:
+        """The sequence has ended."""
+        ...
+
+
+class NoDrafting:
+    """Plain decoding."""
+
+    def begin_step(self, running: Iterable[Sequence]) -> None:
+        """Nothing to decide."""
+
+    def wanted(self, sequence: Sequence) -> int:
+        """None."""
+        return 0
+
+    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        """Nothing is ever drafted."""
+
+    def forget(self, sequence: Sequence) -> None:
+        """Nothing is remembered."""
+
+
+class FixedDrafting:
+    """Always as many drafts, as long as not too many sequences run."""
+
+    def __init__(self, drafts: int, most_rows: int) -> None:
+        """``drafts`` for each of up to ``most_rows`` sequences; none where more run."""
+        self._drafts = drafts
+        self._most_rows = most_rows
+        self._on = True
+
+    def begin_step(self, running: Iterable[Sequence]) -> None:
+        """See `Drafting.begin_step`."""
+        self._on = sum(1 for _ in running) <= self._most_rows
+
+    def wanted(self, sequence: Sequence) -> int:
+        """See `Drafting.wanted`."""
+        cap = sequence.draft_tokens
+        return (self._drafts if cap is None else min(cap, self._drafts)) if self._on else 0
+
+    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        """Nothing to learn."""
+
+    def forget(self, sequence: Sequence) -> None:
+        """Nothing is remembered."""
+
+
+class AdaptiveDrafting:
+    """As many drafts as pay; a request that says how many gets these."""
+
+    def __init__(self, lengths: DraftLengths, most_drafts: int, most_rows: int) -> None:
+        """``lengths`` chooses; no sequence gets more than ``most_drafts``, and none where more than ``most_rows`` run."""
+        self._lengths = lengths
+        self._most_drafts = most_drafts
+        self._most_rows = most_rows
+        self._rates: dict[Sequence, Acceptance] = {}
+        self._chosen = 0
+        self._steps = 0
+        self._on = True
+
+    def begin_step(self, running: Iterable[Sequence]) -> None:
+        """See `Drafting.begin_step`."""
+        self._steps += 1
+        if self._steps % _STEPS_A_CHOICE:
+            return
+        sequences = list(running)
+        self._on = len(sequences) <= self._most_rows
+        free = [self._rate(sequence) for sequence in sequences if sequence.draft_tokens is None]
+        self._chosen = self._lengths.choose(free) if self._on else 0
+
+    def wanted(self, sequence: Sequence) -> int:
+        """See `Drafting.wanted`."""
+        if not self._on:
+            return 0
+        if sequence.draft_tokens is not None:
+            return min(sequence.draft_tokens, self._most_drafts)
+        return self._lengths.wants(self._rate(sequence), self._chosen) if self._chosen else 0
+
+    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        """See `Drafting.observe`."""
+        if not sequence.finished:
+            self._lengths.observe(self._rate(sequence), drafted, accepted)
+
+    def forget(self, sequence: Sequence) -> None:
+        """See `Drafting.forget`."""
+        self._rates.pop(sequence, None)
+
+    def _rate(self, sequence: Sequence) -> Acceptance:
+        rate = self._rates.get(sequence)
+        if rate is None:
+            rate = self._rates[sequence] = self._lengths.newcomer()
+        return rate
