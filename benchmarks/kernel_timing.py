@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
+from provenance import Conditions
 from torch import Tensor
 
 Call = Callable[[], object]
@@ -185,6 +186,7 @@ class Bench:
     def save(self, path: Path) -> None:
         """All results as JSON."""
         content = {
+            "conditions": asdict(Conditions.now(torch.device("cuda"))),
             "ceilings": asdict(self.ceilings),
             "results": [asdict(result) for result in self.results],
             "failed": self.failed,

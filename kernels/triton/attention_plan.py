@@ -115,12 +115,10 @@ def max_split_programs(num_sms: int) -> int:
     return num_sms
 
 
-def num_splits(
-    shape: AttentionShape, num_tiles: int, max_context: int, block_n: int, programs_per_sm: int = _PROGRAMS_PER_SM
-) -> int:
+def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, block_n: int) -> int:
     """Parts of each history, a power of two: enough programs to fill the device, but never less than a tile each."""
     programs = num_tiles * shape.num_kv_heads
-    wanted = shape.num_sms * programs_per_sm // max(programs, 1)
+    wanted = shape.num_sms * _PROGRAMS_PER_SM // max(programs, 1)
     available = -(-max_context // block_n)
     splits = 1
     while splits * 2 <= min(wanted, available, MAX_SPLITS):
@@ -187,9 +185,10 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     if max(query_lens, default=0) != 1:
         return None
     block_m, block_n = max(16, _next_power_of_2(shape.group)), _keys_a_step(shape, 64)
-    programs = len(query_lens) * shape.num_kv_heads
+    programs = max(len(query_lens) * shape.num_kv_heads, 1)
     if programs <= max_split_programs(shape.num_sms):
-        splits = num_splits(shape, len(query_lens), max(context_lens), block_n, programs_per_sm=2)
+        tiles = -(-max(context_lens) // block_n)
+        splits = min(2 * shape.num_sms // programs, max(tiles, 1), MAX_SPLITS)
         return DecodePlan(Tile(block_m, block_n, num_warps=8, num_stages=3), splits)
     # With two programs a multiprocessor or less, each must have more in flight.
     deep = programs <= 2 * shape.num_sms

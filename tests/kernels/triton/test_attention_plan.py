@@ -4,8 +4,10 @@ from draftline.kernels.triton.attention_plan import (
     MAX_SPLITS,
     SHORT_QUERY,
     AttentionShape,
+    max_split_programs,
     num_splits,
     plan_attention,
+    plan_decode,
 )
 
 LLAMA_8B = AttentionShape(group=4, num_kv_heads=8, head_dim=128, element_size=2, num_sms=132)
@@ -48,3 +50,22 @@ def test_few_rows_are_split_and_many_are_not() -> None:
 def test_no_more_splits_than_key_tiles() -> None:
     assert num_splits(LLAMA_8B, 1, 64, 64) == 1
     assert num_splits(LLAMA_8B, 1, 200, 64) == 4
+
+
+def test_a_decode_s_history_is_split_while_the_device_has_room() -> None:
+    def splits(rows: int, context: int) -> int:
+        plan = plan_decode(LLAMA_8B, (1,) * rows, (context,) * rows)
+        assert plan is not None
+        assert plan.num_splits == 1 or rows * LLAMA_8B.num_kv_heads <= max_split_programs(LLAMA_8B.num_sms)
+        return plan.num_splits
+
+    assert [splits(1, context) for context in (1, 64, 65, 400)] == [1, 1, 2, 7]
+    assert splits(1, 100_000) > splits(8, 100_000) > splits(16, 100_000) > 1
+    assert splits(64, 100_000) == 1
+
+
+def test_other_batches_are_no_decodes() -> None:
+    assert plan_decode(LLAMA_8B, (), ()) is None
+    assert plan_decode(LLAMA_8B, (1, 2), (5, 5)) is None
+    assert plan_decode(LLAMA_8B, (0, 0), (5, 5)) is None
+    assert plan_decode(LLAMA_8B, (1, 0), (5, 5)) is not None
