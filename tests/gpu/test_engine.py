@@ -102,6 +102,31 @@ def test_preemption_changes_nothing_with_steps_under_way(llm: LLM, folder: Path)
         assert a.outputs[0].token_ids == b.outputs[0].token_ids
 
 
+@pytest.mark.parametrize("enforce_eager", [False, True], ids=["graphs", "operations"])
+@pytest.mark.parametrize("draft_tokens", [1, 4])
+def test_drafts_change_nothing(llm: LLM, folder: Path, draft_tokens: int, enforce_eager: bool) -> None:
+    """With sampled tokens and penalties, whose history changes inside a verify."""
+    drafting = LLM(
+        str(folder), load_format="dummy", device="cuda", dtype="float32", kv_cache_memory_gib=0.25, max_num_seqs=32,
+        drafter="ngram", draft_tokens=draft_tokens, draft_length="fixed", enforce_eager=enforce_eager,
+    )  # fmt: skip
+    kinds = [
+        {"temperature": 0.0},
+        {"temperature": 0.3},
+        {"temperature": 0.7, "top_p": 0.9, "min_tokens": 9},
+        {"temperature": 0.0, "presence_penalty": 0.5, "frequency_penalty": 0.3, "logprobs": 2},
+    ]
+    samplings = [
+        SamplingParams(**kinds[i % len(kinds)], seed=i, max_tokens=5 + 7 * i % 61, logit_bias={5: 4.0, 6: 4.0, 7: 4.0})  # type: ignore[arg-type]
+        for i in range(len(PROMPTS))
+    ]
+    plain, drafted = (engine.generate(PROMPTS, samplings, use_tqdm=False) for engine in (llm, drafting))
+    stats = drafting.stats()
+    assert 0 < stats.accepted_tokens < stats.drafted_tokens
+    same = sum(a.outputs[0].token_ids == b.outputs[0].token_ids for a, b in zip(plain, drafted, strict=True))
+    assert same >= len(PROMPTS) - 1, f"{same} of {len(PROMPTS)} equal; one near tie is forgiven"
+
+
 def test_gpu_equals_cpu(llm: LLM, folder: Path) -> None:
     cpu = LLM(str(folder), load_format="dummy", device="cpu", dtype="float32", kv_cache_memory_gib=0.25)
     sampling = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
