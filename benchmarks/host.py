@@ -36,6 +36,7 @@ from workloads import Workload
 
 from draftline.engine.client import EngineInfo, GenerateRequest
 from draftline.engine.core import Core
+from draftline.engine.drafting import NoDrafting
 from draftline.engine.graph_inputs import fill_inputs, input_words, is_decode
 from draftline.engine.outputs import Update
 from draftline.engine.params import SamplingParams
@@ -135,7 +136,7 @@ def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, pref
     table = SlotTable.allocate(max_rows, max_model_len, blocks_a_row, device)
     passes = [NoDevice(max_rows, config.vocab_size)]
     runner = Runner(passes, table, select_ops(device), config.eos_token_ids)
-    return Core(scheduler, runner, tokenizer, info, steps_ahead=1)
+    return Core(scheduler, runner, tokenizer, info, NoDrafting(), steps_ahead=1)
 
 
 def measure(

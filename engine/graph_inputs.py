@@ -6,6 +6,8 @@ Arithmetic on the host only; the graphs, and the transfer, are `pass_graphs`' bu
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 
 from draftline.engine.sequence import Row
@@ -30,14 +32,9 @@ def fill_inputs(inputs: np.ndarray, size: int, rows: tuple[Row, ...]) -> None:
         size: the bucket's rows.
         rows: the step's, which `is_decode`; at most ``size``.
     """
-    count = len(rows)
-    inputs[:count] = [row.slot for row in rows]
-    inputs[count:size] = 0
-    plan = inputs[size:].view(np.int32)
-    begins = plan[: size + 1]
-    begins[0] = 0
-    np.cumsum([row.samples for row in rows], out=begins[1 : count + 1])
-    begins[count + 1 :] = begins[count]
-    plan[size + 1 : 2 * size + 2] = begins
-    plan[2 * size + 2 : 2 * size + 2 + count] = [~row.start for row in rows]
-    plan[2 * size + 2 + count : 3 * size + 2] = 0
+    padding = [0] * (size - len(rows))
+    inputs[:size] = [row.slot for row in rows] + padding
+    begins = list(accumulate([row.samples for row in rows], initial=0))
+    begins += begins[-1:] * len(padding)
+    # One list, and one assignment: numpy takes longer to be called than to copy a few rows.
+    inputs[size:].view(np.int32)[: 3 * size + 2] = begins + begins + [~row.start for row in rows] + padding
