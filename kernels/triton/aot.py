@@ -28,7 +28,8 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from draftline.kernels.triton.aot_cases import CASES, Case
+from draftline.kernels.ops import Ops
+from draftline.kernels.triton.aot_cases import CASES, OPS, Case
 
 SHARED_LIMITS = {80: 166_912, 90: 232_448}
 """Shared memory of one program, in bytes, by compute capability (CUDA C++ Programming Guide, technical specifications)."""
@@ -62,10 +63,6 @@ class Launch:
     constants: tuple[tuple[str, Any], ...]
     aligned: tuple[int, ...]
     options: tuple[tuple[str, Any], ...]
-
-    def runs_on(self, capability: int) -> bool:
-        """Whether a target has what the launch asks for."""
-        return capability >= 90 or not dict(self.options).get("launch_pdl")
 
     @property
     def variant(self) -> str:
@@ -144,12 +141,12 @@ def captured_launches(into: dict[Launch, None]) -> Iterator[None]:
         JITFunction.run = run
 
 
-def collect(cases: dict[str, Case]) -> list[Launch]:
-    """The distinct launches of the cases, in order."""
+def collect(cases: dict[str, Case], ops: Ops) -> list[Launch]:
+    """The distinct launches of the cases with these operations, in order."""
     launches: dict[Launch, None] = {}
     with captured_launches(launches):
         for case in cases.values():
-            case()
+            case(ops)
     return list(launches)
 
 
@@ -173,9 +170,8 @@ def _compile(job: tuple[Launch, int]) -> Result:
     return Result(launch, capability, error, shared, time.perf_counter() - begin)
 
 
-def compile_all(launches: list[Launch], capabilities: tuple[int, ...], jobs: int) -> Iterator[Result]:
-    """Compile every launch for every target in ``jobs`` processes, yielding results in order."""
-    work = [(launch, capability) for launch in launches for capability in capabilities if launch.runs_on(capability)]
+def compile_all(work: list[tuple[Launch, int]], jobs: int) -> Iterator[Result]:
+    """Compile launches, each for a compute capability, in ``jobs`` processes, yielding results in order."""
     # Forked, so that the workers have the captured kernels.
     with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
         yield from pool.map(_compile, work)
@@ -187,9 +183,14 @@ def main(argv: list[str] | None = None, write: Callable[[str], object] = print) 
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--kernel", default="", help="only kernels whose name contains this")
     options = parser.parse_args(argv)
-    launches = [launch for launch in collect(CASES) if options.kernel in launch.kernel]
+    work = [
+        (launch, capability)
+        for capability, ops in OPS.items()
+        for launch in collect(CASES, ops)
+        if options.kernel in launch.kernel
+    ]
     failed = count = 0
-    for result in compile_all(launches, (80, 90), options.jobs):
+    for result in compile_all(work, options.jobs):
         count += 1
         failed += result.error is not None
         verdict = result.error or f"ok {result.shared} B shared {result.seconds:.1f} s"

@@ -14,11 +14,14 @@ from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps
 from draftline.kernels.triton.gather import gather
 
-Case = Callable[[], object]
+Case = Callable[[Ops], object]
 
 _META = torch.device("meta")
-_PLAIN: Ops = TritonOps.sized(108, hopper=False, device=_META)
-_HOPPER: Ops = TritonOps.sized(132, hopper=True, device=_META)
+OPS: dict[int, Ops] = {
+    80: TritonOps.sized(108, hopper=False, device=_META),
+    90: TritonOps.sized(132, hopper=True, device=_META),
+}
+"""The operations as a device of each compute capability runs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,32 +117,28 @@ def _layer(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype) -> Non
 
 
 def _layer_case(model: ModelShape, batch: Batch, dtype: torch.dtype) -> Case:
-    def case() -> None:
-        for ops in (_PLAIN, _HOPPER):
-            _layer(ops, model, batch, dtype)
-
-    return case
+    return lambda ops: _layer(ops, model, batch, dtype)
 
 
-def _gather() -> None:
+def _gather(_: Ops) -> None:
     slots = SlotTable.allocate(256, 8192, 512, _META)
     rows = _empty(4, dtype=torch.int64)
     gather(slots, rows, (1, 5, 300, 1), (10, 20, 0, 7), (1, 5, 1, 1), 16)
 
 
-def _sample(model: ModelShape, features: SamplingFeatures, masked: bool) -> None:
+def _sample(ops: Ops, model: ModelShape, features: SamplingFeatures, masked: bool) -> None:
     slots = SlotTable.allocate(256, 8192, 512, _META)
     rows = _empty(4, dtype=torch.int64)
     mask = _empty(4, -(-model.vocab // 32), dtype=torch.int32) if masked else None
-    _PLAIN.sample(_empty(4, model.vocab), SampleRows(rows, rows, features, mask), slots)
+    ops.sample(_empty(4, model.vocab), SampleRows(rows, rows, features, mask), slots)
 
 
 def _sample_case(model: ModelShape, features: SamplingFeatures, masked: bool) -> Case:
-    return lambda: _sample(model, features, masked)
+    return lambda ops: _sample(ops, model, features, masked)
 
 
-def _logprobs(model: ModelShape, top: int) -> None:
-    _PLAIN.logprobs(_empty(4, model.vocab), _empty(4, dtype=torch.int64), top)
+def _logprobs(ops: Ops, model: ModelShape, top: int) -> None:
+    ops.logprobs(_empty(4, model.vocab), _empty(4, dtype=torch.int64), top)
 
 
 _NOISE = SamplingFeatures.TEMPERATURE
@@ -171,7 +170,7 @@ CASES: dict[str, Case] = {
         f"sample-{name}": _sample_case(MODELS["llama-8b"], features, masked)
         for name, (features, masked) in FEATURES.items()
     },
-    "logprobs": lambda: _logprobs(MODELS["llama-8b"], 0),
-    "logprobs-top": lambda: _logprobs(MODELS["qwen3-0.6b"], 20),
+    "logprobs": lambda ops: _logprobs(ops, MODELS["llama-8b"], 0),
+    "logprobs-top": lambda ops: _logprobs(ops, MODELS["qwen3-0.6b"], 20),
 }
-"""Case name to the calls whose launches are compiled."""
+"""Case name to the calls, of any operations, whose launches are compiled."""
