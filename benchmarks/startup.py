@@ -55,7 +55,7 @@ def seconds_to_ready(command: Sequence[str], port: int, environment: dict[str, s
 
 def _serves(health: health_pb2_grpc.HealthStub) -> bool:
     try:
-        status = health.Check(health_pb2.HealthCheckRequest(), timeout=1).status
+        status = health.Check(health_pb2.HealthCheckRequest(), timeout=1).status  # type: ignore[attr-defined]
     except grpc.RpcError:
         return False
     return bool(status == health_pb2.HealthCheckResponse.SERVING)

@@ -26,6 +26,7 @@ class Batch:
         logits_index: [S] int64, the tokens (indices into T) whose logits are wanted.
         query_lens_host: the R query lengths, known to the host.
         context_lens_host: the R context lengths as the host knows them.
+        longest_first: [R] int32, the rows by context length, so that long ones can be started first; None: unknown.
     """
 
     token_ids: Tensor
@@ -37,6 +38,7 @@ class Batch:
     logits_index: Tensor
     query_lens_host: tuple[int, ...]
     context_lens_host: tuple[int, ...]
+    longest_first: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

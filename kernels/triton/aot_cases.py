@@ -70,6 +70,7 @@ def _batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> Batch:
         logits_index=_empty(rows, dtype=torch.int64),
         query_lens_host=query_lens,
         context_lens_host=context_lens,
+        longest_first=_empty(rows, dtype=torch.int32),
     )
 
 
@@ -137,6 +138,13 @@ def _sample_case(model: ModelShape, features: SamplingFeatures, masked: bool) ->
     return lambda ops: _sample(ops, model, features, masked)
 
 
+def _speculate(ops: Ops, drafts: int) -> None:
+    slots = SlotTable.allocate(256, 8192, 512, _META)
+    rows, starts = _empty(4 * (drafts + 1), dtype=torch.int64), _empty(5, dtype=torch.int32)
+    ops.draft_ngram(rows, drafts, 4, slots)
+    ops.accept(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), starts, drafts + 1, slots)
+
+
 def _logprobs(ops: Ops, model: ModelShape, top: int) -> None:
     ops.logprobs(_empty(4, model.vocab), _empty(4, dtype=torch.int64), top)
 
@@ -170,6 +178,8 @@ CASES: dict[str, Case] = {
         f"sample-{name}": _sample_case(MODELS["llama-8b"], features, masked)
         for name, (features, masked) in FEATURES.items()
     },
+    "speculation-1": lambda ops: _speculate(ops, 1),
+    "speculation-4": lambda ops: _speculate(ops, 4),
     "logprobs": lambda ops: _logprobs(ops, MODELS["llama-8b"], 0),
     "logprobs-top": lambda ops: _logprobs(ops, MODELS["qwen3-0.6b"], 20),
 }

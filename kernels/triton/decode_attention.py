@@ -143,6 +143,7 @@ def _decode_attention_kernel(
     query_starts: tl.tensor,
     context_lens: tl.tensor,
     block_tables: tl.tensor,
+    longest_first: tl.tensor,
     rope: tl.tensor,
     query_norm: tl.tensor,
     key_norm: tl.tensor,
@@ -164,6 +165,7 @@ def _decode_attention_kernel(
     SPLIT: tl.constexpr,
     WINDOWED: tl.constexpr,
     QK_NORM: tl.constexpr,
+    ORDERED: tl.constexpr,
     OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
@@ -171,6 +173,9 @@ def _decode_attention_kernel(
     HALF: tl.constexpr = HEAD_DIM // 2
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     row = tl.program_id(0) // NUM_KV_HEADS
+    if ORDERED:
+        # Where programs queue for the device, the long rows must not be the last.
+        row = tl.load(longest_first + row)
     split = tl.program_id(1)
     token = tl.load(query_starts + row).to(tl.int64)
     used = tl.load(query_starts + row + 1) > token
@@ -312,6 +317,7 @@ def decode_attention(
         partial = torch.empty((parts, head_dim), dtype=torch.float32, device=qkv.device)
         log_sums = torch.empty(parts, dtype=torch.float32, device=qkv.device)
     query_norm, key_norm = norms if norms is not None else (qkv, qkv)
+    ordered = batch.longest_first is not None and num_splits == 1
     join_cols = triton.next_power_of_2(group * head_dim)
     _decode_attention_kernel[(rows * num_kv_heads, num_splits)](
         qkv,
@@ -325,6 +331,7 @@ def decode_attention(
         batch.query_starts,
         batch.context_lens,
         batch.block_tables,
+        batch.longest_first if ordered else batch.context_lens,
         rope,
         query_norm,
         key_norm,
@@ -346,6 +353,7 @@ def decode_attention(
         SPLIT=num_splits > 1,
         WINDOWED=window is not None,
         QK_NORM=norms is not None,
+        ORDERED=ordered,
         OVERLAP=overlap,
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,

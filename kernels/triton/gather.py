@@ -20,6 +20,17 @@ from draftline.kernels.slots import SlotTable
 _BLOCK = 128
 
 
+@triton.jit
+def _contexts(row: tl.tensor, rows: tl.tensor, plan: tl.tensor, lengths: tl.tensor, num_rows: tl.tensor) -> tl.tensor:
+    """The context lengths of some rows; 0 for one without a query, and -1 past the last."""
+    real = row < num_rows
+    query_len = tl.load(plan + row + 1, mask=real, other=0) - tl.load(plan + row, mask=real, other=0)
+    start = tl.load(plan + 2 * (num_rows + 1) + row, mask=real, other=0)
+    slot = tl.load(rows + row, mask=real, other=0)
+    start = tl.where(start < 0, tl.load(lengths + slot, mask=real, other=1) - 1, start)
+    return tl.where(real, tl.where(query_len > 0, start + query_len, 0), -1)
+
+
 @triton.jit(do_not_specialize=["num_rows", "num_tokens", "num_logits"])
 def _gather_kernel(
     slot_tokens: tl.tensor,
@@ -35,6 +46,7 @@ def _gather_kernel(
     logits_index: tl.tensor,
     logits_slots: tl.tensor,
     logits_positions: tl.tensor,
+    longest_first: tl.tensor,
     lengths: tl.tensor,
     tokens_stride: int,
     tables_stride: int,
@@ -81,6 +93,15 @@ def _gather_kernel(
     context_len = start + query_len
     tl.store(query_starts + row, query_begin, mask=part == 0)
     tl.store(context_lens + row, context_len, mask=part == 0)
+    if part == 0:
+        # The row's place by context length is the number of rows that come before it.
+        own = tl.where(query_len > 0, context_len, 0)
+        before = 0
+        for base in range(0, num_rows, BLOCK):
+            other = base + lane
+            length = _contexts(other, rows, plan, lengths, num_rows)
+            before += tl.sum(((length > own) | ((length == own) & (other < row))).to(tl.int32), axis=0)
+        tl.store(longest_first + before, row)
 
     table = slot_tables + slot * tables_stride
     for base in range(part * BLOCK, query_len, parts * BLOCK):
@@ -144,6 +165,7 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
     cache_index = torch.empty_like(token_ids)
     query_starts = torch.empty(num_rows + 1, dtype=torch.int32, device=device)
     context_lens = torch.empty(num_rows, dtype=torch.int32, device=device)
+    longest_first = torch.empty(num_rows, dtype=torch.int32, device=device)
     block_tables = torch.empty((num_rows, max_blocks), dtype=torch.int32, device=device)
     logits_index, logits_slots, logits_positions = torch.empty((3, num_logits), dtype=torch.int64, device=device)
     parts = min(16, max(1, triton.cdiv(max(bounds.query_lens, default=0), _BLOCK)))
@@ -161,6 +183,7 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
         logits_index,
         logits_slots,
         logits_positions,
+        longest_first,
         slots.lengths,
         slots.tokens.stride(0),
         slots.block_tables.stride(0),
@@ -182,6 +205,7 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
         logits_index=logits_index,
         query_lens_host=bounds.query_lens,
         context_lens_host=bounds.context_lens,
+        longest_first=longest_first,
     )
     return Inputs(batch, logits_slots, logits_positions)
 

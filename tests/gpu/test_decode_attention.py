@@ -75,6 +75,7 @@ def make_batch(context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Bat
         logits_index=row,
         query_lens_host=(1,) * rows,
         context_lens_host=(MAX_CONTEXT,) * rows,
+        longest_first=torch.argsort(positions, descending=True).int(),
     )
     return batch, sum(needed)
 

@@ -37,6 +37,7 @@ def make_batch(context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Bat
         logits_index=rows,
         query_lens_host=(1,) * len(needed),
         context_lens_host=context_lens,
+        longest_first=torch.argsort(positions, descending=True).int(),
     )
     return batch, sum(needed)
 
@@ -48,6 +49,7 @@ def padded(batch: Batch, bound: int) -> Batch:
         return torch.cat((x, torch.full_like(x[:1], value)))
 
     rows = len(batch.query_lens_host)
+    assert batch.longest_first is not None
     return dataclasses.replace(
         batch,
         positions=with_one(batch.positions, 0),
@@ -55,6 +57,7 @@ def padded(batch: Batch, bound: int) -> Batch:
         query_starts=with_one(batch.query_starts, rows),
         context_lens=with_one(batch.context_lens, 12345),
         block_tables=with_one(batch.block_tables, 2**30),
+        longest_first=with_one(batch.longest_first, rows),
         query_lens_host=(1,) * (rows + 1),
         context_lens_host=(bound,) * (rows + 1),
     )
@@ -65,8 +68,8 @@ def padded(batch: Batch, bound: int) -> Batch:
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(6, 2, 32), (2, 2, 80)])
 @pytest.mark.parametrize(
     ("context_lens", "num_sms"),
-    [((1, 70), 132), ((300, 5, 128), 132), ((150,), 1)],
-    ids=["short", "split", "whole"],
+    [((1, 70), 132), ((300, 5, 128), 132), ((150,), 1), ((20, 150, 70), 1)],
+    ids=["short", "split", "whole", "longest-first"],
 )
 def test_as_the_operations_one_by_one(
     context_lens: tuple[int, ...],

@@ -66,6 +66,20 @@ def test_gather(
         assert batch.block_tables[row, :used].tolist() == slots.block_tables[slot, :used].tolist()
 
 
+def test_rows_by_context_length(slots: SlotTable, device: torch.device) -> None:
+    """Longest first, equal ones in the rows' order, those without a query last."""
+    starts = [(37 * row) % 90 for row in range(150)]
+    query_lens = [row % 3 for row in range(150)]
+    slots.lengths[3] = 400
+    starts[7], query_lens[7] = ~450, 1
+    chosen = torch.full((150,), 3, device=device)
+    batch = gather(slots, chosen, tuple(query_lens), tuple(starts), (0,) * 150, BLOCK_SIZE).batch
+    contexts = [(start + length) if length else 0 for start, length in zip(starts, query_lens, strict=True)]
+    contexts[7] = 400
+    assert batch.longest_first is not None
+    assert batch.longest_first.tolist() == sorted(range(150), key=lambda row: -contexts[row])
+
+
 @pytest.mark.parametrize("function", [ReferenceOps().gather, gather], ids=["reference", "triton"])
 def test_a_start_may_be_known_to_the_device_alone(
     function: Callable[..., Inputs], slots: SlotTable, device: torch.device
@@ -91,6 +105,8 @@ def test_a_bucket_larger_than_the_plan_is_padded(slots: SlotTable, device: torch
     batch = inputs.batch
     assert inputs.slots.tolist() == [2, 2, 0, 0, 0, 0]
     assert inputs.positions.tolist() == [6, 7, -1, -1, -1, -1]
+    assert batch.longest_first is not None
+    assert batch.longest_first.tolist() == [0, 1, 2]
     assert batch.query_starts.tolist() == [0, 2, 2, 2]
     assert batch.token_ids.tolist() == [*slots.tokens[2, 5:7].tolist(), *[0] * 7]
     assert batch.positions.tolist() == [5, 6, *[0] * 7]
