@@ -105,12 +105,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--shape", default="qwen3-0.6b", help=f"of {', '.join(SHAPES)}, or a config.json")
     parser.add_argument("--rows", type=int, default=64, help="sequences that decode (default: 64)")
     parser.add_argument("--prompt-len", type=int, default=512, help="tokens of each prompt (default: 512)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0, the default, is greedy")
     parser.add_argument("--steps", type=int, default=100, help="steps of the window (default: 100)")
     parser.add_argument("--host-profile", action="store_true", help="print where the host's time goes, too")
     parser.add_argument("--trace", type=Path, help="where to leave the profiler's trace")
     arguments = parser.parse_args(argv)
     rows, steps = arguments.rows, arguments.steps
-    workload = Workload("profile", rows, (arguments.prompt_len,) * 2, (4 * steps + 64,) * 2)
+    workload = Workload("profile", rows, (arguments.prompt_len,) * 2, (4 * steps + 64,) * 2, arguments.temperature)
     console = Console(width=140)
     with tempfile.TemporaryDirectory() as folder:
         model = Model.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder))
@@ -165,6 +166,8 @@ def _summary(
         "commit": conditions.commit,
         "model": arguments.shape,
         "rows": arguments.rows,
+        "prompt_len": arguments.prompt_len,
+        "temperature": arguments.temperature,
         "step_ms": 1e3 * seconds / steps,
         "host_ms": 1e3 * (seconds - waits.total) / steps,
         "busy_by_steps": covered(kernels, bridge_us=5.0),
