@@ -9,8 +9,8 @@ are dropped.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
 import numpy as np
@@ -52,28 +52,37 @@ class SamplePlan:
     seed: int = 0
 
 
-def write_samples(llm: LLM, plan: SamplePlan, report: Callable[[str], None]) -> list[Sample]:
-    """Let the target answer until there is enough.
+def write_samples(
+    llm: LLM, plan: SamplePlan, report: Callable[[str], None], begun: Sequence[Sample] = ()
+) -> Iterator[list[Sample]]:
+    """Let the target answer until there is enough, in rounds.
 
     Args:
         llm: the target.
         plan: how much.
         report: takes a line on what has been written, after each round.
+        begun: what earlier rounds of the same target brought; it counts, and its prompts are not asked again.
 
-    Returns:
-        The samples: held-out ones first.
+    Yields:
+        New samples; the held-out ones come first.
     """
-    writer = _Writer(llm, plan)
-    samples = writer.held_out()
-    report(f"{len(samples)} held-out answers, {writer.dropped} more dropped as loops")
-    written = 0
+    writer = _Writer(llm, plan, begun)
+    written = trained_tokens(begun)
+    if not any(sample.split is not Split.TRAIN for sample in begun):
+        samples = writer.held_out()
+        report(f"{len(samples)} held-out answers; {writer.dropped} that end in loops dropped")
+        yield samples
     while written < plan.tokens:
         count = min(_ROUND, max(32, (plan.tokens - written) // _TOKENS_AN_ANSWER))
-        new = writer.round(count)
-        samples += new
-        written += sum(sample.answer_len for sample in new)
-        report(f"{written} of {plan.tokens} tokens in {len(samples)} answers, {writer.dropped} dropped as loops")
-    return samples
+        samples = writer.round(count)
+        written += trained_tokens(samples)
+        report(f"{written} of {plan.tokens} tokens written; {writer.dropped} answers that end in loops dropped")
+        yield samples
+
+
+def trained_tokens(samples: Iterable[Sample]) -> int:
+    """The answers' tokens in samples to train on."""
+    return sum(sample.answer_len for sample in samples if sample.split is Split.TRAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,30 +92,26 @@ class _Prompt:
     kind: Kind
 
 
-@dataclass(slots=True)
 class _Writer:
-    """The rounds of one `write_samples`."""
+    """The rounds of one `write_samples`.
 
-    llm: LLM
-    plan: SamplePlan
-    dropped: int = 0
-    _earlier: list[tuple[Messages, str]] = field(default_factory=list)
-    """Conversations of the last round with their answers, for prompts about them."""
+    Attributes:
+        dropped: answers that ended in loops.
+    """
 
-    _asked: set[Messages] = field(default_factory=set)
-    _seeds: Iterator[int] = field(init=False)
-    _random: random.Random = field(init=False)
-    _training: Prompts = field(init=False)
-
-    def __post_init__(self) -> None:
-        draw = self._random = random.Random(self.plan.seed)
-        self._seeds = iter(lambda: draw.getrandbits(48), -1)
-        self._training = Prompts(self.plan.seed, held_out=False)
+    def __init__(self, llm: LLM, plan: SamplePlan, begun: Sequence[Sample]) -> None:
+        self._llm, self._plan = llm, plan
+        seed = plan.seed << 32 | len(begun)
+        self._random = random.Random(seed)
+        self._training, self._measuring = Prompts(seed, held_out=False), Prompts(seed, held_out=True)
+        self._asked = {sample.tokens[: sample.prompt_len].tobytes() for sample in begun}
+        # Conversations of the last round with their answers, for prompts about them.
+        self._earlier: list[tuple[Messages, str]] = []
+        self.dropped = 0
 
     def held_out(self) -> list[Sample]:
         """Greedy answers to prompts that training will not see."""
-        prompts = Prompts(self.plan.seed + 1, held_out=True)
-        count = 2 * self.plan.held_out
+        prompts, count = self._measuring, 2 * self._plan.held_out
         own = [((("user", text),), Kind.GENERAL) for text in self._questions(count // 2)]
         made = [((("user", prompts.general()),), Kind.GENERAL) for _ in range(count - len(own))]
         json = [((("user", prompts.json()),), Kind.JSON) for _ in range(count)]
@@ -120,7 +125,7 @@ class _Writer:
         """Answers to about ``count`` training prompts."""
         questions = self._questions(count // 6)
         conversations = [self._conversation(index, questions) for index in range(count)]
-        answered = self._answers(conversations, [0.0, self.plan.temperature])
+        answered = self._answers(conversations, [0.0, self._plan.temperature])
         self._earlier = [(prompt.messages, output.outputs[0].text) for prompt, output in answered] or self._earlier
         return [_sample(prompt, output, Split.TRAIN) for prompt, output in answered]
 
@@ -141,14 +146,14 @@ class _Writer:
 
     def _questions(self, count: int) -> list[str]:
         """What the target thinks that users say; nothing where its chat template does not lead up to that."""
-        beginning = _before_the_user(self.llm.tokenizer)
+        beginning = _before_the_user(self._llm.tokenizer)
         if not beginning or not count:
             return []
         params = [
-            SamplingParams(temperature=1.0, top_p=0.95, max_tokens=_QUESTION_TOKENS, seed=next(self._seeds))
+            SamplingParams(temperature=1.0, top_p=0.95, max_tokens=_QUESTION_TOKENS, seed=self._random.getrandbits(48))
             for _ in range(count)
         ]
-        outputs = self.llm.generate([beginning] * count, params, use_tqdm=False)
+        outputs = self._llm.generate([beginning] * count, params, use_tqdm=False)
         texts = [o.outputs[0] for o in outputs]
         whole = (t for t in texts if t.finish_reason == "eos" and len(t.token_ids) > _SHORTEST_QUESTION)
         return sorted({text for t in whole if (text := t.text.strip())})
@@ -161,12 +166,12 @@ class _Writer:
         params = [
             SamplingParams(
                 temperature=temperatures[index % len(temperatures)],
-                max_tokens=self.plan.answer_tokens,
-                seed=next(self._seeds),
+                max_tokens=self._plan.answer_tokens,
+                seed=self._random.getrandbits(48),
             )
             for index in range(len(prompts))
         ]
-        outputs = self.llm.generate([prompt.tokens for prompt in prompts], params, use_tqdm=False)
+        outputs = self._llm.generate([prompt.tokens for prompt in prompts], params, use_tqdm=False)
         good = []
         for prompt, output in zip(prompts, outputs, strict=True):
             if ends_in_loop(np.array(output.outputs[0].token_ids, np.int32)):
@@ -177,13 +182,12 @@ class _Writer:
 
     def _encoded(self, conversations: Sequence[tuple[Messages, Kind]]) -> Iterator[_Prompt]:
         """Those that were not asked before and leave room for an answer."""
-        longest = self.llm.info.max_model_len - self.plan.answer_tokens
+        longest = self._llm.info.max_model_len - self._plan.answer_tokens
         for messages, kind in conversations:
-            if messages in self._asked:
-                continue
-            self._asked.add(messages)
-            tokens = _encode(messages, self.llm.tokenizer)
-            if 0 < len(tokens) <= longest:
+            tokens = _encode(messages, self._llm.tokenizer)
+            key = np.array(tokens, np.int32).tobytes()
+            if key not in self._asked and 0 < len(tokens) <= longest:
+                self._asked.add(key)
                 yield _Prompt(messages, tokens, kind)
 
 

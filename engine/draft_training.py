@@ -14,7 +14,7 @@ import torch
 
 from draftline.engine.cli_errors import UsageError
 from draftline.engine.config import EngineConfig
-from draftline.engine.draft_samples import SamplePlan, write_samples
+from draftline.engine.draft_samples import SamplePlan, trained_tokens, write_samples
 from draftline.engine.llm import LLM
 from draftline.engine.train_draft_config import TrainDraftConfig
 from draftline.models.draft_folder import write_draft_folder
@@ -77,21 +77,23 @@ def train_draft_model(
 
 
 def _samples(training: TrainDraftConfig, engine: EngineConfig, report: Callable[[str], None]) -> Samples:
-    path = training.samples
+    path, written = training.samples, list[Sample]()
     if path is not None and path.exists():
         try:
-            return Samples.load(path)
+            written += Samples.load(path)
         except ValueError as error:
             raise UsageError(f"--samples: {error}") from error
-    plan = SamplePlan(training.sample_tokens, training.answer_tokens, training.held_out, seed=training.train_seed)
-    samples = Samples.of(write_samples(LLM(**engine.model_dump()), plan, report))
-    # The engine takes most of a GPU's memory; nothing refers to it any more.
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    if path is not None:
-        samples.save(path)
-    return samples
+    if trained_tokens(written) < training.sample_tokens:
+        plan = SamplePlan(training.sample_tokens, training.answer_tokens, training.held_out, seed=training.train_seed)
+        for new in write_samples(LLM(**engine.model_dump()), plan, report, tuple(written)):
+            written += new
+            if path is not None:
+                Samples.of(written).save(path)
+        # The engine took most of a GPU's memory; nothing refers to it any more.
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return Samples.of(written)
 
 
 def _train(

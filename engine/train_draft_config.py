@@ -26,7 +26,8 @@ class TrainDraftConfig(BaseModel):
         default=256, ge=1, le=100_000, description="prompts of each kind to choose by, and as many to report on"
     )
     samples: Path | None = Field(
-        default=None, description="file that keeps what the target wrote; used as it is where it exists"
+        default=None,
+        description="file that keeps what the target wrote; a later run uses it, and writes what is missing",
     )
     epochs: int = Field(default=3, ge=1, le=1000, description="how often each answer is trained on")
     batch_tokens: int = Field(default=8192, ge=16, le=1 << 24, description="tokens of one training step")

@@ -18,6 +18,7 @@ MAX_SPLITS = 64
 
 _LONG_TILE = 64
 _PROGRAMS_PER_SM = 4
+_MOST_DECODE_PROGRAMS_PER_SM = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,9 @@ class DecodePlan:
 
 @lru_cache(maxsize=64)
 def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
-    """The plan of a batch whose rows have one query token or none; None for any other.
+    """The plan of a batch whose rows have one query token or none; None for any other, and for one of very many rows.
+
+    With so many programs, each runs for long enough that rotation and cache write cost less in kernels of their own.
 
     Args:
         shape: the model and the device.
@@ -190,6 +193,9 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
         tiles = -(-max(context_lens) // block_n)
         splits = min(2 * shape.num_sms // programs, max(tiles, 1), MAX_SPLITS)
         return DecodePlan(Tile(block_m, block_n, num_warps=8, num_stages=3), splits)
-    # With two programs a multiprocessor or less, each must have more in flight.
-    deep = programs <= 2 * shape.num_sms
-    return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=5 if deep else 3), 1)
+    if programs > _MOST_DECODE_PROGRAMS_PER_SM * shape.num_sms:
+        return None
+    # With two programs a multiprocessor or less, each must have more in flight; with many waves of them, it pays that
+    # three fit a multiprocessor, so that the last wave is short.
+    deep, many = programs <= 2 * shape.num_sms, programs > 4 * shape.num_sms
+    return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=5 if deep else 2 if many else 3), 1)

@@ -113,7 +113,7 @@ class Samples(Sequence[Sample]):
         return [s for s in self if s.split is split and kind in (None, s.kind)]
 
     def save(self, path: Path) -> None:
-        """Write a compressed .npz file."""
+        """Write an .npz file, which is there as a whole or not at all."""
         wide = self._tokens.max(initial=0) >= 1 << 16
         arrays = {
             "tokens": self._tokens.astype(np.uint32 if wide else np.uint16),
@@ -121,8 +121,10 @@ class Samples(Sequence[Sample]):
             "prompt_lens": self._prompt_lens,
             "labels": self._labels,
         }
-        with path.open("wb") as file:  # given a name, numpy would add a suffix of its own
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        with unfinished.open("wb") as file:  # given a name, numpy would add a suffix of its own
+            np.savez(file, allow_pickle=False, **arrays)
+        unfinished.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> Samples:
@@ -149,9 +151,14 @@ def ends_in_loop(tokens: npt.NDArray[np.int32]) -> bool:
     True where its end is some period of up to ``MAX_PERIOD`` tokens, three times over and at least 24 tokens long; its
     very last token, which may be an end-of-sequence, need not be part of that.
     """
-    for body in (tokens, tokens[:-1]):
+    tail: list[int] = tokens[-_LOOP_REPEATS * MAX_PERIOD - 1 :].tolist()
+    for body in (tail, tail[:-1]):
         for period in range(1, min(MAX_PERIOD, len(body) // _LOOP_REPEATS) + 1):
             span = max(_LOOP_REPEATS * period, _LOOP_TOKENS)
-            if len(body) >= span and bool((body[-span:-period] == body[len(body) - span + period :]).all()):
+            if (
+                body[-1] == body[-1 - period]  # which settles almost all periods at once
+                and len(body) >= span
+                and body[-span:-period] == body[len(body) - span + period :]
+            ):
                 return True
     return False

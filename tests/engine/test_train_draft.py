@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from typer.testing import CliRunner, Result
 
 from draftline.engine.cli import app
-from draftline.engine.draft_samples import SamplePlan, write_samples
+from draftline.engine.draft_samples import SamplePlan, trained_tokens, write_samples
 from draftline.engine.llm import LLM
 from draftline.engine.train_draft_config import TrainDraftConfig
 from draftline.models.loader import open_checkpoint, open_draft_checkpoint
@@ -126,7 +127,8 @@ def test_a_saved_draft_gives_its_logits_again(target: Path, tmp_path: Path) -> N
 def test_samples_are_the_targets_own_answers(target: Path) -> None:
     llm = LLM(str(target), device="cpu", dtype="float32", max_num_seqs=16, kv_cache_memory_gib=0.05)
     lines: list[str] = []
-    samples = write_samples(llm, SamplePlan(tokens=1500, answer_tokens=24, held_out=5), lines.append)
+    plan = SamplePlan(tokens=1500, answer_tokens=24, held_out=5)
+    samples = [sample for new in write_samples(llm, plan, lines.append) for sample in new]
     parts = {split: [s for s in samples if s.split is split] for split in Split}
     assert sum(s.answer_len for s in parts[Split.TRAIN]) >= 1500
     assert all({s.kind for s in part} == set(Kind) for part in parts.values())
@@ -141,6 +143,20 @@ def test_samples_are_the_targets_own_answers(target: Path) -> None:
     assert not any(tuple(s.tokens[: s.prompt_len]) in trained for s in held_out)
     greedy = (model.hidden(packed) @ model.head.T).argmax(-1)
     assert (greedy == packed.answers).float().mean() > 0.99
+
+
+def test_writing_goes_on_where_it_was_broken_off(target: Path) -> None:
+    llm = LLM(str(target), device="cpu", dtype="float32", max_num_seqs=16, kv_cache_memory_gib=0.05)
+    plan = SamplePlan(tokens=400, answer_tokens=24, held_out=2)
+    begun = next(write_samples(llm, plan, lambda line: None))
+    begun += next(write_samples(llm, plan, lambda line: None, begun))
+    assert trained_tokens(begun) > 0
+    rest = [s for new in write_samples(llm, replace(plan, tokens=1500), lambda line: None, begun) for s in new]
+    assert trained_tokens(begun) + trained_tokens(rest) >= 1500
+    assert {s.split for s in rest} == {Split.TRAIN}
+    asked = [s.tokens[: s.prompt_len].tobytes() for s in (*begun, *rest)]
+    assert len(set(asked)) == len(asked)
+    assert not list(write_samples(llm, replace(plan, tokens=1), lambda line: None, begun))
 
 
 def test_what_makes_no_sense_is_one_line(target: Path, tmp_path: Path) -> None:
