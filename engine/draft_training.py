@@ -109,6 +109,7 @@ def _train(
         epochs=training.epochs,
         batch_tokens=training.batch_tokens,
         learning_rate=training.learning_rate,
+        seconds=training.train_seconds,
         pauses=training.evaluations,
         seed=training.train_seed,
     )

@@ -30,6 +30,9 @@ class TrainDraftConfig(BaseModel):
         description="file that keeps what the target wrote; a later run uses it, and writes what is missing",
     )
     epochs: int = Field(default=3, ge=1, le=1000, description="how often each answer is trained on")
+    train_seconds: float | None = Field(
+        default=None, gt=0, description="when to stop training at the latest; samples take their time before"
+    )
     batch_tokens: int = Field(default=8192, ge=16, le=1 << 24, description="tokens of one training step")
     learning_rate: float = Field(default=3e-4, gt=0, le=1, description="the highest, of AdamW, before its cosine")
     evaluations: int = Field(default=10, ge=1, le=10_000, description="how often acceptance is measured on the way")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import random
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,8 +33,9 @@ class Schedule:
     Attributes:
         epochs: how often each sample is seen.
         batch_tokens: tokens of one optimizer step, prompts included.
-        learning_rate: the highest, of AdamW; it rises over the first ``warmup`` of the steps, then falls as a cosine.
-        warmup: a share of all steps.
+        learning_rate: the highest, of AdamW; it rises over the first ``warmup``, then falls as a cosine.
+        warmup: a share of the whole.
+        seconds: when to stop at the latest; None is after all epochs. The learning rate falls with what comes first.
         pauses: how often in all, evenly spread, training pauses for its caller to evaluate the draft.
         seed: of the samples' order.
     """
@@ -42,13 +44,17 @@ class Schedule:
     batch_tokens: int = 8192
     learning_rate: float = 3e-4
     warmup: float = 0.02
+    seconds: float | None = None
     pauses: int = 10
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where training stands: ``loss`` is the mean since the last time, in nats a token."""
+    """Where training stands: ``loss`` is the mean since the last time, in nats a token.
+
+    ``steps`` is how many there are if time does not run out.
+    """
 
     step: int
     steps: int
@@ -56,7 +62,7 @@ class Progress:
 
 
 def train(target: Target, draft: Draft, samples: Sequence[Sample], schedule: Schedule) -> Iterator[Progress]:
-    """Train ``draft`` in place, pausing for its caller after every ``1 / schedule.pauses`` of the steps.
+    """Train ``draft`` in place, pausing for its caller at each of the schedule's pauses and at the end.
 
     The draft runs in the target's dtype (under autocast where that is not float32), its weights stay float32.
     """
@@ -64,13 +70,15 @@ def train(target: Target, draft: Draft, samples: Sequence[Sample], schedule: Sch
     rng = random.Random(schedule.seed)
     plan = [batch for _ in range(schedule.epochs) for batch in batches(samples, schedule.batch_tokens, rng)]
     weights = list(draft.parameters())
-    optimizer = torch.optim.AdamW(
-        weights, schedule.learning_rate, (0.9, 0.95), weight_decay=0.01, fused=device.type == "cuda"
-    )
-    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step, len(plan), schedule.warmup))
-    pauses = {len(plan) * (pause + 1) // schedule.pauses for pause in range(schedule.pauses)}
-    total, since = torch.zeros((), device=device), 0
+    optimizer = torch.optim.AdamW(weights, betas=(0.9, 0.95), weight_decay=0.01, fused=device.type == "cuda")
+    total, since, pauses = torch.zeros((), device=device), 0, 0
+    started = time.monotonic()
     for step, batch in enumerate(plan, 1):
+        share = step / len(plan)
+        if schedule.seconds is not None:
+            share = min(1.0, max(share, (time.monotonic() - started) / schedule.seconds))
+        for group in optimizer.param_groups:
+            group["lr"] = schedule.learning_rate * rate_at(share, schedule.warmup)
         packed = pack(batch, device)
         wanted = target.hidden(packed)
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
@@ -79,21 +87,21 @@ def train(target: Target, draft: Draft, samples: Sequence[Sample], schedule: Sch
         loss.backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
-        rate.step()
         optimizer.zero_grad()
         total += loss.detach()
         since += 1
-        if step in pauses:
+        if share * schedule.pauses >= pauses + 1 or share == 1:
             yield Progress(step, len(plan), float(total) / since)
-            total, since = torch.zeros((), device=device), 0
+            total, since, pauses = torch.zeros((), device=device), 0, int(share * schedule.pauses)
+        if share == 1:
+            break
 
 
-def rate_at(step: int, steps: int, warmup: float) -> float:
-    """The share of the highest learning rate at a step, from 0: a line up, then half a cosine down to zero."""
-    rising = max(1, round(steps * warmup))
-    if step < rising:
-        return (step + 1) / rising
-    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+def rate_at(share: float, warmup: float) -> float:
+    """The part of the highest learning rate that is due at a share of the training: a line up, then half a cosine."""
+    if share < warmup:
+        return share / warmup
+    return 0.5 * (1 + math.cos(math.pi * (share - warmup) / (1 - warmup)))
 
 
 def kl_to_target(hidden: Tensor, target_hidden: Tensor, head: Tensor) -> Tensor:

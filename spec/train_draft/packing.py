@@ -14,8 +14,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from draftline.spec.train_draft.samples import Sample
+
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Not cuDNN's, which torch prefers on some GPUs: it plans anew for every shape, and every batch has another."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,14 +86,15 @@ def attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, window:
         places = torch.arange(packed.longest, device=query.device)
         back = places[:, None] - places
         mask = (back >= 0) & (back < window)
-    attended = F.scaled_dot_product_attention(
-        unpacked(query),
-        unpacked(key),
-        unpacked(value),
-        mask,
-        is_causal=mask is None,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
+    with sdpa_kernel(_KERNELS):
+        attended = F.scaled_dot_product_attention(
+            unpacked(query),
+            unpacked(key),
+            unpacked(value),
+            mask,
+            is_causal=mask is None,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
     rows: Tensor = attended.transpose(1, 2).flatten(0, 1)
     return rows.index_select(0, packed.places)
 

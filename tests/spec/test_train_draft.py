@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -185,15 +186,27 @@ def test_training_lowers_the_loss_and_leaves_the_target_alone(dtype: torch.dtype
     draft = Draft.from_layers(model, [0, 2])
     schedule = Schedule(epochs=8, batch_tokens=256, learning_rate=3e-3, pauses=4)
     progress = list(train(model, draft, some_samples(60), schedule))
-    assert [p.step for p in progress] == [p.steps * k // 4 for k, p in enumerate(progress, 1)]
+    assert [p.step for p in progress] == [-(-p.steps * k // 4) for k, p in enumerate(progress, 1)]
     assert progress[-1].loss < 0.7 * progress[0].loss
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(value.dtype == torch.float32 for value in draft.weights().values())
 
 
+def test_training_stops_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr("draftline.spec.train_draft.distill.time.monotonic", lambda: float(next(clock)))
+    model, samples = target(), some_samples(60)
+    schedule = Schedule(epochs=1000, batch_tokens=256, seconds=20, pauses=3)
+    draft = Draft.from_layers(model, [0, 2])
+    progress = list(train(model, draft, samples, schedule))
+    assert [p.step for p in progress] == [7, 14, 20]
+    assert {p.steps for p in progress} == {progress[0].steps}
+    assert progress[0].steps > 1000
+
+
 def test_the_learning_rate_rises_and_falls() -> None:
-    rates = [rate_at(step, 100, 0.1) for step in range(101)]
-    assert rates[:10] == pytest.approx([k / 10 for k in range(1, 11)])
+    rates = [rate_at(step / 100, 0.1) for step in range(101)]
+    assert rates[:10] == pytest.approx([k / 10 for k in range(10)])
     assert rates[10] == 1.0
     assert rates[55] == pytest.approx(0.5)
     assert rates[100] == pytest.approx(0.0)
