@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from draftline.models.checkpoint import Checkpoint
@@ -97,7 +97,8 @@ def write_draft_folder(
     }
     folder.mkdir(parents=True, exist_ok=True)
     saved = {name: value.to(device="cpu", dtype=torch.bfloat16).contiguous() for name, value in weights.items()}
-    save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
+    # Not save_file, which makes a file that only its owner may read.
+    (folder / "model.safetensors").write_bytes(save(saved, metadata={"format": "pt"}))
     (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 

@@ -84,6 +84,7 @@ def test_a_draft_is_its_own_weights_and_the_targets_embeddings(tmp_path: Path, n
     shared = {"model.embed_tokens.weight", *({"lm_head.weight"} if name == "untied" else ())}
     assert set(weight_shapes(draft.config)) == weights.keys() | shared
     assert load_file(tmp_path / "model.safetensors").keys() == weights.keys()
+    assert (tmp_path / "model.safetensors").stat().st_mode == (tmp_path / "config.json").stat().st_mode
     for weight in weight_shapes(draft.config):
         assert weight in draft
         expected = target.tensor(weight).data if weight in shared else weights[weight].bfloat16()
