@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 _STEP_TOKENS = {"cpu": 512, "cuda": 8192}
 """Tokens one step computes at most, by device type, where the configuration does not say."""
 
-_CPU_COST_ROWS = (1, 4, 16)
+_CPU_COST_ROWS = (1, 4, 8)
 """Numbers of rows for which a CPU's steps are timed; with more, it does not draft."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -144,11 +144,9 @@ def _drafting(config: EngineConfig, passes: list[Pass], table: SlotTable, drafte
     if config.draft_length == "fixed":
         return FixedDrafting(drafter.max_draft_tokens, buckets.max_drafting_rows)
     on_gpu = table.tokens.device.type == "cuda"
-    if on_gpu and not config.enforce_eager:
-        rows, rounds = buckets.drafting_rows, 5
-    else:  # there, every step is long enough to be timed once
-        rows, rounds = tuple(count for count in _CPU_COST_ROWS if count <= config.max_num_seqs), 1
-    costs = measure_costs(passes, table, rows, buckets.draft_lens, rounds)
+    few = tuple(count for count in _CPU_COST_ROWS if count <= config.max_num_seqs)
+    rows = buckets.drafting_rows if on_gpu and not config.enforce_eager else few
+    costs = measure_costs(passes, table, rows, buckets.draft_lens, rounds=3)
     return AdaptiveDrafting(DraftLengths(costs), drafter.max_draft_tokens, rows[-1])
 
 

@@ -23,11 +23,17 @@ from dataclasses import dataclass
 _HYSTERESIS = 1.03
 """How much better another length must look before it is taken."""
 
-_MEMORY = 0.9
-"""What an acceptance rate keeps of itself with each draft that was verified."""
+_MEMORY = 0.95
+"""What a sequence's acceptance rate keeps of itself with each draft that was verified."""
 
-_PROBE_EVERY = 128
-"""Steps between two probes while no length pays: a probe's cost is spread over as many steps."""
+_LONG_MEMORY = 0.99
+"""The same for the rate of all sequences together: right drafts come in bursts, with long stretches in between."""
+
+_PROBE_SHARE = 0.005
+"""The share of the time that probes may cost while no length pays."""
+
+_PROBE_EVERY = 8
+"""Choices from one probe to the next, at least."""
 
 _HOPELESS = 0.05
 """Rows below this acceptance rate draft nothing; a probe may find them better."""
@@ -57,18 +63,20 @@ class CostTable:
 
 @dataclass(slots=True)
 class Acceptance:
-    """One sequence's acceptance rate: the chance that a draft is accepted if those before it are.
+    """An acceptance rate: the chance that a draft is accepted if those before it are.
 
     Attributes:
-        rate: between 0 and 1; a moving average that starts at what all sequences have had.
+        rate: between 0 and 1; a moving average.
+        memory: what it keeps of itself with each draft.
     """
 
     rate: float
+    memory: float = _MEMORY
 
     def observe(self, drafted: int, accepted: int) -> None:
         """A step verified ``drafted`` tokens and accepted the first ``accepted``: later ones tell nothing."""
         for place in range(min(drafted, accepted + 1)):
-            self.rate = _MEMORY * self.rate + (1 - _MEMORY) * (place < accepted)
+            self.rate = self.memory * self.rate + (1 - self.memory) * (place < accepted)
 
 
 def expected_tokens(rate: float, drafts: int) -> float:
@@ -79,10 +87,10 @@ def expected_tokens(rate: float, drafts: int) -> float:
 class DraftLengths:
     """Chooses the draft length of each step."""
 
-    def __init__(self, costs: CostTable, *, prior: float = 0.5) -> None:
+    def __init__(self, costs: CostTable, *, prior: float = 0.4) -> None:
         """``prior`` is the acceptance rate that is assumed until drafts have been verified."""
         self._costs = costs
-        self._typical = Acceptance(prior)
+        self._typical = Acceptance(prior, _LONG_MEMORY)
         self._current = 0
         self._shortest = min(costs.draft_lens[1:], default=0)
         self._since_probe = 0
@@ -101,7 +109,8 @@ class DraftLengths:
         if not rows:
             return 0
         count = len(rows)
-        values = {drafts: self._value(rows, count, drafts) for drafts in self._costs.draft_lens}
+        rates = [self._expected(row) for row in rows]
+        values = {drafts: self._value(rates, count, drafts) for drafts in self._costs.draft_lens}
         best = max(values, key=lambda drafts: (values[drafts], -drafts))
         if values[best] > _HYSTERESIS * values[self._current]:
             self._current = best
@@ -109,15 +118,20 @@ class DraftLengths:
             self._since_probe = 0
             return self._current
         self._since_probe += 1
-        if self._since_probe < _PROBE_EVERY:
+        extra = self._costs.seconds(count, self._shortest) / self._costs.seconds(count, 0) - 1
+        if self._since_probe < max(_PROBE_EVERY, extra / _PROBE_SHARE):
             return 0
         self._since_probe = 0
         return self._shortest
 
     def wants(self, sequence: Acceptance, drafts: int) -> int:
         """How many of the step's ``drafts`` a sequence should have."""
-        return drafts if sequence.rate >= _HOPELESS or self._current == 0 else 0
+        return drafts if self._expected(sequence) >= _HOPELESS or self._current == 0 else 0
 
-    def _value(self, rows: Sequence[Acceptance], count: int, drafts: int) -> float:
-        tokens = sum(expected_tokens(row.rate, drafts if row.rate >= _HOPELESS else 0) for row in rows)
+    def _expected(self, sequence: Acceptance) -> float:
+        """What to expect of a sequence's next drafts: halfway between its own recent ones and everybody's."""
+        return (sequence.rate + self._typical.rate) / 2
+
+    def _value(self, rates: Sequence[float], count: int, drafts: int) -> float:
+        tokens = sum([expected_tokens(rate, drafts if rate >= _HOPELESS else 0) for rate in rates])
         return tokens / self._costs.seconds(count, drafts)

@@ -47,7 +47,7 @@ def test_adaptive_drafts_follow_acceptance_and_requests_have_their_own_way() -> 
     begin(drafting, [one, off, two])
     assert drafting.wanted(one) > 0
     assert (drafting.wanted(off), drafting.wanted(two)) == (0, 2)
-    for _ in range(60):
+    for _ in range(400):
         drafting.observe(one, 4, 0)
     begin(drafting, [one, off, two])
     assert (drafting.wanted(one), drafting.wanted(two)) == (0, 2)

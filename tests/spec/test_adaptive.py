@@ -37,29 +37,33 @@ def test_costs_between_two_row_counts_are_those_of_the_next() -> None:
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.0, 0), (0.02, 0), (0.5, 3), (0.95, 4)])
 def test_cheap_drafts_are_made_as_far_as_they_are_accepted(rate: float, expected: int) -> None:
-    lengths = DraftLengths(CostTable(CHEAP))
+    lengths = DraftLengths(CostTable(CHEAP), prior=rate)
     chosen = lengths.choose([Acceptance(rate)] * 3)
     assert (chosen > 0) == (expected > 0)
     assert abs(chosen - expected) <= 1
 
 
 def test_dear_drafts_are_not_made() -> None:
-    lengths = DraftLengths(CostTable(DEAR))
-    assert lengths.choose([Acceptance(0.6)] * 64) == 0
-    assert lengths.choose([Acceptance(0.99)] * 64) > 0
+    assert DraftLengths(CostTable(DEAR), prior=0.6).choose([Acceptance(0.6)] * 64) == 0
+    assert DraftLengths(CostTable(DEAR), prior=0.99).choose([Acceptance(0.99)] * 64) > 0
 
 
-def test_rejected_drafts_turn_speculation_off_but_for_rare_probes() -> None:
-    lengths = DraftLengths(CostTable(CHEAP), prior=0.8)
+@pytest.mark.parametrize("costs", [CHEAP, DEAR], ids=["cheap", "dear"])
+def test_rejected_drafts_turn_speculation_off_but_for_probes_that_cost_next_to_nothing(
+    costs: dict[tuple[int, int], float],
+) -> None:
+    table = CostTable(costs)
+    lengths = DraftLengths(table, prior=0.8)
     rows = [lengths.newcomer() for _ in range(4)]
-    drafted_steps = 0
-    for _ in range(2000):
+    seconds = plain = 0.0
+    for _ in range(5000):
         drafts = lengths.choose(rows)
-        drafted_steps += drafts > 0
+        seconds += table.seconds(4, drafts)
+        plain += table.seconds(4, 0)
         for row in rows:
             if wanted := lengths.wants(row, drafts):
                 lengths.observe(row, wanted, 0)
-    assert drafted_steps <= 60
+    assert seconds < 1.01 * plain
 
 
 def test_a_probe_turns_speculation_on_again() -> None:
