@@ -1,4 +1,4 @@
-"""Timing device code by replaying CUDA graphs, and a table of what came out. For `kernels.py`."""
+"""Timing device code by replaying CUDA graphs, and a table of what came out. For `kernel_sections.py`."""
 
 from __future__ import annotations
 
