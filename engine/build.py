@@ -68,13 +68,14 @@ def build_core(config: EngineConfig) -> Core:
     dtype = _dtype(config, checkpoint, device)
     ops = select_ops(device)
     drafter = _drafter(config, ops, device)
+    buckets = Buckets(config.max_num_seqs, drafter.max_draft_tokens)
     with memory_explained(device, f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"):
         model = build_model(checkpoint, shape, ops, dtype, device)
     budget = config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"])
     wanted_len = _wanted_len(config, shape)
     bytes_a_block = block_bytes(shape, config.block_size, model.cache_dtype)
     blocks = cache_blocks(
-        _cache_bytes(config, model, shape, device, budget, drafter),
+        _cache_bytes(config, model, shape, device, budget, buckets),
         bytes_a_block,
         config.block_size,
         config.max_model_len,
@@ -118,15 +119,15 @@ def build_core(config: EngineConfig) -> Core:
     passes: list[Pass] = [PassByOperation(model, cache, table, ops, drafter)]
     if device.type == "cuda" and not config.enforce_eager:
         with memory_explained(device, "the CUDA graphs"):
-            passes.insert(0, _graphs(model, cache, table, ops, drafter, config.max_num_seqs))
+            passes.insert(0, _graphs(model, cache, table, ops, drafter, buckets))
     runner = Runner(passes, table, ops, eos_ids)
+    drafting = _drafting(config, passes, table, drafter, buckets)
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
         config.model, time.monotonic() - started, info.quantization, info.dtype, info.device, blocks, config.block_size,
     )  # fmt: skip
     # On a CPU there is nothing to overlap.
     steps_ahead = 1 if device.type == "cuda" else 0
-    drafting = _drafting(config, passes, table, drafter)
     return Core(scheduler, runner, tokenizer, info, drafting, steps_ahead=steps_ahead)
 
 
@@ -137,10 +138,11 @@ def _drafter(config: EngineConfig, ops: Ops, device: torch.device) -> Drafter:
     return NGram(config.draft_tokens, ops) if name == "ngram" else Nothing()
 
 
-def _drafting(config: EngineConfig, passes: list[Pass], table: SlotTable, drafter: Drafter) -> Drafting:
+def _drafting(
+    config: EngineConfig, passes: list[Pass], table: SlotTable, drafter: Drafter, buckets: Buckets
+) -> Drafting:
     if not drafter.max_draft_tokens:
         return NoDrafting()
-    buckets = Buckets(config.max_num_seqs, drafter.max_draft_tokens)
     if config.draft_length == "fixed":
         return FixedDrafting(drafter.max_draft_tokens, buckets.max_drafting_rows)
     on_gpu = table.tokens.device.type == "cuda"
@@ -150,20 +152,19 @@ def _drafting(config: EngineConfig, passes: list[Pass], table: SlotTable, drafte
     return AdaptiveDrafting(DraftLengths(costs), drafter.max_draft_tokens, rows[-1])
 
 
-def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, drafter: Drafter) -> int:
+def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, buckets: Buckets) -> int:
     """What the graphs keep for themselves: each bucket's logits, and the activations of the largest."""
     if config.enforce_eager:
         return 0
-    tokens = sum(rows * (drafts + 1) for rows, drafts in Buckets(config.max_num_seqs, drafter.max_draft_tokens).all())
+    tokens = sum(rows * (drafts + 1) for rows, drafts in buckets.all())
     return 2 * tokens * vocab_size * dtype.itemsize
 
 
-def _graphs(model: Model, cache: KVCache, table: SlotTable, ops: Ops, drafter: Drafter, max_rows: int) -> Pass:
+def _graphs(model: Model, cache: KVCache, table: SlotTable, ops: Ops, drafter: Drafter, buckets: Buckets) -> Pass:
     # Imported here, since a CPU does without Triton.
     from draftline.engine.pass_graphs import GraphPasses
 
     started = time.monotonic()
-    buckets = Buckets(max_rows, drafter.max_draft_tokens)
     graphs = GraphPasses(model, cache, table, ops, drafter, buckets)
     torch.cuda.synchronize(table.tokens.device)
     logger.info("CUDA graphs for %d step shapes captured in %.1f s", len(buckets.all()), time.monotonic() - started)
@@ -201,7 +202,7 @@ def _wanted_len(config: EngineConfig, shape: ModelConfig) -> int:
 
 
 def _cache_bytes(
-    config: EngineConfig, model: Model, shape: ModelConfig, device: torch.device, budget: int, drafter: Drafter
+    config: EngineConfig, model: Model, shape: ModelConfig, device: torch.device, budget: int, buckets: Buckets
 ) -> int:
     if config.kv_cache_memory_gib is not None:
         return int(config.kv_cache_memory_gib * GIB)
@@ -210,5 +211,5 @@ def _cache_bytes(
     rows = config.max_num_seqs
     peak = peak_bytes(
         model, shape, device, step_tokens=budget, block_size=config.block_size, max_rows=rows
-    ) + _graph_bytes(config, shape.vocab_size, model.dtype, drafter)
+    ) + _graph_bytes(config, shape.vocab_size, model.dtype, buckets)
     return gpu_cache_bytes(device, config.gpu_memory_utilization, peak)
