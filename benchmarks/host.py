@@ -48,6 +48,7 @@ from draftline.kernels import select_ops
 from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.models.families import config_from_hf
 from draftline.models.tokenizer import Tokenizer
+from draftline.spec.nothing import Nothing
 
 BLOCK_SIZE = 16
 WINDOW = 8 * BLOCK_SIZE
@@ -135,7 +136,7 @@ def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, pref
     device = torch.device("cpu")
     table = SlotTable.allocate(max_rows, max_model_len, blocks_a_row, device)
     passes = [NoDevice(max_rows, config.vocab_size)]
-    runner = Runner(passes, table, select_ops(device), config.eos_token_ids)
+    runner = Runner(passes, Nothing(), table, select_ops(device), config.eos_token_ids)
     return Core(scheduler, runner, tokenizer, info, NoDrafting(), steps_ahead=1)
 
 

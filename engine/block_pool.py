@@ -28,6 +28,7 @@ class BlockPool:
         self._prefixes = prefixes
         self._free = list(range(num_blocks - 1, -1, -1))
         self._references = [0] * num_blocks
+        self._generations = [0] * num_blocks
 
     @property
     def free(self) -> int:
@@ -48,6 +49,10 @@ class BlockPool:
         """How many hold ``block``."""
         return self._references[block]
 
+    def generation(self, block: int) -> int:
+        """How often ``block`` has been allocated: what was known of its contents is void when this changes."""
+        return self._generations[block]
+
     def allocate(self, count: int) -> list[int]:
         """Take ``count`` blocks, each held once; cached ones are given up when free ones run out.
 
@@ -59,6 +64,7 @@ class BlockPool:
         blocks = [self._free.pop() if self._free else self._prefixes.evict() for _ in range(count)]
         for block in blocks:
             self._references[block] = 1
+            self._generations[block] += 1
         return blocks
 
     def shareable(self, length: int) -> int:

@@ -8,11 +8,10 @@ import time
 import torch
 
 from draftline.engine.buckets import Buckets
+from draftline.engine.build_drafter import DrafterParts
 from draftline.engine.client import EngineInfo
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
-from draftline.engine.draft_costs import measure_costs
-from draftline.engine.drafting import AdaptiveDrafting, Drafting, FixedDrafting, NoDrafting
 from draftline.engine.memory import (
     DEFAULT_CPU_CACHE_GIB,
     GIB,
@@ -37,18 +36,12 @@ from draftline.models.loader import open_checkpoint
 from draftline.models.model import Model
 from draftline.models.tokenizer import load_tokenizer
 from draftline.quant import preferred_cpu_dtype
-from draftline.spec.adaptive import DraftLengths
 from draftline.spec.drafter import Drafter
-from draftline.spec.ngram import NGram
-from draftline.spec.nothing import Nothing
 
 logger = logging.getLogger(__name__)
 
 _STEP_TOKENS = {"cpu": 512, "cuda": 8192}
 """Tokens one step computes at most, by device type, where the configuration does not say."""
-
-_CPU_COST_ROWS = (1, 4, 8)
-"""Numbers of rows for which a CPU's steps are timed; with more, it does not draft."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -67,13 +60,13 @@ def build_core(config: EngineConfig) -> Core:
     shape = checkpoint.config
     dtype = _dtype(config, checkpoint, device)
     ops = select_ops(device)
-    drafter = _drafter(config, ops, device)
-    buckets = Buckets(config.max_num_seqs, drafter.max_draft_tokens)
     with memory_explained(device, f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"):
         model = build_model(checkpoint, shape, ops, dtype, device)
+    parts = DrafterParts(config, checkpoint, ops, dtype, device)
+    buckets = Buckets(config.max_num_seqs, parts.max_draft_tokens)
     budget = config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"])
     wanted_len = _wanted_len(config, shape)
-    bytes_a_block = block_bytes(shape, config.block_size, model.cache_dtype)
+    bytes_a_block = block_bytes(shape, config.block_size, model.cache_dtype) + parts.block_bytes
     blocks = cache_blocks(
         _cache_bytes(config, model, shape, device, budget, buckets),
         bytes_a_block,
@@ -81,7 +74,7 @@ def build_core(config: EngineConfig) -> Core:
         config.max_model_len,
     )
     max_model_len = min(wanted_len, blocks * config.block_size)
-    table_len = max_model_len + drafter.max_draft_tokens
+    table_len = max_model_len + parts.max_draft_tokens
     with memory_explained(device, f"a cache of {blocks * bytes_a_block / GIB:.2f} GiB"):
         cache = KVCache.allocate(
             shape.num_layers,
@@ -92,6 +85,7 @@ def build_core(config: EngineConfig) -> Core:
             dtype=model.cache_dtype,
             device=device,
         )
+    drafter = parts.build(blocks, budget)
     table = SlotTable.allocate(config.max_num_seqs, table_len, -(-table_len // config.block_size), device)
     eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
     info = EngineInfo(
@@ -120,8 +114,8 @@ def build_core(config: EngineConfig) -> Core:
     if device.type == "cuda" and not config.enforce_eager:
         with memory_explained(device, "the CUDA graphs"):
             passes.insert(0, _graphs(model, cache, table, ops, drafter, buckets))
-    runner = Runner(passes, table, ops, eos_ids)
-    drafting = _drafting(config, passes, table, drafter, buckets)
+    runner = Runner(passes, drafter, table, ops, eos_ids)
+    drafting = parts.build_policy(passes, table, buckets, generation=scheduler.block_generation, step_tokens=budget)
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
         config.model, time.monotonic() - started, info.quantization, info.dtype, info.device, blocks, config.block_size,
@@ -129,27 +123,6 @@ def build_core(config: EngineConfig) -> Core:
     # On a CPU there is nothing to overlap.
     steps_ahead = 1 if device.type == "cuda" else 0
     return Core(scheduler, runner, tokenizer, info, drafting, steps_ahead=steps_ahead)
-
-
-def _drafter(config: EngineConfig, ops: Ops, device: torch.device) -> Drafter:
-    name = config.drafter
-    if name == "auto":
-        name = "ngram" if device.type == "cpu" else "none"
-    return NGram(config.draft_tokens, ops) if name == "ngram" else Nothing()
-
-
-def _drafting(
-    config: EngineConfig, passes: list[Pass], table: SlotTable, drafter: Drafter, buckets: Buckets
-) -> Drafting:
-    if not drafter.max_draft_tokens:
-        return NoDrafting()
-    if config.draft_length == "fixed":
-        return FixedDrafting(drafter.max_draft_tokens, buckets.max_drafting_rows)
-    on_gpu = table.tokens.device.type == "cuda"
-    few = tuple(count for count in _CPU_COST_ROWS if count <= config.max_num_seqs)
-    rows = buckets.drafting_rows if on_gpu and not config.enforce_eager else few
-    costs = measure_costs(passes, table, rows, buckets.draft_lens, rounds=3)
-    return AdaptiveDrafting(DraftLengths(costs), drafter.max_draft_tokens, rows[-1])
 
 
 def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, buckets: Buckets) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -50,17 +50,37 @@ class EngineConfig(BaseModel):
     enforce_eager: bool = Field(
         default=False, description="launch every operation from the host instead of replaying CUDA graphs"
     )
-    drafter: Literal["auto", "none", "ngram"] = Field(
+    drafter: Literal["auto", "none", "ngram", "draft_model"] = Field(
         default="auto",
-        description="what guesses tokens ahead: 'ngram' looks them up in the sequence itself; 'auto' is ngram on a CPU, "
-        "and none on a GPU",
+        description="what guesses tokens ahead: 'ngram' looks them up in the sequence itself, 'draft_model' is a smaller "
+        "model; 'auto' is draft_model where one is given, else ngram on a CPU, and none on a GPU",
+    )
+    draft_model: str | None = Field(
+        default=None,
+        min_length=1,
+        description="a model with the same vocabulary that drafts: its name as for model, or what train-draft has made",
     )
     draft_tokens: int = Field(default=4, ge=1, le=16, description="most tokens drafted for one step of a sequence")
     draft_length: Literal["adaptive", "fixed"] = Field(
         default="adaptive", description="draft as many tokens as pay, down to none, or always draft_tokens"
+    )
+    synthetic_acceptance: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="for benchmarks only, since outputs are then wrong: each draft is accepted with this chance, whatever "
+        "the models say",
     )
     prefix_caching: bool = Field(default=True, description="reuse the cache of prompts' common beginnings")
     max_waiting: int = Field(default=1024, ge=1, description="most requests that wait; more are refused")
     ageing_s: float = Field(
         default=5.0, gt=0, description="seconds of head start in the queue for each unit of priority"
     )
+
+    @model_validator(mode="after")
+    def _draft_model_where_it_drafts(self) -> EngineConfig:
+        if self.drafter == "draft_model" and self.draft_model is None:
+            raise ValueError("drafter: draft_model needs to be told which: set draft_model")
+        if self.draft_model is not None and self.drafter not in ("auto", "draft_model"):
+            raise ValueError(f"draft_model: it would not be used, since drafter is {self.drafter}")
+        return self

@@ -23,6 +23,7 @@ from draftline.engine.runner import Runner
 from draftline.engine.scheduler import Scheduler
 from draftline.engine.sequence import Plan, Row, Sequence
 from draftline.models.tokenizer import Tokenizer
+from draftline.spec.drafter import DraftChunk
 
 logger = logging.getLogger(__name__)
 
@@ -110,12 +111,13 @@ class Core:
         """
         self._drafting.begin_step(self._scheduler.running)
         plan = self._scheduler.plan(self._drafting.wanted)
+        behind = self._drafting.planned(plan)
         updates: _Updates = []
         for sequence in plan.cancelled:
             output = self._outputs[sequence]
             updates.append((output, output.cancel(self.now())))
         if plan.rows:
-            updates += self._launch(plan)
+            updates += self._launch(plan, behind)
         if len(self._under_way) > self._steps_ahead or (self._under_way and not plan.rows):
             updates += self._read(self._under_way.popleft())
         self._deliver(updates)
@@ -148,12 +150,12 @@ class Core:
         """Assert the scheduler's and the cache's invariants (for tests and soaks)."""
         self._scheduler.check()
 
-    def _launch(self, plan: Plan) -> _Updates:
+    def _launch(self, plan: Plan, behind: tuple[DraftChunk, ...]) -> _Updates:
         started = self.now()
         for row in plan.admitted:
             self._outputs[row.sequence].scheduled(started)
         try:
-            step = self._runner.launch(plan)
+            step = self._runner.launch(plan, behind)
         except Exception as error:  # noqa: BLE001 - whatever it was, only this step's requests fail
             return self._fail(plan, error)
         self._under_way.append(_UnderWay(plan, step))

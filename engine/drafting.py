@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from draftline.engine.sequence import Sequence
+from draftline.engine.sequence import Plan, Sequence
 from draftline.spec.adaptive import Acceptance, DraftLengths
+from draftline.spec.drafter import DraftChunk
 
 _STEPS_A_CHOICE = 4
 """Steps for which a choice stands: acceptance changes slowly, and choosing takes the host a while."""
@@ -15,12 +16,21 @@ _STEPS_A_CHOICE = 4
 class Drafting(Protocol):
     """Decides draft lengths, and learns from what became of the drafts."""
 
+    @property
+    def exploring(self) -> bool:
+        """Whether the step's drafts are only to find out whether drafting would pay."""
+        ...
+
     def begin_step(self, running: Iterable[Sequence]) -> None:
         """A step is about to be planned for these sequences and maybe newcomers."""
         ...
 
     def wanted(self, sequence: Sequence) -> int:
         """How many drafts a sequence should have in the step."""
+        ...
+
+    def planned(self, plan: Plan) -> tuple[DraftChunk, ...]:
+        """The step is planned as ``plan`` says: what the drafter must catch up with before it."""
         ...
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
@@ -35,12 +45,18 @@ class Drafting(Protocol):
 class NoDrafting:
     """Plain decoding."""
 
+    exploring = False
+
     def begin_step(self, running: Iterable[Sequence]) -> None:
         """Nothing to decide."""
 
     def wanted(self, sequence: Sequence) -> int:
         """None."""
         return 0
+
+    def planned(self, plan: Plan) -> tuple[DraftChunk, ...]:
+        """Nothing is drafted."""
+        return ()
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         """Nothing is ever drafted."""
@@ -51,6 +67,8 @@ class NoDrafting:
 
 class FixedDrafting:
     """Always as many drafts, as long as not too many sequences run."""
+
+    exploring = False
 
     def __init__(self, drafts: int, most_rows: int) -> None:
         """``drafts`` for each of up to ``most_rows`` sequences; none where more run."""
@@ -66,6 +84,10 @@ class FixedDrafting:
         """See `Drafting.wanted`."""
         cap = sequence.draft_tokens
         return (self._drafts if cap is None else min(cap, self._drafts)) if self._on else 0
+
+    def planned(self, plan: Plan) -> tuple[DraftChunk, ...]:
+        """See `CachedDrafting` for drafters that have something to catch up with."""
+        return ()
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         """Nothing to learn."""
@@ -87,6 +109,11 @@ class AdaptiveDrafting:
         self._steps = 0
         self._on = True
 
+    @property
+    def exploring(self) -> bool:
+        """See `Drafting.exploring`."""
+        return self._lengths.exploring
+
     def begin_step(self, running: Iterable[Sequence]) -> None:
         """See `Drafting.begin_step`."""
         self._steps += 1
@@ -104,6 +131,10 @@ class AdaptiveDrafting:
         if sequence.draft_tokens is not None:
             return min(sequence.draft_tokens, self._most_drafts)
         return self._lengths.wants(self._rate(sequence), self._chosen) if self._chosen else 0
+
+    def planned(self, plan: Plan) -> tuple[DraftChunk, ...]:
+        """See `CachedDrafting` for drafters that have something to catch up with."""
+        return ()
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         """See `Drafting.observe`."""

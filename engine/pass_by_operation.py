@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from draftline.engine.runner import Sampled
@@ -14,7 +15,7 @@ from draftline.kernels.batch import Inputs, KVCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.models.model import Model
-from draftline.spec.drafter import Drafter
+from draftline.spec.drafter import Drafter, DraftRows
 
 
 class PassByOperation:
@@ -38,8 +39,8 @@ class PassByOperation:
         """See `Pass.run`."""
         drafts = max(row.drafts for row in rows)
         if drafts:
-            slots = upload(np.array([row.slot for row in rows if row.drafts], np.int64), self._device)
-            self._drafter.propose(slots, drafts, self._table)
+            wanted = upload(np.array([(row.slot, row.drafts) for row in rows if row.drafts], np.int64).T, self._device)
+            self._drafter.propose(DraftRows(wanted[0], wanted[1].to(torch.int32), drafts), self._table)
         inputs = self._ops.gather(
             self._table,
             upload(np.array([row.slot for row in rows], np.int64), self._device),

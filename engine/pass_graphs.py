@@ -29,7 +29,7 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.gather import GatherBounds, gather_planned
 from draftline.models.model import Model
-from draftline.spec.drafter import Drafter
+from draftline.spec.drafter import Drafter, DraftRows
 
 _Left = TypeVar("_Left")
 
@@ -119,13 +119,14 @@ class GraphPasses:
         stages = tuple(torch.zeros(input_words(rows), dtype=torch.int64, pin_memory=True) for _ in range(_STAGES))
         fill_inputs(stages[0].numpy(), rows, ())
         inputs = stages[0].to(self._device)
-        slots, plan = inputs[:rows], inputs[rows:].view(torch.int32)[: 3 * rows + 2]
+        slots, words = inputs[:rows], inputs[rows:].view(torch.int32)
+        plan, wanted = words[: 3 * rows + 2], words[3 * rows + 2 : 4 * rows + 2]
         longest, tokens = self._table.tokens.shape[1], rows * (drafts + 1)
         bounds = GatherBounds(tokens, tokens, query_lens=(drafts + 1,) * rows, context_lens=(longest,) * rows)
 
         def forward() -> tuple[Inputs, Tensor]:
             if drafts:
-                self._drafter.propose(slots, drafts, self._table)
+                self._drafter.propose(DraftRows(slots, wanted, drafts), self._table)
             gathered = gather_planned(self._table, slots, plan, bounds, self._block_size)
             return gathered, self._model.forward(gathered.batch, self._cache)
 

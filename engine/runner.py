@@ -19,6 +19,7 @@ from draftline.engine.slot_writer import SlotWriter
 from draftline.engine.transfer import Readback, upload
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SamplingFeatures, SlotTable
+from draftline.spec.drafter import DraftChunk, Drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +55,29 @@ class Pass(Protocol):
 class Runner:
     """Owns the slot table, and the ways to compute a step."""
 
-    def __init__(self, passes: Seq[Pass], table: SlotTable, ops: Ops, eos_ids: tuple[int, ...]) -> None:
-        """Each step is computed by the first of ``passes`` that fits; the last fits all."""
+    def __init__(
+        self, passes: Seq[Pass], drafter: Drafter, table: SlotTable, ops: Ops, eos_ids: tuple[int, ...]
+    ) -> None:
+        """Each step is computed by the first of ``passes`` that fits; the last fits all. They draft with ``drafter``."""
         self._passes = tuple(passes)
+        self._drafter = drafter
         self._table = table
         self._ops = ops
         self._writer = SlotWriter(table, eos_ids)
         self._device = table.tokens.device
 
     @torch.inference_mode()
-    def launch(self, plan: Plan) -> LaunchedStep:
-        """Start one step. Steps run in the order of their launch, each on what the one before it left on the device."""
+    def launch(self, plan: Plan, behind: Seq[DraftChunk] = ()) -> LaunchedStep:
+        """Start one step. Steps run in the order of their launch, each on what the one before it left on the device.
+
+        Args:
+            plan: the step.
+            behind: what the drafter must catch up with before.
+        """
         rows = plan.rows
         self._writer.apply(plan)
+        if behind:
+            self._drafter.catch_up(behind, self._table)
         sampled = next(way for way in self._passes if way.fits(rows)).run(rows, self._writer.features(rows))
         readback = Readback(self._device)
         step = LaunchedStep(

@@ -217,6 +217,10 @@ class Scheduler:
             self._followers[sequence.leader].remove(sequence)
         self._free_followers(sequence)
 
+    def block_generation(self, block: int) -> int:
+        """See `BlockPool.generation`."""
+        return self._residency.pool.generation(block)
+
     def forget_prefixes(self) -> None:
         """Free the blocks that only the prefix tree keeps. Those of running sequences stay known."""
         self._residency.pool.forget_cached()

@@ -170,6 +170,26 @@ class Ops(Protocol):
         """
         ...
 
+    def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
+        """What a draft model reads to decide draft ``step`` of each row that has one.
+
+        A row's query is its newest token, draft or not. In the first step it is the newest two: the draft model has not
+        seen the one before the last if that was a draft of its own, the last one, and was accepted.
+
+        Args:
+            slots: the slot table; the lengths of the slots in use are at least two.
+            rows: [R] int64, slots.
+            drafts: [R] int32, how many drafts each has. A row without a draft ``step`` is left out, or is padding: its
+                position is -1, and nothing of it is written to the cache.
+            step: which draft, from 0.
+            block_size: tokens a cache block.
+        """
+        ...
+
+    def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
+        """Store what a draft model has drawn: [S] int64 ``tokens`` to ``rows``' slots and positions, but those at -1."""
+        ...
+
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Log-probabilities under the model's own distribution (before temperature, penalties and masks).
 

@@ -222,6 +222,19 @@ class ReferenceOps:
         """See ``Ops.draft_ngram``."""
         draft_ngram(rows, count, longest, slots)
 
+    def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
+        """See ``Ops.gather_drafts``. Rows without a draft in this step are left out."""
+        chosen = rows[drafts > step]
+        query = 2 if step == 0 else 1
+        starts = (slots.lengths[chosen] + step - query).tolist()
+        count = len(starts)
+        return self.gather(slots, chosen, (query,) * count, tuple(starts), (1,) * count, block_size)
+
+    def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
+        """See ``Ops.write_drafts``."""
+        real = rows.positions >= 0
+        slots.tokens[rows.slots[real], rows.positions[real]] = tokens[real].to(torch.int32)
+
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See ``Ops.logprobs``."""
         return reference_sampling.logprobs(logits.to(torch.float32), token_ids, top)

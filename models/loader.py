@@ -37,16 +37,19 @@ def open_checkpoint(model: str, *, load_format: str = "auto") -> Checkpoint:
     raise ModelLoadError(f"load_format: {load_format!r} is not supported; 'auto' and 'dummy' are")
 
 
-def open_draft_checkpoint(model: str, target: Checkpoint) -> Checkpoint:
+def open_draft_checkpoint(model: str, target: Checkpoint, *, load_format: str = "auto") -> Checkpoint:
     """Open a draft model's checkpoint: what its folder shares with its target comes from ``target``.
 
     Args:
         model: a draft's folder (`draft_folder`), or any model that `open_checkpoint` opens.
         target: the checkpoint of the model that it drafts for.
+        load_format: see `open_checkpoint`.
 
     Raises:
         ModelLoadError: see `open_checkpoint`; or the draft does not fit the target.
     """
+    if load_format != "auto":
+        return open_checkpoint(model, load_format=load_format)
     source = resolve_model(model, MODEL_FILES)
     if source.kind is SourceKind.FOLDER:
         path = source.path / "config.json"

@@ -95,6 +95,11 @@ class DraftLengths:
         self._shortest = min(costs.draft_lens[1:], default=0)
         self._since_probe = 0
 
+    @property
+    def exploring(self) -> bool:
+        """Whether what `choose` said last was a probe."""
+        return self._current == 0
+
     def newcomer(self) -> Acceptance:
         """The acceptance rate of a sequence that has not drafted yet."""
         return Acceptance(self._typical.rate)

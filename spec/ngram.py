@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Sequence
 
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
+from draftline.spec.drafter import DraftChunk, DraftRows
 
 LONGEST = 4
 """Tokens of the longest end that is looked up."""
@@ -21,6 +22,9 @@ class NGram:
         self.max_draft_tokens = max_draft_tokens
         self._ops = ops
 
-    def propose(self, slots: Tensor, count: int, table: SlotTable) -> None:
+    def propose(self, rows: DraftRows, table: SlotTable) -> None:
         """See `Drafter.propose`."""
-        self._ops.draft_ngram(slots, count, LONGEST, table)
+        self._ops.draft_ngram(rows.slots, rows.most, LONGEST, table)
+
+    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
+        """Nothing to catch up with: it keeps no cache."""

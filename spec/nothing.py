@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Sequence
 
 from draftline.kernels.slots import SlotTable
+from draftline.spec.drafter import DraftChunk, DraftRows
 
 
 class Nothing:
@@ -13,5 +14,8 @@ class Nothing:
     name = "none"
     max_draft_tokens = 0
 
-    def propose(self, slots: Tensor, count: int, table: SlotTable) -> None:
+    def propose(self, rows: DraftRows, table: SlotTable) -> None:
         """Do nothing; no row gets a draft budget."""
+
+    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
+        """Nothing to catch up with: it keeps no cache."""

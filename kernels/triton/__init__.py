@@ -21,6 +21,7 @@ from draftline.kernels.triton.dense import (
     dense_norm_swiglu,
     overlaps,
 )
+from draftline.kernels.triton.draft_gather import gather_drafts, write_drafts
 from draftline.kernels.triton.gather import gather
 from draftline.kernels.triton.logprobs import logprobs
 from draftline.kernels.triton.ngram import draft_ngram
@@ -158,6 +159,14 @@ class TritonOps:
     def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
         """See ``Ops.draft_ngram``."""
         draft_ngram(rows, count, longest, slots)
+
+    def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
+        """See ``Ops.gather_drafts``."""
+        return gather_drafts(slots, rows, drafts, step, block_size)
+
+    def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
+        """See ``Ops.write_drafts``."""
+        write_drafts(tokens, rows, slots)
 
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See ``Ops.logprobs``."""

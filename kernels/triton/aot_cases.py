@@ -143,6 +143,9 @@ def _speculate(ops: Ops, drafts: int) -> None:
     rows, starts = _empty(4 * (drafts + 1), dtype=torch.int64), _empty(5, dtype=torch.int32)
     ops.draft_ngram(rows, drafts, 4, slots)
     ops.accept(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), starts, drafts + 1, slots)
+    for step in range(min(drafts, 2)):
+        ops.gather_drafts(slots, rows, starts, step, 16)
+    ops.write_drafts(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), slots)
 
 
 def _logprobs(ops: Ops, model: ModelShape, top: int) -> None:

@@ -8,12 +8,12 @@ from itertools import product
 
 import pytest
 from tiny import Client, alone, tiny_core
-from torch import Tensor
 
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams
 from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.slots import SlotTable
+from draftline.spec.drafter import DraftChunk, DraftRows
 from draftline.spec.ngram import NGram
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
@@ -44,7 +44,11 @@ def samplings(count: int, seed: int = 0) -> list[SamplingParams]:
         {"temperature": 0.0, "logprobs": 0, "prompt_logprobs": 2},
     ]
     return [
-        SamplingParams(**kinds[i % len(kinds)], seed=draw.randrange(2**64), max_tokens=draw.randint(1, 30))  # type: ignore[arg-type]
+        SamplingParams(
+            **kinds[i % len(kinds)],
+            seed=draw.randrange(2**64),
+            max_tokens=draw.randint(5 if "min_tokens" in kinds[i % len(kinds)] else 1, 30),
+        )  # type: ignore[arg-type]
         for i in range(count)
     ]
 
@@ -147,11 +151,14 @@ class Adversary:
         self.max_draft_tokens = max_draft_tokens
         self._propose = propose
 
-    def propose(self, slots: Tensor, count: int, table: SlotTable) -> None:
-        for slot in slots.tolist():
+    def propose(self, rows: DraftRows, table: SlotTable) -> None:
+        for slot in rows.slots.tolist():
             length = int(table.lengths[slot])
-            for place in range(length, length + count):
+            for place in range(length, length + rows.most):
                 table.tokens[slot, place] = self._propose(slot, place)
+
+    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
+        raise AssertionError("it has no cache")
 
 
 @pytest.mark.parametrize("steps_ahead", [0, 1, 3])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from fake_engine import ByteTokenizer
@@ -10,7 +10,8 @@ from fake_engine import ByteTokenizer
 from draftline.engine.accumulator import Accumulator
 from draftline.engine.client import EngineInfo, GenerateRequest
 from draftline.engine.core import Core
-from draftline.engine.drafting import FixedDrafting
+from draftline.engine.draft_cache import CachedDrafting
+from draftline.engine.drafting import Drafting, FixedDrafting
 from draftline.engine.outputs import RequestOutput, Update
 from draftline.engine.params import SamplingParams, Speculation
 from draftline.engine.pass_by_operation import PassByOperation
@@ -23,6 +24,7 @@ from draftline.kernels.slots import SlotTable
 from draftline.models.config import ModelConfig
 from draftline.models.families import build_model
 from draftline.quant.tensor import RawTensor
+from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.nothing import Nothing
 
@@ -55,7 +57,8 @@ class RandomCheckpoint:
 
     config = CONFIG
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, noise: float = 0.0) -> None:
+        """``noise`` is the size of random numbers added to the weights, which makes a model that often agrees."""
         draw = torch.Generator().manual_seed(seed)
         c = CONFIG
         heads, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
@@ -80,6 +83,8 @@ class RandomCheckpoint:
             name: torch.randn(shape, generator=draw) * 0.3 if len(shape) == 2 else torch.ones(shape)
             for name, shape in shapes.items()
         }
+        for weight in self._tensors.values():
+            weight += noise * torch.randn(weight.shape, generator=draw)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
@@ -98,8 +103,13 @@ def tiny_core(
     prefix_caching: bool = True,
     drafter: Drafter | None = None,
     steps_ahead: int = 0,
+    policy: Callable[[Drafting], Drafting] = lambda drafting: drafting,
 ) -> Core:
-    """A core on the CPU in float32."""
+    """A core on the CPU in float32.
+
+    A drafter with a cache must have one of ``num_blocks`` blocks. ``policy`` may put another policy in the place of
+    always drafting as much as the drafter can.
+    """
     device, dtype = torch.device("cpu"), torch.float32
     ops = select_ops(device)
     model = build_model(RandomCheckpoint(), CONFIG, ops, dtype, device)
@@ -132,9 +142,30 @@ def tiny_core(
         max_model_len=max_len,
         prefix_caching=prefix_caching,
     )
-    runner = Runner([PassByOperation(model, cache, table, ops, drafter)], table, ops, CONFIG.eos_token_ids)
-    drafting = FixedDrafting(drafter.max_draft_tokens, num_slots)
+    runner = Runner([PassByOperation(model, cache, table, ops, drafter)], drafter, table, ops, CONFIG.eos_token_ids)
+    drafting = policy(FixedDrafting(drafter.max_draft_tokens, num_slots))
+    if isinstance(drafter, DraftModel):
+        drafting = CachedDrafting(
+            drafting,
+            scheduler.block_generation,
+            block_size=block_size,
+            step_tokens=token_budget,
+            longest=CONFIG.max_positions,
+        )
     return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead)  # type: ignore[arg-type]
+
+
+def draft_model(
+    drafts: int, *, noise: float, seed: int = 0, num_blocks: int = 64, block_size: int = 8, chunk_tokens: int = 24
+) -> DraftModel:
+    """A drafter that is the tiny model itself where ``noise`` is 0 and ``seed`` is too."""
+    device, dtype = torch.device("cpu"), torch.float32
+    ops = select_ops(device)
+    model = build_model(RandomCheckpoint(seed, noise), CONFIG, ops, dtype, device)
+    cache = KVCache.allocate(
+        CONFIG.num_layers, num_blocks, block_size, CONFIG.num_kv_heads, CONFIG.head_dim, dtype=dtype, device=device
+    )
+    return DraftModel(model, cache, ops, drafts, chunk_tokens=chunk_tokens)
 
 
 class Client:

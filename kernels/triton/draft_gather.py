@@ -1,0 +1,148 @@
+"""What a draft model reads before it writes the next draft of each row, and where that draft is stored.
+
+As in `gather.py`, but with fixed shapes and nothing from the host: how far each sequence has come is read from the slot
+table, so that all steps of a round can be in one CUDA graph.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.slots import SampleRows, SlotTable
+
+_BLOCK = 128
+
+
+@triton.jit
+def _gather_drafts_kernel(
+    slot_tokens: tl.tensor,
+    slot_tables: tl.tensor,
+    lengths: tl.tensor,
+    rows: tl.tensor,
+    drafts: tl.tensor,
+    token_ids: tl.tensor,
+    positions: tl.tensor,
+    cache_index: tl.tensor,
+    query_starts: tl.tensor,
+    context_lens: tl.tensor,
+    block_tables: tl.tensor,
+    logits_index: tl.tensor,
+    logits_slots: tl.tensor,
+    logits_positions: tl.tensor,
+    tokens_stride: int,
+    tables_stride: int,
+    STEP: tl.constexpr,
+    QUERY: tl.constexpr,
+    MAX_BLOCKS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    slot = tl.load(rows + row)
+    wanted = tl.load(drafts + row) > STEP
+    # The position of the draft that this step decides. The query is the QUERY tokens before it.
+    decides = tl.load(lengths + slot) + STEP
+    table = slot_tables + slot * tables_stride
+    context_len = tl.where(wanted, decides, QUERY)
+    if part == 0:
+        lane = tl.arange(0, QUERY)
+        position = tl.where(wanted, decides - QUERY + lane, lane)
+        token = tl.load(slot_tokens + slot * tokens_stride + position)
+        block = tl.load(table + position // BLOCK_SIZE)
+        place = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
+        index = row * QUERY + lane
+        tl.store(token_ids + index, token.to(tl.int64))
+        tl.store(positions + index, position.to(tl.int64))
+        tl.store(cache_index + index, tl.where(wanted, place, -1))
+        tl.store(query_starts + row, row * QUERY)
+        tl.store(query_starts + row + 1, (row + 1) * QUERY)
+        tl.store(context_lens + row, context_len)
+        tl.store(logits_index + row, (row * QUERY + QUERY - 1).to(tl.int64))
+        tl.store(logits_slots + row, slot)
+        tl.store(logits_positions + row, tl.where(wanted, decides, -1).to(tl.int64))
+    blocks = tl.cdiv(context_len, BLOCK_SIZE)
+    for base in range(part * BLOCK, blocks, tl.num_programs(1) * BLOCK):
+        index = base + tl.arange(0, BLOCK)
+        block = tl.load(table + index, mask=index < blocks, other=0)
+        tl.store(block_tables + row.to(tl.int64) * MAX_BLOCKS + index, block, mask=index < blocks)
+
+
+@triton.jit
+def _write_drafts_kernel(
+    tokens: tl.tensor,
+    row_slots: tl.tensor,
+    row_positions: tl.tensor,
+    slot_tokens: tl.tensor,
+    tokens_stride: int,
+    count: int,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = row < count
+    position = tl.load(row_positions + row, mask=mask, other=-1)
+    slot = tl.load(row_slots + row, mask=mask, other=0)
+    token = tl.load(tokens + row, mask=mask, other=0)
+    tl.store(slot_tokens + slot * tokens_stride + position, token.to(tl.int32), mask=position >= 0)
+
+
+def gather_drafts(slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
+    """See ``Ops.gather_drafts``. Rows without a draft in this step are padding that attends to a token or two."""
+    device = slots.tokens.device
+    count, query = rows.shape[0], 2 if step == 0 else 1
+    longest, max_blocks = slots.tokens.shape[1], slots.block_tables.shape[1]
+    token_ids, positions, cache_index = torch.empty((3, count * query), dtype=torch.int64, device=device)
+    logits_index, logits_slots, logits_positions = torch.empty((3, count), dtype=torch.int64, device=device)
+    query_starts = torch.empty(count + 1, dtype=torch.int32, device=device)
+    context_lens = torch.empty(count, dtype=torch.int32, device=device)
+    block_tables = torch.empty((count, max_blocks), dtype=torch.int32, device=device)
+    if count:
+        _gather_drafts_kernel[(count, min(16, triton.cdiv(max_blocks, _BLOCK)))](
+            slots.tokens,
+            slots.block_tables,
+            slots.lengths,
+            rows,
+            drafts,
+            token_ids,
+            positions,
+            cache_index,
+            query_starts,
+            context_lens,
+            block_tables,
+            logits_index,
+            logits_slots,
+            logits_positions,
+            slots.tokens.stride(0),
+            slots.block_tables.stride(0),
+            STEP=step,
+            QUERY=query,
+            MAX_BLOCKS=max_blocks,
+            BLOCK_SIZE=block_size,
+            BLOCK=_BLOCK,
+            num_warps=2,
+        )
+    batch = Batch(
+        token_ids=token_ids,
+        positions=positions,
+        cache_index=cache_index,
+        query_starts=query_starts,
+        context_lens=context_lens,
+        block_tables=block_tables,
+        logits_index=logits_index,
+        query_lens_host=(query,) * count,
+        context_lens_host=(longest,) * count,
+    )
+    return Inputs(batch, logits_slots, logits_positions)
+
+
+def write_drafts(tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
+    """See ``Ops.write_drafts``."""
+    count = tokens.shape[0]
+    if count:
+        _write_drafts_kernel[(triton.cdiv(count, _BLOCK),)](
+            tokens, rows.slots, rows.positions, slots.tokens, slots.tokens.stride(0), count, BLOCK=_BLOCK, num_warps=1
+        )
