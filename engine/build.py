@@ -26,7 +26,7 @@ from draftline.engine.runner import Pass, Runner
 from draftline.engine.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.batch import KVCache
-from draftline.kernels.ops import Ops
+from draftline.kernels.ops import Accept, Ops
 from draftline.kernels.slots import SlotTable
 from draftline.models.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
@@ -37,6 +37,7 @@ from draftline.models.model import Model
 from draftline.models.tokenizer import load_tokenizer
 from draftline.quant import preferred_cpu_dtype
 from draftline.spec.drafter import Drafter
+from draftline.spec.synthetic import synthetic_acceptance
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ def build_core(config: EngineConfig) -> Core:
         block_size=config.block_size,
         drafters=(drafter.name,) if drafter.max_draft_tokens else (),
         constraint_kinds=(),
+        synthetic_acceptance=config.synthetic_acceptance,
     )
     scheduler = Scheduler(
         num_blocks=blocks,
@@ -110,10 +112,12 @@ def build_core(config: EngineConfig) -> Core:
         max_model_len=max_model_len,
         prefix_caching=config.prefix_caching,
     )
-    passes: list[Pass] = [PassByOperation(model, cache, table, ops, drafter)]
+    chance = config.synthetic_acceptance
+    accept = ops.accept if chance is None else synthetic_acceptance(ops.accept, chance)
+    passes: list[Pass] = [PassByOperation(model, cache, table, ops, drafter, accept)]
     if device.type == "cuda" and not config.enforce_eager:
         with memory_explained(device, "the CUDA graphs"):
-            passes.insert(0, _graphs(model, cache, table, ops, drafter, buckets))
+            passes.insert(0, _graphs(model, cache, table, ops, drafter, accept, buckets))
     runner = Runner(passes, drafter, table, ops, eos_ids)
     drafting = parts.build_policy(passes, table, buckets, generation=scheduler.block_generation, step_tokens=budget)
     logger.info(
@@ -133,12 +137,20 @@ def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, buck
     return 2 * tokens * vocab_size * dtype.itemsize
 
 
-def _graphs(model: Model, cache: KVCache, table: SlotTable, ops: Ops, drafter: Drafter, buckets: Buckets) -> Pass:
+def _graphs(
+    model: Model,
+    cache: KVCache,
+    table: SlotTable,
+    ops: Ops,
+    drafter: Drafter,
+    accept: Accept,
+    buckets: Buckets,
+) -> Pass:
     # Imported here, since a CPU does without Triton.
     from draftline.engine.pass_graphs import GraphPasses
 
     started = time.monotonic()
-    graphs = GraphPasses(model, cache, table, ops, drafter, buckets)
+    graphs = GraphPasses(model, cache, table, ops, drafter, accept, buckets)
     torch.cuda.synchronize(table.tokens.device)
     logger.info("CUDA graphs for %d step shapes captured in %.1f s", len(buckets.all()), time.monotonic() - started)
     return graphs

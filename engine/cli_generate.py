@@ -109,4 +109,6 @@ def summary(end: Finished) -> str:
     ]
     if end.speculation.drafted:
         parts.append(f"{end.speculation.accepted} of {end.speculation.drafted} drafts accepted")
+    if end.speculation.synthetic:
+        parts.append("synthetic acceptance: this output means nothing")
     return ", ".join(parts)

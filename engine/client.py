@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from draftline.engine.outputs import Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.stopwatch import NO_TIME, StepTimes
 from draftline.models.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine serves, and its limits."""
+    """What an engine serves, and its limits.
+
+    Where ``synthetic_acceptance`` is set, drafts are accepted by chance, and outputs mean nothing.
+    """
 
     model: str
     config: ModelConfig
@@ -58,6 +62,44 @@ class EngineInfo:
     block_size: int
     drafters: tuple[str, ...]
     constraint_kinds: tuple[str, ...]
+    synthetic_acceptance: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterStats:
+    """What a drafter has done since the start.
+
+    Attributes:
+        name: which.
+        steps: how often a sequence was drafted for.
+        drafted_by_position: how often there was a first, second, … draft.
+        accepted_by_position: how often it was accepted.
+        times: of the steps with drafts, all together.
+    """
+
+    name: str
+    steps: int = 0
+    drafted_by_position: tuple[int, ...] = ()
+    accepted_by_position: tuple[int, ...] = ()
+    times: StepTimes = NO_TIME
+
+    @property
+    def drafted(self) -> int:
+        """All drafts."""
+        return sum(self.drafted_by_position)
+
+    @property
+    def accepted(self) -> int:
+        """All that were accepted."""
+        return sum(self.accepted_by_position)
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens that a step with drafts decides for a sequence, on average; 1 where there was none."""
+        return 1 + self.accepted / self.steps if self.steps else 1.0
+
+
+NO_DRAFTS = DrafterStats("none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +116,17 @@ class EngineStats:
     preemptions: int
     prefix_hit_tokens: int
     prefix_query_tokens: int
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
+    drafter: DrafterStats = NO_DRAFTS
+
+    @property
+    def drafted_tokens(self) -> int:
+        """Tokens that were drafted and verified."""
+        return self.drafter.drafted
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Those of them that were accepted."""
+        return self.drafter.accepted
 
 
 class EngineClient(Protocol):

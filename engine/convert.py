@@ -8,6 +8,7 @@ does, but unknown enum numbers are errors: ignoring one would mean something oth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import TypeVar
 
@@ -107,6 +108,9 @@ def finished(end: Finished) -> pb.Finished:
             accepted=end.speculation.accepted,
             steps=end.speculation.steps,
             accepted_by_position=end.speculation.accepted_by_position,
+            drafter=end.speculation.drafter,
+            times=pb.StepTimes(**asdict(end.speculation.times)),
+            synthetic=end.speculation.synthetic,
         ),
         timing=pb.Timing(
             queued_s=end.timing.queued_s,
@@ -136,6 +140,7 @@ def model_response(info: EngineInfo) -> pb.GetModelResponse:
         drafters=info.drafters,
         constraint_kinds=info.constraint_kinds,
         version=version("draftline"),
+        synthetic_acceptance=info.synthetic_acceptance,
     )
 
 

@@ -15,6 +15,7 @@ from draftline.engine.outputs import (
     Usage,
 )
 from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.stopwatch import StepTimes
 from draftline.v1 import engine_pb2 as pb
 
 _WHITESPACE = {
@@ -81,13 +82,20 @@ def _constraint(params: Constraint) -> pb.Constraint:
 
 def _finished(end: pb.Finished) -> Finished:
     usage, timing, speculation = end.usage, end.timing, end.speculation
+    times = speculation.times
     return Finished(
         index=end.index,
         finish_reason=FinishReason(end.finish_reason),
         matched_stop=end.matched_stop,
         usage=Usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens),
         speculation=SpeculationStats(
-            speculation.drafted, speculation.accepted, speculation.steps, tuple(speculation.accepted_by_position)
+            drafted=speculation.drafted,
+            accepted=speculation.accepted,
+            steps=speculation.steps,
+            accepted_by_position=tuple(speculation.accepted_by_position),
+            drafter=speculation.drafter,
+            times=StepTimes(times.draft_s, times.verify_s, times.sample_s, times.host_s),
+            synthetic=speculation.synthetic,
         ),
         timing=Timing(timing.queued_s, timing.prefill_s, timing.first_token_s, timing.total_s),
         constraint_complete=end.constraint_complete if end.HasField("constraint_complete") else None,

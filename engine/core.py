@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftline.engine.client import EngineInfo, EngineStats, Sink
+from draftline.engine.draft_tally import DraftTally
 from draftline.engine.drafting import Drafting
 from draftline.engine.errors import StepFailedError
 from draftline.engine.launched import LaunchedStep
@@ -34,10 +35,11 @@ _Updates = list[tuple[OutputState, tuple[Update, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """A step that was launched and not read yet."""
+    """A step that was launched and not read yet. Planning and launching it took ``host_s``."""
 
     plan: Plan
     step: LaunchedStep
+    host_s: float
 
 
 class Core:
@@ -78,8 +80,9 @@ class Core:
         self._under_way: deque[_UnderWay] = deque()
         self._steps = 0
         self._generated_tokens = 0
-        self._drafted_tokens = 0
-        self._accepted_tokens = 0
+        drafters = info.drafters or ("none",)
+        self._drafter = drafters[0]
+        self._drafts = DraftTally(self._drafter)
 
     @property
     def has_work(self) -> bool:
@@ -94,7 +97,14 @@ class Core:
         """Queue a request, whose id no live request has."""
         self._live[request.request_id] = request
         for sequence in request.sequences:
-            self._outputs[sequence] = OutputState(request, sequence, self.tokenizer, self._eos_ids)
+            self._outputs[sequence] = OutputState(
+                request,
+                sequence,
+                self.tokenizer,
+                self._eos_ids,
+                drafter=self._drafter,
+                synthetic=self.info.synthetic_acceptance is not None,
+            )
             self._scheduler.add(sequence)
 
     def cancel(self, request_id: str) -> None:
@@ -109,6 +119,7 @@ class Core:
 
         A fault fails the requests of the step; the engine goes on with the others.
         """
+        started = time.perf_counter()
         self._drafting.begin_step(self._scheduler.running)
         plan = self._scheduler.plan(self._drafting.wanted)
         behind = self._drafting.planned(plan)
@@ -117,7 +128,7 @@ class Core:
             output = self._outputs[sequence]
             updates.append((output, output.cancel(self.now())))
         if plan.rows:
-            updates += self._launch(plan, behind)
+            updates += self._launch(plan, behind, started)
         if len(self._under_way) > self._steps_ahead or (self._under_way and not plan.rows):
             updates += self._read(self._under_way.popleft())
         self._deliver(updates)
@@ -139,8 +150,7 @@ class Core:
             total_blocks=scheduler.total_blocks,
             steps=self._steps,
             generated_tokens=self._generated_tokens,
-            drafted_tokens=self._drafted_tokens,
-            accepted_tokens=self._accepted_tokens,
+            drafter=self._drafts.stats(),
             preemptions=scheduler.preemptions,
             prefix_hit_tokens=scheduler.prefix_hit_tokens,
             prefix_query_tokens=scheduler.prefix_query_tokens,
@@ -150,25 +160,32 @@ class Core:
         """Assert the scheduler's and the cache's invariants (for tests and soaks)."""
         self._scheduler.check()
 
-    def _launch(self, plan: Plan, behind: tuple[DraftChunk, ...]) -> _Updates:
-        started = self.now()
+    def _launch(self, plan: Plan, behind: tuple[DraftChunk, ...], started: float) -> _Updates:
+        now = self.now()
         for row in plan.admitted:
-            self._outputs[row.sequence].scheduled(started)
+            self._outputs[row.sequence].scheduled(now)
         try:
             step = self._runner.launch(plan, behind)
         except Exception as error:  # noqa: BLE001 - whatever it was, only this step's requests fail
             return self._fail(plan, error)
-        self._under_way.append(_UnderWay(plan, step))
+        self._under_way.append(_UnderWay(plan, step, time.perf_counter() - started))
         return []
 
     def _read(self, under_way: _UnderWay) -> _Updates:
         """Commit what the outputs keep of a step's results."""
         plan = under_way.plan
+        step = under_way.step
         try:
-            results = under_way.step.results()
+            step.wait()
+            arrived = time.perf_counter()
+            results = step.results()
         except Exception as error:  # noqa: BLE001 - whatever it was, only this step's requests fail
             return self._fail(plan, error)
         now = self.now()
+        times = None
+        if step.watch is not None:
+            times = step.watch.times(under_way.host_s + time.perf_counter() - arrived)
+            self._drafts.took(times)
         self._steps += 1
         updates: _Updates = []
         kept_tokens: list[tuple[int, ...]] = []
@@ -179,7 +196,7 @@ class Core:
             if row.drafts:
                 self._learn(row, accepted=len(result[0]) - 1)
             output = self._outputs[row.sequence]
-            kept, news = output.advance(row, result, now)
+            kept, news = output.advance(row, result, now, times)
             kept_tokens.append(kept)
             updates.append((output, news))
         self._generated_tokens += sum(map(len, kept_tokens))
@@ -187,8 +204,7 @@ class Core:
         return updates
 
     def _learn(self, row: Row, accepted: int) -> None:
-        self._drafted_tokens += row.drafts
-        self._accepted_tokens += accepted
+        self._drafts.count(row.drafts, accepted)
         self._drafting.observe(row.sequence, row.drafts, accepted)
 
     def _fail(self, plan: Plan, error: Exception) -> _Updates:

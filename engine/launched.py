@@ -10,6 +10,7 @@ from torch import Tensor
 
 from draftline.engine.outputs import PositionLogprobs, TokenLogprob
 from draftline.engine.sequence import Row
+from draftline.engine.stopwatch import Stopwatch
 from draftline.engine.transfer import Readback
 
 Logprobs = tuple[PositionLogprobs, ...]
@@ -50,6 +51,7 @@ class LaunchedStep:
         accepted: [R] int32, how many of its tokens each row keeps.
         logprobs: of the sampled positions of the rows that asked for them, if any did.
         prompt_logprobs: of prompt positions, likewise.
+        watch: how long its parts take on the device, where it drafted.
     """
 
     rows: tuple[Row, ...]
@@ -58,10 +60,14 @@ class LaunchedStep:
     accepted: Tensor
     logprobs: LogprobTensors | None
     prompt_logprobs: LogprobTensors | None
+    watch: Stopwatch | None = None
+
+    def wait(self) -> None:
+        """Wait until the step has arrived."""
+        self.readback.wait()
 
     def results(self) -> Iterable[RowResult]:
-        """Wait until the step has arrived; its results, in the order of ``rows``."""
-        self.readback.wait()
+        """The results of a step that has arrived, in the order of ``rows``."""
         tokens = self._accepted()
         nothing: list[Logprobs] = [()] * len(tokens)
         logprobs = prompt_logprobs = nothing

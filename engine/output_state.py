@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from draftline.engine.detokenizer import Detokenizer
+from draftline.engine.draft_tally import DraftTally
 from draftline.engine.launched import Logprobs, RowResult
 from draftline.engine.outputs import (
     Delta,
@@ -17,6 +18,7 @@ from draftline.engine.outputs import (
 )
 from draftline.engine.request import Request
 from draftline.engine.sequence import Row, Sequence
+from draftline.engine.stopwatch import StepTimes
 from draftline.models.tokenizer import Tokenizer
 
 
@@ -36,8 +38,26 @@ class OutputState:
         sequence: which of the request's sequences it is.
     """
 
-    def __init__(self, request: Request, sequence: Sequence, tokenizer: Tokenizer, eos_ids: frozenset[int]) -> None:
-        """The request's ``submitted_at`` is on the same clock as the ``now`` of the methods."""
+    def __init__(
+        self,
+        request: Request,
+        sequence: Sequence,
+        tokenizer: Tokenizer,
+        eos_ids: frozenset[int],
+        *,
+        drafter: str = "none",
+        synthetic: bool = False,
+    ) -> None:
+        """The request's ``submitted_at`` is on the same clock as the ``now`` of the methods.
+
+        Args:
+            request: what it is an output of.
+            sequence: which of the request's sequences it is.
+            tokenizer: turns tokens into text.
+            eos_ids: the model's end-of-sequence ids.
+            drafter: who drafts for it.
+            synthetic: that drafts are accepted by chance.
+        """
         self.request = request
         self.sequence = sequence
         self._tokenizer = tokenizer
@@ -50,21 +70,25 @@ class OutputState:
         self._prompt_logprobs: Logprobs = ()
         self._scheduled_at: float | None = None
         self._first_token_at: float | None = None
-        self._steps = self._drafted = self._accepted = 0
-        self._accepted_by_position: list[int] = []
+        self._steps = 0
+        self._drafts = DraftTally(drafter)
+        self._synthetic = synthetic
 
     def scheduled(self, now: float) -> None:
         """Note the time, if it is the first at which the output runs."""
         if self._scheduled_at is None:
             self._scheduled_at = now
 
-    def advance(self, row: Row, result: RowResult, now: float) -> tuple[tuple[int, ...], tuple[Update, ...]]:
+    def advance(
+        self, row: Row, result: RowResult, now: float, times: StepTimes | None = None
+    ) -> tuple[tuple[int, ...], tuple[Update, ...]]:
         """Take one step's result for this output.
 
         Args:
             row: the sequence's part in the step.
             result: what the step decided.
             now: the time.
+            times: how long the step took, where it drafted.
 
         Returns:
             The tokens that the output keeps (fewer than were accepted if it ends among them), and its updates.
@@ -79,7 +103,9 @@ class OutputState:
         kept, text, end = self._until_end(tokens)
         self._steps += 1
         if row.drafts:
-            self._count_drafts(row.drafts, len(kept))
+            self._drafts.count(row.drafts, min(row.drafts, len(kept) - 1))
+            if times is not None:
+                self._drafts.took(times)
         delta = Delta(self.sequence.index, kept, text, logprobs[: len(kept)], self._prompt_logprobs)
         self._prompt_logprobs = ()
         return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now))
@@ -120,14 +146,17 @@ class OutputState:
         """Keep the new ones; a prompt recomputed after preemption brings some again."""
         self._prompt_logprobs += logprobs[max(0, len(self._prompt_logprobs) - start) :]
 
-    def _count_drafts(self, drafted: int, kept: int) -> None:
-        self._drafted += drafted
-        accepted = min(drafted, kept - 1)
-        self._accepted += accepted
-        if len(self._accepted_by_position) < drafted:
-            self._accepted_by_position.extend([0] * (drafted - len(self._accepted_by_position)))
-        for position in range(accepted):
-            self._accepted_by_position[position] += 1
+    def _speculation(self) -> SpeculationStats:
+        drafts = self._drafts.stats()
+        return SpeculationStats(
+            drafted=drafts.drafted,
+            accepted=drafts.accepted,
+            steps=self._steps,
+            accepted_by_position=drafts.accepted_by_position,
+            drafter=drafts.name if drafts.drafted else "",
+            times=drafts.times,
+            synthetic=self._synthetic,
+        )
 
     def _finished(self, end: _End, new_tokens: int, now: float) -> Finished:
         sequence, submitted = self.sequence, self.request.submitted_at
@@ -138,7 +167,7 @@ class OutputState:
             finish_reason=end.reason,
             matched_stop=end.matched_stop,
             usage=Usage(sequence.prompt_len, sequence.cached_prompt, sequence.output_len + new_tokens),
-            speculation=SpeculationStats(self._drafted, self._accepted, self._steps, tuple(self._accepted_by_position)),
+            speculation=self._speculation(),
             timing=Timing(
                 queued_s=scheduled - submitted,
                 prefill_s=first - scheduled,

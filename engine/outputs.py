@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from draftline.engine.stopwatch import NO_TIME, StepTimes
+
 
 class FinishReason(enum.Enum):
     """Why an output ended; the values are the proto's enum numbers."""
@@ -44,12 +46,19 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationStats:
-    """What drafting did for one output: ``accepted_by_position[i]`` counts steps whose draft i was accepted."""
+    """What drafting did for one output: ``accepted_by_position[i]`` counts steps whose draft i was accepted.
+
+    ``times`` are those of its steps with drafts, which it shared with the other outputs of its batch. ``synthetic`` says
+    that drafts were accepted by chance: then the output means nothing.
+    """
 
     drafted: int = 0
     accepted: int = 0
     steps: int = 0
     accepted_by_position: tuple[int, ...] = ()
+    drafter: str = ""
+    times: StepTimes = NO_TIME
+    synthetic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from draftline.engine.runner import Sampled
 from draftline.engine.sequence import Row
+from draftline.engine.stopwatch import Stopwatch
 from draftline.engine.transfer import upload
 from draftline.kernels.batch import Inputs, KVCache
-from draftline.kernels.ops import Ops
+from draftline.kernels.ops import Accept, Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.models.model import Model
 from draftline.spec.drafter import Drafter, DraftRows
@@ -21,13 +22,16 @@ from draftline.spec.drafter import Drafter, DraftRows
 class PassByOperation:
     """Launches a pass's operations from the host, shaped as the rows are."""
 
-    def __init__(self, model: Model, cache: KVCache, table: SlotTable, ops: Ops, drafter: Drafter) -> None:
-        """Everything is on one device; ``ops`` is that device's implementation."""
+    def __init__(
+        self, model: Model, cache: KVCache, table: SlotTable, ops: Ops, drafter: Drafter, accept: Accept
+    ) -> None:
+        """Everything is on one device; ``ops`` is that device's implementation, and ``accept`` verifies drafts."""
         self._model = model
         self._cache = cache
         self._table = table
         self._ops = ops
         self._drafter = drafter
+        self._accept = accept
         self._block_size = cache.keys[0].shape[1]
         self._device = table.tokens.device
 
@@ -38,9 +42,12 @@ class PassByOperation:
     def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> Sampled:
         """See `Pass.run`."""
         drafts = max(row.drafts for row in rows)
-        if drafts:
+        watch = Stopwatch(self._device) if drafts else None
+        if watch is not None:
+            watch.mark()
             wanted = upload(np.array([(row.slot, row.drafts) for row in rows if row.drafts], np.int64).T, self._device)
             self._drafter.propose(DraftRows(wanted[0], wanted[1].to(torch.int32), drafts), self._table)
+            watch.mark()
         inputs = self._ops.gather(
             self._table,
             upload(np.array([row.slot for row in rows], np.int64), self._device),
@@ -51,9 +58,16 @@ class PassByOperation:
             self._block_size,
         )
         logits = self._model.forward(inputs.batch, self._cache)
-        return self._sample(rows, inputs, logits, features)
+        if watch is not None:
+            watch.mark()
+        tokens, accepted = self._sample(rows, inputs, logits, features)
+        if watch is not None:
+            watch.mark()
+        return Sampled(logits, tokens, accepted, watch)
 
-    def _sample(self, rows: tuple[Row, ...], inputs: Inputs, logits: Tensor, features: SamplingFeatures) -> Sampled:
+    def _sample(
+        self, rows: tuple[Row, ...], inputs: Inputs, logits: Tensor, features: SamplingFeatures
+    ) -> tuple[Tensor, Tensor]:
         """Sample the positions after the rows' last known tokens and drafts, and accept."""
         ends = np.fromiter(accumulate((row.samples for row in rows), initial=0), np.int32)
         slots, positions, deciding = inputs.slots, inputs.positions, logits
@@ -64,7 +78,7 @@ class PassByOperation:
         tokens = self._ops.sample(deciding, which, self._table) if ends[-1] else slots
         most = max(row.samples for row in rows)
         starts = upload(ends, self._device)
-        return Sampled(logits, tokens, self._ops.accept(tokens, which, starts, max(most, 1), self._table))
+        return tokens, self._accept(tokens, which, starts, max(most, 1), self._table)
 
 
 def _sampled_places(rows: tuple[Row, ...]) -> np.ndarray:

@@ -5,10 +5,11 @@ device. A graph is one launch. Its shapes are fixed, so there is one for each of
 runs in the smallest that holds its rows. The rest of the bucket is padding: rows without a query token, which no kernel
 writes to the cache or the slot table. What is sampled from them is nobody's.
 
-Steps with drafts have buckets by draft length as well: their graphs begin with the drafter.
+Steps with drafts have buckets by draft length as well, with one graph more, the drafter's.
 
-There are two graphs a bucket: draft, gather and forward; sampling and acceptance, of which there is one for each
-combination of sampling features that comes up. Between them other work can be launched, such as a mask's upload.
+The graphs of a bucket are: drafting, where it drafts; gather and forward; sampling and acceptance, of which there is one
+for each combination of sampling features that comes up. Between them other work can be launched, such as a mask's
+upload, or a mark of the time.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from draftline.engine.buckets import Buckets
 from draftline.engine.graph_inputs import fill_inputs, input_words, is_decode
 from draftline.engine.runner import Sampled
 from draftline.engine.sequence import Row
+from draftline.engine.stopwatch import Stopwatch
 from draftline.kernels.batch import Inputs, KVCache
-from draftline.kernels.ops import Ops
+from draftline.kernels.ops import Accept, Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.gather import GatherBounds, gather_planned
 from draftline.models.model import Model
@@ -50,7 +52,8 @@ class _Bucket:
         drafts: how many drafts each row may have.
         stages: pinned arrays on the host, used in turn, as `fill_inputs` writes them.
         inputs: the same on the device.
-        forward: draft, gather and forward.
+        draft: all drafts, or None where there are none.
+        forward: gather and forward.
         decides: what the logits decide, as ``forward`` leaves it.
         logits: what ``forward`` leaves.
         sampling: sampling and acceptance, by features, with what each leaves: tokens, and how many each row keeps.
@@ -60,6 +63,7 @@ class _Bucket:
     drafts: int
     stages: tuple[Tensor, ...]
     inputs: Tensor
+    draft: torch.cuda.CUDAGraph | None
     forward: torch.cuda.CUDAGraph
     decides: Inputs
     logits: Tensor
@@ -75,14 +79,22 @@ class GraphPasses:
     """Decode steps, with drafts or without, of up to the largest bucket's rows."""
 
     def __init__(
-        self, model: Model, cache: KVCache, table: SlotTable, ops: Ops, drafter: Drafter, buckets: Buckets
+        self,
+        model: Model,
+        cache: KVCache,
+        table: SlotTable,
+        ops: Ops,
+        drafter: Drafter,
+        accept: Accept,
+        buckets: Buckets,
     ) -> None:
-        """Capture the graphs of all ``buckets``. Everything is on one CUDA device."""
+        """Capture the graphs of all ``buckets``. Everything is on one CUDA device. ``accept`` verifies drafts."""
         self._model = model
         self._cache = cache
         self._table = table
         self._ops = ops
         self._drafter = drafter
+        self._accept = accept
         self._block_size = cache.keys[0].shape[1]
         self._device = table.tokens.device
         self._pool = torch.cuda.graph_pool_handle()
@@ -109,11 +121,21 @@ class GraphPasses:
         stage = bucket.stages[self._step % _STAGES]
         fill_inputs(stage.numpy(), bucket.rows, rows)
         bucket.inputs.copy_(stage, non_blocking=True)
+        watch = None
+        if bucket.draft is not None:
+            watch = Stopwatch(self._device)
+            watch.mark()
+            bucket.draft.replay()
+            watch.mark()
         bucket.forward.replay()
         graph, tokens, accepted = self._sampling(bucket, features)
+        if watch is not None:
+            watch.mark()
         graph.replay()
+        if watch is not None:
+            watch.mark()
         samples = sum([row.samples for row in rows]) if bucket.drafts else len(rows)
-        return Sampled(bucket.logits[:samples], tokens[:samples], accepted[: len(rows)])
+        return Sampled(bucket.logits[:samples], tokens[:samples], accepted[: len(rows)], watch)
 
     def _capture_bucket(self, rows: int, drafts: int) -> _Bucket:
         stages = tuple(torch.zeros(input_words(rows), dtype=torch.int64, pin_memory=True) for _ in range(_STAGES))
@@ -124,14 +146,16 @@ class GraphPasses:
         longest, tokens = self._table.tokens.shape[1], rows * (drafts + 1)
         bounds = GatherBounds(tokens, tokens, query_lens=(drafts + 1,) * rows, context_lens=(longest,) * rows)
 
+        def propose() -> None:
+            self._drafter.propose(DraftRows(slots, wanted, drafts), self._table)
+
         def forward() -> tuple[Inputs, Tensor]:
-            if drafts:
-                self._drafter.propose(DraftRows(slots, wanted, drafts), self._table)
             gathered = gather_planned(self._table, slots, plan, bounds, self._block_size)
             return gathered, self._model.forward(gathered.batch, self._cache)
 
+        draft = self._capture(propose, warm_up=propose)[0] if drafts else None
         graph, (decides, logits) = self._capture(forward, warm_up=forward)
-        return _Bucket(rows, drafts, stages, inputs, graph, decides, logits)
+        return _Bucket(rows, drafts, stages, inputs, draft, graph, decides, logits)
 
     def _sampling(self, bucket: _Bucket, features: SamplingFeatures) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
         """The graph that samples and accepts with these features, and what it leaves."""
@@ -142,7 +166,7 @@ class GraphPasses:
 
             def sample(starts: Tensor) -> tuple[Tensor, Tensor]:
                 tokens = self._ops.sample(bucket.logits, which, self._table)
-                return tokens, self._ops.accept(tokens, which, starts, bucket.drafts + 1, self._table)
+                return tokens, self._accept(tokens, which, starts, bucket.drafts + 1, self._table)
 
             # A step may be waiting for this graph. Accepting its drafts twice would accept too many: warm up with none.
             none = torch.zeros_like(starts)

@@ -16,6 +16,7 @@ from torch import Tensor
 from draftline.engine.launched import LaunchedStep, LogprobTensors
 from draftline.engine.sequence import Plan, Row
 from draftline.engine.slot_writer import SlotWriter
+from draftline.engine.stopwatch import Stopwatch
 from draftline.engine.transfer import Readback, upload
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SamplingFeatures, SlotTable
@@ -30,11 +31,13 @@ class Sampled:
         logits: [L, vocab], of every position that wants them, in the rows' order.
         tokens: [S] int64, the token sampled at each sampled position, in the rows' order.
         accepted: [R] int32, how many of its tokens each row keeps.
+        watch: how long its parts take, where it drafted.
     """
 
     logits: Tensor
     tokens: Tensor
     accepted: Tensor
+    watch: Stopwatch | None = None
 
 
 class Pass(Protocol):
@@ -87,6 +90,7 @@ class Runner:
             accepted=readback.take(sampled.accepted),
             logprobs=self._logprobs(rows, sampled, readback),
             prompt_logprobs=self._prompt_logprobs(rows, sampled, readback),
+            watch=sampled.watch,
         )
         readback.seal()
         return step

@@ -6,12 +6,16 @@ the oracle that every other implementation is tested against.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
 
 from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.slots import SampleRows, SlotTable
+
+Accept = Callable[[Tensor, SampleRows, Tensor, int, SlotTable], Tensor]
+"""`Ops.accept`, or what takes its place."""
 
 
 class Ops(Protocol):

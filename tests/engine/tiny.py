@@ -27,6 +27,7 @@ from draftline.quant.tensor import RawTensor
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.nothing import Nothing
+from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
 
 CONFIG = ModelConfig(
     family="LlamaForCausalLM",
@@ -104,6 +105,7 @@ def tiny_core(
     drafter: Drafter | None = None,
     steps_ahead: int = 0,
     policy: Callable[[Drafting], Drafting] = lambda drafting: drafting,
+    synthetic_acceptance: float | None = None,
 ) -> Core:
     """A core on the CPU in float32.
 
@@ -131,8 +133,9 @@ def tiny_core(
         max_num_seqs=num_slots,
         cache_blocks=num_blocks,
         block_size=block_size,
-        drafters=(),
+        drafters=(drafter.name,) if drafter.max_draft_tokens else (),
         constraint_kinds=(),
+        synthetic_acceptance=synthetic_acceptance,
     )
     scheduler = Scheduler(
         num_blocks=num_blocks,
@@ -142,7 +145,9 @@ def tiny_core(
         max_model_len=max_len,
         prefix_caching=prefix_caching,
     )
-    runner = Runner([PassByOperation(model, cache, table, ops, drafter)], drafter, table, ops, CONFIG.eos_token_ids)
+    accept = ops.accept if synthetic_acceptance is None else synthetic_acceptance_of(ops.accept, synthetic_acceptance)
+    passes = [PassByOperation(model, cache, table, ops, drafter, accept)]
+    runner = Runner(passes, drafter, table, ops, CONFIG.eos_token_ids)
     drafting = policy(FixedDrafting(drafter.max_draft_tokens, num_slots))
     if isinstance(drafter, DraftModel):
         drafting = CachedDrafting(

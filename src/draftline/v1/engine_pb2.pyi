@@ -735,11 +735,22 @@ class SpeculationStats(_message.Message):
     ACCEPTED_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
     ACCEPTED_BY_POSITION_FIELD_NUMBER: _builtins.int
+    DRAFTER_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
+    SYNTHETIC_FIELD_NUMBER: _builtins.int
     drafted: _builtins.int
     accepted: _builtins.int
     steps: _builtins.int
+    drafter: _builtins.str
+    """Empty where nothing was drafted."""
+    synthetic: _builtins.bool
+    """Drafts were accepted by chance, for a benchmark: the output means nothing."""
     @_builtins.property
     def accepted_by_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def times(self) -> Global___StepTimes:
+        """Of the steps with drafts, which the output shared with the others of its batch."""
+
     def __init__(
         self,
         *,
@@ -747,14 +758,47 @@ class SpeculationStats(_message.Message):
         accepted: _builtins.int = ...,
         steps: _builtins.int = ...,
         accepted_by_position: _abc.Iterable[_builtins.int] | None = ...,
+        drafter: _builtins.str = ...,
+        times: Global___StepTimes | None = ...,
+        synthetic: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "accepted_by_position", b"accepted_by_position", "drafted", b"drafted", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "accepted_by_position", b"accepted_by_position", "drafted", b"drafted", "drafter", b"drafter", "steps", b"steps", "synthetic", b"synthetic", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SpeculationStats: _TypeAlias = SpeculationStats  # noqa: Y015
+
+@_typing.final
+class StepTimes(_message.Message):
+    """Seconds. The host works at the same time as the device."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRAFT_S_FIELD_NUMBER: _builtins.int
+    VERIFY_S_FIELD_NUMBER: _builtins.int
+    SAMPLE_S_FIELD_NUMBER: _builtins.int
+    HOST_S_FIELD_NUMBER: _builtins.int
+    draft_s: _builtins.float
+    verify_s: _builtins.float
+    sample_s: _builtins.float
+    host_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        draft_s: _builtins.float = ...,
+        verify_s: _builtins.float = ...,
+        sample_s: _builtins.float = ...,
+        host_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draft_s", b"draft_s", "host_s", b"host_s", "sample_s", b"sample_s", "verify_s", b"verify_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepTimes: _TypeAlias = StepTimes  # noqa: Y015
 
 @_typing.final
 class Timing(_message.Message):
@@ -955,6 +999,7 @@ class GetModelResponse(_message.Message):
     DRAFTERS_FIELD_NUMBER: _builtins.int
     CONSTRAINT_KINDS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    SYNTHETIC_ACCEPTANCE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """As given to the server."""
     family: _builtins.str
@@ -968,6 +1013,8 @@ class GetModelResponse(_message.Message):
     cache_blocks: _builtins.int
     block_size: _builtins.int
     version: _builtins.str
+    synthetic_acceptance: _builtins.float
+    """Set where drafts are accepted by chance, for a benchmark: all outputs mean nothing."""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -991,11 +1038,14 @@ class GetModelResponse(_message.Message):
         drafters: _abc.Iterable[_builtins.str] | None = ...,
         constraint_kinds: _abc.Iterable[_builtins.str] | None = ...,
         version: _builtins.str = ...,
+        synthetic_acceptance: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance", "synthetic_acceptance", b"synthetic_acceptance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "cache_blocks", b"cache_blocks", "constraint_kinds", b"constraint_kinds", "device", b"device", "drafters", b"drafters", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "family", b"family", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model", b"model", "quantization", b"quantization", "version", b"version", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance", "block_size", b"block_size", "cache_blocks", b"cache_blocks", "constraint_kinds", b"constraint_kinds", "device", b"device", "drafters", b"drafters", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "family", b"family", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model", b"model", "quantization", b"quantization", "synthetic_acceptance", b"synthetic_acceptance", "version", b"version", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__synthetic_acceptance: _TypeAlias = _typing.Literal["synthetic_acceptance"]  # noqa: Y015
+    _WhichOneofArgType__synthetic_acceptance: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__synthetic_acceptance) -> _WhichOneofReturnType__synthetic_acceptance | None: ...
 
 Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
