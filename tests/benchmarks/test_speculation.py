@@ -6,17 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from speculation import Answers, Question, compare, read_spec_bench
+from speculation import Answers, compare, main, since, table
+from speculation_prompts import Question, extraction, random_tokens, read_spec_bench
 
-from draftline.engine.outputs import (
-    CompletionOutput,
-    Finished,
-    FinishReason,
-    RequestOutput,
-    SpeculationStats,
-    Timing,
-    Usage,
-)
+from draftline.engine.client import DrafterStats
+from draftline.engine.stopwatch import StepTimes
 
 
 def dataset(path: Path, count: int) -> Path:
@@ -44,24 +38,60 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
         read_spec_bench(path, None)
 
 
-def answers(seconds: float, *outputs: tuple[list[int], SpeculationStats]) -> Answers:
-    def output(tokens: list[int], stats: SpeculationStats) -> RequestOutput:
-        usage, timing = Usage(1, 0, len(tokens)), Timing(0, 0, 0, 0)
-        finished = Finished(0, FinishReason.LENGTH, "", usage, stats, timing, None, 0)
-        return RequestOutput("r", None, [1], [CompletionOutput(0, token_ids=tokens, finished=finished)])
-
-    return Answers(tuple(output(*one) for one in outputs), seconds)
+def test_made_prompts_are_the_same_each_time() -> None:
+    assert extraction(4) == extraction(4)
+    assert len({question.text for question in extraction(20)}) > 15
+    first, second = random_tokens(8, 1000), random_tokens(8, 1000)
+    assert first == second
+    assert len({request.prompt for request in first}) == 8
 
 
 def test_a_comparison_counts_tokens_drafts_and_differences() -> None:
-    none = SpeculationStats(0, 0, 4)
-    plain = answers(2.0, ([1, 2, 3, 4], none), ([5, 6, 7, 8], none))
-    drafted = answers(
-        1.0,
-        ([1, 2, 3, 4], SpeculationStats(6, 2, 2, (1, 1))),
-        ([5, 6, 7, 9], SpeculationStats(3, 1, 3, (1,))),
-    )
+    before = DrafterStats("ngram", 5, (5, 2), (1, 1), StepTimes(1, 2, 3, 4))
+    now = DrafterStats("ngram", 10, (10, 6, 3), (3, 2, 0), StepTimes(2, 4, 6, 8))
+    plain = Answers(((1, 2, 3, 4), (5, 6, 7, 8)), 2.0, DrafterStats("none"))
+    drafted = Answers(((1, 2, 3, 4), (5, 6, 7, 9)), 1.0, since(now, before))
     result = compare(plain, drafted)
     assert (result["plain_tokens_per_s"], result["tokens_per_s"], result["speedup"]) == (4.0, 8.0, 2.0)
-    assert (result["drafted"], result["accepted"], result["accepted_by_position"]) == (9, 3, [2, 1])
-    assert (result["steps"], result["tokens_per_step"], result["different_answers"]) == (5, 1.6, 1)
+    assert (result["drafted"], result["accepted"]) == (12, 3)
+    assert result["drafted_by_position"] == [5, 4, 3]
+    assert result["accepted_by_position"] == [2, 1, 0]
+    assert (result["drafted_steps"], result["acceptance_length"], result["different_answers"]) == (5, 1.6, 1)
+    assert result["times"] == {"draft_s": 1, "verify_s": 2, "sample_s": 3, "host_s": 4}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dataset", "spec-bench"], "--path"),
+        (["--dataset", "random"], "--acceptance-length"),
+        (["--dataset", "extraction", "--shape", "smollm2-135m"], "random weights"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_on_random_weights_is_called_synthetic(tmp_path: Path) -> None:
+    shape = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 300, "hidden_size": 32,
+        "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True,
+        "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    (tmp_path / "shape.json").write_text(json.dumps(shape))
+    out = tmp_path / "out.jsonl"
+    arguments = f"--dataset random --shape {tmp_path}/shape.json --draft-shape {tmp_path}/shape.json --concurrency 2"
+    options = "--set draft_length=fixed --set device=cpu --set kv_cache_memory_gib=0.1"
+    main(f"{arguments} --acceptance-length 3.0 {options} --output {out}".split())
+    (line,) = out.read_text().splitlines()
+    result = json.loads(line)
+    assert result["synthetic"]
+    assert result["drafter"] == "draft_model"
+    assert result["acceptance_length"] == pytest.approx(3.0, abs=0.3)
+    assert result["tokens"] == 512
+    assert "SYNTHETIC" in str(table([result]).title)

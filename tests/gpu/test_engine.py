@@ -143,3 +143,37 @@ def test_every_sampling_option_runs(llm: LLM) -> None:
     for output in llm.generate(PROMPTS[:4], sampling, use_tqdm=False):
         assert [len(o.token_ids) for o in output.outputs] == [len(o.logprobs or []) for o in output.outputs]
         assert output.prompt_logprobs is not None
+
+
+@pytest.mark.parametrize("enforce_eager", [False, True], ids=["graphs", "operations"])
+@pytest.mark.parametrize("draft_tokens", [1, 4])
+def test_a_draft_model_changes_nothing(llm: LLM, folder: Path, draft_tokens: int, enforce_eager: bool) -> None:
+    """The target itself drafts, so nearly all is accepted; then others join that may not draft."""
+    drafting = LLM(
+        str(folder), load_format="dummy", device="cuda", dtype="float32", kv_cache_memory_gib=0.5, max_num_seqs=32,
+        draft_model=str(folder), draft_tokens=draft_tokens, draft_length="fixed", enforce_eager=enforce_eager,
+    )  # fmt: skip
+    samplings = [
+        SamplingParams(temperature=0.4 * (i % 3), seed=i, max_tokens=5 + 7 * i % 61) for i in range(len(PROMPTS))
+    ]
+    plain = llm.generate(PROMPTS, samplings, use_tqdm=False)
+    for chosen in (slice(None), slice(0, 1), slice(1, 6)):
+        outputs = drafting.generate(PROMPTS[chosen], samplings[chosen], use_tqdm=False)
+        for a, b in zip(plain[chosen], outputs, strict=True):
+            assert a.outputs[0].token_ids == b.outputs[0].token_ids
+    stats = drafting.stats().drafter
+    assert stats.accepted > 0.95 * stats.drafted > 0
+    assert stats.times.draft_s > 0
+    assert stats.times.verify_s > 0
+
+
+def test_a_draft_model_adapts_to_drafts_that_are_always_wrong(llm: LLM, folder: Path) -> None:
+    drafting = LLM(
+        str(folder), load_format="dummy", device="cuda", dtype="float32", kv_cache_memory_gib=0.5, max_num_seqs=32,
+        draft_model=str(folder), synthetic_acceptance=0.0,
+    )  # fmt: skip
+    sampling = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+    drafting.generate(PROMPTS, sampling, use_tqdm=False)
+    stats = drafting.stats()
+    assert stats.accepted_tokens == 0
+    assert stats.drafted_tokens < 0.2 * stats.generated_tokens
