@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import accumulate
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from draftline.engine.runner import Sampled
@@ -45,8 +44,10 @@ class PassByOperation:
         watch = Stopwatch(self._device) if drafts else None
         if watch is not None:
             watch.mark()
-            wanted = upload(np.array([(row.slot, row.drafts) for row in rows if row.drafts], np.int64).T, self._device)
-            self._drafter.propose(DraftRows(wanted[0], wanted[1].to(torch.int32), drafts), self._table)
+            drafting = [row for row in rows if row.drafts]
+            slots = upload(np.array([row.slot for row in drafting], np.int64), self._device)
+            wanted = upload(np.array([row.drafts for row in drafting], np.int32), self._device)
+            self._drafter.propose(DraftRows(slots, wanted, drafts), self._table)
             watch.mark()
         inputs = self._ops.gather(
             self._table,

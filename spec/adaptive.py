@@ -32,6 +32,9 @@ _LONG_MEMORY = 0.99
 _PROBE_SHARE = 0.005
 """The share of the time that probes may cost while no length pays."""
 
+_MOST_PATIENCE = 8
+"""How many times longer the time between probes becomes while they find nothing: it doubles with each."""
+
 _PROBE_EVERY = 8
 """Choices from one probe to the next, at least."""
 
@@ -94,6 +97,7 @@ class DraftLengths:
         self._current = 0
         self._shortest = min(costs.draft_lens[1:], default=0)
         self._since_probe = 0
+        self._patience = 1
 
     @property
     def exploring(self) -> bool:
@@ -120,13 +124,13 @@ class DraftLengths:
         if values[best] > _HYSTERESIS * values[self._current]:
             self._current = best
         if self._current:
-            self._since_probe = 0
+            self._since_probe, self._patience = 0, 1
             return self._current
         self._since_probe += 1
         extra = self._costs.seconds(count, self._shortest) / self._costs.seconds(count, 0) - 1
-        if self._since_probe < max(_PROBE_EVERY, extra / _PROBE_SHARE):
+        if self._since_probe < self._patience * max(_PROBE_EVERY, extra / _PROBE_SHARE):
             return 0
-        self._since_probe = 0
+        self._since_probe, self._patience = 0, min(2 * self._patience, _MOST_PATIENCE)
         return self._shortest
 
     def wants(self, sequence: Acceptance, drafts: int) -> int:
