@@ -47,6 +47,8 @@ MODELS = {
     "phi-2": ModelShape(32, 32, 80, 2560, 10240, 51200, False, None),
     "phi-3-mini": ModelShape(32, 32, 96, 3072, 8192, 32064, False, 2047),
     "gemma-2b": ModelShape(8, 1, 256, 2048, 16384, 256000, False, None),
+    "gemma-3-1b": ModelShape(4, 1, 256, 1152, 6912, 262144, True, 512),
+    "gpt2": ModelShape(12, 12, 64, 768, 3072, 50257, False, None),
 }
 """Every head size, grouping and option that the kernels are written for."""
 
@@ -121,6 +123,50 @@ def _layer_case(model: ModelShape, batch: Batch, dtype: torch.dtype) -> Case:
     return lambda ops: _layer(ops, model, batch, dtype)
 
 
+def _gpt2_layer(ops: Ops, model: ModelShape, batch: Batch) -> None:
+    """What only `models.gpt2` runs; the rest is as in `_layer`."""
+    tokens = batch.positions.shape[0]
+    hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden)
+    ops.layer_norm(hidden, norm, norm, 1e-5)
+    ops.linear(hidden, _empty(3 * model.hidden, model.hidden), _empty(3 * model.hidden))
+    ops.gelu(_empty(tokens, model.intermediate))
+    ops.linear_add(hidden, _empty(model.hidden, model.hidden), norm, hidden)
+
+
+def _gemma3_layer(ops: Ops, model: ModelShape, batch: Batch, soft_cap: float) -> None:
+    """What `models.gemma3` runs: norms have float32 weights."""
+    tokens = batch.positions.shape[0]
+    attended = model.num_heads * model.head_dim
+    qkv = attended + 2 * model.num_kv_heads * model.head_dim
+    cache = _empty(64, 16, model.num_kv_heads, model.head_dim)
+    hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden, dtype=torch.float32)
+    head_norm = _empty(model.head_dim, dtype=torch.float32)
+    ops.rope_attention(
+        ops.norm_linear(hidden, norm, 1e-6, _empty(qkv, model.hidden), None),
+        batch,
+        _empty(4096, 2, model.head_dim // 2, dtype=torch.float32),
+        cache,
+        cache,
+        (head_norm, head_norm),
+        1e-6,
+        scale=0.0625,
+        window=model.window,
+        soft_cap=soft_cap,
+    )
+    ops.linear(_empty(tokens, attended), _empty(model.hidden, attended), None)
+    ops.rms_norm_add(hidden, norm, 1e-6, hidden)
+    ops.gelu_mul(_empty(tokens, 2 * model.intermediate))
+    ops.soft_cap(_empty(tokens, model.vocab), 30.0)
+
+
+def _gpt2_case(batch: Batch) -> Case:
+    return lambda ops: _gpt2_layer(ops, MODELS["gpt2"], batch)
+
+
+def _gemma3_case(batch: Batch, soft_cap: float) -> Case:
+    return lambda ops: _gemma3_layer(ops, MODELS["gemma-3-1b"], batch, soft_cap)
+
+
 def _gather(_: Ops) -> None:
     slots = SlotTable.allocate(256, 8192, 512, _META)
     rows = _empty(4, dtype=torch.int64)
@@ -176,6 +222,9 @@ CASES: dict[str, Case] = {
     "float16": _layer_case(MODELS["llama-1b"], BATCHES["decode"], torch.float16),
     "float32-decode": _layer_case(MODELS["llama-8b"], BATCHES["decode"], torch.float32),
     "float32-chunk": _layer_case(MODELS["llama-8b"], BATCHES["chunk"], torch.float32),
+    **{f"gpt2-{kind}-own": _gpt2_case(BATCHES[kind]) for kind in ("one", "decode", "chunk")},
+    **{f"gemma-3-{kind}": _gemma3_case(BATCHES[kind], 0.0) for kind in ("one", "decode", "wide", "chunk")},
+    **{f"gemma-3-{kind}-capped": _gemma3_case(BATCHES[kind], 50.0) for kind in ("decode", "chunk")},
     "gather": _gather,
     **{
         f"sample-{name}": _sample_case(MODELS["llama-8b"], features, masked)

@@ -15,10 +15,9 @@ from draftline.models.config import ModelConfig, RopeScaling
 from draftline.models.draft_folder import write_draft_folder
 from draftline.models.dummy_checkpoint import DummyCheckpoint
 from draftline.models.errors import ModelLoadError
-from draftline.models.families import config_from_hf
+from draftline.models.families import config_from_hf, weight_shapes
 from draftline.models.hf_fields import hf_fields
 from draftline.models.loader import open_checkpoint, open_draft_checkpoint
-from draftline.models.weight_shapes import weight_shapes
 
 LLAMA = ModelConfig(
     family="LlamaForCausalLM",

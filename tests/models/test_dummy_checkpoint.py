@@ -11,8 +11,8 @@ import torch
 import transformers
 
 from draftline.models.errors import ModelLoadError
+from draftline.models.families import weight_shapes
 from draftline.models.loader import open_checkpoint
-from draftline.models.weight_shapes import weight_shapes
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,
