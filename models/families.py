@@ -78,6 +78,11 @@ def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
     return FAMILIES[config.family].shapes(config)
 
 
+def is_llama_like(config: ModelConfig) -> bool:
+    """Whether the model is a `Decoder`, which its ModelConfig describes in full."""
+    return FAMILIES[config.family].build is Decoder
+
+
 def build_model(
     checkpoint: Checkpoint, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
 ) -> Model:
