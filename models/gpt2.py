@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019): learned positions, LayerNorm, biases everywhere, GELU, the embedding as output projection.
+"""GPT-2 (Radford et al. 2019): learned positions, LayerNorm, biases everywhere, GELU.
 
 Its checkpoints come under three sets of names: transformers' own, the same without their prefix (as the original's
 conversion has them), and those of OpenAI's TensorFlow checkpoint. All store the projections as [in_features,
@@ -38,8 +38,6 @@ def gpt2_config(hf: HfConfig) -> ModelConfig:
     for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
         if hf.flag(name, False):
             raise hf.error(name, "true is not supported")
-    if not hf.flag("tie_word_embeddings", True):
-        raise hf.error("tie_word_embeddings", "false is not supported")
     hidden, heads, layers = hf.integer("n_embd", 768), hf.integer("n_head", 12), hf.integer("n_layer", 12)
     if hidden % heads or hidden // heads % 2:
         raise hf.error("n_embd", f"{hidden} is not an even multiple of n_head = {heads}")
@@ -62,7 +60,7 @@ def gpt2_config(hf: HfConfig) -> ModelConfig:
         output_bias=True,
         mlp_bias=True,
         qk_norm=False,
-        tied_embeddings=True,
+        tied_embeddings=hf.flag("tie_word_embeddings", True),
         bos_token_id=bos[0] if bos else None,
         eos_token_ids=hf.token_ids("eos_token_id"),
         attention_scale=None if hf.flag("scale_attn_weights", True) else 1.0,
@@ -88,7 +86,10 @@ def gpt2_shapes(config: ModelConfig) -> dict[str, Shape]:
             prefix = f"model.layers.{layer}.{name}."
             shapes[f"{prefix}weight"] = (rows,) if columns is None else (rows, columns)
             shapes[f"{prefix}bias"] = (rows,)
-    return shapes | {"model.norm.weight": (hidden,), "model.norm.bias": (hidden,)}
+    shapes |= {"model.norm.weight": (hidden,), "model.norm.bias": (hidden,)}
+    if not config.tied_embeddings:
+        shapes["lm_head.weight"] = (config.vocab_size, hidden)
+    return shapes
 
 
 _HF_NAME = re.compile(r"(?:transformer\.)?(?:h\.(\d+)\.)?([a-z_0-9.]+?)\.(weight|bias)")

@@ -1,4 +1,4 @@
-"""The parts of a Llama-like decoder: attention, gated MLP, layers, over `Ops` and `Linear`.
+"""The parts of a Llama-like decoder: attention, gated MLP, layers, over `Ops` and `Linear`. Others share what fits.
 
 They hold weights and call operations; what depends on the device or the weight format is behind those two.
 """

@@ -88,7 +88,11 @@ CONFIGS: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
     "gemma3-with-images": lambda: transformers.Gemma3Config(text_config=_GEMMA3, vision_config=_VISION),
     "gpt2": lambda: transformers.GPT2Config(**_GPT2),
     "gpt2-inner-unscaled": lambda: transformers.GPT2Config(
-        **_GPT2, n_inner=80, scale_attn_weights=False, activation_function="gelu_pytorch_tanh"
+        **_GPT2,
+        n_inner=80,
+        scale_attn_weights=False,
+        activation_function="gelu_pytorch_tanh",
+        tie_word_embeddings=False,
     ),
     "llama": lambda: transformers.LlamaConfig(**_SHAPE),
     "llama-tied": lambda: transformers.LlamaConfig(**_SHAPE, tie_word_embeddings=True),
@@ -258,8 +262,9 @@ def test_greedy_tokens_equal_transformers(family: Case) -> None:
             paged.write(slot, end, outputs[slot][-1:])
             rows.append((slot, end, 1))
     for prompt, output in zip(prompts, outputs, strict=True):
+        ids = torch.tensor([prompt])
         expected = cast(Any, reference).generate(
-            torch.tensor([prompt]), max_new_tokens=32, do_sample=False, pad_token_id=0
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=32, do_sample=False, pad_token_id=0
         )
         assert output == expected[0, len(prompt) :].tolist()
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from random_checkpoint import RandomCheckpoint
 from torch import Tensor
 
 from draftline.kernels.batch import KVCache
@@ -18,9 +19,7 @@ from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.kernels.triton import TritonOps
 from draftline.models.config import ModelConfig
-from draftline.models.dummy_checkpoint import DummyCheckpoint
 from draftline.models.families import build_model, config_from_hf
-from draftline.quant.tensor import RawTensor
 
 BLOCK = 16
 VOCAB = 61
@@ -51,18 +50,9 @@ CONFIGS = {
 }
 
 
-class Wide(DummyCheckpoint):
-    """Weights that are large enough for a small model, and norms that are not all ones."""
-
-    def tensor(self, name: str) -> RawTensor:
-        raw = super().tensor(name)
-        noise = 0.2 * torch.randn(raw.shape, generator=torch.Generator().manual_seed(len(name)))
-        return replace(raw, data=raw.data.float() + noise, format="F32")
-
-
 def logits(config: ModelConfig, ops: Ops) -> list[Tensor]:
     """Chunks, decodes and a verify of three sequences."""
-    model = build_model(Wide(config), config, ops, torch.float32, DEVICE)
+    model = build_model(RandomCheckpoint(config, std=0.2), config, ops, torch.float32, DEVICE)
     rng = random.Random(0)
     slots = SlotTable.allocate(3, 96, 6, DEVICE)
     slots.block_tables.copy_(torch.randperm(18, generator=torch.Generator().manual_seed(0)).view(3, 6))

@@ -321,7 +321,6 @@ def test_gpt2_leaves_everything_out() -> None:
         ({"activation_function": "relu"}, "activation_function: 'relu' is not supported; gelu_new and"),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: true is not supported"),
         ({"add_cross_attention": True}, "add_cross_attention: true is not supported"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings: false is not supported"),
         ({"n_embd": 100}, "n_embd: 100 is not an even multiple of n_head = 12"),
         ({"n_layer": "twelve"}, "n_layer: expected an integer"),
     ],

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gguf import GGMLQuantizationType
-from gguf.quants import quantize
+from random_checkpoint import RandomCheckpoint, llama
 from torch import Tensor
 
 from draftline.kernels.batch import KVCache
@@ -20,9 +19,8 @@ from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.models.config import ModelConfig
 from draftline.models.decoder import Decoder
-from draftline.models.families import build_model, weight_shapes
+from draftline.models.families import build_model
 from draftline.models.model import Model
-from draftline.quant.tensor import RawTensor
 
 CPU = torch.device("cpu")
 BLOCK = 16
@@ -30,30 +28,15 @@ MAX_LEN = 256
 EXACT = torch.backends.cpu.get_cpu_capability() == "AVX2"
 """Where the bits were seen to be equal; elsewhere BLAS has other kernels, and closeness is what is promised."""
 
-CONFIG = ModelConfig(
-    family="LlamaForCausalLM",
-    vocab_size=256,
+CONFIG = llama(
     hidden_size=96,
     intermediate_size=160,
     num_layers=3,
     num_heads=6,
-    num_kv_heads=2,
     head_dim=16,
     max_positions=MAX_LEN,
-    norm_eps=1e-5,
-    rope_theta=10_000.0,
-    rope_scaling=None,
     sliding_windows=(None, 40, None),
-    qkv_bias=False,
-    output_bias=False,
-    mlp_bias=False,
-    qk_norm=False,
-    tied_embeddings=True,
-    bos_token_id=None,
-    eos_token_ids=(),
 )
-
-
 _GEMMA3 = replace(
     CONFIG,
     family="Gemma3ForCausalLM",
@@ -77,27 +60,8 @@ FAMILIES = {
 }
 
 
-class RandomCheckpoint:
-    """Random weights, all two-dimensional ones in one format."""
-
-    def __init__(self, weight_format: str, config: ModelConfig = CONFIG) -> None:
-        self.config = config
-        self._format = weight_format
-        self._shapes = weight_shapes(config)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._shapes
-
-    def tensor(self, name: str) -> RawTensor:
-        shape = self._shapes[name]
-        generator = torch.Generator().manual_seed(sum(name.encode()))
-        if len(shape) == 1:
-            return RawTensor(name, "F32", shape, 1 + 0.2 * torch.randn(shape, generator=generator))
-        weight = torch.randn(shape, generator=generator) * 0.15
-        if self._format == "F32":
-            return RawTensor(name, "F32", shape, weight)
-        blocks = quantize(weight.numpy(), GGMLQuantizationType[self._format])
-        return RawTensor(name, self._format, shape, torch.from_numpy(blocks))
+def checkpoint(weight_format: str, config: ModelConfig = CONFIG) -> RandomCheckpoint:
+    return RandomCheckpoint(config, std=0.15, weight_format=weight_format)
 
 
 class Engine:
@@ -145,14 +109,14 @@ class Engine:
 )
 def test_logits_have_the_same_bits_in_every_schedule(weight_format: str, dtype: torch.dtype) -> None:
     ops = ReferenceOps()
-    check_schedules(Decoder(RandomCheckpoint(weight_format), CONFIG, ops, dtype, CPU), ops)
+    check_schedules(Decoder(checkpoint(weight_format), CONFIG, ops, dtype, CPU), ops)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("config", FAMILIES.values(), ids=list(FAMILIES))
 def test_so_they_have_in_families_with_layers_of_their_own(config: ModelConfig, dtype: torch.dtype) -> None:
     ops = ReferenceOps()
-    check_schedules(build_model(RandomCheckpoint("F32", config), config, ops, dtype, CPU), ops)
+    check_schedules(build_model(checkpoint("F32", config), config, ops, dtype, CPU), ops)
 
 
 def check_schedules(model: Model, ops: ReferenceOps) -> None:
@@ -193,7 +157,7 @@ def test_operation_by_operation_gives_the_program_s_bits(qk_norm: bool, dtype: t
     for scripted in (True, False):
         ops = ReferenceOps()
         ops.scripted = scripted
-        engine = Engine(Decoder(RandomCheckpoint("Q8_0", config), config, ops, dtype, CPU), ops, sequences, 0)
+        engine = Engine(Decoder(checkpoint("Q8_0", config), config, ops, dtype, CPU), ops, sequences, 0)
         logits.append([part for step in rows for part in engine.run(step)])
     for program, by_operation in zip(*logits, strict=True):
         assert torch.equal(program, by_operation) or not EXACT
