@@ -85,7 +85,7 @@ def gelu(x: Tensor) -> Tensor:
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:
     """``cap * tanh(x / cap)``, in double precision as `gelu` is."""
-    return x.to(torch.float64).div_(cap).tanh_().mul_(cap).to(x.dtype)
+    return torch.tanh(x.to(torch.float64) / cap).mul_(cap).to(x.dtype)
 
 
 def capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, cap: float) -> Tensor:

@@ -51,7 +51,8 @@ class SafetensorsCheckpoint:
         """Open the folder's files.
 
         Raises:
-            ModelLoadError: a file is missing or damaged, or the index names a tensor that its shard does not have.
+            ModelLoadError: a file is missing or damaged, the index names a tensor that its shard does not have, or a weight is
+                there under two names.
         """
         self.config = config
         self._shapes = weight_shapes(config)
@@ -68,7 +69,7 @@ class SafetensorsCheckpoint:
             stored = FAMILIES[config.family].stored(name)
             weight = self._weights.setdefault(stored.name, _Weight(name, stored.transposed))
             if weight.stored_name != name:
-                raise ModelLoadError(f"{folder}: {name}: the same weight as {weight.stored_name}")
+                raise ModelLoadError(f"{folder}: {name}: is the same weight as {weight.stored_name}")
 
     def __contains__(self, name: str) -> bool:
         return name in self._weights

@@ -127,7 +127,7 @@ def test_a_wrong_shape_is_an_error_that_names_the_tensor_as_the_file_does(
 
 def test_one_weight_under_two_names_is_refused(tmp_path: Path) -> None:
     tensors = {"wte.weight": torch.zeros(50, 8), "transformer.wte.weight": torch.zeros(50, 8)}
-    with pytest.raises(ModelLoadError, match=r"wte\.weight: the same weight as (transformer\.)?wte\.weight"):
+    with pytest.raises(ModelLoadError, match=r"wte\.weight: is the same weight as (transformer\.)?wte\.weight"):
         open_written(tmp_path, GPT2, tensors)
 
 
