@@ -53,10 +53,11 @@ class VendorOps(TritonOps):
         *,
         scale: float,
         window: int | None,
+        soft_cap: float = 0.0,
     ) -> Tensor:
         """See ``Ops.rope_attention``."""
         queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps)
-        return self.attention(queries, keys, values, batch, scale=scale, window=window)
+        return self.attention(queries, keys, values, batch, scale=scale, window=window, soft_cap=soft_cap)
 
 
 def make_weights(model: Model) -> DecoderWeights:

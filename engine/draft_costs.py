@@ -32,7 +32,8 @@ def measure_costs(
     """
     ways = tuple(passes)
     draft_lens = tuple(draft_lens)
-    known = min(_CONTEXT, table.tokens.shape[1] - max(draft_lens) - 1)
+    # The table has room for drafts behind the longest sequence, the model has no positions for them.
+    known = max(1, min(_CONTEXT, table.tokens.shape[1] - 2 * max(draft_lens)))
     table.lengths.fill_(known)
     seconds: dict[tuple[int, int], float] = {}
     for count in row_counts:

@@ -18,6 +18,7 @@ from draftline.engine.draft_samples import SamplePlan, trained_tokens, write_sam
 from draftline.engine.llm import LLM
 from draftline.engine.train_draft_config import TrainDraftConfig
 from draftline.models.draft_folder import write_draft_folder
+from draftline.models.families import is_llama_like
 from draftline.models.loader import open_checkpoint, open_draft_checkpoint
 from draftline.spec.ngram import LONGEST
 from draftline.spec.train_draft.acceptance import Acceptance, draft_acceptance, ngram_acceptance
@@ -41,10 +42,14 @@ def train_draft_model(
         The acceptance on held-out prompts, of the draft model as it was saved and of n-gram lookup, by kind of prompt.
 
     Raises:
-        UsageError: the target has not these layers, or the file of samples is none.
+        UsageError: the target's family cannot be trained for, it has not these layers, or the file of samples is none.
         ModelLoadError: the target cannot be loaded.
     """
     checkpoint = open_checkpoint(engine.model, load_format=engine.load_format)
+    if not is_llama_like(checkpoint.config):
+        raise UsageError(
+            f"--model: {engine.model}: {checkpoint.config.family}: only Llama-like models can be trained for"
+        )
     layers = training.layers or tuple(sorted({0, checkpoint.config.num_layers - 1}))
     if max(layers) >= checkpoint.config.num_layers:
         raise UsageError(f"--layers: {max(layers)}: {engine.model} has layers 0 to {checkpoint.config.num_layers - 1}")

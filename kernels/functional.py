@@ -74,12 +74,41 @@ def read_cache(cache: Tensor, group: Group, room: Tensor, dtype: torch.dtype) ->
     return room.as_strided(group.key_shape, group.strides).to(dtype)
 
 
-def attend_group(q_heads: Tensor, keys: Tensor, values: Tensor, group: Group, mask: Tensor, scale: float) -> Tensor:
+def gelu(x: Tensor) -> Tensor:
+    """GELU with tanh's approximation.
+
+    In double precision: a thread computes its last few elements one by one, which in float32 gives other bits than the
+    vectors before them, and where they are depends on the batch.
+    """
+    return F.gelu(x.to(torch.float64), approximate="tanh").to(x.dtype)
+
+
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """``cap * tanh(x / cap)``, in double precision as `gelu` is."""
+    return torch.tanh(x.to(torch.float64) / cap).mul_(cap).to(x.dtype)
+
+
+def capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, cap: float) -> Tensor:
+    """``scaled_dot_product_attention`` with soft-capped scores.
+
+    In double precision: the bits of matrix products depend on how many rows there are, and rounding hides it.
+    """
+    scores = q.to(torch.float64).matmul(k.to(torch.float64).transpose(2, 3)).mul_(scale)
+    weights = soft_cap(scores, cap).add_(mask).softmax(3)
+    return weights.matmul(v.to(torch.float64)).to(q.dtype)
+
+
+def attend_group(
+    q_heads: Tensor, keys: Tensor, values: Tensor, group: Group, mask: Tensor, scale: float, cap: float
+) -> Tensor:
     """Attention of one group: [B * M * G, D]. See `attend`."""
     queries = q_heads.index_select(0, group.queries).view(group.query_shape).transpose(1, 2)
     k = read_cache(keys, group, group.gathered[0], q_heads.dtype)
     v = read_cache(values, group, group.gathered[1], q_heads.dtype)
-    result = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=scale)
+    if cap > 0.0:
+        result = capped_attention(queries, k, v, mask, scale, cap)
+    else:
+        result = F.scaled_dot_product_attention(queries, k, v, attn_mask=mask, scale=scale)
     return result.transpose(1, 2).reshape(-1, q_heads.shape[1])
 
 
@@ -91,6 +120,7 @@ def attend(
     masks: list[Tensor],
     results: Tensor,
     scale: float,
+    cap: float = 0.0,
 ) -> Tensor:
     """Attention of all groups.
 
@@ -102,16 +132,17 @@ def attend(
         masks: each group's additive mask, [B, 1, M, S].
         results: [T * H] where each query head's result is, among those of all groups.
         scale: what scores are multiplied with.
+        cap: the soft cap of the scores; 0 is none.
 
     Returns:
         [T * H, D].
     """
-    joined = attend_group(q_heads, keys, values, groups[0], masks[0], scale)
+    joined = attend_group(q_heads, keys, values, groups[0], masks[0], scale, cap)
     if len(groups) > 1:
         parts = [joined]
         index = 1
         while index < len(groups):  # TorchScript would unroll a ``for``, eight calls of it in each layer
-            parts.append(attend_group(q_heads, keys, values, groups[index], masks[index], scale))
+            parts.append(attend_group(q_heads, keys, values, groups[index], masks[index], scale, cap))
             index += 1
         joined = torch.cat(parts)
     return joined.index_select(0, results)

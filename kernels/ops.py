@@ -37,6 +37,14 @@ class Ops(Protocol):
         """``residual + x`` and its RMSNorm: returns (normed, new residual), both [T, N]."""
         ...
 
+    def rms_norm_add(self, x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
+        """``residual + rms_norm(x)``, all [T, N]. It may be written over ``residual``."""
+        ...
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """LayerNorm over the last axis: [T, N] -> [T, N], computed in float32 (Ba et al. 2016)."""
+        ...
+
     def rope_write_kv(
         self,
         qkv: Tensor,
@@ -61,11 +69,21 @@ class Ops(Protocol):
         ...
 
     def attention(
-        self, q: Tensor, keys: Tensor, values: Tensor, batch: Batch, *, scale: float, window: int | None
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: Batch,
+        *,
+        scale: float,
+        window: int | None,
+        soft_cap: float = 0.0,
     ) -> Tensor:
         """Causal attention of each row's query tokens over its paged history: [T, H, D] -> [T, H * D].
 
-        ``window`` w lets position p see positions > p - w only (sliding window); None is full attention.
+        ``window`` w lets position p see positions > p - w only (sliding window); None is full attention. A ``soft_cap``
+        c turns a score s, scaled already, into ``c * tanh(s / c)`` (Gemma 2, https://arxiv.org/abs/2408.00118); 0
+        leaves it.
         """
         ...
 
@@ -81,12 +99,25 @@ class Ops(Protocol):
         *,
         scale: float,
         window: int | None,
+        soft_cap: float = 0.0,
     ) -> Tensor:
         """`rope_write_kv`, and `attention` of what it returns: [T, (H + 2 G) * D] -> [T, H * D]."""
         ...
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """SwiGLU's activation: [T, 2 N] -> [T, N], ``silu(first half) * second half``."""
+        ...
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """GELU with tanh's approximation (Hendrycks & Gimpel 2016): elementwise, [T, N] -> [T, N]."""
+        ...
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        """GeGLU's activation (Shazeer 2020): [T, 2 N] -> [T, N], ``gelu(first half) * second half``."""
+        ...
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        """``cap * tanh(x / cap)``, elementwise, computed in float32."""
         ...
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

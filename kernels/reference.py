@@ -82,7 +82,7 @@ class ReferenceOps:
     scripted = True
 
     def __init__(self) -> None:
-        self._rotation: tuple[Batch, Tensor, tuple[Tensor, Tensor]] | None = None
+        self._rotations: list[tuple[Batch, Tensor, tuple[Tensor, Tensor]]] = []
         self._attention: _Attention | None = None
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -93,6 +93,14 @@ class ReferenceOps:
         """See ``Ops.add_rms_norm``."""
         residual = residual + x
         return self.rms_norm(residual, weight, eps), residual
+
+    def rms_norm_add(self, x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
+        """See ``Ops.rms_norm_add``."""
+        return residual + self.rms_norm(x, weight, eps)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """See ``Ops.layer_norm``."""
+        return F.layer_norm(x.float(), weight.shape, weight.float(), bias.float(), eps).to(x.dtype)
 
     def rope_write_kv(
         self,
@@ -105,10 +113,7 @@ class ReferenceOps:
         eps: float,
     ) -> Tensor:
         """See ``Ops.rope_write_kv``."""
-        known = self._rotation
-        if known is None or known[0] is not batch or known[1] is not rope:
-            positions = F.pad(batch.positions, (0, qkv.shape[0] - batch.positions.shape[0]))
-            known = self._rotation = (batch, rope, functional_step.rotation(rope, positions))
+        rotation = self._rotation(batch, rope, qkv.shape[0])
         num_kv_heads, head_dim = keys.shape[2:]
         heads = qkv.view(qkv.shape[0], -1, head_dim)
         num_heads = heads.shape[1] - 2 * num_kv_heads
@@ -116,13 +121,21 @@ class ReferenceOps:
         if norms is not None:
             weights = torch.cat((norms[0].expand(num_heads, -1), norms[1].expand(num_kv_heads, -1)))
             qk = self.rms_norm(qk, weights, eps)
-        rotated = functional.rotate(qk, *known[2])
+        rotated = functional.rotate(qk, *rotation)
         functional.write_cache(places(keys), batch.cache_index, rotated[:, num_heads:])
         functional.write_cache(places(values), batch.cache_index, heads[:, num_heads + num_kv_heads :])
         return rotated[:, :num_heads]
 
     def attention(
-        self, q: Tensor, keys: Tensor, values: Tensor, batch: Batch, *, scale: float, window: int | None
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: Batch,
+        *,
+        scale: float,
+        window: int | None,
+        soft_cap: float = 0.0,
     ) -> Tensor:
         """See ``Ops.attention``."""
         tokens, num_heads, head_dim = q.shape
@@ -133,8 +146,9 @@ class ReferenceOps:
         if known is None or not known.serves(batch, tokens, heads, keys):
             known = self._attention = _Attention(batch, tokens, heads, keys)
         q_heads = q.as_strided(((tokens - 1) * heads.queries_apart + num_heads, head_dim), (head_dim, 1))
+        masks = known.masks(window, q.dtype)
         results = functional.attend(
-            q_heads, places(keys), places(values), known.groups, known.masks(window, q.dtype), known.results, scale
+            q_heads, places(keys), places(values), known.groups, masks, known.results, scale, soft_cap
         )
         return results.view(tokens, -1)
 
@@ -150,14 +164,28 @@ class ReferenceOps:
         *,
         scale: float,
         window: int | None,
+        soft_cap: float = 0.0,
     ) -> Tensor:
         """See ``Ops.rope_attention``."""
         queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps)
-        return self.attention(queries, keys, values, batch, scale=scale, window=window)
+        return self.attention(queries, keys, values, batch, scale=scale, window=window, soft_cap=soft_cap)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See ``Ops.silu_mul``."""
         return functional.silu_mul(gate_up)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """See ``Ops.gelu``."""
+        return functional.gelu(x)
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        """See ``Ops.gelu_mul``."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return functional.gelu(gate).mul_(up)
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        """See ``Ops.soft_cap``."""
+        return functional.soft_cap(x, cap)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.linear``."""
@@ -174,6 +202,16 @@ class ReferenceOps:
     def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
         """See ``Ops.linear_add``."""
         return residual + F.linear(x, weight, bias)
+
+    def _rotation(self, batch: Batch, rope: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        """What `functional_step.rotation` gives for the batch, padded to so many rows; made once for each table."""
+        self._rotations = [known for known in self._rotations if known[0] is batch]
+        for _, table, rotation in self._rotations:
+            if table is rope:
+                return rotation
+        rotation = functional_step.rotation(rope, F.pad(batch.positions, (0, rows - batch.positions.shape[0])))
+        self._rotations.append((batch, rope, rotation))
+        return rotation
 
     def gather(
         self,

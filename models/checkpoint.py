@@ -9,7 +9,7 @@ from draftline.quant.tensor import RawTensor
 
 
 class Checkpoint(Protocol):
-    """An opened checkpoint. Tensors have HF's names and layouts, also where the file has others (GGUF)."""
+    """An opened checkpoint. Tensors have Llama's names and layouts in HF, also where the file has others."""
 
     config: ModelConfig
 

@@ -29,8 +29,8 @@ class ModelConfig:
         num_kv_heads: key/value heads.
         head_dim: size of one head.
         max_positions: the longest context the model was made for, in tokens.
-        norm_eps: RMSNorm's epsilon.
-        rope_theta: base of the rotary frequencies.
+        norm_eps: the norms' epsilon.
+        rope_theta: base of the rotary frequencies; 0 where positions are learned.
         rope_scaling: Llama 3's scaling, or None.
         sliding_windows: per layer, the window in tokens, or None for full attention.
         qkv_bias: whether the query, key and value projections have biases.
@@ -40,6 +40,11 @@ class ModelConfig:
         tied_embeddings: whether the output projection is the embedding.
         bos_token_id: the beginning-of-sequence id, or None.
         eos_token_ids: the ids that end a sequence.
+        local_rope_theta: base of the rotary frequencies of layers with a window, or None where it is ``rope_theta``.
+        rope_factor: what positions are divided by in layers without a window (linear scaling).
+        attention_scale: what attention scores are multiplied with, or None where it is ``head_dim ** -0.5``.
+        attention_soft_cap: see ``Ops.attention``; 0 is none.
+        logits_soft_cap: the same for the logits.
     """
 
     family: str
@@ -62,3 +67,13 @@ class ModelConfig:
     tied_embeddings: bool
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    local_rope_theta: float | None = None
+    rope_factor: float = 1.0
+    attention_scale: float | None = None
+    attention_soft_cap: float = 0.0
+    logits_soft_cap: float = 0.0
+
+    @property
+    def score_scale(self) -> float:
+        """What attention scores are multiplied with."""
+        return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale

@@ -1,4 +1,4 @@
-"""``Decoder``: the Llama-like decoder that all families here are, told apart by their ModelConfig alone."""
+"""``Decoder``: the Llama-like decoder that most families are, told apart by their ModelConfig alone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from draftline.kernels.ops import Ops
 from draftline.models.by_operation import ForwardByOperation
 from draftline.models.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
-from draftline.models.errors import ModelLoadError
 from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
 from draftline.models.rope import rope_table
 from draftline.models.scripted import ScriptedForward
-from draftline.quant.linear import Linear
-from draftline.quant.tensor import RawTensor
+from draftline.models.weights import Weights
 
 
 class Decoder:
@@ -48,16 +46,13 @@ class Decoder:
     ) -> None:
         self.config, self.dtype, self.device = config, dtype, device
         self.cache_dtype = quant.compute_dtype(dtype, device)
-        weights = _Weights(checkpoint, dtype, device)
-        embedding = weights.raw("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-        head = embedding
-        if not config.tied_embeddings:
-            head = weights.raw("lm_head.weight", config.vocab_size, config.hidden_size)
+        weights = Weights(checkpoint, dtype, device)
+        embedding, head = weights.embedding_and_head(config)
         decoder = DecoderWeights(
-            embedding=quant.make_table(embedding, dtype=dtype, device=device),
+            embedding=embedding,
             layers=tuple(_layer(weights, config, index) for index in range(config.num_layers)),
             norm=weights.vector("model.norm.weight", config.hidden_size),
-            head=weights.head(head),
+            head=head,
             rope=rope_table(config, device),
         )
         self._run: Callable[[Batch, KVCache], Tensor] = (
@@ -65,8 +60,8 @@ class Decoder:
             if ops.scripted and device.type == "cpu"
             else ForwardByOperation(decoder, config.norm_eps, self.cache_dtype, ops)
         )
-        self.quantization = "+".join(sorted({linear.format for linear in weights.linears}))
-        self.nbytes = decoder.embedding.nbytes + decoder.head.nbytes + sum(linear.nbytes for linear in weights.linears)
+        self.quantization = weights.formats
+        self.nbytes = weights.nbytes
 
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
         """Run the batch's tokens, write their keys and values to the cache, and return the wanted logits.
@@ -77,43 +72,7 @@ class Decoder:
         return self._run(batch, cache)
 
 
-class _Weights:
-    """Reads a checkpoint's tensors and checks their shapes."""
-
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
-        self._checkpoint, self._dtype, self._device = checkpoint, dtype, device
-        self.linears: list[Linear] = []
-
-    def raw(self, name: str, *shape: int) -> RawTensor:
-        """A tensor of that shape."""
-        raw = self._checkpoint.tensor(name)
-        if raw.shape != shape:
-            raise ModelLoadError(f"{name}: has shape {list(raw.shape)}, the configuration says {list(shape)}")
-        return raw
-
-    def vector(self, name: str, size: int) -> Tensor:
-        """A norm's weights."""
-        dtype = quant.compute_dtype(self._dtype, self._device)
-        return quant.make_table(self.raw(name, size), dtype=dtype, device=self._device)
-
-    def head(self, raw: RawTensor) -> Linear:
-        """The output projection."""
-        return quant.make_head(raw, dtype=self._dtype, device=self._device)
-
-    def linear(self, prefix: str, outputs: dict[str, int], inputs: int, *, bias: bool) -> Linear:
-        """The projections ``prefix + name`` with these numbers of outputs, merged."""
-        parts = [self.raw(f"{prefix}{name}.weight", size, inputs) for name, size in outputs.items()]
-        merged: Tensor | None = None
-        if bias:
-            merged = torch.cat(
-                [quant.dequantize(self.raw(f"{prefix}{name}.bias", size)) for name, size in outputs.items()]
-            )
-        linear = quant.make_linear(parts, merged, dtype=self._dtype, device=self._device)
-        self.linears.append(linear)
-        return linear
-
-
-def _layer(weights: _Weights, config: ModelConfig, index: int) -> DecoderLayer:
+def _layer(weights: Weights, config: ModelConfig, index: int) -> DecoderLayer:
     prefix = f"model.layers.{index}."
     hidden, intermediate = config.hidden_size, config.intermediate_size
     q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -132,7 +91,7 @@ def _layer(weights: _Weights, config: ModelConfig, index: int) -> DecoderLayer:
             output=weights.linear(attention, {"o_proj": hidden}, q_size, bias=config.output_bias),
             norms=norms,
             window=config.sliding_windows[index],
-            scale=config.head_dim**-0.5,
+            scale=config.score_scale,
         ),
         mlp_norm=weights.vector(f"{prefix}post_attention_layernorm.weight", hidden),
         mlp=GatedMlp(

@@ -27,9 +27,9 @@ from torch import Tensor
 from draftline.models.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
+from draftline.models.families import weight_shapes
 from draftline.models.hf_config import HfConfig
 from draftline.models.hf_fields import hf_fields
-from draftline.models.weight_shapes import weight_shapes
 from draftline.quant.tensor import RawTensor
 
 DRAFT_OF = "draft_of"

@@ -9,7 +9,7 @@ import torch
 
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
-from draftline.models.weight_shapes import weight_shapes
+from draftline.models.families import weight_shapes
 from draftline.quant.tensor import RawTensor
 
 STANDARD_DEVIATION = 0.02

@@ -12,11 +12,15 @@ from draftline.models.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.decoder import Decoder
 from draftline.models.errors import ModelLoadError
+from draftline.models.gemma3 import Gemma3, gemma3_config, gemma3_shapes, gemma3_stored
+from draftline.models.gpt2 import Gpt2, gpt2_config, gpt2_shapes, gpt2_stored
 from draftline.models.hf_config import HfConfig
 from draftline.models.llama import llama_config, mistral_config
 from draftline.models.model import Model
 from draftline.models.qwen2 import qwen2_config
 from draftline.models.qwen3 import qwen3_config
+from draftline.models.stored import Stored, as_named
+from draftline.models.weight_shapes import Shape, decoder_shapes
 from draftline.quant import UnsupportedFormatError
 
 
@@ -27,13 +31,20 @@ class Family:
     Attributes:
         config: its config.json as a ModelConfig.
         build: the model with its weights, from (checkpoint, config, ops, dtype, device).
+        shapes: every weight's, by its name in `Checkpoint`.
+        stored: what a tensor in an HF folder is, by its name there.
     """
 
     config: Callable[[HfConfig], ModelConfig]
     build: Callable[[Checkpoint, ModelConfig, Ops, torch.dtype, torch.device], Model]
+    shapes: Callable[[ModelConfig], dict[str, Shape]] = decoder_shapes
+    stored: Callable[[str], Stored] = as_named
 
 
 FAMILIES: dict[str, Family] = {
+    "GPT2LMHeadModel": Family(gpt2_config, Gpt2, gpt2_shapes, gpt2_stored),
+    "Gemma3ForCausalLM": Family(gemma3_config, Gemma3, gemma3_shapes, gemma3_stored),
+    "Gemma3ForConditionalGeneration": Family(gemma3_config, Gemma3, gemma3_shapes, gemma3_stored),
     "LlamaForCausalLM": Family(llama_config, Decoder),
     "MistralForCausalLM": Family(mistral_config, Decoder),
     "Qwen2ForCausalLM": Family(qwen2_config, Decoder),
@@ -60,6 +71,16 @@ def config_from_hf(hf: Mapping[str, object], where: str = "config.json") -> Mode
     if family is None:
         raise config.error("architectures", f"{architectures[0]!r} is not supported; {', '.join(FAMILIES)} are")
     return family.config(config)
+
+
+def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """Every weight of a model, by its name in `Checkpoint`."""
+    return FAMILIES[config.family].shapes(config)
+
+
+def is_llama_like(config: ModelConfig) -> bool:
+    """Whether the model is a `Decoder`, which its ModelConfig describes in full."""
+    return FAMILIES[config.family].build is Decoder
 
 
 def build_model(

@@ -14,10 +14,11 @@ from gguf.quants import dequantize
 from torch import Tensor
 
 from draftline.models.errors import ModelLoadError
+from draftline.models.families import weight_shapes
 from draftline.models.gguf_config import EMBEDDING, OUTPUT, ROPE_FACTORS, architecture, gguf_config
 from draftline.models.gguf_fields import GGUFFields
 from draftline.models.gguf_file import GGUFFile, GGUFTensor
-from draftline.models.weight_shapes import check_shape, weight_shapes
+from draftline.models.weight_shapes import check_shape
 from draftline.quant.tensor import RawTensor
 
 _TOP_LEVEL: dict[str, str] = {
@@ -78,7 +79,7 @@ class GGUFCheckpoint:
         if tensor is None:
             raise ModelLoadError(f"{self._file.path}: {name}: not in this file")
         where = f"{self._file.path}: {tensor.name}"
-        check_shape(self._shapes, name, tensor.shape, where)
+        check_shape(self._shapes.get(name), name, tensor.shape, where)
         if not _known(tensor.type_name):
             raise ModelLoadError(f"{where}: {name}: its format {tensor.type_name} is not supported")
         module = name.split(".")[-2]

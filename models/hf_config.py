@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from draftline.models.config import ModelConfig, RopeScaling
 from draftline.models.errors import ModelLoadError
 
-_SLIDING, _FULL = "sliding_attention", "full_attention"
+SLIDING, FULL = "sliding_attention", "full_attention"
+"""What ``layer_types`` calls layers with and without a sliding window."""
 
 
 class HfConfig:
@@ -54,6 +55,10 @@ class HfConfig:
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
             raise self.error(name, f"expected a positive number, got {value!r}")
         return float(value)
+
+    def optional_number(self, name: str) -> float | None:
+        """A positive number, or None where the field is missing or null."""
+        return None if self._values.get(name) is None else self.number(name)
 
     def flag(self, name: str, default: bool) -> bool:
         """A boolean."""
@@ -176,14 +181,25 @@ def qwen_windows(hf: HfConfig) -> tuple[int | None, ...]:
     if types is None:
         first = hf.integer("max_window_layers", 28, minimum=0)
         return tuple(window if layer >= first else None for layer in range(num_layers))
+    if window is None and SLIDING in types:
+        raise hf.error("layer_types", f"names {SLIDING!r} while use_sliding_window is false")
+    return windows_by_type(hf, types, num_layers, window)
+
+
+def windows_by_type(
+    hf: HfConfig, types: tuple[str, ...], num_layers: int, window: int | None
+) -> tuple[int | None, ...]:
+    """Each layer's sliding window: ``window`` where ``layer_types`` says so.
+
+    Raises:
+        ModelLoadError: there is a type that nothing here does, or another number of them than of layers.
+    """
     if len(types) != num_layers:
         raise hf.error("layer_types", f"has {len(types)} entries for {num_layers} layers")
-    unknown = sorted(set(types) - {_SLIDING, _FULL})
+    unknown = sorted(set(types) - {SLIDING, FULL})
     if unknown:
-        raise hf.error("layer_types", f"{unknown[0]!r} is not supported; {_FULL!r} and {_SLIDING!r} are")
-    if window is None and _SLIDING in types:
-        raise hf.error("layer_types", f"names {_SLIDING!r} while use_sliding_window is false")
-    return tuple(window if kind == _SLIDING else None for kind in types)
+        raise hf.error("layer_types", f"{unknown[0]!r} is not supported; {FULL!r} and {SLIDING!r} are")
+    return tuple(window if kind == SLIDING else None for kind in types)
 
 
 def _head_dim(hf: HfConfig, num_heads: int, default: int | None) -> int:
@@ -201,7 +217,7 @@ def _head_dim(hf: HfConfig, num_heads: int, default: int | None) -> int:
 def _rope(hf: HfConfig) -> tuple[float, RopeScaling | None]:
     """Base and scaling: from ``rope_parameters`` (transformers 5), or ``rope_theta`` and ``rope_scaling`` before."""
     rope = hf.section("rope_parameters") or hf.section("rope_scaling") or HfConfig({})
-    for layer_type in (_FULL, _SLIDING):
+    for layer_type in (FULL, SLIDING):
         if rope.has(layer_type):
             raise rope.error(layer_type, "rotary parameters by layer type are not supported")
     theta = rope.number("rope_theta", hf.number("rope_theta", 10_000.0))

@@ -1,4 +1,4 @@
-"""The parts of a Llama-like decoder: attention, gated MLP, layers, over `Ops` and `Linear`.
+"""The parts of a Llama-like decoder: attention, gated MLP, layers, over `Ops` and `Linear`. Others share what fits.
 
 They hold weights and call operations; what depends on the device or the weight format is behind those two.
 """
@@ -24,6 +24,7 @@ class Attention:
         norms: the [D] weights that normalise queries and keys per head, or None.
         window: the sliding window in tokens, or None.
         scale: what scores are multiplied with.
+        soft_cap: of the scores, see ``Ops.attention``; 0 is none.
     """
 
     qkv: Linear
@@ -31,6 +32,7 @@ class Attention:
     norms: tuple[Tensor, Tensor] | None
     window: int | None
     scale: float
+    soft_cap: float = 0.0
 
     def __call__(
         self,
@@ -48,10 +50,27 @@ class Attention:
         Writes the batch's keys and values to the cache.
         """
         qkv = self.qkv.of_norm(residual, norm, eps, ops)
-        attended = ops.rope_attention(
-            qkv, batch, rope, keys, values, self.norms, eps, scale=self.scale, window=self.window
+        return self.output.added_to(residual, self.attend(qkv, batch, keys, values, rope, eps, ops), ops)
+
+    def attend(
+        self, qkv: Tensor, batch: Batch, keys: Tensor, values: Tensor, rope: Tensor, eps: float, ops: Ops
+    ) -> Tensor:
+        """What goes into the output projection, [T, H * D], of what the first one gave; it may be written over.
+
+        Writes the batch's keys and values to the cache.
+        """
+        return ops.rope_attention(
+            qkv,
+            batch,
+            rope,
+            keys,
+            values,
+            self.norms,
+            eps,
+            scale=self.scale,
+            window=self.window,
+            soft_cap=self.soft_cap,
         )
-        return self.output.added_to(residual, attended, ops)
 
 
 @dataclass(frozen=True, slots=True)

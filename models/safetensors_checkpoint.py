@@ -5,6 +5,7 @@ Which formats can run is not decided here: every dtype that safetensors gives to
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -13,8 +14,9 @@ from torch import Tensor
 
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
+from draftline.models.families import FAMILIES, weight_shapes
 from draftline.models.json_file import read_json_object
-from draftline.models.weight_shapes import check_shape, weight_shapes
+from draftline.models.weight_shapes import check_shape
 from draftline.quant.tensor import RawTensor
 
 SINGLE_FILE = "model.safetensors"
@@ -34,6 +36,14 @@ class _File(Protocol):
     def get_tensor(self, name: str) -> Tensor: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """Where a weight is: its tensor's name in the files, and whether that is transposed."""
+
+    stored_name: str
+    transposed: bool
+
+
 class SafetensorsCheckpoint:
     """The weights of an HF folder. All headers are read and checked on opening, tensors when they are asked for."""
 
@@ -41,7 +51,8 @@ class SafetensorsCheckpoint:
         """Open the folder's files.
 
         Raises:
-            ModelLoadError: a file is missing or damaged, or the index names a tensor that its shard does not have.
+            ModelLoadError: a file is missing or damaged, the index names a tensor that its shard does not have, or a weight is
+                there under two names.
         """
         self.config = config
         self._shapes = weight_shapes(config)
@@ -52,23 +63,39 @@ class SafetensorsCheckpoint:
         for name, path in self._file_of.items():
             if name not in held[path]:
                 raise ModelLoadError(f"{path}: {name}: {INDEX_FILE} names it, but it is not in this file")
+        # The family's names to the file's.
+        self._weights: dict[str, _Weight] = {}
+        for name in self._file_of:
+            stored = FAMILIES[config.family].stored(name)
+            weight = self._weights.setdefault(stored.name, _Weight(name, stored.transposed))
+            if weight.stored_name != name:
+                raise ModelLoadError(f"{folder}: {name}: is the same weight as {weight.stored_name}")
 
     def __contains__(self, name: str) -> bool:
-        return name in self._file_of
+        return name in self._weights
 
     def tensor(self, name: str) -> RawTensor:
         """Read one tensor. See `Checkpoint.tensor`."""
-        path = self._file_of.get(name)
-        if path is None:
+        weight = self._weights.get(name)
+        if weight is None:
             raise ModelLoadError(f"{self._folder}: {name}: not in this checkpoint")
+        stored_name = weight.stored_name
+        path = self._file_of[stored_name]
         try:
-            header = self._files[path].get_slice(name)
+            header = self._files[path].get_slice(stored_name)
             dtype, shape = header.get_dtype(), tuple(header.get_shape())
-            check_shape(self._shapes, name, shape, path)
-            data = self._files[path].get_tensor(name)
+            wanted = self._shapes.get(name)
+            if wanted is not None and weight.transposed:
+                wanted = wanted[::-1]
+            if wanted is not None and shape == (1, *wanted):
+                shape = wanted  # a convolution's width, which OpenAI's GPT-2 keeps
+            check_shape(wanted, stored_name, shape, path)
+            data = self._files[path].get_tensor(stored_name).view(shape)
         except (SafetensorError, OSError, RuntimeError, AttributeError, TypeError) as error:
-            raise ModelLoadError(f"{path}: {name}: cannot be read: {error}") from error
-        return RawTensor(name, dtype.upper(), shape, data)
+            raise ModelLoadError(f"{path}: {stored_name}: cannot be read: {error}") from error
+        if weight.transposed:
+            data = data.t().contiguous()
+        return RawTensor(name, dtype.upper(), tuple(data.shape), data)
 
 
 def _single(folder: Path) -> dict[str, Path]:

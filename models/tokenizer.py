@@ -121,15 +121,17 @@ class Tokenizer:
 def load_tokenizer(model: str, config: ModelConfig) -> Tokenizer:
     """The tokenizer of a model, by any of the model's names (see `resolve_model`).
 
+    Special tokens that the model does not have are left out.
+
     Args:
         model: the model, or another that has the same tokenizer.
         config: the configuration of the model that the ids are for.
 
     Raises:
-        ModelLoadError: there is no such model or tokenizer, or it has ids that the model has not.
+        ModelLoadError: there is no such model or tokenizer, or it has other ids that the model has not.
     """
     source = resolve_model(model, TOKENIZER_FILES)
-    tokenizer = _READERS[source.kind](source.path)
+    tokenizer = Tokenizer(_READERS[source.kind](source.path).within(config.vocab_size))
     if tokenizer.vocab_size > config.vocab_size:
         raise ModelLoadError(
             f"{source.path}: the tokenizer has {tokenizer.vocab_size} tokens, but the model only {config.vocab_size}"
@@ -137,7 +139,7 @@ def load_tokenizer(model: str, config: ModelConfig) -> Tokenizer:
     return tokenizer
 
 
-_READERS: dict[SourceKind, Callable[[Path], Tokenizer]] = {
-    SourceKind.FOLDER: Tokenizer.from_folder,
-    SourceKind.GGUF: Tokenizer.from_gguf,
+_READERS: dict[SourceKind, Callable[[Path], TokenizerData]] = {
+    SourceKind.FOLDER: read_hf_tokenizer,
+    SourceKind.GGUF: lambda path: read_gguf_tokenizer(GGUFFile(path)),
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 
 from tokenizers import Tokenizer as Backend
 
@@ -28,3 +29,21 @@ class TokenizerData:
     unused_ids: frozenset[int] = frozenset()
     chat_template: str | None = None
     template_variables: dict[str, str] = field(default_factory=dict)
+
+    def within(self, vocab_size: int) -> TokenizerData:
+        """The same without the special tokens that a model of so many tokens does not have: their names stay text.
+
+        The smallest Gemma 3 sees no images, but has the tokenizer of those that do.
+        """
+        added = self.backend.get_added_tokens_decoder()
+        unknown = {index for index, token in added.items() if index >= vocab_size and token.special}
+        if not unknown:
+            return self
+        state = json.loads(self.backend.to_str())
+        state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] not in unknown]
+        return replace(
+            self,
+            backend=Backend.from_str(json.dumps(state)),
+            bos_id=None if self.bos_id in unknown else self.bos_id,
+            eos_ids=self.eos_ids - unknown,
+        )

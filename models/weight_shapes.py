@@ -1,4 +1,7 @@
-"""The weights that a decoder's configuration implies: HF's names and layouts, with their shapes."""
+"""The weights that a Llama-like decoder's configuration implies: HF's names and layouts, with their shapes.
+
+Other families' are in their own files. ``families.weight_shapes`` has them all.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from draftline.models.errors import ModelLoadError
 Shape = tuple[int, ...]
 
 
-def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Every weight of a model by its HF name, in the order of the forward pass."""
+def decoder_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """Every weight of a Llama-like decoder by its HF name, in the order of the forward pass."""
     hidden, head_dim = config.hidden_size, config.head_dim
     shapes: dict[str, Shape] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
     for layer in range(config.num_layers):
@@ -29,12 +32,11 @@ def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
     return shapes
 
 
-def check_shape(expected: dict[str, Shape], name: str, shape: Shape, where: object) -> None:
+def check_shape(wanted: Shape | None, name: str, shape: Shape, where: object) -> None:
     """Raise ModelLoadError where the tensor ``name`` of file ``where`` has not the shape that its model needs.
 
-    Names that the configuration does not imply pass: a quantized format may bring tensors of its own.
+    None passes: what the configuration does not imply may be a quantized format's own.
     """
-    wanted = expected.get(name)
     if wanted is not None and shape != wanted:
         raise ModelLoadError(f"{where}: {name}: has shape {list(shape)}, but the configuration needs {list(wanted)}")
 

@@ -33,6 +33,10 @@ class DenseLinear(torch.nn.Module):
         """[T, in_features] -> [T, out_features]."""
         return F.linear(x, self._weight, self._bias)
 
+    def of(self, x: Tensor, ops: Ops) -> Tensor:
+        """See ``Linear.of``."""
+        return ops.linear(x, self._weight, self._bias)
+
     def of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """See ``Linear.of_norm``."""
         return ops.norm_linear(x, norm, eps, self._weight, self._bias)

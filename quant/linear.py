@@ -31,6 +31,10 @@ class Linear(Protocol):
         """[T, in_features] -> [T, out_features]; the dtypes are `quant.compute_dtype`'s."""
         ...
 
+    def of(self, x: Tensor, ops: Ops) -> Tensor:
+        """``self(x)`` by the device's operations: [T, in_features] -> [T, out_features]."""
+        ...
+
     def of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """Of ``rms_norm(x, norm, eps)``: [T, in_features] -> [T, out_features]."""
         ...
@@ -46,6 +50,11 @@ class Linear(Protocol):
 
 class SeparateLinear(torch.nn.Module):
     """A ``Linear`` whose neighbours are operations of their own: what a format without fused kernels derives from."""
+
+    def of(self, x: Tensor, ops: Ops) -> Tensor:
+        """See ``Linear.of``."""
+        y: Tensor = self(x)
+        return y
 
     def of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """See ``Linear.of_norm``."""

@@ -23,12 +23,15 @@ from draftline.kernels.triton.dense import (
 )
 from draftline.kernels.triton.draft_gather import gather_drafts, write_drafts
 from draftline.kernels.triton.gather import gather
+from draftline.kernels.triton.gelu import gelu, gelu_mul
+from draftline.kernels.triton.layer_norm import layer_norm
 from draftline.kernels.triton.logprobs import logprobs
 from draftline.kernels.triton.ngram import draft_ngram
-from draftline.kernels.triton.norm import add_rms_norm, rms_norm
+from draftline.kernels.triton.norm import add_rms_norm, rms_norm, rms_norm_add
 from draftline.kernels.triton.rope import rope_write_kv
 from draftline.kernels.triton.sample import sample
 from draftline.kernels.triton.silu_mul import silu_mul
+from draftline.kernels.triton.soft_cap import soft_cap
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,14 @@ class TritonOps:
         """See ``Ops.add_rms_norm``."""
         return add_rms_norm(x, residual, weight, eps, overlap=overlaps(x, self.hopper))
 
+    def rms_norm_add(self, x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
+        """See ``Ops.rms_norm_add``."""
+        return rms_norm_add(x, weight, eps, residual, overlap=overlaps(x, self.hopper))
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """See ``Ops.layer_norm``."""
+        return layer_norm(x, weight, bias, eps, overlap=overlaps(x, self.hopper))
+
     def rope_write_kv(
         self,
         qkv: Tensor,
@@ -80,12 +91,21 @@ class TritonOps:
         return rope_write_kv(qkv, batch, rope, keys, values, norms, eps, overlap=overlaps(qkv, self.hopper))
 
     def attention(
-        self, q: Tensor, keys: Tensor, values: Tensor, batch: Batch, *, scale: float, window: int | None
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: Batch,
+        *,
+        scale: float,
+        window: int | None,
+        soft_cap: float = 0.0,
     ) -> Tensor:
         """See ``Ops.attention``."""
         return attention(
-            q, keys, values, batch, scale=scale, window=window, num_sms=self.num_sms, overlap=overlaps(q, self.hopper)
-        )
+            q, keys, values, batch,
+            scale=scale, window=window, num_sms=self.num_sms, soft_cap=soft_cap, overlap=overlaps(q, self.hopper),
+        )  # fmt: skip
 
     def rope_attention(
         self,
@@ -99,18 +119,20 @@ class TritonOps:
         *,
         scale: float,
         window: int | None,
+        soft_cap: float = 0.0,
     ) -> Tensor:
-        """See ``Ops.rope_attention``: one launch where every row is a decode."""
+        """See ``Ops.rope_attention``: one launch where every row is a decode, unless scores are capped."""
         num_kv_heads, head_dim = keys.shape[2:]
         group = qkv.shape[1] // head_dim // num_kv_heads - 2
         shape = AttentionShape(group, num_kv_heads, head_dim, keys.element_size(), self.num_sms)
-        plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host)
+        plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host) if soft_cap == 0.0 else None
         if plan is None:
             overlap = overlaps(qkv, self.hopper)
             queries = rope_write_kv(qkv, batch, rope, keys, values, norms, eps, overlap=overlap)
             return attention(
-                queries, keys, values, batch, scale=scale, window=window, num_sms=self.num_sms, own=qkv, overlap=overlap
-            )
+                queries, keys, values, batch,
+                scale=scale, window=window, num_sms=self.num_sms, own=qkv, soft_cap=soft_cap, overlap=overlap,
+            )  # fmt: skip
         return decode_attention(
             qkv, batch, rope, keys, values, norms, eps,
             scale=scale, window=window, plan=plan, arrivals=self.arrivals, overlap=overlaps(qkv, self.hopper),
@@ -119,6 +141,18 @@ class TritonOps:
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See ``Ops.silu_mul``."""
         return silu_mul(gate_up, overlap=overlaps(gate_up, self.hopper))
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """See ``Ops.gelu``."""
+        return gelu(x, overlap=overlaps(x, self.hopper))
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        """See ``Ops.gelu_mul``."""
+        return gelu_mul(gate_up, overlap=overlaps(gate_up, self.hopper))
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        """See ``Ops.soft_cap``."""
+        return soft_cap(x, cap, overlap=overlaps(x, self.hopper))
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.linear``."""

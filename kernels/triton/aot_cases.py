@@ -51,6 +51,10 @@ MODELS = {
 """Every head size, grouping and option that the kernels are written for."""
 
 
+GPT2 = ModelShape(12, 12, 64, 768, 3072, 50257, False, None)
+GEMMA3 = ModelShape(4, 1, 256, 1152, 6912, 262144, True, 512)
+"""Families with layers of their own."""
+
 _MAIN = ("llama-8b", "qwen3-0.6b", "smollm2-135m")
 
 
@@ -121,6 +125,63 @@ def _layer_case(model: ModelShape, batch: Batch, dtype: torch.dtype) -> Case:
     return lambda ops: _layer(ops, model, batch, dtype)
 
 
+def _gpt2_layer(ops: Ops, batch: Batch) -> None:
+    """What `models.gpt2` runs."""
+    model, tokens = GPT2, batch.positions.shape[0]
+    cache = _empty(64, 16, model.num_kv_heads, model.head_dim)
+    hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden)
+    ops.layer_norm(hidden, norm, norm, 1e-5)
+    ops.rope_attention(
+        ops.linear(hidden, _empty(3 * model.hidden, model.hidden), _empty(3 * model.hidden)),
+        batch,
+        _empty(1024, 2, model.head_dim // 2, dtype=torch.float32),
+        cache,
+        cache,
+        None,
+        0.0,
+        scale=model.head_dim**-0.5,
+        window=None,
+    )
+    ops.linear_add(hidden, _empty(model.hidden, model.hidden), norm, hidden)
+    ops.gelu(ops.linear(hidden, _empty(model.intermediate, model.hidden), _empty(model.intermediate)))
+    ops.linear_add(_empty(tokens, model.intermediate), _empty(model.hidden, model.intermediate), norm, hidden)
+    ops.linear(hidden, _empty(model.vocab, model.hidden), None)
+
+
+def _gemma3_layer(ops: Ops, batch: Batch, soft_cap: float) -> None:
+    """What `models.gemma3` runs: norms have float32 weights."""
+    model, tokens = GEMMA3, batch.positions.shape[0]
+    attended = model.num_heads * model.head_dim
+    cache = _empty(64, 16, model.num_kv_heads, model.head_dim)
+    hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden, dtype=torch.float32)
+    head_norm = _empty(model.head_dim, dtype=torch.float32)
+    qkv = _empty(attended + 2 * model.num_kv_heads * model.head_dim, model.hidden)
+    ops.rope_attention(
+        ops.norm_linear(hidden, norm, 1e-6, qkv, None),
+        batch,
+        _empty(4096, 2, model.head_dim // 2, dtype=torch.float32),
+        cache,
+        cache,
+        (head_norm, head_norm),
+        1e-6,
+        scale=0.0625,
+        window=model.window,
+        soft_cap=soft_cap,
+    )
+    ops.rms_norm_add(ops.linear(_empty(tokens, attended), _empty(model.hidden, attended), None), norm, 1e-6, hidden)
+    inner = ops.gelu_mul(ops.norm_linear(hidden, norm, 1e-6, _empty(2 * model.intermediate, model.hidden), None))
+    ops.linear(inner, _empty(model.hidden, model.intermediate), None)
+    ops.soft_cap(ops.norm_linear(hidden, norm, 1e-6, _empty(model.vocab, model.hidden), None), 30.0)
+
+
+def _gpt2_case(batch: Batch) -> Case:
+    return lambda ops: _gpt2_layer(ops, batch)
+
+
+def _gemma3_case(batch: Batch, soft_cap: float) -> Case:
+    return lambda ops: _gemma3_layer(ops, batch, soft_cap)
+
+
 def _gather(_: Ops) -> None:
     slots = SlotTable.allocate(256, 8192, 512, _META)
     rows = _empty(4, dtype=torch.int64)
@@ -176,6 +237,9 @@ CASES: dict[str, Case] = {
     "float16": _layer_case(MODELS["llama-1b"], BATCHES["decode"], torch.float16),
     "float32-decode": _layer_case(MODELS["llama-8b"], BATCHES["decode"], torch.float32),
     "float32-chunk": _layer_case(MODELS["llama-8b"], BATCHES["chunk"], torch.float32),
+    **{f"gpt2-{kind}": _gpt2_case(BATCHES[kind]) for kind in ("one", "decode", "chunk")},
+    **{f"gemma-3-{kind}": _gemma3_case(BATCHES[kind], 0.0) for kind in ("one", "decode", "chunk")},
+    **{f"gemma-3-{kind}-capped": _gemma3_case(BATCHES[kind], 50.0) for kind in ("decode", "chunk")},
     "gather": _gather,
     **{
         f"sample-{name}": _sample_case(MODELS["llama-8b"], features, masked)

@@ -1,4 +1,4 @@
-"""RMSNorm, alone and fused with the residual addition before it: one program a row, one pass over memory.
+"""RMSNorm, alone and fused with the residual addition before or after it: one program a row, one pass over memory.
 
 Not for rows wider than 65,536 elements, which one program could not hold in registers.
 """
@@ -44,7 +44,31 @@ def _rms_norm_kernel(
     tl.store(out + row * N + cols, (value * inverse * scale).to(out.dtype.element_ty), mask=mask)
 
 
-def _num_warps(block: int) -> int:
+@triton.jit
+def _rms_norm_add_kernel(
+    x: tl.tensor,
+    weight: tl.tensor,
+    residual: tl.tensor,
+    out: tl.tensor,
+    eps: float,
+    N: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < N
+    scale = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32)
+    wait_for_previous(OVERLAP)
+    value = tl.load(x + row * N + cols, mask=mask, other=0.0).to(tl.float32)
+    before = tl.load(residual + row * N + cols, mask=mask, other=0.0).to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(value * value, axis=0) / N + eps)
+    # What is added is rounded, as a norm of its own would be.
+    normed = (value * inverse * scale).to(x.dtype.element_ty).to(tl.float32)
+    tl.store(out + row * N + cols, (before + normed).to(out.dtype.element_ty), mask=mask)
+
+
+def num_warps(block: int) -> int:
     """Eight elements a thread: one 16-byte load of a 16-bit type."""
     return min(max(block // 256, 1), 16)
 
@@ -67,7 +91,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, overlap: bool = False) ->
         BLOCK=block,
         ADD=False,
         OVERLAP=overlap,
-        num_warps=_num_warps(block),
+        num_warps=num_warps(block),
         **launch_options(overlap),
     )
     return out.view(x.shape)
@@ -93,7 +117,27 @@ def add_rms_norm(
         BLOCK=block,
         ADD=True,
         OVERLAP=overlap,
-        num_warps=_num_warps(block),
+        num_warps=num_warps(block),
         **launch_options(overlap),
     )
     return out, new_residual
+
+
+def rms_norm_add(x: Tensor, weight: Tensor, eps: float, residual: Tensor, *, overlap: bool = False) -> Tensor:
+    """``residual`` plus the RMSNorm of ``x``, all [T, N] and contiguous."""
+    rows, n = x.shape
+    out = torch.empty_like(residual)
+    block = triton.next_power_of_2(n)
+    _rms_norm_add_kernel[(rows,)](
+        x,
+        weight,
+        residual,
+        out,
+        eps,
+        N=n,
+        BLOCK=block,
+        OVERLAP=overlap,
+        num_warps=num_warps(block),
+        **launch_options(overlap),
+    )
+    return out

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
+from byte_tokenizer import VOCAB, write_byte_tokenizer
 from typer.testing import CliRunner, Result
 
 from draftline.engine.cli import app
@@ -23,23 +22,15 @@ from draftline.spec.train_draft.decoder import Draft, Target
 from draftline.spec.train_draft.packing import pack
 from draftline.spec.train_draft.samples import Kind, Samples, Split, ends_in_loop
 
-TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
-
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama over bytes, with a chat template."""
     folder = tmp_path_factory.mktemp("target")
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Backend(models.BPE({token: index for index, token in enumerate(alphabet)}, []))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(["<|end|>", "<|user|>", "<|assistant|>"])
-    backend.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE, "eos_token": "<|end|>"}))
+    write_byte_tokenizer(folder)
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=259,
+        vocab_size=VOCAB,
         hidden_size=32,
         intermediate_size=48,
         num_hidden_layers=3,
@@ -80,6 +71,13 @@ def test_help_lists_every_option() -> None:
         assert field.description is not None
         assert " ".join(field.description.split()[:2]) in text
     assert "Examples" in text
+
+
+def test_a_family_with_layers_of_its_own_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
+    result = run(tmp_path / "draft", "--model", tmp_path, "--load-format", "dummy")
+    assert result.exit_code == 2, result.output
+    assert "GPT2LMHeadModel: only Llama-like models can be trained for" in " ".join(result.stderr.split())
 
 
 def test_from_a_target_to_a_draft_and_again_from_its_samples(target: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from fake_engine import ByteTokenizer
+from random_checkpoint import RandomCheckpoint, llama
 
 from draftline.engine.accumulator import Accumulator
 from draftline.engine.client import EngineInfo, GenerateRequest
@@ -21,78 +22,13 @@ from draftline.engine.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.batch import KVCache
 from draftline.kernels.slots import SlotTable
-from draftline.models.config import ModelConfig
 from draftline.models.families import build_model
-from draftline.quant.tensor import RawTensor
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.nothing import Nothing
 from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
 
-CONFIG = ModelConfig(
-    family="LlamaForCausalLM",
-    vocab_size=256,
-    hidden_size=32,
-    intermediate_size=64,
-    num_layers=2,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
-    max_positions=512,
-    norm_eps=1e-5,
-    rope_theta=10_000.0,
-    rope_scaling=None,
-    sliding_windows=(None, None),
-    qkv_bias=False,
-    output_bias=False,
-    mlp_bias=False,
-    qk_norm=False,
-    tied_embeddings=True,
-    bos_token_id=None,
-    eos_token_ids=(0,),
-)
-
-
-class RandomCheckpoint:
-    """Random float32 weights, large enough that greedy outputs do not fall into loops at once."""
-
-    config = CONFIG
-
-    def __init__(self, seed: int = 0, noise: float = 0.0) -> None:
-        """``noise`` is the size of random numbers added to the weights, which makes a model that often agrees."""
-        draw = torch.Generator().manual_seed(seed)
-        c = CONFIG
-        heads, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-        shapes: dict[str, tuple[int, ...]] = {
-            "model.embed_tokens.weight": (c.vocab_size, c.hidden_size),
-            "model.norm.weight": (c.hidden_size,),
-        }
-        for layer in range(c.num_layers):
-            at = f"model.layers.{layer}."
-            shapes |= {
-                at + "input_layernorm.weight": (c.hidden_size,),
-                at + "post_attention_layernorm.weight": (c.hidden_size,),
-                at + "self_attn.q_proj.weight": (heads, c.hidden_size),
-                at + "self_attn.k_proj.weight": (kv, c.hidden_size),
-                at + "self_attn.v_proj.weight": (kv, c.hidden_size),
-                at + "self_attn.o_proj.weight": (c.hidden_size, heads),
-                at + "mlp.gate_proj.weight": (c.intermediate_size, c.hidden_size),
-                at + "mlp.up_proj.weight": (c.intermediate_size, c.hidden_size),
-                at + "mlp.down_proj.weight": (c.hidden_size, c.intermediate_size),
-            }
-        self._tensors = {
-            name: torch.randn(shape, generator=draw) * 0.3 if len(shape) == 2 else torch.ones(shape)
-            for name, shape in shapes.items()
-        }
-        for weight in self._tensors.values():
-            weight += noise * torch.randn(weight.shape, generator=draw)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._tensors
-
-    def tensor(self, name: str) -> RawTensor:
-        data = self._tensors[name]
-        return RawTensor(name, "F32", tuple(data.shape), data)
+CONFIG = llama(eos_token_ids=(0,))
 
 
 def tiny_core(
@@ -114,7 +50,7 @@ def tiny_core(
     """
     device, dtype = torch.device("cpu"), torch.float32
     ops = select_ops(device)
-    model = build_model(RandomCheckpoint(), CONFIG, ops, dtype, device)
+    model = build_model(RandomCheckpoint(CONFIG, std=0.3), CONFIG, ops, dtype, device)
     drafter = drafter or Nothing()
     max_len = min(CONFIG.max_positions, num_blocks * block_size)
     cache = KVCache.allocate(
@@ -166,7 +102,7 @@ def draft_model(
     """A drafter that is the tiny model itself where ``noise`` is 0 and ``seed`` is too."""
     device, dtype = torch.device("cpu"), torch.float32
     ops = select_ops(device)
-    model = build_model(RandomCheckpoint(seed, noise), CONFIG, ops, dtype, device)
+    model = build_model(RandomCheckpoint(CONFIG, std=0.3, seed=seed, noise=noise), CONFIG, ops, dtype, device)
     cache = KVCache.allocate(
         CONFIG.num_layers, num_blocks, block_size, CONFIG.num_kv_heads, CONFIG.head_dim, dtype=dtype, device=device
     )

@@ -157,6 +157,23 @@ def test_silu_mul(rows: int, width: int, dtype: torch.dtype, ops: TritonOps, rng
 
 
 @pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
+@pytest.mark.parametrize(("rows", "width"), [(1, 768), (7, 1152), (2000, 6912)])
+def test_what_gpt2_and_gemma_have(
+    rows: int, width: int, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator
+) -> None:
+    x, residual = draw(rng, 2, rows, 2 * width, dtype=dtype)
+    weight, bias = draw(rng, 2, 2 * width)
+    reference = ReferenceOps()
+    wide = x.float()
+    assert_near(ops.layer_norm(x, weight.to(dtype), bias.to(dtype), EPS), reference.layer_norm(wide, weight, bias, EPS))
+    expected = reference.rms_norm_add(wide, weight, EPS, residual.float())
+    assert_near(ops.rms_norm_add(x, weight, EPS, residual), expected)
+    assert_near(ops.gelu(x), reference.gelu(wide))
+    assert_near(ops.gelu_mul(x), reference.gelu_mul(wide))
+    assert_near(ops.soft_cap(50 * x, 30.0), reference.soft_cap((50 * x).float(), 30.0))
+
+
+@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
 @pytest.mark.parametrize("qk_norm", [False, True], ids=["plain", "qk-norm"])
 @pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
 def test_rope_write_kv(

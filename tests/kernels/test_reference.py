@@ -77,6 +77,45 @@ def test_silu_mul(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rms_norm_add(dtype: torch.dtype) -> None:
+    x, residual, weight = (randn(5, 96, seed=i, dtype=dtype) for i in range(3))
+    before = residual.clone()
+    total = ReferenceOps().rms_norm_add(x, weight[0].float(), EPS, residual)
+    assert total.dtype == dtype
+    close(total, before.double() + naive_rms_norm(x, weight[0]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_layer_norm(dtype: torch.dtype) -> None:
+    x, weight, bias = randn(7, 576, dtype=dtype) + 3, *randn(2, 576, seed=1, dtype=dtype)
+    wide = x.double()
+    centred = wide - wide.mean(-1, keepdim=True)
+    expected = centred / (centred.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double() + bias.double()
+    normed = ReferenceOps().layer_norm(x, weight, bias, EPS)
+    assert normed.dtype == dtype
+    close(normed, expected)
+
+
+def naive_gelu(x: Tensor) -> Tensor:
+    x = x.double()
+    return x / 2 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gelu_and_gelu_mul(dtype: torch.dtype) -> None:
+    gate_up = 3 * randn(3, 2 * 40, dtype=dtype)
+    gate, up = gate_up.split(40, dim=1)
+    close(ReferenceOps().gelu(gate_up), naive_gelu(gate_up))
+    close(ReferenceOps().gelu_mul(gate_up), naive_gelu(gate) * up.double())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_soft_cap(dtype: torch.dtype) -> None:
+    x = 30 * randn(3, 101, dtype=dtype)
+    close(ReferenceOps().soft_cap(x, 20.0), 20 * torch.tanh(x.double() / 20))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("has_norms", [False, True], ids=["plain", "qk-norm"])
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(9, 3, 64), (4, 4, 12), (8, 1, 32)])
 def test_rope_write_kv(heads: int, kv_heads: int, size: int, has_norms: bool, dtype: torch.dtype) -> None:
@@ -173,7 +212,7 @@ def test_gather(block_size: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("width", [48, 576, 1000])
+@pytest.mark.parametrize("width", [48, 101 * 2, 576, 1000])
 def test_a_row_has_the_same_bits_alone_and_in_a_batch(width: int, dtype: torch.dtype) -> None:
     ops = ReferenceOps()
     x, residual = randn(70, width, dtype=dtype), randn(70, width, seed=1, dtype=dtype)
@@ -182,6 +221,11 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch(width: int, dtype: torch.d
         lambda s: ops.rms_norm(x[s], weight, EPS),
         lambda s: ops.add_rms_norm(x[s], residual[s], weight, EPS)[0],
         lambda s: ops.silu_mul(x[s]),
+        lambda s: ops.rms_norm_add(x[s], weight, EPS, residual[s]),
+        lambda s: ops.layer_norm(x[s], weight, residual[0], EPS),
+        lambda s: ops.gelu(x[s]),
+        lambda s: ops.gelu_mul(x[s]),
+        lambda s: ops.soft_cap(x[s], 2.0),
     ]
     for function in functions:
         together = function(slice(None))

@@ -17,13 +17,17 @@ EXACT = torch.backends.cpu.get_cpu_capability() == "AVX2"
 """Where the bits were seen to be equal; elsewhere BLAS has other kernels, and closeness is what is promised."""
 
 
-def naive_attention(q: Tensor, k: Tensor, v: Tensor, position: int, scale: float, window: int | None) -> Tensor:
+def naive_attention(
+    q: Tensor, k: Tensor, v: Tensor, position: int, scale: float, window: int | None, soft_cap: float
+) -> Tensor:
     """One query token's attention, in double precision: [H, D], keys and values [S, G, D] -> [H * D]."""
     first = 0 if window is None else max(0, position - window + 1)
     group = q.shape[0] // k.shape[1]
     k, v = (x[first : position + 1].double().repeat_interleave(group, dim=1) for x in (k, v))
-    weights = torch.einsum("hd,shd->hs", q.double(), k).mul(scale).softmax(dim=1)
-    return torch.einsum("hs,shd->hd", weights, v).flatten()
+    scores = torch.einsum("hd,shd->hs", q.double(), k).mul(scale)
+    if soft_cap:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    return torch.einsum("hs,shd->hd", scores.softmax(dim=1), v).flatten()
 
 
 @dataclass
@@ -72,7 +76,9 @@ class Sequences:
                 values[tables[row, index], : part.stop - part.start] = v[part]
         return result
 
-    def attend(self, rows: Sequence[tuple[int, int, int]], window: int | None = None) -> list[Tensor]:
+    def attend(
+        self, rows: Sequence[tuple[int, int, int]], window: int | None = None, soft_cap: float = 0.0
+    ) -> list[Tensor]:
         """Attention of (sequence, start, end) rows in one batch."""
         lengths = tuple(end - start for _, start, end in rows)
         total = sum(lengths)
@@ -91,12 +97,13 @@ class Sequences:
             context_lens_host=tuple(end for _, _, end in rows),
         )
         q = torch.cat([self.q[sequence][start:end] for sequence, start, end in rows])
-        result = ReferenceOps().attention(q, self.keys, self.values, batch, scale=0.2, window=window)
+        options = {"scale": 0.2, "window": window, "soft_cap": soft_cap}
+        result = ReferenceOps().attention(q, self.keys, self.values, batch, **options)
         return list(result.split(lengths))
 
-    def expected(self, sequence: int, start: int, end: int, window: int | None = None) -> Tensor:
+    def expected(self, sequence: int, start: int, end: int, window: int | None = None, soft_cap: float = 0.0) -> Tensor:
         q, k, v = self.q[sequence], self.k[sequence], self.v[sequence]
-        return torch.stack([naive_attention(q[p], k, v, p, 0.2, window) for p in range(start, end)])
+        return torch.stack([naive_attention(q[p], k, v, p, 0.2, window, soft_cap) for p in range(start, end)])
 
 
 def close(actual: Tensor, expected: Tensor) -> None:
@@ -115,6 +122,15 @@ def test_rows_of_every_kind(heads: int, kv_heads: int, size: int, window: int | 
     for row, result in zip(ROWS, sequences.attend(ROWS, window), strict=True):
         assert result.dtype == dtype
         close(result, sequences.expected(*row, window))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("window", [None, 20])
+def test_soft_caps(window: int | None, dtype: torch.dtype) -> None:
+    sequences = Sequences.make((33, 90, 130, 66, 1), 8, 2, 32, 16, dtype)
+    for row, result in zip(ROWS, sequences.attend(ROWS, window, 0.7), strict=True):
+        assert result.dtype == dtype
+        close(result, sequences.expected(*row, window, 0.7))
 
 
 @pytest.mark.parametrize("block", [8, 24, 32, 256])
@@ -141,19 +157,19 @@ def test_a_float16_cache_under_float32_activations() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(9, 3, 64), (6, 6, 64), (8, 2, 128)])
-@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize(("window", "soft_cap"), [(None, 0.0), (50, 0.0), (None, 1.5)])
 def test_a_query_has_the_same_bits_in_every_batch(
-    heads: int, kv_heads: int, size: int, window: int | None, dtype: torch.dtype
+    heads: int, kv_heads: int, size: int, window: int | None, soft_cap: float, dtype: torch.dtype
 ) -> None:
     sequences = Sequences.make((300, 70, 200, 131), heads, kv_heads, size, 16, dtype)
 
     def same(rows: list[tuple[int, int, int]], whole: Tensor) -> None:
-        for (sequence, start, end), result in zip(rows, sequences.attend(rows, window), strict=True):
+        for (sequence, start, end), result in zip(rows, sequences.attend(rows, window, soft_cap), strict=True):
             if sequence == 0:
                 assert torch.equal(result, whole[start:end]) or not EXACT
                 torch.testing.assert_close(result, whole[start:end], atol=1e-5, rtol=2**-6)
 
-    whole = sequences.attend([(0, 0, 300)], window)[0]
+    whole = sequences.attend([(0, 0, 300)], window, soft_cap)[0]
     for position in (0, 1, 63, 64, 65, 127, 200, 299):
         same([(0, position, position + 1)], whole)
         same([(1, 69, 70), (0, position, position + 1), (2, 150, 151), (3, 130, 131)], whole)

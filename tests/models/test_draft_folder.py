@@ -9,36 +9,25 @@ from typing import Any
 
 import pytest
 import torch
+from random_checkpoint import llama
 from safetensors.torch import load_file
 
 from draftline.models.config import ModelConfig, RopeScaling
 from draftline.models.draft_folder import write_draft_folder
 from draftline.models.dummy_checkpoint import DummyCheckpoint
 from draftline.models.errors import ModelLoadError
-from draftline.models.families import config_from_hf
+from draftline.models.families import config_from_hf, weight_shapes
 from draftline.models.hf_fields import hf_fields
 from draftline.models.loader import open_checkpoint, open_draft_checkpoint
-from draftline.models.weight_shapes import weight_shapes
 
-LLAMA = ModelConfig(
-    family="LlamaForCausalLM",
+LLAMA = llama(
     vocab_size=50,
     hidden_size=16,
     intermediate_size=24,
     num_layers=3,
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=8,
     max_positions=64,
-    norm_eps=1e-5,
     rope_theta=5000.0,
-    rope_scaling=None,
     sliding_windows=(None,) * 3,
-    qkv_bias=False,
-    output_bias=False,
-    mlp_bias=False,
-    qk_norm=False,
-    tied_embeddings=True,
     bos_token_id=1,
     eos_token_ids=(2, 7),
 )

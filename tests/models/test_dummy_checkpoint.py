@@ -11,8 +11,8 @@ import torch
 import transformers
 
 from draftline.models.errors import ModelLoadError
+from draftline.models.families import FAMILIES, weight_shapes
 from draftline.models.loader import open_checkpoint
-from draftline.models.weight_shapes import weight_shapes
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 64,
@@ -24,6 +24,8 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 128,
 }
 CONFIGS: dict[str, transformers.PreTrainedConfig] = {
+    "gemma3": transformers.Gemma3TextConfig(**SHAPE, head_dim=16),
+    "gpt2": transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=3, n_head=4, n_positions=128),
     "llama": transformers.LlamaConfig(**SHAPE),
     "llama-tied": transformers.LlamaConfig(**SHAPE, tie_word_embeddings=True),
     "llama-biases": transformers.LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True),
@@ -44,12 +46,16 @@ def write(folder: Path, config: transformers.PreTrainedConfig) -> str:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_weights_are_those_of_transformers_model(tmp_path: Path, name: str) -> None:
     model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name])
-    wanted = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    stored = FAMILIES[type(model).__name__].stored
+    wanted = {}
+    for key, value in model.state_dict().items():
+        weight = stored(key)
+        wanted[weight.name] = tuple((value.t() if weight.transposed else value).shape)
     if CONFIGS[name].tie_word_embeddings:
         del wanted["lm_head.weight"]
     checkpoint = open_checkpoint(write(tmp_path, CONFIGS[name]), load_format="dummy")
     assert weight_shapes(checkpoint.config) == wanted
-    for key in [*model.state_dict(), "model.layers.2.mlp.up_proj.weight"]:
+    for key in [*wanted, "lm_head.weight", "model.layers.3.mlp.up_proj.weight"]:
         assert (key in checkpoint) == (key in wanted)
     for key, shape in wanted.items():
         raw = checkpoint.tensor(key)

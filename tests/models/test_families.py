@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -16,11 +17,10 @@ from torch import Tensor
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.slots import SlotTable
-from draftline.models.config import ModelConfig
-from draftline.models.errors import ModelLoadError
-from draftline.models.families import build_model, config_from_hf
+from draftline.models.checkpoint import Checkpoint
+from draftline.models.families import build_model
+from draftline.models.loader import open_checkpoint
 from draftline.models.model import Model
-from draftline.quant.tensor import RawTensor
 
 CPU = torch.device("cpu")
 BLOCK = 16
@@ -46,7 +46,54 @@ _LLAMA3_ROPE: Any = {
     "original_max_position_embeddings": 32,
 }
 
+_GPT2: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "n_embd": 48,
+    "n_layer": 3,
+    "n_head": 6,
+    "n_positions": 256,
+    "initializer_range": 0.3,
+}
+_GEMMA3: dict[str, Any] = {
+    **_SHAPE,
+    "head_dim": 16,
+    "query_pre_attn_scalar": 24,
+    "sliding_window": 20,
+    "sliding_window_pattern": 2,
+    "initializer_range": 0.1,  # embeddings are scaled by the root of the width
+}
+_GEMMA3_ROPE: Any = {
+    "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 50_000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+}
+_VISION: Any = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+
 CONFIGS: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
+    "gemma3": lambda: transformers.Gemma3TextConfig(**_GEMMA3),
+    "gemma3-rope": lambda: transformers.Gemma3TextConfig(**_GEMMA3, rope_parameters=_GEMMA3_ROPE),
+    "gemma3-long-window": lambda: transformers.Gemma3TextConfig(**{**_GEMMA3, "sliding_window": 500}),
+    "gemma3-untied-biases": lambda: transformers.Gemma3TextConfig(
+        **_GEMMA3, tie_word_embeddings=False, attention_bias=True
+    ),
+    "gemma3-soft-caps": lambda: transformers.Gemma3TextConfig(
+        **_GEMMA3, attn_logit_softcapping=2.0, final_logit_softcapping=3.0
+    ),
+    "gemma3-with-images": lambda: transformers.Gemma3Config(text_config=_GEMMA3, vision_config=_VISION),
+    "gpt2": lambda: transformers.GPT2Config(**_GPT2),
+    "gpt2-inner-unscaled": lambda: transformers.GPT2Config(
+        **_GPT2,
+        n_inner=80,
+        scale_attn_weights=False,
+        activation_function="gelu_pytorch_tanh",
+        tie_word_embeddings=False,
+    ),
     "llama": lambda: transformers.LlamaConfig(**_SHAPE),
     "llama-tied": lambda: transformers.LlamaConfig(**_SHAPE, tie_word_embeddings=True),
     "llama-biases": lambda: transformers.LlamaConfig(**_SHAPE, attention_bias=True, mlp_bias=True),
@@ -69,22 +116,6 @@ CONFIGS: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
     ),
 }
-
-
-class StateDictCheckpoint:
-    """A transformers model's state dict as a Checkpoint."""
-
-    def __init__(self, config: ModelConfig, state: dict[str, Tensor]) -> None:
-        self.config = config
-        self._state = state
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._state
-
-    def tensor(self, name: str) -> RawTensor:
-        if name not in self._state:
-            raise ModelLoadError(f"{name}: missing")
-        return RawTensor(name, "F32", tuple(self._state[name].shape), self._state[name])
 
 
 class Paged:
@@ -128,23 +159,36 @@ class Paged:
         return self.ops.gather(self.slots, slots, lengths, starts, lengths, BLOCK).batch
 
 
-def build(name: str) -> tuple[transformers.PreTrainedModel, Model, ReferenceOps]:
+@dataclass(frozen=True)
+class Case:
+    """A transformers model, and the same one here, read from the files that transformers wrote."""
+
+    reference: transformers.PreTrainedModel
+    checkpoint: Checkpoint
+    model: Model
+    ops: ReferenceOps
+
+
+def build(name: str, folder: Path) -> Case:
     config = CONFIGS[name]()
     torch.manual_seed(0)
-    reference = transformers.AutoModelForCausalLM.from_config(config).eval()
+    reference = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     for parameter in reference.parameters():
         if parameter.ndim == 1:  # norms start as ones and biases as zeros, which would hide their absence
             parameter.data += 0.3 * torch.randn_like(parameter)
     reference.generation_config.eos_token_id = None
-    hf = json.loads(config.to_json_string(use_diff=False)) | {"architectures": [type(reference).__name__]}
-    checkpoint = StateDictCheckpoint(config_from_hf(hf), reference.state_dict())
+    reference.save_pretrained(folder)
+    # transformers has the scores' soft cap among Gemma 3's options, but its model does not pass it on.
+    if (cap := getattr(config, "attn_logit_softcapping", None)) is not None:
+        cast(Any, reference).forward = partial(reference.forward, softcap=cap)
+    checkpoint = open_checkpoint(str(folder))
     ops = ReferenceOps()
-    return reference, build_model(checkpoint, checkpoint.config, ops, torch.float32, CPU), ops
+    return Case(reference, checkpoint, build_model(checkpoint, checkpoint.config, ops, torch.float32, CPU), ops)
 
 
 @pytest.fixture(scope="module", params=list(CONFIGS))
-def family(request: pytest.FixtureRequest) -> tuple[transformers.PreTrainedModel, Model, ReferenceOps]:
-    return build(request.param)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return build(request.param, tmp_path_factory.mktemp("model"))
 
 
 def random_tokens(count: int, seed: int) -> list[int]:
@@ -163,10 +207,8 @@ def assert_close(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_whole_prompts_in_one_ragged_batch(
-    family: tuple[transformers.PreTrainedModel, Model, ReferenceOps],
-) -> None:
-    reference, model, ops = family
+def test_whole_prompts_in_one_ragged_batch(family: Case) -> None:
+    reference, model, ops = family.reference, family.model, family.ops
     sequences = [random_tokens(count, count) for count in (1, 65, 7, 130, 64, 16)]
     paged = Paged(model, ops, sequences)
     logits = paged.run([(slot, 0, len(tokens)) for slot, tokens in enumerate(sequences)])
@@ -175,18 +217,16 @@ def test_whole_prompts_in_one_ragged_batch(
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 16, 50])
-def test_chunks_of_any_size(family: tuple[transformers.PreTrainedModel, Model, ReferenceOps], chunk: int) -> None:
-    reference, model, ops = family
+def test_chunks_of_any_size(family: Case, chunk: int) -> None:
+    reference, model, ops = family.reference, family.model, family.ops
     tokens = random_tokens(90, 1)
     paged = Paged(model, ops, [tokens], seed=chunk)
     logits = [paged.run([(0, start, min(chunk, 90 - start))])[0] for start in range(0, 90, chunk)]
     assert_close(torch.cat(logits), reference_logits(reference, tokens))
 
 
-def test_mixed_steps_of_chunks_decodes_and_verifies(
-    family: tuple[transformers.PreTrainedModel, Model, ReferenceOps],
-) -> None:
-    reference, model, ops = family
+def test_mixed_steps_of_chunks_decodes_and_verifies(family: Case) -> None:
+    reference, model, ops = family.reference, family.model, family.ops
     rng = random.Random(3)
     sequences = [random_tokens(rng.randrange(40, 150), seed) for seed in range(5)]
     paged = Paged(model, ops, sequences)
@@ -207,11 +247,9 @@ def test_mixed_steps_of_chunks_decodes_and_verifies(
         assert_close(torch.cat(pieces), reference_logits(reference, tokens))
 
 
-def test_greedy_tokens_equal_transformers(
-    family: tuple[transformers.PreTrainedModel, Model, ReferenceOps],
-) -> None:
-    reference, model, ops = family
-    prompts = [random_tokens(count, 100 + count) for count in (3, 30, 61)]
+def test_greedy_tokens_equal_transformers(family: Case) -> None:
+    reference, model, ops = family.reference, family.model, family.ops
+    prompts = [random_tokens(count, 100 + count) for count in (3, 17, 30, 61, 90)]
     paged = Paged(model, ops, prompts)
     outputs: list[list[int]] = [[] for _ in prompts]
     rows = [(slot, 0, len(prompt)) for slot, prompt in enumerate(prompts)]
@@ -224,16 +262,15 @@ def test_greedy_tokens_equal_transformers(
             paged.write(slot, end, outputs[slot][-1:])
             rows.append((slot, end, 1))
     for prompt, output in zip(prompts, outputs, strict=True):
+        ids = torch.tensor([prompt])
         expected = cast(Any, reference).generate(
-            torch.tensor([prompt]), max_new_tokens=32, do_sample=False, pad_token_id=0
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=32, do_sample=False, pad_token_id=0
         )
         assert output == expected[0, len(prompt) :].tolist()
 
 
-def test_only_the_wanted_logits_come_back(
-    family: tuple[transformers.PreTrainedModel, Model, ReferenceOps],
-) -> None:
-    reference, model, ops = family
+def test_only_the_wanted_logits_come_back(family: Case) -> None:
+    reference, model, ops = family.reference, family.model, family.ops
     sequences = [random_tokens(20, 1), random_tokens(30, 2), random_tokens(9, 3)]
     paged = Paged(model, ops, sequences)
     lengths = tuple(len(tokens) for tokens in sequences)
@@ -246,10 +283,19 @@ def test_only_the_wanted_logits_come_back(
     assert_close(logits, expected)
 
 
-def test_max_positions_may_be_cut(family: tuple[transformers.PreTrainedModel, Model, ReferenceOps]) -> None:
-    reference, model, _ = family
-    config = replace(model.config, max_positions=40)
-    checkpoint = StateDictCheckpoint(config, reference.state_dict())
+def test_a_prefix_that_another_sequence_computed(family: Case) -> None:
+    """Blocks are shared, as with a hit in the prefix cache."""
+    reference, model, ops = family.reference, family.model, family.ops
+    shared = random_tokens(4 * BLOCK, 7)
+    sequences = [shared + random_tokens(9, 8), shared + random_tokens(40, 9)]
+    paged = Paged(model, ops, sequences)
+    paged.slots.block_tables[1, :4] = paged.slots.block_tables[0, :4]
+    assert_close(paged.run([(0, 0, 73)])[0], reference_logits(reference, sequences[0]))
+    assert_close(paged.run([(1, 64, 40)])[0], reference_logits(reference, sequences[1])[64:])
+
+
+def test_max_positions_may_be_cut(family: Case) -> None:
+    config = replace(family.model.config, max_positions=40)
     ops = ReferenceOps()
-    paged = Paged(build_model(checkpoint, config, ops, torch.float32, CPU), ops, [random_tokens(40, 5)])
-    assert_close(paged.run([(0, 0, 40)])[0], reference_logits(reference, random_tokens(40, 5)))
+    paged = Paged(build_model(family.checkpoint, config, ops, torch.float32, CPU), ops, [random_tokens(40, 5)])
+    assert_close(paged.run([(0, 0, 40)])[0], reference_logits(family.reference, random_tokens(40, 5)))

@@ -53,6 +53,9 @@ def test_what_config_json_leaves_out_is_what_transformers_assumes() -> None:
 
 def test_every_family_reads_what_transformers_writes() -> None:
     classes = {
+        "GPT2LMHeadModel": transformers.GPT2Config,
+        "Gemma3ForCausalLM": transformers.Gemma3TextConfig,
+        "Gemma3ForConditionalGeneration": transformers.Gemma3Config,
         "LlamaForCausalLM": transformers.LlamaConfig,
         "MistralForCausalLM": transformers.MistralConfig,
         "Qwen2ForCausalLM": transformers.Qwen2Config,
@@ -60,11 +63,21 @@ def test_every_family_reads_what_transformers_writes() -> None:
     }
     assert set(classes) == set(FAMILIES)
     for architecture, make in classes.items():
-        hf = json.loads(make(architectures=[architecture]).to_json_string(use_diff=False))
-        config = config_from_hf(hf)
-        assert config.family == architecture
-        assert len(config.sliding_windows) == config.num_layers == hf["num_hidden_layers"]
-        assert config.rope_theta == hf["rope_parameters"]["rope_theta"]
+        hf = make(architectures=[architecture])
+        config = config_from_hf(json.loads(hf.to_json_string(use_diff=False)))
+        text = hf.get_text_config()
+        assert FAMILIES[config.family].build is FAMILIES[architecture].build
+        assert len(config.sliding_windows) == config.num_layers == text.num_hidden_layers
+        assert (config.num_heads, config.hidden_size) == (text.num_attention_heads, text.hidden_size)
+        assert (config.vocab_size, config.max_positions) == (text.vocab_size, text.max_position_embeddings)
+        assert config.tied_embeddings == hf.tie_word_embeddings
+
+
+@pytest.mark.parametrize(
+    "architecture", ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"]
+)
+def test_rope_theta_is_read(architecture: str) -> None:
+    assert read(architectures=[architecture], rope_parameters={"rope_theta": 7e5}).rope_theta == 7e5
 
 
 @pytest.mark.parametrize(("value", "ids"), [(7, (7,)), ([7, 9], (7, 9)), (None, ())])
@@ -144,8 +157,8 @@ def test_sliding_windows(fields: dict[str, object], windows: tuple[int | None, .
     [
         ({"architectures": None}, r"config\.json: architectures: missing"),
         (
-            {"architectures": ["GPT2LMHeadModel"]},
-            r"architectures: 'GPT2LMHeadModel' is not supported; LlamaForCausalLM, MistralForCausalLM, Qwen2.*Qwen3.* are",
+            {"architectures": ["MambaForCausalLM"]},
+            r"architectures: 'MambaForCausalLM' is not supported; GPT2.*, LlamaForCausalLM, MistralForCausalLM, .*Qwen3.* are",
         ),
         ({"vocab_size": None}, "vocab_size: missing"),
         ({"hidden_size": "64"}, "hidden_size: expected an integer of at least 1, got '64'"),
@@ -182,3 +195,136 @@ def test_sliding_windows(fields: dict[str, object], windows: tuple[int | None, .
 def test_errors_name_the_field(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ModelLoadError, match=message):
         read(**fields)
+
+
+GEMMA3: dict[str, object] = {
+    "architectures": ["Gemma3ForCausalLM"],
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 8,
+}
+
+
+def gemma3(**fields: object) -> ModelConfig:
+    return config_from_hf(GEMMA3 | fields)
+
+
+def test_gemma3_as_its_first_checkpoints_write_it() -> None:
+    """gemma-3-4b-it's config.json, in what it says and what it leaves out."""
+    config = config_from_hf(
+        {
+            "architectures": ["Gemma3ForConditionalGeneration"],
+            "eos_token_id": [1, 106],
+            "model_type": "gemma3",
+            "text_config": {
+                "hidden_size": 2560,
+                "intermediate_size": 10240,
+                "model_type": "gemma3_text",
+                "num_hidden_layers": 34,
+                "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                "sliding_window": 1024,
+            },
+            "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+        }
+    )
+    assert config == ModelConfig(
+        family="Gemma3ForCausalLM",
+        vocab_size=262_208,
+        hidden_size=2560,
+        intermediate_size=10240,
+        num_layers=34,
+        num_heads=8,
+        num_kv_heads=4,
+        head_dim=256,
+        max_positions=131_072,
+        norm_eps=1e-6,
+        rope_theta=1e6,
+        rope_scaling=None,
+        sliding_windows=tuple(None if layer in (5, 11, 17, 23, 29) else 1024 for layer in range(34)),
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        qk_norm=True,
+        tied_embeddings=True,
+        bos_token_id=2,
+        eos_token_ids=(1, 106),
+        local_rope_theta=1e4,
+        rope_factor=8.0,
+        attention_scale=1 / 16,
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_theta": 5e5, "rope_local_base_freq": 500.0, "rope_scaling": {"rope_type": "linear", "factor": 4}},
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            }
+        },
+    ],
+    ids=["old", "new"],
+)
+def test_gemma3_rope_in_old_and_new_spelling(fields: dict[str, object]) -> None:
+    config = gemma3(**fields)
+    assert (config.rope_theta, config.rope_factor, config.local_rope_theta) == (5e5, 4.0, 500.0)
+
+
+def test_gemma3_windows_and_caps() -> None:
+    assert gemma3().sliding_windows == (4096,) * 5 + (None,) + (4096,) * 2
+    assert gemma3(sliding_window=9, sliding_window_pattern=3).sliding_windows == (9, 9, None, 9, 9, None, 9, 9)
+    types = ["full_attention", "sliding_attention"] * 4
+    assert gemma3(layer_types=types, sliding_window=9).sliding_windows == (None, 9) * 4
+    assert gemma3(layer_types=["full_attention"] * 8, sliding_window=None).sliding_windows == (None,) * 8
+    assert (gemma3().attention_soft_cap, gemma3().logits_soft_cap) == (0.0, 0.0)
+    config = gemma3(attn_logit_softcapping=50.0, final_logit_softcapping=30.0, query_pre_attn_scalar=64)
+    assert (config.attention_soft_cap, config.logits_soft_cap, config.score_scale) == (50.0, 30.0, 0.125)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"hidden_activation": "gelu"}, "hidden_activation: 'gelu' is not supported"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention: true is not supported"),
+        ({"sliding_window": None}, "sliding_window: missing"),
+        ({"layer_types": ["full_attention"]}, "layer_types: has 1 entries for 8 layers"),
+        ({"layer_types": ["mamba"] * 8}, "layer_types: 'mamba' is not supported"),
+        ({"num_attention_heads": 5}, "num_key_value_heads: 4 does not divide"),
+        ({"head_dim": 7}, "head_dim: 7 is odd"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling: rope_type: 'yarn' is not supported"),
+        ({"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters: rope_theta: is expected in full_attention and"),
+        (
+            {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+            "rope_parameters: sliding_attention: rope_type: 'linear' is not supported",
+        ),
+        ({"final_logit_softcapping": -1.0}, "final_logit_softcapping: expected a positive number"),
+    ],
+)
+def test_what_gemma3_cannot_do_here_is_refused_by_name(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        gemma3(**fields)
+
+
+def test_gpt2_leaves_everything_out() -> None:
+    config = config_from_hf({"architectures": ["GPT2LMHeadModel"]})
+    assert (config.num_layers, config.hidden_size, config.intermediate_size, config.num_heads) == (12, 768, 3072, 12)
+    assert (config.vocab_size, config.max_positions, config.head_dim) == (50257, 1024, 64)
+    assert (config.norm_eps, config.score_scale, config.tied_embeddings) == (1e-5, 0.125, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"activation_function": "relu"}, "activation_function: 'relu' is not supported; gelu_new and"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: true is not supported"),
+        ({"add_cross_attention": True}, "add_cross_attention: true is not supported"),
+        ({"n_embd": 100}, "n_embd: 100 is not an even multiple of n_head = 12"),
+        ({"n_layer": "twelve"}, "n_layer: expected an integer"),
+    ],
+)
+def test_what_gpt2_cannot_do_here_is_refused_by_name(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        config_from_hf({"architectures": ["GPT2LMHeadModel"]} | fields)

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from draftline.models.config import RopeScaling
 from draftline.models.errors import ModelLoadError
+from draftline.models.families import weight_shapes
 from draftline.models.gguf_checkpoint import GGUFCheckpoint
 from draftline.models.gguf_file import GGUFFile
 from draftline.models.loader import open_checkpoint
-from draftline.models.weight_shapes import weight_shapes
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, VOCAB, LAYERS = 4, 2, 64, 256, 512, 48, 2
 Array = NDArray[Any]

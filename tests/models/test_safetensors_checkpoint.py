@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from draftline.models.errors import ModelLoadError
+from draftline.models.families import weight_shapes
 from draftline.models.loader import open_checkpoint
-from draftline.models.weight_shapes import weight_shapes
 
 CONFIG = {
     "architectures": ["Qwen3ForCausalLM"],

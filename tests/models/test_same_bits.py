@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from gguf import GGMLQuantizationType
-from gguf.quants import quantize
+from random_checkpoint import RandomCheckpoint, llama
 from torch import Tensor
 
 from draftline.kernels.batch import KVCache
@@ -20,7 +19,8 @@ from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.models.config import ModelConfig
 from draftline.models.decoder import Decoder
-from draftline.quant.tensor import RawTensor
+from draftline.models.families import build_model
+from draftline.models.model import Model
 
 CPU = torch.device("cpu")
 BLOCK = 16
@@ -28,70 +28,46 @@ MAX_LEN = 256
 EXACT = torch.backends.cpu.get_cpu_capability() == "AVX2"
 """Where the bits were seen to be equal; elsewhere BLAS has other kernels, and closeness is what is promised."""
 
-CONFIG = ModelConfig(
-    family="LlamaForCausalLM",
-    vocab_size=256,
+CONFIG = llama(
     hidden_size=96,
     intermediate_size=160,
     num_layers=3,
     num_heads=6,
-    num_kv_heads=2,
     head_dim=16,
     max_positions=MAX_LEN,
-    norm_eps=1e-5,
-    rope_theta=10_000.0,
-    rope_scaling=None,
     sliding_windows=(None, 40, None),
-    qkv_bias=False,
-    output_bias=False,
-    mlp_bias=False,
-    qk_norm=False,
-    tied_embeddings=True,
-    bos_token_id=None,
-    eos_token_ids=(),
 )
+_GEMMA3 = replace(
+    CONFIG,
+    family="Gemma3ForCausalLM",
+    qk_norm=True,
+    local_rope_theta=500.0,
+    rope_factor=4.0,
+    attention_scale=0.2,
+)
+FAMILIES = {
+    "gpt2": replace(
+        CONFIG,
+        family="GPT2LMHeadModel",
+        num_kv_heads=6,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        sliding_windows=(None,) * 3,
+    ),
+    "gemma3": _GEMMA3,
+    "gemma3-soft-caps": replace(_GEMMA3, attention_soft_cap=2.0, logits_soft_cap=3.0),
+}
 
 
-class RandomCheckpoint:
-    """Random weights, all two-dimensional ones in one format."""
-
-    def __init__(self, weight_format: str) -> None:
-        self.config = CONFIG
-        self._format = weight_format
-        width, inner = CONFIG.hidden_size, CONFIG.intermediate_size
-        heads, kv_heads = CONFIG.num_heads * CONFIG.head_dim, CONFIG.num_kv_heads * CONFIG.head_dim
-        self._shapes: dict[str, tuple[int, ...]] = {
-            "q_proj": (heads, width),
-            "k_proj": (kv_heads, width),
-            "v_proj": (kv_heads, width),
-            "o_proj": (width, heads),
-            "gate_proj": (inner, width),
-            "up_proj": (inner, width),
-            "down_proj": (width, inner),
-            "embed_tokens": (CONFIG.vocab_size, width),
-            "q_norm": (CONFIG.head_dim,),
-            "k_norm": (CONFIG.head_dim,),
-        }
-
-    def __contains__(self, name: str) -> bool:
-        return True
-
-    def tensor(self, name: str) -> RawTensor:
-        shape = self._shapes.get(name.split(".")[-2], (CONFIG.hidden_size,))
-        generator = torch.Generator().manual_seed(sum(name.encode()))
-        if len(shape) == 1:
-            return RawTensor(name, "F32", shape, 1 + 0.2 * torch.randn(shape, generator=generator))
-        weight = torch.randn(shape, generator=generator) * 0.15
-        if self._format == "F32":
-            return RawTensor(name, "F32", shape, weight)
-        blocks = quantize(weight.numpy(), GGMLQuantizationType[self._format])
-        return RawTensor(name, self._format, shape, torch.from_numpy(blocks))
+def checkpoint(weight_format: str, config: ModelConfig = CONFIG) -> RandomCheckpoint:
+    return RandomCheckpoint(config, std=0.15, weight_format=weight_format)
 
 
 class Engine:
     """The sequences of one model, computed in whatever rows a test asks for."""
 
-    def __init__(self, model: Decoder, ops: ReferenceOps, sequences: Sequence[Sequence[int]], seed: int) -> None:
+    def __init__(self, model: Model, ops: ReferenceOps, sequences: Sequence[Sequence[int]], seed: int) -> None:
         self._model, self._ops = model, ops
         per_row = MAX_LEN // BLOCK
         order = torch.randperm(len(sequences) * per_row, generator=torch.Generator().manual_seed(seed))
@@ -100,11 +76,11 @@ class Engine:
         for slot, tokens in enumerate(sequences):
             self._slots.tokens[slot, : len(tokens)] = torch.tensor(tokens)
         self._cache = KVCache.allocate(
-            CONFIG.num_layers,
+            model.config.num_layers,
             len(sequences) * per_row,
             BLOCK,
-            CONFIG.num_kv_heads,
-            CONFIG.head_dim,
+            model.config.num_kv_heads,
+            model.config.head_dim,
             dtype=model.cache_dtype,
             device=CPU,
         )
@@ -133,7 +109,17 @@ class Engine:
 )
 def test_logits_have_the_same_bits_in_every_schedule(weight_format: str, dtype: torch.dtype) -> None:
     ops = ReferenceOps()
-    model = Decoder(RandomCheckpoint(weight_format), CONFIG, ops, dtype, CPU)
+    check_schedules(Decoder(checkpoint(weight_format), CONFIG, ops, dtype, CPU), ops)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("config", FAMILIES.values(), ids=list(FAMILIES))
+def test_so_they_have_in_families_with_layers_of_their_own(config: ModelConfig, dtype: torch.dtype) -> None:
+    ops = ReferenceOps()
+    check_schedules(build_model(checkpoint("F32", config), config, ops, dtype, CPU), ops)
+
+
+def check_schedules(model: Model, ops: ReferenceOps) -> None:
     rng = random.Random(0)
     sequences = [[rng.randrange(CONFIG.vocab_size) for _ in range(length)] for length in (230, 150, 77, 9)]
     whole = [Engine(model, ops, [tokens], 0).run([(0, 0, len(tokens))])[0] for tokens in sequences]
@@ -171,7 +157,7 @@ def test_operation_by_operation_gives_the_program_s_bits(qk_norm: bool, dtype: t
     for scripted in (True, False):
         ops = ReferenceOps()
         ops.scripted = scripted
-        engine = Engine(Decoder(RandomCheckpoint("Q8_0"), config, ops, dtype, CPU), ops, sequences, 0)
+        engine = Engine(Decoder(checkpoint("Q8_0", config), config, ops, dtype, CPU), ops, sequences, 0)
         logits.append([part for step in rows for part in engine.run(step)])
     for program, by_operation in zip(*logits, strict=True):
         assert torch.equal(program, by_operation) or not EXACT

@@ -9,36 +9,24 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from random_checkpoint import llama
 
 from draftline.kernels.reference_ngram import continuation
-from draftline.models.config import ModelConfig
 from draftline.models.dummy_checkpoint import DummyCheckpoint
 from draftline.spec.train_draft.acceptance import Acceptance, draft_acceptance, ngram_acceptance, served
 from draftline.spec.train_draft.decoder import Draft, Target
 from draftline.spec.train_draft.packing import pack
 from draftline.spec.train_draft.samples import Kind, Sample, Split
 
-CONFIG = ModelConfig(
-    family="LlamaForCausalLM",
+CONFIG = llama(
     vocab_size=12,
     hidden_size=16,
     intermediate_size=32,
     num_layers=3,
     num_heads=2,
     num_kv_heads=1,
-    head_dim=8,
     max_positions=128,
-    norm_eps=1e-5,
-    rope_theta=10_000.0,
-    rope_scaling=None,
     sliding_windows=(None,) * 3,
-    qkv_bias=False,
-    output_bias=False,
-    mlp_bias=False,
-    qk_norm=False,
-    tied_embeddings=True,
-    bos_token_id=None,
-    eos_token_ids=(),
 )
 
 

@@ -121,3 +121,18 @@ def test_longer_queries_take_the_other_kernels(rng: torch.Generator) -> None:
     out = ops.rope_attention(qkv.clone(), two, rope, keys.clone(), values.clone(), None, EPS, scale=0.25, window=None)
     expected = ReferenceOps().rope_attention(qkv, two, rope, keys, values, None, EPS, scale=0.25, window=None)
     assert_close(out, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_capped_scores_take_the_other_kernels(rng: torch.Generator) -> None:
+    batch, pool = make_batch((20, 150), rng)
+    keys, values = torch.randn(2, pool, BLOCK_SIZE, 1, 16, generator=rng, device=rng.device)
+    rope = torch.randn(150, 2, 8, generator=rng, device=rng.device)
+    qkv = 3 * torch.randn(2, 4 * 16, generator=rng, device=rng.device)
+    ops = TritonOps.sized(132, hopper=False, device=rng.device)
+    results = [
+        run.rope_attention(
+            qkv.clone(), batch, rope, keys.clone(), values.clone(), None, EPS, scale=0.25, window=40, soft_cap=5.0
+        )
+        for run in (ops, ReferenceOps())
+    ]
+    assert_close(*results, rtol=1e-4, atol=1e-5)

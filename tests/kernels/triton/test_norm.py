@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from draftline.kernels.triton.norm import add_rms_norm, rms_norm
+from draftline.kernels.triton.norm import add_rms_norm, rms_norm, rms_norm_add
 
 EPS = 1e-5
 
@@ -47,3 +47,19 @@ def test_add_rms_norm_normalises_the_sum_as_it_is_stored(device: torch.device, r
     normed, total = add_rms_norm(x, residual, weight, EPS)
     assert torch.equal(total, x + residual)
     assert_close(normed, expected_norm(total, weight).half(), rtol=2e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(1, 576), (3, 100)], ids=str)
+def test_rms_norm_add(shape: tuple[int, int], device: torch.device, rng: torch.Generator) -> None:
+    x, residual = torch.randn(2, *shape, generator=rng, device=device)
+    weight = torch.randn(shape[-1], generator=rng, device=device)
+    expected = residual + expected_norm(x, weight)
+    assert_close(rms_norm_add(x, weight, EPS, residual), expected)
+
+
+def test_rms_norm_add_of_half_types_takes_float32_weights(device: torch.device, rng: torch.Generator) -> None:
+    x, residual = torch.randn(2, 3, 256, generator=rng, device=device).to(torch.float16)
+    weight = 1 + torch.randn(256, generator=rng, device=device) / 1000
+    total = rms_norm_add(x, weight, EPS, residual)
+    assert total.dtype == torch.float16
+    assert torch.equal(total, residual + rms_norm(x, weight, EPS))

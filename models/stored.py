@@ -1,0 +1,23 @@
+"""How a family's checkpoints store its weights, where that differs from Llama's names and layouts in HF."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor of a file as a weight of the model.
+
+    Attributes:
+        name: the weight's name in `Checkpoint`.
+        transposed: whether the file has [in_features, out_features].
+    """
+
+    name: str
+    transposed: bool = False
+
+
+def as_named(name: str) -> Stored:
+    """The tensor of that name is the weight of that name."""
+    return Stored(name)

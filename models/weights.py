@@ -1,0 +1,90 @@
+"""``Weights``: a checkpoint's tensors as what a model is made of: projections, tables and vectors of the right shape."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from draftline import quant
+from draftline.models.checkpoint import Checkpoint
+from draftline.models.config import ModelConfig
+from draftline.models.errors import ModelLoadError
+from draftline.quant.linear import Linear
+from draftline.quant.tensor import RawTensor
+
+
+class Weights:
+    """Reads a checkpoint's tensors, checks their shapes, and counts what they take.
+
+    Every method raises ModelLoadError where a tensor is missing or has another shape than the configuration says.
+
+    Args:
+        checkpoint: where they come from.
+        dtype: what they are kept in.
+        device: where they go.
+
+    Attributes:
+        nbytes: memory that embeddings and projections took so far.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
+        self._checkpoint, self._dtype, self._device = checkpoint, dtype, device
+        self._formats: set[str] = set()
+        self.nbytes = 0
+
+    @property
+    def formats(self) -> str:
+        """The formats that the layers' projections run in, for reports."""
+        return "+".join(sorted(self._formats))
+
+    def vector(self, name: str, size: int) -> Tensor:
+        """A norm's weights, in the activations' dtype."""
+        dtype = quant.compute_dtype(self._dtype, self._device)
+        return quant.make_table(self._raw(name, size), dtype=dtype, device=self._device)
+
+    def vector_plus_one(self, name: str, size: int) -> Tensor:
+        """A norm's weights that are kept as their distance from 1 (Gemma), in float32: rounding them would lose it."""
+        return 1.0 + quant.make_table(self._raw(name, size), dtype=torch.float32, device=self._device)
+
+    def positions(self, name: str, rows: int, columns: int) -> Tensor:
+        """The first rows of an embedding of positions, which may have more than the model is to run."""
+        raw = self._checkpoint.tensor(name)
+        if len(raw.shape) != 2 or raw.shape[0] < rows or raw.shape[1] != columns:
+            raise ModelLoadError(f"{name}: has shape {list(raw.shape)}, the configuration says {[rows, columns]}")
+        return self._table(raw)[:rows]
+
+    def embedding_and_head(self, config: ModelConfig) -> tuple[Tensor, Linear]:
+        """The token embedding and the output projection, which may be one tensor."""
+        shape = (config.vocab_size, config.hidden_size)
+        embedding = self._raw("model.embed_tokens.weight", *shape)
+        head = quant.make_head(
+            embedding if config.tied_embeddings else self._raw("lm_head.weight", *shape),
+            dtype=self._dtype,
+            device=self._device,
+        )
+        self.nbytes += head.nbytes
+        return self._table(embedding), head
+
+    def linear(self, prefix: str, outputs: dict[str, int], inputs: int, *, bias: bool) -> Linear:
+        """The projections ``prefix + name`` with these numbers of outputs, merged."""
+        parts = [self._raw(f"{prefix}{name}.weight", size, inputs) for name, size in outputs.items()]
+        merged: Tensor | None = None
+        if bias:
+            merged = torch.cat(
+                [quant.dequantize(self._raw(f"{prefix}{name}.bias", size)) for name, size in outputs.items()]
+            )
+        linear = quant.make_linear(parts, merged, dtype=self._dtype, device=self._device)
+        self._formats.add(linear.format)
+        self.nbytes += linear.nbytes
+        return linear
+
+    def _table(self, raw: RawTensor) -> Tensor:
+        table = quant.make_table(raw, dtype=self._dtype, device=self._device)
+        self.nbytes += table.nbytes
+        return table
+
+    def _raw(self, name: str, *shape: int) -> RawTensor:
+        raw = self._checkpoint.tensor(name)
+        if raw.shape != shape:
+            raise ModelLoadError(f"{name}: has shape {list(raw.shape)}, the configuration says {list(shape)}")
+        return raw
