@@ -41,6 +41,8 @@ class GenerateRequest:
     constraint: Constraint | None = None
     speculation: Speculation = Speculation()
     priority: int = 0
+    timeout_s: float | None = None
+    """Seconds from its submission after which it ends, whether it has run or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +157,8 @@ class EngineClient(Protocol):
         """
         ...
 
-    def cancel(self, request_id: str) -> None:
-        """End a request; it finishes with CANCELLED within a step. Unknown and ended ids are ignored."""
+    def cancel(self, request_id: str) -> bool:
+        """End a request; it finishes with CANCELLED within a step. Whether it was running: cancelling twice is harmless."""
         ...
 
     def stats(self) -> EngineStats:

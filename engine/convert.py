@@ -35,8 +35,12 @@ _T = TypeVar("_T")
 _Params = TypeVar("_Params", bound=BaseModel)
 
 
-def generate_request(request: pb.GenerateRequest) -> GenerateRequest:
+def generate_request(request: pb.GenerateRequest, time_left: float | None) -> GenerateRequest:
     """A client's request in the engine's types.
+
+    Args:
+        request: what the client sent.
+        time_left: seconds until the deadline of the call that it came with, if that has one.
 
     Raises:
         InvalidRequestError: naming every field that is wrong by its path in the proto.
@@ -47,9 +51,10 @@ def generate_request(request: pb.GenerateRequest) -> GenerateRequest:
     speculation = _collect(wrong, lambda: _validated(Speculation, "speculation", _fields(request.speculation)))
     constrained = request.HasField("constraint")
     constraint = _collect(wrong, lambda: constraint_params(request.constraint)) if constrained else None
+    timeout = _collect(wrong, lambda: _timeout(request, time_left))
     if wrong or prompt is None or sampling is None or speculation is None:
         raise InvalidRequestError(*wrong)
-    return GenerateRequest(prompt, sampling, constraint, speculation, request.priority)
+    return GenerateRequest(prompt, sampling, constraint, speculation, request.priority, timeout)
 
 
 def constraint_params(constraint: pb.Constraint) -> Constraint:
@@ -154,6 +159,16 @@ def _prompt(request: pb.GenerateRequest) -> Prompt:
             return chat(request.chat)
         case _:
             raise InvalidRequestError(Violation("prompt", "is missing: set text, token_ids or chat"))
+
+
+def _timeout(request: pb.GenerateRequest, time_left: float | None) -> float | None:
+    """Seconds that the request has: its own, and no more than its call."""
+    if not request.HasField("timeout"):
+        return time_left
+    timeout = request.timeout.seconds + request.timeout.nanos / 1e9
+    if timeout <= 0:
+        raise InvalidRequestError(Violation("timeout", f"must be more than 0 s, not {timeout:g} s"))
+    return timeout if time_left is None else min(timeout, time_left)
 
 
 def _fields(message: Message) -> dict[str, object]:

@@ -32,6 +32,8 @@ def request_message(request: GenerateRequest) -> pb.GenerateRequest:
     )
     if request.constraint is not None:
         message.constraint.CopyFrom(_constraint(request.constraint))
+    if request.timeout_s is not None:
+        message.timeout.FromNanoseconds(round(request.timeout_s * 1e9))
     prompt = request.prompt
     if isinstance(prompt, str):
         message.text = prompt

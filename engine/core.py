@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from draftline.engine.client import EngineInfo, EngineStats, Sink
+from draftline.engine.deadlines import Deadlines
 from draftline.engine.draft_tally import DraftTally
 from draftline.engine.drafting import Drafting
-from draftline.engine.errors import StepFailedError
+from draftline.engine.errors import DeadlineExceededError, StepFailedError
 from draftline.engine.launched import LaunchedStep
 from draftline.engine.output_state import OutputState
 from draftline.engine.outputs import Failed, Update
@@ -75,6 +76,7 @@ class Core:
         self._eos_ids = frozenset(info.eos_token_ids)
         self._live: dict[str, Request] = {}
         self._outputs: dict[Sequence, OutputState] = {}  # of the live requests
+        self._deadlines = Deadlines()
         self._drafting = drafting
         self._steps_ahead = steps_ahead
         self._under_way: deque[_UnderWay] = deque()
@@ -96,6 +98,7 @@ class Core:
     def add(self, request: Request) -> None:
         """Queue a request, whose id no live request has."""
         self._live[request.request_id] = request
+        self._deadlines.add(request)
         for sequence in request.sequences:
             self._outputs[sequence] = OutputState(
                 request,
@@ -120,10 +123,10 @@ class Core:
         A fault fails the requests of the step; the engine goes on with the others.
         """
         started = time.perf_counter()
+        updates = self._expire()
         self._drafting.begin_step(self._scheduler.running)
         plan = self._scheduler.plan(self._drafting.wanted)
         behind = self._drafting.planned(plan)
-        updates: _Updates = []
         for sequence in plan.cancelled:
             output = self._outputs[sequence]
             updates.append((output, output.cancel(self.now())))
@@ -159,6 +162,17 @@ class Core:
     def check(self) -> None:
         """Assert the scheduler's and the cache's invariants (for tests and soaks)."""
         self._scheduler.check()
+
+    def _expire(self) -> _Updates:
+        """End the requests whose time is over, whether they run or wait."""
+        updates: _Updates = []
+        for request in self._deadlines.expired(self.now()):
+            if self._live.get(request.request_id) is request:
+                for sequence in request.sequences:
+                    self._scheduler.finish(sequence)
+                failure = DeadlineExceededError("the request's time was over before it was finished")
+                updates.append((self._outputs[request.sequences[0]], (Failed(failure),)))
+        return updates
 
     def _launch(self, plan: Plan, behind: tuple[DraftChunk, ...], started: float) -> _Updates:
         now = self.now()

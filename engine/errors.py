@@ -37,6 +37,14 @@ class QueueFullError(DraftlineError):
         self.retry_after_s = retry_after_s
 
 
+class DeadlineExceededError(DraftlineError):
+    """The time that a request had is over (gRPC DEADLINE_EXCEEDED)."""
+
+
+class StalledReaderError(DraftlineError):
+    """A client has stopped reading what it asked for (gRPC ABORTED)."""
+
+
 class EngineStoppedError(DraftlineError):
     """The engine is draining or has stopped (gRPC UNAVAILABLE)."""
 

@@ -12,7 +12,9 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
 from google.rpc.code_pb2 import (
+    ABORTED,
     ALREADY_EXISTS,
+    DEADLINE_EXCEEDED,
     INTERNAL,
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
@@ -23,10 +25,12 @@ from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from draftline.engine.errors import (
+    DeadlineExceededError,
     DuplicateRequestError,
     EngineStoppedError,
     InvalidRequestError,
     QueueFullError,
+    StalledReaderError,
     StepFailedError,
     Violation,
 )
@@ -53,6 +57,10 @@ def to_status(error: BaseException) -> Status:
             return _status(ALREADY_EXISTS, str(error))
         case EngineStoppedError():
             return _status(UNAVAILABLE, str(error))
+        case DeadlineExceededError():
+            return _status(DEADLINE_EXCEEDED, str(error))
+        case StalledReaderError():
+            return _status(ABORTED, str(error))
         case DecodeError():
             return _status(INVALID_ARGUMENT, str(error))
         case StepFailedError():  # the engine has logged it, once for all requests of the step

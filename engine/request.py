@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ class Request:
         sequences: its ``n`` outputs.
         sink: where its updates go.
         submitted_at: when it was submitted, in seconds on the monotonic clock.
+        deadline: when it must have ended, on the same clock; infinite where it need not.
     """
 
     request_id: str
@@ -36,6 +38,7 @@ class Request:
     sequences: tuple[engine_sequence.Sequence, ...]
     sink: Sink
     submitted_at: float
+    deadline: float = math.inf
 
 
 class RequestBuilder:
@@ -61,7 +64,8 @@ class RequestBuilder:
             raise InvalidRequestError(*violations)
         sequences = self._sequences(request_id, request, token_ids, now)
         text = request.prompt if isinstance(request.prompt, str) else None
-        return Request(request_id, text, tuple(token_ids), sequences, sink, now)
+        deadline = math.inf if request.timeout_s is None else now + request.timeout_s
+        return Request(request_id, text, tuple(token_ids), sequences, sink, now, deadline)
 
     def _sequences(
         self, request_id: str, request: GenerateRequest, token_ids: list[int], now: float

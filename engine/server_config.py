@@ -34,6 +34,12 @@ class ServerConfig(BaseModel):
     keepalive: float = Field(
         default=60.0, ge=1, le=86400, description="seconds of silence after which the server checks that a client lives"
     )
+    stall_timeout: float = Field(
+        default=60.0,
+        gt=0,
+        le=86400,
+        description="seconds that a message may wait for a client that has stopped reading; then its requests are cancelled",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="the least serious messages that are logged, on standard error"
     )

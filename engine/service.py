@@ -21,6 +21,7 @@ from draftline.engine.offload import offloaded, prompt_size, submit
 from draftline.engine.outputs import Delta, Failed, Finished
 from draftline.engine.prompt import tokenize
 from draftline.engine.session import Session
+from draftline.engine.stream_writer import StreamWriter
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceServicer
 
@@ -53,17 +54,18 @@ async def _abort(context: _Context, status: Status) -> NoReturn:
 class InferenceService(InferenceServiceServicer):
     """The service, over whatever engine the gate holds."""
 
-    def __init__(self, gate: Gate, hub: Hub) -> None:
-        """``hub`` belongs to the event loop that serves."""
+    def __init__(self, gate: Gate, hub: Hub, stall_timeout: float) -> None:
+        """``hub`` belongs to the event loop that serves; ``stall_timeout`` is `StreamWriter`'s."""
         self._gate = gate
         self._hub = hub
+        self._stall_timeout = stall_timeout
         self._stream_names = (f"s{serial}" for serial in count())
 
     @_answers_errors
     async def Session(self, request_iterator: object, context: _Context) -> None:  # type: ignore[override]
         """See the proto. Reads and writes through the context, so that both can wait at once."""
         self._gate.engine  # noqa: B018  refuse the stream as a whole while the model loads
-        await Session(self._gate, self._hub, next(self._stream_names), context).run()
+        await Session(self._gate, self._hub, next(self._stream_names), context, self._stall_timeout).run()
 
     @_answers_errors
     async def Generate(self, request: pb.GenerateRequest, context: _Context) -> None:  # type: ignore[override]
@@ -71,23 +73,25 @@ class InferenceService(InferenceServiceServicer):
         engine = self._gate.enter()
         name = next(self._stream_names)
         mailbox = Mailbox(self._hub)
+        writer = StreamWriter(context, self._stall_timeout)
         try:
-            wanted = convert.generate_request(request)
+            wanted = convert.generate_request(request, context.time_remaining())
             await submit(engine, name, wanted, mailbox.sink)
             outputs = wanted.sampling.n
             async for _, update in mailbox:
                 match update:
                     case Delta():
                         for delta in convert.deltas(update):
-                            await context.write(pb.GenerateResponse(delta=delta))
+                            await writer.write(pb.GenerateResponse(delta=delta))
                     case Finished():
-                        await context.write(pb.GenerateResponse(finished=convert.finished(update)))
+                        await writer.write(pb.GenerateResponse(finished=convert.finished(update)))
                     case Failed():
                         raise update.error
                 outputs -= update.ends_output
                 if not outputs:
                     return
         finally:
+            writer.close()
             engine.cancel(name)  # of no effect where the request has ended
             self._gate.leave()
 

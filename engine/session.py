@@ -20,6 +20,7 @@ from draftline.engine.grpc_errors import to_status
 from draftline.engine.mailbox import Hub, Mailbox
 from draftline.engine.offload import submit
 from draftline.engine.outputs import Delta, Failed, Finished, Update
+from draftline.engine.stream_writer import StreamWriter
 from draftline.v1 import engine_pb2 as pb
 
 MAX_ID = 256
@@ -39,12 +40,12 @@ class _Running:
 class Session:
     """The requests of one stream."""
 
-    def __init__(self, gate: Gate, hub: Hub, name: str, context: Context) -> None:
+    def __init__(self, gate: Gate, hub: Hub, name: str, context: Context, stall_timeout: float) -> None:
         """``name`` is unique among the server's streams; ``context`` is the stream's."""
         self._gate = gate
         self._context = context
         self._mailbox = Mailbox(hub)
-        self._writing = asyncio.Lock()
+        self._writer = StreamWriter(context, stall_timeout)
         self._names = (f"{name}.{serial}" for serial in count())
         self._running: dict[str, _Running] = {}
         self._name_of: dict[str, str] = {}
@@ -59,6 +60,7 @@ class Session:
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
+            self._writer.close()
             for name in self._running:
                 self._gate.engine.cancel(name)
                 self._gate.leave()
@@ -68,7 +70,7 @@ class Session:
             try:
                 await self._handle(message)
             except Exception as error:  # noqa: BLE001  whatever it was, it concerns this request only
-                await self._write(pb.SessionResponse(request_id=message.request_id, error=to_status(error)))
+                await self._writer.write(pb.SessionResponse(request_id=message.request_id, error=to_status(error)))
         self._client_has_closed = True
         self._close_if_over()
 
@@ -90,7 +92,7 @@ class Session:
     async def _submit(self, client_id: str, message: pb.GenerateRequest) -> None:
         if client_id in self._name_of:
             raise DuplicateRequestError(f"a request with id {client_id!r} is running on this stream")
-        request = convert.generate_request(message)
+        request = convert.generate_request(message, self._context.time_remaining())
         engine = self._gate.enter()
         name = next(self._names)
         # Before submitting, since an update may come, or the stream break, before submit() returns.
@@ -112,15 +114,11 @@ class Session:
                 self._forget(name)
             try:
                 for message in _messages(running.client_id, update):
-                    await self._write(message)
+                    await self._writer.write(message)
             finally:
                 if not running.outputs:
                     self._gate.leave()
             self._close_if_over()
-
-    async def _write(self, message: pb.SessionResponse) -> None:
-        async with self._writing:  # gRPC takes one write at a time
-            await self._context.write(message)
 
     def _forget(self, name: str) -> None:
         del self._name_of[self._running.pop(name).client_id]

@@ -54,7 +54,7 @@ class ThreadedEngine:
         with self._wake:
             if self._stopping:
                 raise EngineStoppedError("the engine is stopping and takes no new requests")
-            if self._core.is_live(request_id) or any(queued.request_id == request_id for queued in self._inbox):
+            if self._is_running(request_id):
                 raise DuplicateRequestError(f"a request with id {request_id!r} is running")
             waiting = self._stats.waiting + len(self._inbox)
             if waiting >= self._max_waiting:
@@ -63,11 +63,14 @@ class ThreadedEngine:
             self._wake.notify()
         return built.prompt_token_ids
 
-    def cancel(self, request_id: str) -> None:
+    def cancel(self, request_id: str) -> bool:
         """See `EngineClient.cancel`."""
         with self._wake:
+            if not self._is_running(request_id):
+                return False
             self._cancels.append(request_id)
             self._wake.notify()
+            return True
 
     def stats(self) -> EngineStats:
         """The engine's state after its last step."""
@@ -87,6 +90,9 @@ class ThreadedEngine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Close it."""
         self.close()
+
+    def _is_running(self, request_id: str) -> bool:
+        return self._core.is_live(request_id) or any(queued.request_id == request_id for queued in self._inbox)
 
     def _loop(self) -> None:
         while self._take_orders():

@@ -146,13 +146,15 @@ class FakeEngine:
             self._changed.notify_all()
         return built.prompt_token_ids
 
-    def cancel(self, request_id: str) -> None:
+    def cancel(self, request_id: str) -> bool:
         """See `EngineClient.cancel`."""
         with self._changed:
-            if request_id in self._live:
-                self.cancelled.append(request_id)
-                self._live[request_id].cancelled = True
-                self._changed.notify_all()
+            if request_id not in self._live:
+                return False
+            self.cancelled.append(request_id)
+            self._live[request_id].cancelled = True
+            self._changed.notify_all()
+            return True
 
     def stats(self) -> EngineStats:
         """Counts of requests; the rest is zero."""

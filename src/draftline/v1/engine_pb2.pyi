@@ -5,6 +5,7 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -92,7 +93,9 @@ Global___SessionRequest: _TypeAlias = SessionRequest  # noqa: Y015
 
 @_typing.final
 class CancelRequest(_message.Message):
-    """Ends the request named by the message's request_id; it finishes with FINISH_REASON_CANCELLED."""
+    """Ends the request named by the message's request_id; it finishes with FINISH_REASON_CANCELLED. Cancelling again, or a
+    request that has ended, does nothing.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -155,6 +158,7 @@ class GenerateRequest(_message.Message):
     CONSTRAINT_FIELD_NUMBER: _builtins.int
     SPECULATION_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    TIMEOUT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     priority: _builtins.int
     """Higher runs first. Each unit is worth a fixed head start in the queue (the server's ageing_s), so none starves."""
@@ -168,6 +172,12 @@ class GenerateRequest(_message.Message):
     def constraint(self) -> Global___Constraint: ...
     @_builtins.property
     def speculation(self) -> Global___Speculation: ...
+    @_builtins.property
+    def timeout(self) -> _duration_pb2.Duration:
+        """From the request's arrival. When it is over, the request ends with DEADLINE_EXCEEDED, and never runs if it has not yet.
+        The call's own deadline holds as well.
+        """
+
     def __init__(
         self,
         *,
@@ -178,10 +188,11 @@ class GenerateRequest(_message.Message):
         constraint: Global___Constraint | None = ...,
         speculation: Global___Speculation | None = ...,
         priority: _builtins.int | None = ...,
+        timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "chat", b"chat", "constraint", b"constraint", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "chat", b"chat", "constraint", b"constraint", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation", "text", b"text", "timeout", b"timeout", "token_ids", b"token_ids"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "chat", b"chat", "constraint", b"constraint", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "chat", b"chat", "constraint", b"constraint", "priority", b"priority", "prompt", b"prompt", "sampling", b"sampling", "speculation", b"speculation", "text", b"text", "timeout", b"timeout", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
     _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
