@@ -19,7 +19,12 @@ from draftline.models.tokenizer import Tokenizer
 
 def start_engine(config: EngineConfig) -> ThreadedEngine:
     """Load the model and start the step thread. Blocks while it loads."""
-    return ThreadedEngine(build_core(config), max_waiting=config.max_waiting, ageing_s=config.ageing_s)
+    return ThreadedEngine(
+        build_core(config),
+        max_waiting=config.max_waiting,
+        max_waiting_tokens=config.max_waiting_tokens,
+        ageing_s=config.ageing_s,
+    )
 
 
 class AsyncEngine:

@@ -106,7 +106,23 @@ NO_DRAFTS = DrafterStats("none")
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """The engine's state at one moment."""
+    """The engine's state at one moment, and its counts since the start.
+
+    Attributes:
+        running: sequences with a slot.
+        waiting: sequences without one, the preempted among them.
+        free_blocks: cache blocks whose contents mean nothing.
+        cached_blocks: blocks that no sequence holds but a prefix hit can use.
+        total_blocks: all blocks.
+        steps: steps that were read.
+        generated_tokens: tokens that outputs kept.
+        preemptions: how often a sequence lost its place.
+        prefix_hit_tokens: prompt tokens that were found in the cache.
+        prefix_query_tokens: prompt tokens of sequences that were admitted.
+        drafter: what its drafter has done.
+        queued_requests: requests that have not run yet.
+        queued_tokens: their prompts' tokens.
+    """
 
     running: int
     waiting: int
@@ -119,6 +135,8 @@ class EngineStats:
     prefix_hit_tokens: int
     prefix_query_tokens: int
     drafter: DrafterStats = NO_DRAFTS
+    queued_requests: int = 0
+    queued_tokens: int = 0
 
     @property
     def drafted_tokens(self) -> int:

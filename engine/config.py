@@ -73,6 +73,9 @@ class EngineConfig(BaseModel):
     )
     prefix_caching: bool = Field(default=True, description="reuse the cache of prompts' common beginnings")
     max_waiting: int = Field(default=1024, ge=1, description="most requests that wait; more are refused")
+    max_waiting_tokens: int = Field(
+        default=4 << 20, ge=1, description="most tokens that the prompts of waiting requests have together"
+    )
     ageing_s: float = Field(
         default=5.0, gt=0, description="seconds of head start in the queue for each unit of priority"
     )

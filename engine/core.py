@@ -12,6 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from draftline.engine.backlog import Backlog
 from draftline.engine.client import EngineInfo, EngineStats, Sink
 from draftline.engine.deadlines import Deadlines
 from draftline.engine.draft_tally import DraftTally
@@ -44,7 +45,11 @@ class _UnderWay:
 
 
 class Core:
-    """Runs requests to their ends. Every method is called from one thread, except `Sequence.cancelled`'s setting."""
+    """Runs requests to their ends. Every method is called from one thread, except `Sequence.cancelled`'s setting.
+
+    Attributes:
+        backlog: the requests that have not run yet. Other threads may read its counts.
+    """
 
     def __init__(
         self,
@@ -77,6 +82,7 @@ class Core:
         self._live: dict[str, Request] = {}
         self._outputs: dict[Sequence, OutputState] = {}  # of the live requests
         self._deadlines = Deadlines()
+        self.backlog = Backlog()
         self._drafting = drafting
         self._steps_ahead = steps_ahead
         self._under_way: deque[_UnderWay] = deque()
@@ -99,6 +105,7 @@ class Core:
         """Queue a request, whose id no live request has."""
         self._live[request.request_id] = request
         self._deadlines.add(request)
+        self.backlog.add(request)
         for sequence in request.sequences:
             self._outputs[sequence] = OutputState(
                 request,
@@ -148,6 +155,8 @@ class Core:
         return EngineStats(
             running=scheduler.running,
             waiting=scheduler.waiting,
+            queued_requests=len(self.backlog),
+            queued_tokens=self.backlog.tokens,
             free_blocks=scheduler.free_blocks,
             cached_blocks=scheduler.cached_blocks,
             total_blocks=scheduler.total_blocks,
@@ -178,6 +187,7 @@ class Core:
         now = self.now()
         for row in plan.admitted:
             self._outputs[row.sequence].scheduled(now)
+            self.backlog.start(row.sequence.request_id, now)
         try:
             step = self._runner.launch(plan, behind)
         except Exception as error:  # noqa: BLE001 - whatever it was, only this step's requests fail
@@ -250,6 +260,7 @@ class Core:
         request = output.request
         if request.request_id in self._live and all(sequence.finished for sequence in request.sequences):
             del self._live[request.request_id]
+            self.backlog.drop(request.request_id)
             for sequence in request.sequences:
                 del self._outputs[sequence]
                 self._drafting.forget(sequence)

@@ -51,7 +51,7 @@ class Server:
         self._health = health.aio.HealthServicer()
         self._watching: asyncio.Task[None] | None = None
         hub = Hub(asyncio.get_running_loop())
-        add_InferenceServiceServicer_to_server(InferenceService(self._gate, hub, config.stall_timeout), self._server)
+        add_InferenceServiceServicer_to_server(InferenceService(self._gate, hub, config), self._server)
         add_HealthServicer_to_server(self._health, self._server)
         add_reflection(self._server, [SERVICE, health.SERVICE_NAME])
 

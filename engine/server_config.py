@@ -25,6 +25,7 @@ class ServerConfig(BaseModel):
     max_streams: int = Field(
         default=1024, ge=1, le=2**31 - 1, description="most calls at once on one connection; more wait at the client"
     )
+    max_sessions: int = Field(default=1024, ge=1, description="most Session streams open at once; more are refused")
     min_ping_interval: float = Field(
         default=10.0,
         ge=0.01,

@@ -13,17 +13,21 @@ from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from draftline.engine import convert
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.errors import InvalidRequestError, QueueFullError, Violation
 from draftline.engine.gate import Gate
 from draftline.engine.grpc_errors import to_status, unimplemented
 from draftline.engine.mailbox import Hub, Mailbox
 from draftline.engine.offload import offloaded, prompt_size, submit
 from draftline.engine.outputs import Delta, Failed, Finished
 from draftline.engine.prompt import tokenize
+from draftline.engine.server_config import ServerConfig
 from draftline.engine.session import Session
 from draftline.engine.stream_writer import StreamWriter
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceServicer
+
+_SESSION_RETRY_S = 5.0
+"""When to try again where too many sessions are open: they last."""
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
@@ -54,18 +58,26 @@ async def _abort(context: _Context, status: Status) -> NoReturn:
 class InferenceService(InferenceServiceServicer):
     """The service, over whatever engine the gate holds."""
 
-    def __init__(self, gate: Gate, hub: Hub, stall_timeout: float) -> None:
-        """``hub`` belongs to the event loop that serves; ``stall_timeout`` is `StreamWriter`'s."""
+    def __init__(self, gate: Gate, hub: Hub, config: ServerConfig) -> None:
+        """``hub`` belongs to the event loop that serves."""
         self._gate = gate
         self._hub = hub
-        self._stall_timeout = stall_timeout
+        self._config = config
+        self._sessions = 0
         self._stream_names = (f"s{serial}" for serial in count())
 
     @_answers_errors
     async def Session(self, request_iterator: object, context: _Context) -> None:  # type: ignore[override]
         """See the proto. Reads and writes through the context, so that both can wait at once."""
         self._gate.engine  # noqa: B018  refuse the stream as a whole while the model loads
-        await Session(self._gate, self._hub, next(self._stream_names), context, self._stall_timeout).run()
+        if self._sessions >= self._config.max_sessions:
+            raise QueueFullError(f"{self._sessions} sessions are open, which is the limit", _SESSION_RETRY_S)
+        self._sessions += 1
+        try:
+            stall_timeout = self._config.stall_timeout
+            await Session(self._gate, self._hub, next(self._stream_names), context, stall_timeout).run()
+        finally:
+            self._sessions -= 1
 
     @_answers_errors
     async def Generate(self, request: pb.GenerateRequest, context: _Context) -> None:  # type: ignore[override]
@@ -73,7 +85,7 @@ class InferenceService(InferenceServiceServicer):
         engine = self._gate.enter()
         name = next(self._stream_names)
         mailbox = Mailbox(self._hub)
-        writer = StreamWriter(context, self._stall_timeout)
+        writer = StreamWriter(context, self._config.stall_timeout)
         try:
             wanted = convert.generate_request(request, context.time_remaining())
             await submit(engine, name, wanted, mailbox.sink)

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
@@ -19,19 +19,17 @@ from draftline.engine.request import Request, RequestBuilder
 
 logger = logging.getLogger(__name__)
 
-_RETRY_AFTER_S = 1.0
-"""How long a refused client should wait before it tries again."""
-
 
 class ThreadedEngine:
     """An `EngineClient` in this process: callers submit and cancel from any thread, a step thread does the rest."""
 
-    def __init__(self, core: Core, *, max_waiting: int, ageing_s: float) -> None:
+    def __init__(self, core: Core, *, max_waiting: int, max_waiting_tokens: int, ageing_s: float) -> None:
         """Start the step thread.
 
         Args:
             core: what it runs; nobody else may call it from now on.
-            max_waiting: requests beyond the running ones that may wait; more are refused.
+            max_waiting: requests that may wait for their first step; more are refused.
+            max_waiting_tokens: tokens that their prompts may have together, if there is more than one.
             ageing_s: seconds of head start in the queue for each unit of priority.
         """
         self.info = core.info
@@ -40,8 +38,10 @@ class ThreadedEngine:
         self._core = core
         self._builder = RequestBuilder(core.info, core.tokenizer, ageing_s)
         self._max_waiting = max_waiting
+        self._max_waiting_tokens = max_waiting_tokens
         self._wake = threading.Condition()
-        self._inbox: deque[Request] = deque()
+        self._inbox: dict[str, Request] = {}
+        self._inbox_tokens = 0
         self._cancels: deque[str] = deque()
         self._stats = core.stats()
         self._stopping = False
@@ -56,10 +56,9 @@ class ThreadedEngine:
                 raise EngineStoppedError("the engine is stopping and takes no new requests")
             if self._is_running(request_id):
                 raise DuplicateRequestError(f"a request with id {request_id!r} is running")
-            waiting = self._stats.waiting + len(self._inbox)
-            if waiting >= self._max_waiting:
-                raise QueueFullError(f"{waiting} requests are waiting, which is the limit", _RETRY_AFTER_S)
-            self._inbox.append(built)
+            self._refuse_beyond_limits(built)
+            self._inbox[request_id] = built
+            self._inbox_tokens += len(built.prompt_token_ids)
             self._wake.notify()
         return built.prompt_token_ids
 
@@ -91,8 +90,21 @@ class ThreadedEngine:
         """Close it."""
         self.close()
 
+    def _refuse_beyond_limits(self, request: Request) -> None:
+        backlog = self._core.backlog
+        waiting = len(backlog) + len(self._inbox)
+        tokens = backlog.tokens + self._inbox_tokens
+        if waiting >= self._max_waiting:
+            raise QueueFullError(f"{waiting} requests wait, which is the limit", backlog.retry_after())
+        if waiting and tokens + len(request.prompt_token_ids) > self._max_waiting_tokens:
+            raise QueueFullError(
+                f"the prompts that wait have {tokens} tokens; with this one they would exceed the limit of "
+                f"{self._max_waiting_tokens}",
+                backlog.retry_after(),
+            )
+
     def _is_running(self, request_id: str) -> bool:
-        return self._core.is_live(request_id) or any(queued.request_id == request_id for queued in self._inbox)
+        return self._core.is_live(request_id) or request_id in self._inbox
 
     def _loop(self) -> None:
         while self._take_orders():
@@ -112,17 +124,20 @@ class ThreadedEngine:
         """Hand new requests and cancels to the core, waiting while there is nothing to do. False: stop."""
         with self._wake:
             self._wake.wait_for(lambda: self._stopping or self._inbox or self._cancels or self._core.has_work)
-            while self._inbox:
-                self._core.add(self._inbox.popleft())
+            for request in self._take_inbox():
+                self._core.add(request)
             while self._cancels:
                 self._core.cancel(self._cancels.popleft())
             return not self._stopping
+
+    def _take_inbox(self) -> Iterable[Request]:
+        inbox, self._inbox, self._inbox_tokens = self._inbox, {}, 0
+        return inbox.values()
 
     def _end(self, error: Exception) -> None:
         """Refuse whatever comes from now on, and fail whatever has not ended."""
         with self._wake:
             self._stopping = True
-            while self._inbox:
-                request = self._inbox.popleft()
+            for request in self._take_inbox():
                 request.sink([(request.request_id, Failed(error))])
         self._core.fail_all(error)

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 from fake_engine import ByteTokenizer, fake_info
 
+from draftline.engine.backlog import Backlog
 from draftline.engine.client import EngineStats, GenerateRequest
 from draftline.engine.core import Core
 from draftline.engine.errors import EngineStoppedError
@@ -23,6 +24,7 @@ class BrokenCore:
         self.info = fake_info()
         self.tokenizer = ByteTokenizer()
         self.requests: list[Request] = []
+        self.backlog = Backlog()
 
     @property
     def has_work(self) -> bool:
@@ -49,7 +51,7 @@ class BrokenCore:
 
 
 def start() -> ThreadedEngine:
-    return ThreadedEngine(cast(Core, BrokenCore()), max_waiting=8, ageing_s=5.0)
+    return ThreadedEngine(cast(Core, BrokenCore()), max_waiting=8, max_waiting_tokens=64, ageing_s=5.0)
 
 
 def test_a_fault_of_the_engine_itself_stops_it_and_says_so() -> None:
