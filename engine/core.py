@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from draftline.engine.backlog import Backlog
@@ -128,6 +128,9 @@ class Core:
         """Plan and launch a step, read the oldest one that need not wait any longer, and hand out its updates.
 
         A fault fails the requests of the step; the engine goes on with the others.
+
+        Raises:
+            DeviceLostError: it was one that leaves no device to go on with.
         """
         started = time.perf_counter()
         updates = self._expire()
@@ -220,7 +223,13 @@ class Core:
             if row.drafts:
                 self._learn(row, accepted=len(result[0]) - 1)
             output = self._outputs[row.sequence]
-            kept, news = output.advance(row, result, now, times)
+            try:
+                kept, news = output.advance(row, result, now, times)
+            except Exception as error:
+                logger.error("request %s failed", row.sequence.request_id, exc_info=error)
+                kept_tokens.append(())
+                updates += self._fail_requests([row.sequence], error)
+                continue
             kept_tokens.append(kept)
             updates.append((output, news))
         self._generated_tokens += sum(map(len, kept_tokens))
@@ -234,13 +243,19 @@ class Core:
     def _fail(self, plan: Plan, error: Exception) -> _Updates:
         """End every request that has a row in the plan."""
         logger.error("a step failed, and with it its %d sequences", len(plan.rows), exc_info=error)
-        failed = {row.sequence.request_id: row.sequence for row in plan.rows if not row.sequence.finished}
+        self._runner.check_device()
+        updates = self._fail_requests([row.sequence for row in plan.rows if not row.sequence.finished], error)
+        self._scheduler.commit(plan, [()] * len(plan.rows))
+        return updates
+
+    def _fail_requests(self, sequences: Iterable[Sequence], error: Exception) -> _Updates:
+        """End the requests that these unfinished sequences belong to."""
+        failure = StepFailedError(f"a step of the engine failed: {type(error).__name__}")
+        failure.__cause__ = error
+        failed = {sequence.request_id: sequence for sequence in sequences}
         for request_id in failed:
             for sequence in self._live[request_id].sequences:
                 self._scheduler.finish(sequence)
-        self._scheduler.commit(plan, [()] * len(plan.rows))
-        failure = StepFailedError(f"a step of the engine failed: {type(error).__name__}")
-        failure.__cause__ = error
         return [(self._outputs[sequence], (Failed(failure),)) for sequence in failed.values()]
 
     def _deliver(self, updates: _Updates) -> None:

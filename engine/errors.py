@@ -49,5 +49,9 @@ class EngineStoppedError(DraftlineError):
     """The engine is draining or has stopped (gRPC UNAVAILABLE)."""
 
 
+class DeviceLostError(DraftlineError):
+    """The device computes nothing any more; the engine cannot go on."""
+
+
 class StepFailedError(DraftlineError):
     """A fault in a step ended this request (gRPC INTERNAL); the engine goes on."""

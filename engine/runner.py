@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from draftline.engine.device_health import check_device
 from draftline.engine.launched import LaunchedStep, LogprobTensors
 from draftline.engine.sequence import Plan, Row
 from draftline.engine.slot_writer import SlotWriter
@@ -94,6 +95,10 @@ class Runner:
         )
         readback.seal()
         return step
+
+    def check_device(self) -> None:
+        """Raise `DeviceLostError` if the device computes nothing any more."""
+        check_device(self._device)
 
     def _logprobs(self, rows: tuple[Row, ...], sampled: Sampled, readback: Readback) -> LogprobTensors | None:
         """Of every token that a row sampled, where it asked for them."""

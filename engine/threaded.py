@@ -111,9 +111,10 @@ class ThreadedEngine:
             try:
                 self._core.step()
             except Exception as error:
-                # Not a fault of one step's device work (the core survives those): the engine's own state is in doubt.
+                # Not a fault of one step's work (the core survives those): the device is lost, or the engine's own state
+                # is in doubt. Another server, or this one once it was restarted, can serve the requests.
                 logger.critical("the engine stopped", exc_info=True)
-                self._end(error)
+                self._end(EngineStoppedError("the engine stopped after a fault"))
                 self.stopped.set_result(EngineStoppedError(f"the engine stopped after a fault: {error!r}"))
                 return
             self._stats = self._core.stats()

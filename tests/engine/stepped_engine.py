@@ -49,6 +49,11 @@ class SteppedEngine(ThreadedEngine):
     def release(self) -> None:
         self._allowed.release(1 << 20)
 
+    async def freed(self) -> None:
+        """Wait until nobody holds a block, which the engine tells of after the step that freed the last."""
+        while self.taken_blocks:
+            await asyncio.sleep(0.001)
+
     @property
     def taken_blocks(self) -> int:
         stats = self.stats()

@@ -62,7 +62,7 @@ def test_a_fault_of_the_engine_itself_stops_it_and_says_so() -> None:
     assert str(fault) == "the engine stopped after a fault: KeyError('the scheduler lost a block')"
     failed = updates.get(timeout=30)
     assert isinstance(failed, Failed)
-    assert isinstance(failed.error, KeyError)
+    assert isinstance(failed.error, EngineStoppedError)
     with pytest.raises(EngineStoppedError):
         engine.submit("b", GenerateRequest("x"), lambda pairs: None)
     engine.close()
