@@ -1,4 +1,4 @@
-"""The ``draftline`` command: serve, generate, chat, info, demo and train-draft."""
+"""The ``draftline`` command: serve, generate, chat, top, info, demo and train-draft."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from draftline.engine.cli_generate import generate
 from draftline.engine.cli_info import info
 from draftline.engine.cli_options import command
 from draftline.engine.cli_serve import serve
+from draftline.engine.cli_top import top
 from draftline.engine.cli_train_draft import train_draft
 from draftline.engine.demo import demo
 
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-for function in (serve, generate, chat, info, demo, train_draft):
+for function in (serve, generate, chat, top, info, demo, train_draft):
     app.command()(command(function))
 
 

@@ -16,6 +16,7 @@ import uvloop
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
+from draftline.engine.log_format import start_logging
 from draftline.engine.server import Server
 from draftline.engine.server_config import ServerConfig
 
@@ -41,9 +42,7 @@ def serve(engine: EngineConfig, server: ServerConfig) -> None:
     - `draftline serve --config draftline.yaml --max-num-seqs 64`
     - `grpcurl -plaintext -d '{"text": "The sky is"}' localhost:50051 draftline.v1.InferenceService/Generate`
     """
-    logging.basicConfig(
-        level=server.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    start_logging(server.log_level, server.log_format)
     uvloop.run(_serve(engine, server))
 
 

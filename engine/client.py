@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from draftline.engine.histogram import HistogramCounts
 from draftline.engine.outputs import Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.stopwatch import NO_TIME, StepTimes
@@ -13,6 +14,7 @@ from draftline.models.config import ModelConfig
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from pathlib import Path
 
     from draftline.engine.errors import EngineStoppedError
     from draftline.models.tokenizer import Tokenizer  # loads what reads models, which the command line can do without
@@ -122,6 +124,7 @@ class EngineStats:
         drafter: what its drafter has done.
         queued_requests: requests that have not run yet.
         queued_tokens: their prompts' tokens.
+        token_gaps: seconds between two steps, counted once for each sequence that went on from the one to the other.
     """
 
     running: int
@@ -137,6 +140,7 @@ class EngineStats:
     drafter: DrafterStats = NO_DRAFTS
     queued_requests: int = 0
     queued_tokens: int = 0
+    token_gaps: HistogramCounts = field(default_factory=HistogramCounts)
 
     @property
     def drafted_tokens(self) -> int:
@@ -181,4 +185,20 @@ class EngineClient(Protocol):
 
     def stats(self) -> EngineStats:
         """The engine's state now."""
+        ...
+
+    def flush_prefix_cache(self) -> Future[int]:
+        """Free the cache blocks that no sequence holds; how many there were."""
+        ...
+
+    def start_profile(self) -> Future[None]:
+        """Profile the steps from now on.
+
+        Raises:
+            ProfilerError: (from the future) they are being profiled already.
+        """
+        ...
+
+    def stop_profile(self, path: Path) -> Future[None]:
+        """Stop profiling, and write the trace to ``path``."""
         ...

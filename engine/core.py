@@ -18,6 +18,7 @@ from draftline.engine.deadlines import Deadlines
 from draftline.engine.draft_tally import DraftTally
 from draftline.engine.drafting import Drafting
 from draftline.engine.errors import DeadlineExceededError, StepFailedError
+from draftline.engine.histogram import STEP_SECONDS, Histogram
 from draftline.engine.launched import LaunchedStep
 from draftline.engine.output_state import OutputState
 from draftline.engine.outputs import Failed, Update
@@ -88,6 +89,8 @@ class Core:
         self._under_way: deque[_UnderWay] = deque()
         self._steps = 0
         self._generated_tokens = 0
+        self._token_gaps = Histogram(STEP_SECONDS)
+        self._read_at = clock()
         drafters = info.drafters or ("none",)
         self._drafter = drafters[0]
         self._drafts = DraftTally(self._drafter)
@@ -160,6 +163,7 @@ class Core:
             waiting=scheduler.waiting,
             queued_requests=len(self.backlog),
             queued_tokens=self.backlog.tokens,
+            token_gaps=self._token_gaps.counts(),
             free_blocks=scheduler.free_blocks,
             cached_blocks=scheduler.cached_blocks,
             total_blocks=scheduler.total_blocks,
@@ -170,6 +174,12 @@ class Core:
             prefix_hit_tokens=scheduler.prefix_hit_tokens,
             prefix_query_tokens=scheduler.prefix_query_tokens,
         )
+
+    def flush_prefix_cache(self) -> int:
+        """Free the blocks that no sequence holds; how many there were."""
+        cached = self._scheduler.stats().cached_blocks
+        self._scheduler.forget_prefixes()
+        return cached
 
     def check(self) -> None:
         """Assert the scheduler's and the cache's invariants (for tests and soaks)."""
@@ -214,6 +224,9 @@ class Core:
             times = step.watch.times(under_way.host_s + time.perf_counter() - arrived)
             self._drafts.took(times)
         self._steps += 1
+        decoding = sum(row.start >= row.sequence.prompt_len for row in plan.rows)
+        self._token_gaps.add(now - self._read_at, decoding)
+        self._read_at = now
         updates: _Updates = []
         kept_tokens: list[tuple[int, ...]] = []
         for row, result in zip(plan.rows, results, strict=True):

@@ -25,6 +25,17 @@ class InvalidRequestError(DraftlineError, ValueError):
         self.violations = violations
 
 
+class CannotListenError(DraftlineError):
+    """An address cannot be listened on; the message says which and why."""
+
+
+class MissingExtraError(DraftlineError):
+    """An option needs a part of Draftline that was not installed."""
+
+    def __init__(self, option: str, extra: str) -> None:
+        super().__init__(f"{option} needs more packages: pip install 'draftline[{extra}]'")
+
+
 class DuplicateRequestError(DraftlineError, ValueError):
     """A request id that is already running (gRPC ALREADY_EXISTS)."""
 
@@ -45,8 +56,20 @@ class StalledReaderError(DraftlineError):
     """A client has stopped reading what it asked for (gRPC ABORTED)."""
 
 
+class UnauthenticatedError(DraftlineError):
+    """A call without a token that the server knows (gRPC UNAUTHENTICATED)."""
+
+
+class PermissionDeniedError(DraftlineError):
+    """A caller may not do this (gRPC PERMISSION_DENIED)."""
+
+
 class EngineStoppedError(DraftlineError):
     """The engine is draining or has stopped (gRPC UNAVAILABLE)."""
+
+
+class ProfilerError(DraftlineError):
+    """The steps cannot be profiled now (gRPC FAILED_PRECONDITION)."""
 
 
 class DeviceLostError(DraftlineError):

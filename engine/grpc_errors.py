@@ -6,7 +6,7 @@ Faults of the server say no more than that there was one: their causes go to the
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
@@ -15,11 +15,15 @@ from google.rpc.code_pb2 import (
     ABORTED,
     ALREADY_EXISTS,
     DEADLINE_EXCEEDED,
+    FAILED_PRECONDITION,
     INTERNAL,
     INVALID_ARGUMENT,
+    PERMISSION_DENIED,
     RESOURCE_EXHAUSTED,
+    UNAUTHENTICATED,
     UNAVAILABLE,
     UNIMPLEMENTED,
+    Code,
 )
 from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 from google.rpc.status_pb2 import Status
@@ -29,9 +33,12 @@ from draftline.engine.errors import (
     DuplicateRequestError,
     EngineStoppedError,
     InvalidRequestError,
+    PermissionDeniedError,
+    ProfilerError,
     QueueFullError,
     StalledReaderError,
     StepFailedError,
+    UnauthenticatedError,
     Violation,
 )
 
@@ -46,28 +53,45 @@ MAX_VIOLATIONS = 3000
 default: more would lose them the whole status."""
 
 
+_CODES: Mapping[type[BaseException], int] = {
+    InvalidRequestError: INVALID_ARGUMENT,
+    QueueFullError: RESOURCE_EXHAUSTED,
+    DuplicateRequestError: ALREADY_EXISTS,
+    EngineStoppedError: UNAVAILABLE,
+    DeadlineExceededError: DEADLINE_EXCEEDED,
+    StalledReaderError: ABORTED,
+    UnauthenticatedError: UNAUTHENTICATED,
+    PermissionDeniedError: PERMISSION_DENIED,
+    ProfilerError: FAILED_PRECONDITION,
+    DecodeError: INVALID_ARGUMENT,
+}
+"""What is not in it is a fault of the server."""
+
+
+def code_of(error: BaseException) -> int:
+    """The ``google.rpc.Code`` of an error."""
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), INTERNAL)
+
+
+def code_name(error: BaseException) -> str:
+    """The name of that code."""
+    return str(Code.Name(code_of(error)))
+
+
 def to_status(error: BaseException) -> Status:
     """The status that tells a client of ``error``. An error that is not the client's doing is logged here."""
+    code = code_of(error)
+    if code == INTERNAL:
+        if not isinstance(error, StepFailedError):  # that one the engine has logged, once for all requests of the step
+            logger.error("a request failed", exc_info=error)
+        return _status(INTERNAL, _INTERNAL)
     match error:
         case InvalidRequestError():
-            return _status(INVALID_ARGUMENT, str(error), _bad_request(error.violations))
+            return _status(code, str(error), _bad_request(error.violations))
         case QueueFullError():
-            return _status(RESOURCE_EXHAUSTED, str(error), RetryInfo(retry_delay=_duration(error.retry_after_s)))
-        case DuplicateRequestError():
-            return _status(ALREADY_EXISTS, str(error))
-        case EngineStoppedError():
-            return _status(UNAVAILABLE, str(error))
-        case DeadlineExceededError():
-            return _status(DEADLINE_EXCEEDED, str(error))
-        case StalledReaderError():
-            return _status(ABORTED, str(error))
-        case DecodeError():
-            return _status(INVALID_ARGUMENT, str(error))
-        case StepFailedError():  # the engine has logged it, once for all requests of the step
-            return _status(INTERNAL, _INTERNAL)
+            return _status(code, str(error), RetryInfo(retry_delay=_duration(error.retry_after_s)))
         case _:
-            logger.error("a request failed", exc_info=error)
-            return _status(INTERNAL, _INTERNAL)
+            return _status(code, str(error))
 
 
 def unimplemented(message: str) -> Status:

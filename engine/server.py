@@ -8,31 +8,43 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from typing import TYPE_CHECKING
 
 import grpc.aio
+from grpc_channelz.v1 import channelz, channelz_pb2
+from grpc_channelz.v1.channelz_pb2_grpc import add_ChannelzServicer_to_server
 from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
+from draftline.engine.admin_service import AdminService
 from draftline.engine.client import EngineClient
-from draftline.engine.errors import DraftlineError
+from draftline.engine.errors import CannotListenError, MissingExtraError
+from draftline.engine.front import Front
 from draftline.engine.gate import Gate
 from draftline.engine.mailbox import Hub
+from draftline.engine.metrics import Metrics
+from draftline.engine.metrics_endpoint import MetricsEndpoint
 from draftline.engine.reflection import add_reflection
+from draftline.engine.reports import Observer
+from draftline.engine.request_log import log_request
 from draftline.engine.server_config import ServerConfig
 from draftline.engine.service import InferenceService
-from draftline.v1 import engine_pb2
+from draftline.v1 import admin_pb2, engine_pb2
+from draftline.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from draftline.v1.engine_pb2_grpc import add_InferenceServiceServicer_to_server
+
+if TYPE_CHECKING:
+    from draftline.engine.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
 SERVICE = engine_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
+
+_CHANNELZ = channelz_pb2.DESCRIPTOR.services_by_name["Channelz"].full_name
 
 _FLUSH_S = 0.5
 """How long the last messages of finished calls get to leave before what is still open is cut."""
-
-
-class CannotListenError(DraftlineError):
-    """The server's address cannot be listened on; the message says which and why."""
 
 
 class Server:
@@ -50,10 +62,15 @@ class Server:
         self._server = grpc.aio.server(options=_options(config))
         self._health = health.aio.HealthServicer()
         self._watching: asyncio.Task[None] | None = None
-        hub = Hub(asyncio.get_running_loop())
-        add_InferenceServiceServicer_to_server(InferenceService(self._gate, hub, config), self._server)
+        self._metrics = Metrics()
+        self._metrics_endpoint: MetricsEndpoint | None = None
+        self._tracing = _tracing(config)
+        front = Front(self._gate, Hub(asyncio.get_running_loop()), config, self._observers())
+        add_InferenceServiceServicer_to_server(InferenceService(front), self._server)
+        add_AdminServiceServicer_to_server(AdminService(front, self._metrics.registry), self._server)
         add_HealthServicer_to_server(self._health, self._server)
-        add_reflection(self._server, [SERVICE, health.SERVICE_NAME])
+        add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), self._server)
+        add_reflection(self._server, [SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, _CHANNELZ])
 
     async def start(self) -> None:
         """Listen, and answer that the model is still loading.
@@ -62,11 +79,18 @@ class Server:
             CannotListenError: the address cannot be used.
         """
         await self._report(health_pb2.HealthCheckResponse.NOT_SERVING)
+        if self._config.metrics_port is not None:
+            self._metrics_endpoint = MetricsEndpoint(
+                self._config.metrics_host, self._config.metrics_port, self._metrics.registry
+            )
         self.address = _bind(self._server, self._config)
         await self._server.start()
 
     async def serve(self, engine: EngineClient) -> None:
         """Take requests for ``engine``, and let health say so for as long as it runs."""
+        self._metrics.watch(engine.stats, engine.info)
+        if self._tracing is not None:
+            self._tracing.serve(engine.info.model)
         self._gate.open(engine)
         await self._report(health_pb2.HealthCheckResponse.SERVING)
         self._watching = asyncio.create_task(self._watch(engine))
@@ -87,12 +111,31 @@ class Server:
         except TimeoutError:
             finished = False
         await self._server.stop(_FLUSH_S)
+        await self._close()
         return finished
 
     async def abort(self) -> None:
         """Stop at once, whatever is running. Harmless after `drain`."""
         self._stop_watching()
         await self._server.stop(None)
+        await self._close()
+
+    async def _close(self) -> None:
+        """End what runs beside the calls."""
+        if self._metrics_endpoint is not None:
+            await asyncio.to_thread(self._metrics_endpoint.close)
+            self._metrics_endpoint = None
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
+            self._tracing = None
+
+    def _observers(self) -> list[Observer]:
+        observers: list[Observer] = [self._metrics.observe]
+        if self._config.log_requests:
+            observers.append(log_request)
+        if self._tracing is not None:
+            observers.append(self._tracing.observe)
+        return observers
 
     async def _watch(self, engine: EngineClient) -> None:
         """Let health follow an engine that ends by itself; it refuses requests already."""
@@ -104,14 +147,25 @@ class Server:
             self._watching.cancel()
 
     async def _report(self, status: int) -> None:
-        for service in ("", SERVICE):
+        for service in ("", SERVICE, ADMIN_SERVICE):
             await self._health.set(service, status)
+
+
+def _tracing(config: ServerConfig) -> Tracing | None:
+    if config.otlp_endpoint is None:
+        return None
+    try:
+        from draftline.engine.tracing import Tracing  # an extra, which others do without
+    except ImportError as error:
+        raise MissingExtraError("otlp_endpoint", "tracing") from error
+    return Tracing(config.otlp_endpoint)
 
 
 def _options(config: ServerConfig) -> list[tuple[str, int]]:
     return [
         # Without this a second server on the same port would silently share its connections.
         ("grpc.so_reuseport", 0),
+        ("grpc.enable_channelz", 1),
         ("grpc.max_receive_message_length", config.max_request_mib << 20),
         # A slow reader's merged deltas and long prompts' log-probabilities are bounded by what was asked for.
         ("grpc.max_send_message_length", -1),

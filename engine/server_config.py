@@ -41,6 +41,18 @@ class ServerConfig(BaseModel):
         le=86400,
         description="seconds that a message may wait for a client that has stopped reading; then its requests are cancelled",
     )
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, description="port of Prometheus metrics over HTTP; none where unset"
+    )
+    metrics_host: str = Field(default="127.0.0.1", min_length=1, description="address that the metrics port listens on")
+    otlp_endpoint: str | None = Field(
+        default=None, description="OpenTelemetry collector that traces go to, as http://localhost:4317"
+    )
+    profile_dir: str | None = Field(
+        default=None, description="folder for the traces of AdminService's Profile, which is refused where unset"
+    )
+    log_requests: bool = Field(default=True, description="a line of log for each request, without its text")
+    log_format: Literal["text", "json"] = Field(default="text", description="lines for people, or JSON for programs")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="the least serious messages that are logged, on standard error"
     )

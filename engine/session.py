@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
-import grpc.aio
-
 from draftline.engine import convert
+from draftline.engine.answering import Context, origin_of
 from draftline.engine.errors import DuplicateRequestError, InvalidRequestError, Violation
-from draftline.engine.gate import Gate
-from draftline.engine.grpc_errors import to_status
-from draftline.engine.mailbox import Hub, Mailbox
+from draftline.engine.front import Front
+from draftline.engine.grpc_errors import code_name, to_status
+from draftline.engine.mailbox import Mailbox
 from draftline.engine.offload import submit
 from draftline.engine.outputs import Delta, Failed, Finished, Update
+from draftline.engine.reports import OpenRequest
 from draftline.engine.stream_writer import StreamWriter
 from draftline.v1 import engine_pb2 as pb
 
 MAX_ID = 256
 """Characters of a client's request id."""
-
-Context = grpc.aio.ServicerContext[pb.SessionRequest, pb.SessionResponse]
 
 
 @dataclass(slots=True)
@@ -35,17 +33,21 @@ class _Running:
 
     client_id: str
     outputs: int
+    open: OpenRequest
 
 
 class Session:
     """The requests of one stream."""
 
-    def __init__(self, gate: Gate, hub: Hub, name: str, context: Context, stall_timeout: float) -> None:
-        """``name`` is unique among the server's streams; ``context`` is the stream's."""
-        self._gate = gate
+    def __init__(self, front: Front, context: Context) -> None:
+        """A session at its beginning; ``context`` is its stream's."""
+        self._front = front
+        self._gate = front.gate
         self._context = context
-        self._mailbox = Mailbox(hub)
-        self._writer = StreamWriter(context, stall_timeout)
+        self._origin = origin_of("Session", context)
+        self._mailbox = Mailbox(front.hub)
+        self._writer = StreamWriter(context, front.config.stall_timeout)
+        name = front.next_name()
         self._names = (f"{name}.{serial}" for serial in count())
         self._running: dict[str, _Running] = {}
         self._name_of: dict[str, str] = {}
@@ -61,8 +63,9 @@ class Session:
             raise group.exceptions[0] from None
         finally:
             self._writer.close()
-            for name in self._running:
+            for name, running in self._running.items():
                 self._gate.engine.cancel(name)
+                running.open.close("DEADLINE_EXCEEDED" if self._context.time_remaining() == 0 else "CANCELLED")
                 self._gate.leave()
 
     async def _read_all(self) -> None:
@@ -90,13 +93,24 @@ class Session:
                 raise InvalidRequestError(Violation("action", "is missing: set submit or cancel"))
 
     async def _submit(self, client_id: str, message: pb.GenerateRequest) -> None:
+        name = next(self._names)
+        origin = self._origin
+        if message.traceparent:
+            origin = replace(origin, trace={"traceparent": message.traceparent})
+        open_request = OpenRequest(self._front.observers, origin, name, client_id)
+        try:
+            await self._start(name, client_id, message, open_request)
+        except Exception as error:
+            open_request.close(code_name(error))
+            raise
+
+    async def _start(self, name: str, client_id: str, message: pb.GenerateRequest, open_request: OpenRequest) -> None:
         if client_id in self._name_of:
             raise DuplicateRequestError(f"a request with id {client_id!r} is running on this stream")
         request = convert.generate_request(message, self._context.time_remaining())
         engine = self._gate.enter()
-        name = next(self._names)
         # Before submitting, since an update may come, or the stream break, before submit() returns.
-        self._running[name] = _Running(client_id, request.sampling.n)
+        self._running[name] = _Running(client_id, request.sampling.n, open_request)
         self._name_of[client_id] = name
         try:
             await submit(engine, name, request, self._mailbox.sink)
@@ -108,10 +122,12 @@ class Session:
     async def _write_all(self) -> None:
         async for name, update in self._mailbox:
             running = self._running[name]
+            running.open.note(update)
             running.outputs = 0 if update.ends_request else running.outputs - update.ends_output
             if not running.outputs:
                 # Before the end is written: having read it, the client may use the id again.
                 self._forget(name)
+                running.open.close(code_name(update.error) if isinstance(update, Failed) else "OK")
             try:
                 for message in _messages(running.client_id, update):
                     await self._writer.write(message)

@@ -6,18 +6,22 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from draftline.engine.client import EngineStats, GenerateRequest, Sink
 from draftline.engine.core import Core
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError
 from draftline.engine.outputs import Failed
 from draftline.engine.request import Request, RequestBuilder
+from draftline.engine.step_profiler import StepProfiler
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 
 class ThreadedEngine:
@@ -43,6 +47,8 @@ class ThreadedEngine:
         self._inbox: dict[str, Request] = {}
         self._inbox_tokens = 0
         self._cancels: deque[str] = deque()
+        self._orders: deque[Callable[[], None]] = deque()
+        self._profiler = StepProfiler()
         self._stats = core.stats()
         self._stopping = False
         self._thread = threading.Thread(target=self._loop, name="draftline-step", daemon=True)
@@ -74,6 +80,18 @@ class ThreadedEngine:
     def stats(self) -> EngineStats:
         """The engine's state after its last step."""
         return self._stats
+
+    def flush_prefix_cache(self) -> Future[int]:
+        """See `EngineClient.flush_prefix_cache`."""
+        return self._between_steps(self._core.flush_prefix_cache)
+
+    def start_profile(self) -> Future[None]:
+        """See `EngineClient.start_profile`."""
+        return self._between_steps(self._profiler.start)
+
+    def stop_profile(self, path: Path) -> Future[None]:
+        """See `EngineClient.stop_profile`."""
+        return self._between_steps(lambda: self._profiler.stop(path))
 
     def close(self) -> None:
         """Stop after the step in progress; unfinished requests fail with `EngineStoppedError`. Idempotent."""
@@ -107,7 +125,8 @@ class ThreadedEngine:
         return self._core.is_live(request_id) or request_id in self._inbox
 
     def _loop(self) -> None:
-        while self._take_orders():
+        while self._take_news():
+            self._run_orders()
             try:
                 self._core.step()
             except Exception as error:
@@ -121,15 +140,40 @@ class ThreadedEngine:
         self._end(EngineStoppedError("the engine stopped before the request was finished"))
         self.stopped.set_result(None)
 
-    def _take_orders(self) -> bool:
+    def _take_news(self) -> bool:
         """Hand new requests and cancels to the core, waiting while there is nothing to do. False: stop."""
         with self._wake:
-            self._wake.wait_for(lambda: self._stopping or self._inbox or self._cancels or self._core.has_work)
+            self._wake.wait_for(
+                lambda: self._stopping or self._inbox or self._cancels or self._orders or self._core.has_work
+            )
             for request in self._take_inbox():
                 self._core.add(request)
             while self._cancels:
                 self._core.cancel(self._cancels.popleft())
             return not self._stopping
+
+    def _between_steps(self, work: Callable[[], _T]) -> Future[_T]:
+        """Let the step thread do something, between two steps."""
+        done: Future[_T] = Future()
+
+        def order() -> None:
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(work())
+                except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
+                    done.set_exception(error)
+
+        with self._wake:
+            if self._stopping:
+                done.set_exception(EngineStoppedError("the engine has stopped"))
+            else:
+                self._orders.append(order)
+                self._wake.notify()
+        return done
+
+    def _run_orders(self) -> None:
+        while self._orders:
+            self._orders.popleft()()
 
     def _take_inbox(self) -> Iterable[Request]:
         inbox, self._inbox, self._inbox_tokens = self._inbox, {}, 0
@@ -142,3 +186,4 @@ class ThreadedEngine:
             for request in self._take_inbox():
                 request.sink([(request.request_id, Failed(error))])
         self._core.fail_all(error)
+        self._run_orders()

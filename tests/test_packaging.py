@@ -156,7 +156,8 @@ def imports_of(path: Path) -> set[str]:
 
 
 def test_every_imported_library_is_a_declared_dependency() -> None:
-    lines = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["gpu"]]
+    extras = PROJECT["optional-dependencies"]
+    lines = [*PROJECT["dependencies"], *extras["gpu"], *extras["gateway"], *extras["tracing"]]
     declared = {Requirement(line).name.lower().replace("_", "-") for line in lines}
     providers = importlib.metadata.packages_distributions()
     undeclared = {

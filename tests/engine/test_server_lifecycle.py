@@ -15,7 +15,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha import reflection_pb2
 
 from draftline.engine.reflection import V1
-from draftline.engine.server import SERVICE, CannotListenError, Server
+from draftline.engine.server import ADMIN_SERVICE, SERVICE, CannotListenError, Server
 from draftline.engine.server_config import ServerConfig
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
@@ -210,6 +210,8 @@ async def test_reflection_lists_and_describes_everything(
     )
     assert {entry.name for entry in listing.list_services_response.service} == {
         SERVICE,
+        ADMIN_SERVICE,
+        "grpc.channelz.v1.Channelz",
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
         "grpc.reflection.v1alpha.ServerReflection",

@@ -105,6 +105,7 @@ async def test_calls_beyond_the_streams_of_a_connection_wait_at_the_client(
     await server.serve(engine)
     engine.hold()
     async with grpc.aio.insecure_channel(server.address) as channel:
+        await channel.channel_ready()  # it knows the limit; what a client starts before, the server may cut off
         stub = InferenceServiceStub(channel)
         calls = [stub.Generate(text_request("abc", max_tokens=3)) for _ in range(5)]
         await asyncio.to_thread(engine.wait_running, 2)

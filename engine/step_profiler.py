@@ -1,0 +1,38 @@
+"""``StepProfiler``: torch's profiler over the steps of a running engine, started and stopped on their thread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from draftline.engine.errors import ProfilerError
+
+
+class StepProfiler:
+    """At most one profile at a time."""
+
+    def __init__(self) -> None:
+        """Nothing is profiled."""
+        self._profile: profile | None = None
+
+    def start(self) -> None:
+        """Record what this thread does from now on, and what it lets a GPU do.
+
+        Raises:
+            ProfilerError: it is being recorded already.
+        """
+        if self._profile is not None:
+            raise ProfilerError("the steps are being profiled already")
+        gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+        recording = profile(activities=[ProfilerActivity.CPU, *gpu])
+        recording.start()
+        self._profile = recording
+
+    def stop(self, path: Path) -> None:
+        """Stop recording, and write a Chrome trace to ``path``. Does nothing where nothing is recorded."""
+        recording, self._profile = self._profile, None
+        if recording is not None:
+            recording.stop()
+            recording.export_chrome_trace(str(path))
