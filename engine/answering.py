@@ -44,11 +44,11 @@ async def abort(context: Context, status: Status) -> NoReturn:
     await context.abort_with_status(rpc_status.to_status(status))
 
 
-def origin_of(call: str, context: Context) -> Origin:
+def origin_of(call: str, context: Context, caller: str) -> Origin:
     """What is known of where a call comes from."""
     metadata = dict(context.invocation_metadata() or ())
     trace = {name: str(metadata[name]) for name in _TRACE_HEADERS if name in metadata}
-    return Origin(call, context.peer(), trace=trace)
+    return Origin(call, context.peer(), caller, trace)
 
 
 def client_id_of(context: Context) -> str:
@@ -58,10 +58,10 @@ def client_id_of(context: Context) -> str:
 
 @contextmanager
 def reported(
-    observers: Sequence[Observer], call: str, request_id: str, client_id: str, context: Context
+    observers: Sequence[Observer], origin: Origin, request_id: str, client_id: str, context: Context
 ) -> Iterator[OpenRequest]:
     """Report the one request of a call when the call is over, however it ends."""
-    request = OpenRequest(observers, origin_of(call, context), request_id, client_id)
+    request = OpenRequest(observers, origin, request_id, client_id)
     try:
         yield request
     except BaseException as error:

@@ -38,7 +38,7 @@ def serve(engine: EngineConfig, server: ServerConfig) -> None:
     **Examples**
 
     - `draftline serve` serves the embedded SmolLM2-135M-Instruct on 127.0.0.1:50051
-    - `draftline serve --model ./Qwen3-0.6B --dtype bfloat16 --host 0.0.0.0 --port 8080`
+    - `draftline serve --model ./Qwen3-0.6B --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem --tokens tokens.yaml`
     - `draftline serve --config draftline.yaml --max-num-seqs 64`
     - `grpcurl -plaintext -d '{"text": "The sky is"}' localhost:50051 draftline.v1.InferenceService/Generate`
     """

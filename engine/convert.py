@@ -19,6 +19,7 @@ from draftline.engine.client import Chat, EngineInfo, GenerateRequest, Prompt
 from draftline.engine.errors import InvalidRequestError, Violation
 from draftline.engine.outputs import Delta, Finished, PositionLogprobs
 from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.request_limits import check_generate
 from draftline.engine.validation import violations
 from draftline.v1 import engine_pb2 as pb
 
@@ -35,16 +36,18 @@ _T = TypeVar("_T")
 _Params = TypeVar("_Params", bound=BaseModel)
 
 
-def generate_request(request: pb.GenerateRequest, time_left: float | None) -> GenerateRequest:
+def generate_request(request: pb.GenerateRequest, info: EngineInfo, time_left: float | None) -> GenerateRequest:
     """A client's request in the engine's types.
 
     Args:
         request: what the client sent.
+        info: of the engine that is to serve it.
         time_left: seconds until the deadline of the call that it came with, if that has one.
 
     Raises:
         InvalidRequestError: naming every field that is wrong by its path in the proto.
     """
+    check_generate(request, info)
     wrong: list[Violation] = []
     prompt = _collect(wrong, lambda: _prompt(request))
     sampling = _collect(wrong, lambda: _validated(SamplingParams, "sampling", _fields(request.sampling)))

@@ -29,6 +29,14 @@ class CannotListenError(DraftlineError):
     """An address cannot be listened on; the message says which and why."""
 
 
+class CertificateError(DraftlineError):
+    """A certificate or its key cannot be used; the message says which and why."""
+
+
+class TokenFileError(DraftlineError):
+    """A file of tokens cannot be used; the message says where it is wrong, and quotes nothing."""
+
+
 class MissingExtraError(DraftlineError):
     """An option needs a part of Draftline that was not installed."""
 

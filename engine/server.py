@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -16,8 +17,11 @@ from grpc_channelz.v1.channelz_pb2_grpc import add_ChannelzServicer_to_server
 from grpc_health.v1 import health, health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
+from draftline.engine.access import Access, OpenAccess, TokenAccess
 from draftline.engine.admin_service import AdminService
+from draftline.engine.authentication import Authentication
 from draftline.engine.client import EngineClient
+from draftline.engine.decoding import Decoding
 from draftline.engine.errors import CannotListenError, MissingExtraError
 from draftline.engine.front import Front
 from draftline.engine.gate import Gate
@@ -29,6 +33,7 @@ from draftline.engine.reports import Observer
 from draftline.engine.request_log import log_request
 from draftline.engine.server_config import ServerConfig
 from draftline.engine.service import InferenceService
+from draftline.engine.tls import Certificate
 from draftline.v1 import admin_pb2, engine_pb2
 from draftline.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from draftline.v1.engine_pb2_grpc import add_InferenceServiceServicer_to_server
@@ -43,6 +48,8 @@ ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name
 
 _CHANNELZ = channelz_pb2.DESCRIPTOR.services_by_name["Channelz"].full_name
 
+_PACKAGES = ("draftline.v1", "vllm.grpc.engine")
+
 _FLUSH_S = 0.5
 """How long the last messages of finished calls get to leave before what is still open is cut."""
 
@@ -55,17 +62,31 @@ class Server:
     """
 
     def __init__(self, config: ServerConfig) -> None:
-        """A server that does not listen yet. Must be called on the event loop that will run it."""
+        """A server that does not listen yet. Must be called on the event loop that will run it.
+
+        Raises:
+            CertificateError: the certificate cannot be read.
+            TokenFileError: the tokens cannot be read.
+            MissingExtraError: an option needs packages that are not installed.
+        """
         self.address = _address(config.host, config.port)
         self._config = config
         self._gate = Gate()
-        self._server = grpc.aio.server(options=_options(config))
+        access: Access = (
+            OpenAccess(admin=config.is_local if config.admin is None else config.admin)
+            if config.tokens is None
+            else TokenAccess(Path(config.tokens))
+        )
+        self._certificate = _certificate(config)
+        self._server = grpc.aio.server(
+            options=_options(config), interceptors=[Authentication(access), Decoding(_PACKAGES)]
+        )
         self._health = health.aio.HealthServicer()
         self._watching: asyncio.Task[None] | None = None
         self._metrics = Metrics()
         self._metrics_endpoint: MetricsEndpoint | None = None
         self._tracing = _tracing(config)
-        front = Front(self._gate, Hub(asyncio.get_running_loop()), config, self._observers())
+        front = Front(self._gate, access, Hub(asyncio.get_running_loop()), config, self._observers())
         add_InferenceServiceServicer_to_server(InferenceService(front), self._server)
         add_AdminServiceServicer_to_server(AdminService(front, self._metrics.registry), self._server)
         add_HealthServicer_to_server(self._health, self._server)
@@ -83,7 +104,7 @@ class Server:
             self._metrics_endpoint = MetricsEndpoint(
                 self._config.metrics_host, self._config.metrics_port, self._metrics.registry
             )
-        self.address = _bind(self._server, self._config)
+        self.address = _bind(self._server, self._config, self._certificate)
         await self._server.start()
 
     async def serve(self, engine: EngineClient) -> None:
@@ -161,6 +182,13 @@ def _tracing(config: ServerConfig) -> Tracing | None:
     return Tracing(config.otlp_endpoint)
 
 
+def _certificate(config: ServerConfig) -> Certificate | None:
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    authorities = None if config.tls_client_ca is None else Path(config.tls_client_ca)
+    return Certificate(Path(config.tls_cert), Path(config.tls_key), authorities)
+
+
 def _options(config: ServerConfig) -> list[tuple[str, int]]:
     return [
         # Without this a second server on the same port would silently share its connections.
@@ -185,7 +213,7 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _bind(server: grpc.aio.Server, config: ServerConfig) -> str:
+def _bind(server: grpc.aio.Server, config: ServerConfig, certificate: Certificate | None) -> str:
     """Listen, and return the address with the port that it got."""
     address = _address(config.host, config.port)
     try:
@@ -194,7 +222,9 @@ def _bind(server: grpc.aio.Server, config: ServerConfig) -> str:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
-        return _address(config.host, server.add_insecure_port(address))
+        if certificate is None:
+            return _address(config.host, server.add_insecure_port(address))
+        return _address(config.host, server.add_secure_port(address, certificate.credentials()))
     except OSError as error:
         raise CannotListenError(f"cannot listen on {address}: {error.strerror}") from error
     except RuntimeError as error:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class ServerConfig(BaseModel):
@@ -16,6 +17,19 @@ class ServerConfig(BaseModel):
         default="127.0.0.1", min_length=1, description="address to listen on; '0.0.0.0' or '::' is every interface"
     )
     port: int = Field(default=50051, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    tls_cert: str | None = Field(default=None, description="PEM file of the server's certificate chain, for TLS")
+    tls_key: str | None = Field(default=None, description="PEM file of its private key")
+    tls_client_ca: str | None = Field(
+        default=None, description="PEM file of authorities; clients must have a certificate of theirs"
+    )
+    tokens: str | None = Field(
+        default=None, description="YAML file of the bearer tokens that clients may use; without it any client may call"
+    )
+    insecure: bool = Field(default=False, description="allow plaintext on addresses that others can reach")
+    admin: bool | None = Field(
+        default=None,
+        description="let clients without tokens administer the server; where unset, only those on this machine",
+    )
     drain_timeout: float = Field(
         default=30.0, ge=0, description="seconds that running requests get to finish when the server is told to stop"
     )
@@ -56,3 +70,27 @@ class ServerConfig(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="the least serious messages that are logged, on standard error"
     )
+
+    @model_validator(mode="after")
+    def _certificate_with_key(self) -> ServerConfig:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key: set both, or neither")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("tls_client_ca: needs tls_cert and tls_key")
+        return self
+
+    @model_validator(mode="after")
+    def _plaintext_stays_at_home(self) -> ServerConfig:
+        if self.tls_cert is None and not self.insecure and not self.is_local:
+            raise ValueError(
+                f"host {self.host}: others can reach it; set tls_cert and tls_key, or insecure to serve plaintext"
+            )
+        return self
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the server."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"

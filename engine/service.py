@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from draftline.engine import convert
-from draftline.engine.answering import Context, abort, answers_errors, client_id_of, reported
+from draftline.engine.answering import Context, abort, answers_errors, client_id_of, origin_of, reported
+from draftline.engine.client import EngineClient
 from draftline.engine.errors import InvalidRequestError, QueueFullError, Violation
 from draftline.engine.front import Front
 from draftline.engine.grpc_errors import unimplemented
@@ -12,6 +13,7 @@ from draftline.engine.offload import offloaded, prompt_size, submit
 from draftline.engine.outputs import Delta, Failed, Finished
 from draftline.engine.prompt import tokenize
 from draftline.engine.reports import OpenRequest
+from draftline.engine.request_limits import check_constraint, check_detokenize, check_tokenize
 from draftline.engine.session import Session
 from draftline.engine.stream_writer import StreamWriter
 from draftline.v1 import engine_pb2 as pb
@@ -47,17 +49,27 @@ class InferenceService(InferenceServiceServicer):
         """See the proto."""
         name = self._front.next_name()
         context.set_trailing_metadata((("draftline-request-id", name),))
-        with reported(self._front.observers, "Generate", name, client_id_of(context), context) as open_request:
-            await self._generate(request, context, name, open_request)
+        caller = self._front.access.caller(context.invocation_metadata())
+        origin = origin_of("Generate", context, caller.name)
+        with reported(self._front.observers, origin, name, client_id_of(context), context) as open_request:
+            engine = self._front.enter(caller)
+            try:
+                await self._generate(request, context, name, engine, open_request)
+            finally:
+                self._front.leave(caller)
 
     async def _generate(
-        self, request: pb.GenerateRequest, context: Context, name: str, open_request: OpenRequest
+        self,
+        request: pb.GenerateRequest,
+        context: Context,
+        name: str,
+        engine: EngineClient,
+        open_request: OpenRequest,
     ) -> None:
-        engine = self._gate.enter()
         mailbox = Mailbox(self._front.hub)
         writer = StreamWriter(context, self._front.config.stall_timeout)
         try:
-            wanted = convert.generate_request(request, context.time_remaining())
+            wanted = convert.generate_request(request, engine.info, context.time_remaining())
             await submit(engine, name, wanted, mailbox.sink)
             outputs = wanted.sampling.n
             async for _, update in mailbox:
@@ -76,12 +88,12 @@ class InferenceService(InferenceServiceServicer):
         finally:
             writer.close()
             engine.cancel(name)  # of no effect where the request has ended
-            self._gate.leave()
 
     @answers_errors
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         """See the proto."""
         engine = self._gate.engine
+        check_tokenize(request, engine.info)
         match request.WhichOneof("prompt"):
             case "text":
                 ids = await offloaded(len(request.text), lambda: tokenize(request.text, engine.tokenizer, engine.info))
@@ -96,6 +108,7 @@ class InferenceService(InferenceServiceServicer):
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
         """See the proto."""
         engine = self._gate.engine
+        check_detokenize(request)
         vocab_size = engine.info.config.vocab_size
         ids = list(request.token_ids)
         for place, token in enumerate(ids):
@@ -109,6 +122,7 @@ class InferenceService(InferenceServiceServicer):
     @answers_errors
     async def CheckConstraint(self, request: pb.CheckConstraintRequest, context: Context) -> pb.CheckConstraintResponse:
         """See the proto."""
+        check_constraint(request.constraint)
         convert.constraint_params(request.constraint)
         await abort(context, unimplemented("this server enforces no constraints"))
 

@@ -44,7 +44,8 @@ class Session:
         self._front = front
         self._gate = front.gate
         self._context = context
-        self._origin = origin_of("Session", context)
+        self._caller = front.access.caller(context.invocation_metadata())
+        self._origin = origin_of("Session", context, self._caller.name)
         self._mailbox = Mailbox(front.hub)
         self._writer = StreamWriter(context, front.config.stall_timeout)
         name = front.next_name()
@@ -66,7 +67,7 @@ class Session:
             for name, running in self._running.items():
                 self._gate.engine.cancel(name)
                 running.open.close("DEADLINE_EXCEEDED" if self._context.time_remaining() == 0 else "CANCELLED")
-                self._gate.leave()
+                self._front.leave(self._caller)
 
     async def _read_all(self) -> None:
         while isinstance(message := await self._context.read(), pb.SessionRequest):  # and not the mark of the end
@@ -107,8 +108,8 @@ class Session:
     async def _start(self, name: str, client_id: str, message: pb.GenerateRequest, open_request: OpenRequest) -> None:
         if client_id in self._name_of:
             raise DuplicateRequestError(f"a request with id {client_id!r} is running on this stream")
-        request = convert.generate_request(message, self._context.time_remaining())
-        engine = self._gate.enter()
+        request = convert.generate_request(message, self._gate.engine.info, self._context.time_remaining())
+        engine = self._front.enter(self._caller)
         # Before submitting, since an update may come, or the stream break, before submit() returns.
         self._running[name] = _Running(client_id, request.sampling.n, open_request)
         self._name_of[client_id] = name
@@ -116,7 +117,7 @@ class Session:
             await submit(engine, name, request, self._mailbox.sink)
         except Exception:
             self._forget(name)
-            self._gate.leave()
+            self._front.leave(self._caller)
             raise
 
     async def _write_all(self) -> None:
@@ -133,7 +134,7 @@ class Session:
                     await self._writer.write(message)
             finally:
                 if not running.outputs:
-                    self._gate.leave()
+                    self._front.leave(self._caller)
             self._close_if_over()
 
     def _forget(self, name: str) -> None:

@@ -26,12 +26,13 @@ from rich.console import Console
 from stepped_engine import SteppedEngine
 
 from draftline.engine import top_view
-from draftline.engine.client import EngineStats
+from draftline.engine.client import DrafterStats, EngineStats
 from draftline.engine.histogram import Histogram
 from draftline.engine.log_format import JsonFormatter, TextFormatter
 from draftline.engine.metrics import ENGINE_METRICS
 from draftline.engine.server import Server
 from draftline.engine.server_config import ServerConfig
+from draftline.engine.stopwatch import StepTimes
 from draftline.engine.top_view import Snapshot
 from draftline.v1 import admin_pb2
 from draftline.v1.admin_pb2_grpc import AdminServiceStub
@@ -394,3 +395,16 @@ def test_quantiles_of_a_histogram() -> None:
     assert top_view.quantile(counts, 0.99) == 2.0
     assert top_view.quantile({}, 0.5) is None
     assert top_view.quantile({1.0: 0.0, math.inf: 0.0}, 0.5) is None
+
+
+def test_drafts_are_counted_by_drafter_and_position() -> None:
+    stats = DrafterStats("ngram", 4, (4, 2), (3, 1), StepTimes(draft_s=0.5))
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in ENGINE_METRICS["drafter"](stats)
+        for sample in metric.samples
+    }
+    assert found["draftline_drafted_tokens_total", "ngram", "1"] == 4
+    assert found["draftline_accepted_tokens_total", "ngram", "2"] == 1
+    assert found["draftline_acceptance_length", "ngram"] == 2.0
+    assert found["draftline_drafted_step_seconds_total", "ngram", "draft"] == 0.5

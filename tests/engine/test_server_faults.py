@@ -63,17 +63,17 @@ async def test_a_fault_in_a_step_fails_its_requests_and_the_engine_goes_on(
     launch = Runner.launch
     fault = RuntimeError("a kernel failed")
 
-    def faulty(self: Runner, plan):  # type: ignore[no-untyped-def]
+    def faulty(self: Runner, plan, *more):  # type: ignore[no-untyped-def]
         if not any(row.sequence.prompt_len == HIT for row in plan.rows):
-            return launch(self, plan)
+            return launch(self, plan, *more)
         if where == "launch":
             raise fault
-        step = launch(self, plan)
+        launch(self, plan, *more)
 
         def results():  # type: ignore[no-untyped-def]
             raise fault
 
-        return types.SimpleNamespace(results=results, rows=step.rows)
+        return types.SimpleNamespace(results=results, watch=None)
 
     monkeypatch.setattr(Runner, "launch", faulty)
     await server.serve(stepped)
@@ -99,10 +99,10 @@ async def test_a_fault_of_one_output_fails_its_request_alone(
 ) -> None:
     advance = OutputState.advance
 
-    def faulty(self: OutputState, row, result, now):  # type: ignore[no-untyped-def]
+    def faulty(self: OutputState, *step):  # type: ignore[no-untyped-def]
         if self.sequence.prompt_len == 9 and self.sequence.index == 1:
             raise ValueError("no such character")
-        return advance(self, row, result, now)
+        return advance(self, *step)
 
     monkeypatch.setattr(OutputState, "advance", faulty)
     await server.serve(stepped)

@@ -162,7 +162,7 @@ async def test_a_port_in_use_is_one_clear_error(server: Server) -> None:
 
 async def test_a_host_that_is_not_ours_is_one_clear_error() -> None:
     with pytest.raises(CannotListenError, match=r"cannot listen on 192\.0\.2\.1:0: "):
-        await Server(ServerConfig(host="192.0.2.1", port=0)).start()
+        await Server(ServerConfig(host="192.0.2.1", port=0, insecure=True)).start()
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
