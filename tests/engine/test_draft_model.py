@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable
-
 import pytest
 import torch
+from drafters import SomeSteps
 from test_equality import assert_same, prompts, run_all, samplings
 from tiny import CONFIG, Client, alone, draft_model, tiny_core
 
 from draftline.engine.core import Core
-from draftline.engine.drafting import Drafting
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams, Speculation
-from draftline.engine.sequence import Plan, Sequence
 from draftline.kernels.batch import Batch, KVCache
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import DraftChunk
@@ -24,33 +20,6 @@ from draftline.spec.drafter import DraftChunk
 def solo() -> list[RequestOutput]:
     """The solo runs of the 16 requests of `run_all` with seed 1."""
     return [alone(p, s) for p, s in zip(prompts(16, 1), samplings(16, 1), strict=True)]
-
-
-class SomeSteps:
-    """Drafts in some steps only, for some sequences only, and explores now and then."""
-
-    def __init__(self, drafting: Drafting, seed: int) -> None:
-        self._drafting = drafting
-        self._draw = random.Random(seed)
-        self.exploring = False
-        self._on = True
-
-    def begin_step(self, running: Iterable[Sequence]) -> None:
-        self.exploring = self._draw.random() < 0.2
-        self._on = self._draw.random() < 0.6
-        self._drafting.begin_step(running)
-
-    def wanted(self, sequence: Sequence) -> int:
-        return self._draw.randint(0, self._drafting.wanted(sequence)) if self._on else 0
-
-    def planned(self, plan: Plan) -> tuple[DraftChunk, ...]:
-        return self._drafting.planned(plan)
-
-    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
-        self._drafting.observe(sequence, drafted, accepted)
-
-    def forget(self, sequence: Sequence) -> None:
-        self._drafting.forget(sequence)
 
 
 def audit(core: Core, drafter: DraftModel) -> int:

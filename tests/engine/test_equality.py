@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
+from drafters import Adversary, oracle
 from tiny import Client, alone, tiny_core
 
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams
 from draftline.kernels.reference import ReferenceOps
-from draftline.kernels.slots import SlotTable
-from draftline.spec.drafter import DraftChunk, DraftRows
 from draftline.spec.ngram import NGram
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
@@ -142,32 +141,13 @@ def test_an_unseeded_request_reports_a_seed_that_repeats_it() -> None:
     )
 
 
-class Adversary:
-    """A drafter whose proposals a test chooses, from slot and position."""
-
-    name = "adversary"
-
-    def __init__(self, max_draft_tokens: int, propose: Callable[[int, int], int]) -> None:
-        self.max_draft_tokens = max_draft_tokens
-        self._propose = propose
-
-    def propose(self, rows: DraftRows, table: SlotTable) -> None:
-        for slot in rows.slots.tolist():
-            length = int(table.lengths[slot])
-            for place in range(length, length + rows.most):
-                table.tokens[slot, place] = self._propose(slot, place)
-
-    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        raise AssertionError("it has no cache")
-
-
 @pytest.mark.parametrize("steps_ahead", [0, 1, 3])
 @pytest.mark.parametrize(
     ("name", "drafts"), list(product(["random", "always wrong"], [1, 4])), ids=lambda value: str(value)
 )
 def test_drafts_change_nothing(solo: list[RequestOutput], name: str, drafts: int, steps_ahead: int) -> None:
     draw = random.Random(7)
-    guess = {"random": lambda slot, place: draw.randrange(256), "always wrong": lambda slot, place: 255}[name]
+    guess = {"random": lambda known, ahead: draw.randrange(256), "always wrong": lambda known, ahead: 255}[name]
     client = Client(tiny_core(drafter=Adversary(drafts, guess), num_slots=5, token_budget=40, steps_ahead=steps_ahead))
     results = run_all(client, 16, 1)
     for i, expected in enumerate(solo):
@@ -195,11 +175,7 @@ def test_drafts_that_are_right_are_accepted(temperature: float, wrong_every: int
     sampling = SamplingParams(temperature=temperature, seed=4, max_tokens=41, ignore_eos=True)
     right = [*prompt, *alone(prompt, sampling).outputs[0].token_ids]
 
-    def draft(slot: int, place: int) -> int:
-        token = right[place] if place < len(right) else 0
-        return (token + 1) % 256 if wrong_every and place % wrong_every == 0 else token
-
-    client = Client(tiny_core(drafter=Adversary(4, draft), steps_ahead=steps_ahead))
+    client = Client(tiny_core(drafter=oracle(4, [right], wrong_every=wrong_every), steps_ahead=steps_ahead))
     client.submit("one", prompt, sampling)
     output = client.run()["one"].outputs[0]
     assert [*prompt, *output.token_ids] == right

@@ -22,6 +22,7 @@ from draftline.engine.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.batch import KVCache
 from draftline.kernels.slots import SlotTable
+from draftline.models.config import ModelConfig
 from draftline.models.families import build_model
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
@@ -42,6 +43,7 @@ def tiny_core(
     steps_ahead: int = 0,
     policy: Callable[[Drafting], Drafting] = lambda drafting: drafting,
     synthetic_acceptance: float | None = None,
+    config: ModelConfig = CONFIG,
 ) -> Core:
     """A core on the CPU in float32.
 
@@ -50,18 +52,18 @@ def tiny_core(
     """
     device, dtype = torch.device("cpu"), torch.float32
     ops = select_ops(device)
-    model = build_model(RandomCheckpoint(CONFIG, std=0.3), CONFIG, ops, dtype, device)
+    model = build_model(RandomCheckpoint(config, std=0.3), config, ops, dtype, device)
     drafter = drafter or Nothing()
-    max_len = min(CONFIG.max_positions, num_blocks * block_size)
+    max_len = min(config.max_positions, num_blocks * block_size)
     cache = KVCache.allocate(
-        CONFIG.num_layers, num_blocks, block_size, CONFIG.num_kv_heads, CONFIG.head_dim, dtype=dtype, device=device
+        config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
     )
     table_len = max_len + drafter.max_draft_tokens
     table = SlotTable.allocate(num_slots, table_len, -(-table_len // block_size), device)
     info = EngineInfo(
         model="tiny",
-        config=CONFIG,
-        eos_token_ids=CONFIG.eos_token_ids,
+        config=config,
+        eos_token_ids=config.eos_token_ids,
         quantization="F32",
         dtype="float32",
         device="cpu",
@@ -83,7 +85,7 @@ def tiny_core(
     )
     accept = ops.accept if synthetic_acceptance is None else synthetic_acceptance_of(ops.accept, synthetic_acceptance)
     passes = [PassByOperation(model, cache, table, ops, drafter, accept)]
-    runner = Runner(passes, drafter, table, ops, CONFIG.eos_token_ids)
+    runner = Runner(passes, drafter, table, ops, config.eos_token_ids)
     drafting = policy(FixedDrafting(drafter.max_draft_tokens, num_slots))
     if isinstance(drafter, DraftModel):
         drafting = CachedDrafting(
@@ -91,20 +93,27 @@ def tiny_core(
             scheduler.block_generation,
             block_size=block_size,
             step_tokens=token_budget,
-            longest=CONFIG.max_positions,
+            longest=config.max_positions,
         )
     return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead)  # type: ignore[arg-type]
 
 
 def draft_model(
-    drafts: int, *, noise: float, seed: int = 0, num_blocks: int = 64, block_size: int = 8, chunk_tokens: int = 24
+    drafts: int,
+    *,
+    noise: float,
+    seed: int = 0,
+    num_blocks: int = 64,
+    block_size: int = 8,
+    chunk_tokens: int = 24,
+    config: ModelConfig = CONFIG,
 ) -> DraftModel:
     """A drafter that is the tiny model itself where ``noise`` is 0 and ``seed`` is too."""
     device, dtype = torch.device("cpu"), torch.float32
     ops = select_ops(device)
-    model = build_model(RandomCheckpoint(CONFIG, std=0.3, seed=seed, noise=noise), CONFIG, ops, dtype, device)
+    model = build_model(RandomCheckpoint(config, std=0.3, seed=seed, noise=noise), config, ops, dtype, device)
     cache = KVCache.allocate(
-        CONFIG.num_layers, num_blocks, block_size, CONFIG.num_kv_heads, CONFIG.head_dim, dtype=dtype, device=device
+        config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
     )
     return DraftModel(model, cache, ops, drafts, chunk_tokens=chunk_tokens)
 
