@@ -25,6 +25,7 @@ from draftline.spec.adaptive import DraftLengths
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.ngram import NGram
+from draftline.spec.ngram_table import NGramTable
 from draftline.spec.nothing import Nothing
 
 _CPU_COST_ROWS = (1, 4, 8)
@@ -59,6 +60,8 @@ class DrafterParts:
         if self._name == NGram.name:
             return NGram(self.max_draft_tokens, self._ops)
         model, device = self._model, self._device
+        if self._name == NGramTable.name:
+            return NGramTable(self.max_draft_tokens, self._config.ngram_entries, self._ops, device)
         if model is None:
             return Nothing()
         shape = model.config

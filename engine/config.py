@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -50,15 +50,18 @@ class EngineConfig(BaseModel):
     enforce_eager: bool = Field(
         default=False, description="launch every operation from the host instead of replaying CUDA graphs"
     )
-    drafter: Literal["auto", "none", "ngram", "draft_model"] = Field(
+    drafter: Literal["auto", "none", "ngram", "ngram_table", "draft_model"] = Field(
         default="auto",
-        description="what guesses tokens ahead: 'ngram' looks them up in the sequence itself, 'draft_model' is a smaller "
-        "model; 'auto' is draft_model where one is given, else ngram on a CPU, and none on a GPU",
+        description="what guesses tokens ahead: 'ngram' looks them up in the sequence itself, 'ngram_table' also in what "
+        "others were given, 'draft_model' is a smaller model; 'auto' is draft_model where one is given, else ngram on a CPU, and none on a GPU",
     )
     draft_model: str | None = Field(
         default=None,
         min_length=1,
         description="a model with the same vocabulary that drafts: its name as for model, or what train-draft has made",
+    )
+    ngram_entries: int = Field(
+        default=1 << 20, ge=1 << 8, le=1 << 28, description="n-grams that ngram_table remembers, a power of two"
     )
     draft_tokens: int = Field(default=4, ge=1, le=16, description="most tokens drafted for one step of a sequence")
     draft_length: Literal["adaptive", "fixed"] = Field(
@@ -79,6 +82,13 @@ class EngineConfig(BaseModel):
     ageing_s: float = Field(
         default=5.0, gt=0, description="seconds of head start in the queue for each unit of priority"
     )
+
+    @field_validator("ngram_entries")
+    @classmethod
+    def _a_power_of_two(cls, value: int) -> int:
+        if value & (value - 1):
+            raise ValueError(f"{value} is no power of two")
+        return value
 
     @model_validator(mode="after")
     def _draft_model_where_it_drafts(self) -> EngineConfig:

@@ -205,6 +205,22 @@ class Ops(Protocol):
         """
         ...
 
+    def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
+        """Note what followed the three tokens before each of the last ``count`` known tokens of some sequences.
+
+        Args:
+            rows: [R] int64, slots.
+            count: tokens of each that are noted.
+            ngrams: [E, 2] int32, a hash table of E entries, a power of two, that is written: a check of the three tokens
+                at a place that they hash to, and the token that followed. Of several that hash to one place, any stays.
+            slots: the slot table.
+        """
+        ...
+
+    def draft_ngram_table(self, rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
+        """`draft_ngram`; where less of the end than ``longest`` has occurred, ``ngrams`` knows better if it knows at all."""
+        ...
+
     def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
         """What a draft model reads to decide draft ``step`` of each row that has one.
 

@@ -16,7 +16,7 @@ from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.functional_step import HeadShape
 from draftline.kernels.reference_accept import accept
 from draftline.kernels.reference_attention import group_rows
-from draftline.kernels.reference_ngram import draft_ngram
+from draftline.kernels.reference_ngram import draft_ngram, draft_ngram_table, learn_ngrams
 from draftline.kernels.slots import SampleRows, SlotTable
 
 
@@ -259,6 +259,14 @@ class ReferenceOps:
     def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
         """See ``Ops.draft_ngram``."""
         draft_ngram(rows, count, longest, slots)
+
+    def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
+        """See ``Ops.learn_ngrams``."""
+        learn_ngrams(rows, count, ngrams, slots)
+
+    def draft_ngram_table(self, rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
+        """See ``Ops.draft_ngram_table``."""
+        draft_ngram_table(rows, count, longest, ngrams, slots)
 
     def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
         """See ``Ops.gather_drafts``. Rows without a draft in this step are left out."""

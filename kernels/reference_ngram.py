@@ -1,4 +1,4 @@
-"""N-gram lookup in plain Python: the CPU path of `Ops.draft_ngram`, and the oracle of its kernel."""
+"""N-gram lookup in plain Python: the CPU path of the n-gram drafters' operations, and the oracle of their kernels."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def continuation(tokens: Sequence[int], count: int, longest: int) -> list[int]:
         ``count`` tokens; the last token repeated where it has not occurred before.
     """
     length = len(tokens)
+    at, _ = latest_place(tokens, longest)
+    period = length - at
+    return [tokens[at + i % period] for i in range(count)]
+
+
+def latest_place(tokens: Sequence[int], longest: int) -> tuple[int, int]:
+    """What `continuation` reads on from, and how many tokens before it are the sequence's end."""
+    length = len(tokens)
     best, at = 0, length - 1
     for place in range(length - 1, 0, -1):
         size = 0
@@ -34,8 +42,7 @@ def continuation(tokens: Sequence[int], count: int, longest: int) -> list[int]:
             best, at = size, place
             if size == longest:
                 break
-    period = length - at
-    return [tokens[at + i % period] for i in range(count)]
+    return at, best
 
 
 def draft_ngram(rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
@@ -44,3 +51,46 @@ def draft_ngram(rows: Tensor, count: int, longest: int, slots: SlotTable) -> Non
         length = int(slots.lengths[slot])
         drafts = continuation(slots.tokens[slot, :length].tolist(), count, longest)
         slots.tokens[slot, length : length + count] = torch.tensor(drafts, dtype=torch.int32)
+
+
+CONTEXT = 3
+"""Tokens that a table's entry is found by."""
+
+_MIX = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
+
+
+def ngram_key(context: Sequence[int], entries: int) -> tuple[int, int]:
+    """Where a table of ``entries`` has what follows CONTEXT tokens, and the check that it must have there (int32)."""
+    mixed = sum(token * factor for token, factor in zip(context, _MIX, strict=True)) & 0xFFFFFFFF
+    mixed ^= mixed >> 15
+    return mixed & (entries - 1), mixed - ((mixed >> 31) << 32)
+
+
+def learn_ngrams(rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
+    """See ``Ops.learn_ngrams``."""
+    for slot in rows.tolist():
+        length = int(slots.lengths[slot])
+        first = max(CONTEXT, length - count)
+        tokens = slots.tokens[slot, first - CONTEXT : length].tolist()
+        for place in range(CONTEXT, len(tokens)):
+            at, check = ngram_key(tokens[place - CONTEXT : place], len(ngrams))
+            ngrams[at, 0], ngrams[at, 1] = check, tokens[place]
+
+
+def draft_ngram_table(rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
+    """See ``Ops.draft_ngram_table``."""
+    for slot in rows.tolist():
+        length = int(slots.lengths[slot])
+        tokens = slots.tokens[slot, :length].tolist()
+        at, matched = latest_place(tokens, longest)
+        own = [tokens[at + i % (length - at)] for i in range(count)]
+        follows_own = True
+        for guess in own:
+            token = guess if follows_own else tokens[-1]
+            if (matched < longest or not follows_own) and len(tokens) >= CONTEXT:
+                place, check = ngram_key(tokens[-CONTEXT:], len(ngrams))
+                if int(ngrams[place, 0]) == check:
+                    token = int(ngrams[place, 1])
+            follows_own = follows_own and token == guess
+            tokens.append(token)
+        slots.tokens[slot, length : length + count] = torch.tensor(tokens[length:], dtype=torch.int32)

@@ -27,6 +27,7 @@ from draftline.kernels.triton.gelu import gelu, gelu_mul
 from draftline.kernels.triton.layer_norm import layer_norm
 from draftline.kernels.triton.logprobs import logprobs
 from draftline.kernels.triton.ngram import draft_ngram
+from draftline.kernels.triton.ngram_table import draft_ngram_table, learn_ngrams
 from draftline.kernels.triton.norm import add_rms_norm, rms_norm, rms_norm_add
 from draftline.kernels.triton.rope import rope_write_kv
 from draftline.kernels.triton.sample import sample
@@ -193,6 +194,14 @@ class TritonOps:
     def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
         """See ``Ops.draft_ngram``."""
         draft_ngram(rows, count, longest, slots)
+
+    def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
+        """See ``Ops.learn_ngrams``."""
+        learn_ngrams(rows, count, ngrams, slots)
+
+    def draft_ngram_table(self, rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
+        """See ``Ops.draft_ngram_table``."""
+        draft_ngram_table(rows, count, longest, ngrams, slots)
 
     def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
         """See ``Ops.gather_drafts``."""

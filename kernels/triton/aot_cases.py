@@ -203,6 +203,9 @@ def _speculate(ops: Ops, drafts: int) -> None:
     slots = SlotTable.allocate(256, 8192, 512, _META)
     rows, starts = _empty(4 * (drafts + 1), dtype=torch.int64), _empty(5, dtype=torch.int32)
     ops.draft_ngram(rows, drafts, 4, slots)
+    ngrams = _empty(1 << 20, 2, dtype=torch.int32)
+    ops.learn_ngrams(rows, drafts + 1, ngrams, slots)
+    ops.draft_ngram_table(rows, drafts, 4, ngrams, slots)
     ops.accept(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), starts, drafts + 1, slots)
     for step in range(min(drafts, 2)):
         ops.gather_drafts(slots, rows, starts, step, 16)

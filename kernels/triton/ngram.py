@@ -18,19 +18,10 @@ MAX_NGRAM = 8
 
 
 @triton.jit
-def _ngram_kernel(
-    slot_tokens: tl.tensor,
-    lengths: tl.tensor,
-    rows: tl.tensor,
-    tokens_stride: int,
-    COUNT: tl.constexpr,
-    PADDED: tl.constexpr,
-    LONGEST: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    slot = tl.load(rows + tl.program_id(0))
-    length = tl.load(lengths + slot)
-    tokens = slot_tokens + slot * tokens_stride
+def latest_place(
+    tokens: tl.tensor, length: tl.tensor, LONGEST: tl.constexpr, BLOCK: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """Where a sequence's end occurred last: the place behind it, and how many tokens before it are that end."""
     # A place's score is how much of the end stands before it, then how late it is: both in one number.
     best = tl.sum(tl.zeros([1], tl.int64), axis=0)
     for base in range(1, length, BLOCK):
@@ -46,6 +37,24 @@ def _ngram_kernel(
         score = tl.where(matched > 0, matched.to(tl.int64) * 2147483648 + place, 0)
         best = tl.maximum(best, tl.max(score, axis=0))
     at = tl.where(best > 0, best % 2147483648, tl.maximum(length - 1, 0))
+    return at, best // 2147483648
+
+
+@triton.jit
+def _ngram_kernel(
+    slot_tokens: tl.tensor,
+    lengths: tl.tensor,
+    rows: tl.tensor,
+    tokens_stride: int,
+    COUNT: tl.constexpr,
+    PADDED: tl.constexpr,
+    LONGEST: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    slot = tl.load(rows + tl.program_id(0))
+    length = tl.load(lengths + slot)
+    tokens = slot_tokens + slot * tokens_stride
+    at, _ = latest_place(tokens, length, LONGEST, BLOCK)
     period = tl.maximum(length - at, 1)
     draft = tl.arange(0, PADDED)
     wanted = draft < COUNT

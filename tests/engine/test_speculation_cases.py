@@ -12,6 +12,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
+import torch
 from drafters import Adversary, SomeSteps, oracle
 from test_equality import assert_same
 from tiny import Client, alone, draft_model, tiny_core
@@ -22,6 +23,7 @@ from draftline.engine.params import SamplingParams, Speculation
 from draftline.kernels.reference import ReferenceOps
 from draftline.spec.drafter import Drafter
 from draftline.spec.ngram import NGram
+from draftline.spec.ngram_table import NGramTable
 from draftline.spec.nothing import Nothing
 
 _REQUESTS = 16
@@ -69,6 +71,7 @@ def drafter(draw: random.Random, chosen: Sequence[int], num_blocks: int) -> Draf
     texts = [[*pool[i][0], *output.token_ids] for i in chosen for output in solo(i).outputs]
     kinds = (
         lambda: NGram(drafts, ReferenceOps()),
+        lambda: NGramTable(drafts, 256, ReferenceOps(), torch.device("cpu")),
         lambda: draft_model(drafts, noise=0.0, num_blocks=num_blocks, chunk_tokens=draw.choice((3, 24, 512))),
         lambda: draft_model(drafts, noise=0.03, num_blocks=num_blocks),
         lambda: draft_model(drafts, noise=1.0, num_blocks=num_blocks),
