@@ -8,8 +8,16 @@ from draftline.structured.errors import Violation
 Whitespace = Literal["compact", "spaced", "free"]
 """What may stand between JSON's tokens.
 
-compact: nothing. spaced: what Python's json.dumps writes by default, one space after ":" and ",". free: at every place,
-nothing, a few spaces, or one newline with a bounded indent; so a model can never spin on whitespace.
+compact: nothing. spaced: what Python's json.dumps writes by default, one space after ":" and ",". free: nothing or a few spaces after
+":"; and after "," and inside brackets nothing, a few spaces, or one newline with a bounded indent. So a model can never spin
+on whitespace.
+"""
+
+PropertyOrder = Literal["any", "schema"]
+"""In which order an object's members may come.
+
+any: every order, as JSON has it. schema: that of the schema's "properties", with all other members after them; fewer texts for the same
+values, and member names that the language forces.
 """
 
 
