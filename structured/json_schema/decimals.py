@@ -8,6 +8,7 @@ integer since draft 6, and json.dumps writes integral floats so.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -22,9 +23,6 @@ MAX_LISTED = 64
 
 MAX_MODULUS = 1_000
 """Multiples are recognised digit by digit, by the remainder so far: bounds the divisor of the scaled number."""
-
-MAX_BOUND_DIGITS = 400
-"""Bounds longer than this, in plain notation, are refused."""
 
 
 def _class(low: int, high: int) -> Chars:
@@ -91,6 +89,7 @@ class UnspeakableNumbersError(ValueError):
     """The set has no spelling within the budgets; the message says why."""
 
 
+@functools.lru_cache(maxsize=1024)
 def number_text(numbers: NumberSet) -> Node:
     """The texts of the numbers.
 
@@ -99,9 +98,6 @@ def number_text(numbers: NumberSet) -> Node:
     """
     if numbers == NumberSet():
         return _ANY
-    for bound in (numbers.low, numbers.high):
-        if bound is not None and len(str(bound.numerator)) + len(str(bound.denominator)) > MAX_BOUND_DIGITS:
-            raise UnspeakableNumbersError(f"a bound has more than {MAX_BOUND_DIGITS} digits")
     listed = numbers.values(MAX_LISTED)
     if listed is not None:
         return alt(_one(value, numbers.literal_integers) for value in listed)
@@ -132,8 +128,6 @@ def decimal_text(value: Fraction) -> str:
         value *= 10
         denominator = value.denominator
         digits += 1
-        if digits > 2000:
-            raise UnspeakableNumbersError("a bound with more than 2000 decimals")
     text = str(value.numerator).rjust(digits + 1, "0")
     return f"{text[:-digits]}.{text[-digits:]}" if digits else text
 

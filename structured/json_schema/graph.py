@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from draftline.structured.errors import InvalidConstraintError
-from draftline.structured.json_schema.counting import counted_item, counter, is_small, other_item
+from draftline.structured.json_schema.counting import all_kinds, counter, is_small
+from draftline.structured.json_schema.decimals import UnspeakableNumbersError, number_text
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.limits import SchemaLimits
 from draftline.structured.json_schema.normalise import Normaliser
+from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import (
     NEVER,
     ArrayShape,
@@ -50,7 +52,7 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
     for value in waiting:
         if value in nodes:
             continue
-        shapes = nodes[value] = _exact(normaliser, normaliser.expand(value))
+        shapes = nodes[value] = _exact(normaliser, value, normaliser.expand(value))
         count += 1 + len(shapes.numbers) + len(shapes.strings) + len(shapes.arrays) + len(shapes.objects)
         count += sum(len(shape.named) for shape in shapes.objects)
         if count > limits.shapes:
@@ -81,23 +83,32 @@ def _items(shape: ArrayShape) -> Iterator[Demands]:
     yield from shape.prefix
     if shape.max_items is None or shape.max_items > len(shape.prefix):
         yield shape.rest
-    for counted in shape.contains:
-        for item in dict.fromkeys((*shape.prefix, shape.rest)):
-            yield from (value for value in (counted_item(item, counted), other_item(item, counted)) if value != NEVER)
+    if shape.contains:
+        yield from all_kinds(shape)
 
 
-def _exact(normaliser: Normaliser, shapes: Shapes) -> Shapes:
-    """Without such conditions on arrays as have no exact form, which are reported."""
+def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
+    """Without such conditions as have no exact form, which are reported."""
     return replace(
-        shapes, arrays=tuple(_exact_uniqueness(normaliser, _exact_counts(normaliser, one)) for one in shapes.arrays)
+        shapes,
+        numbers=tuple(_exact_multiples(normaliser, value, one) for one in shapes.numbers),
+        arrays=tuple(_exact_uniqueness(normaliser, _exact_counts(normaliser, one)) for one in shapes.arrays),
     )
+
+
+def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet) -> NumberSet:
+    try:
+        number_text(numbers)
+    except UnspeakableNumbersError as error:
+        where = min((demand.location.pointer for demand in value if "multipleOf" in demand.location.schema), default="")
+        normaliser.report(where, "multipleOf", str(error))
+        return replace(numbers, step=None, not_steps=frozenset())
+    return numbers
 
 
 def _exact_counts(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:
     reason = ""
-    if len(shape.contains) > 1:
-        reason = "several counts of items at once"
-    elif any(one.high is not None and len(one.value) != 1 for one in shape.contains):
+    if any(one.high is not None and len(one.value) != 1 for one in shape.contains):
         reason = "a greatest count of items that meet several schemas"
     elif shape.contains and not is_small(shape):
         reason = "it counts too far"

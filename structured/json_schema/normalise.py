@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final
@@ -36,11 +36,14 @@ from draftline.structured.json_schema.shapes import (
     ObjectShape,
     Shapes,
     TooManyShapesError,
+    array_within,
     both,
     intersect,
+    object_within,
     settle_array,
     settle_object,
     unite,
+    widest,
 )
 from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
 from draftline.structured.regular import ecma
@@ -60,6 +63,7 @@ _OBJECT_KEYWORDS: Final = (
     "properties patternProperties additionalProperties required minProperties maxProperties propertyNames".split()
 )
 _MAX_NAME_CLASSES: Final = 64
+_MAX_DIGITS: Final = 400
 _DEPTH: Final = 6
 """How far emptiness is looked for in values of values, when that only saves work."""
 
@@ -134,7 +138,8 @@ class Normaliser:
         known = self._joined.get(demands)
         if known is None:
             known = EVERYTHING
-            for demand in sorted(demands, key=lambda one: one.order):
+            # What must hold first: it is what most of the cases of a negation contradict.
+            for demand in sorted(demands, key=lambda one: (not one.holds, one.order)):
                 known = self._meet(known, self._expand_one(demand), demand)
             self._joined[demands] = known
         return known
@@ -144,7 +149,8 @@ class Normaliser:
         if self._steps > self._limits.shapes:
             raise InvalidConstraintError(f"the schema takes more than {self._limits.shapes} intersections to normalise")
         try:
-            return intersect(one, other)
+            joint = intersect(one, other)
+            return joint if demand.holds else self._simplified(joint)
         except (TooManyShapesError, TooComplexError) as error:
             self.report(demand.location.pointer, "allOf", f"its intersection with what else holds here has {error}")
             return one
@@ -230,6 +236,47 @@ class Normaliser:
         return any(name in shape.required and self.is_empty(value, depth - 1) for name, value in shape.named) or any(
             self.is_empty(members.value, depth - 1) for members in shape.some
         )
+
+    def _simplified(self, shapes: Shapes) -> Shapes:
+        """The same values, without cases that are empty or within another: negations bring many of these."""
+        objects: list[ObjectShape] = []
+        for shape in shapes.objects:
+            named = tuple((name, self._without_idle(value)) for name, value in shape.named)
+            objects.extend(settle_object(replace(shape, named=named, some=()), shape.some))
+        arrays = [settled for shape in shapes.arrays if (settled := self._without_idle_counts(shape)) is not None]
+        return replace(shapes, arrays=widest(arrays, array_within), objects=widest(objects, object_within))
+
+    def _without_idle_counts(self, shape: ArrayShape) -> ArrayShape | None:
+        """The same arrays, where counts that every item meets are lengths, and items that cannot be are NEVER."""
+        shape = replace(
+            shape,
+            prefix=tuple(self._without_idle(value) for value in shape.prefix),
+            rest=self._without_idle(shape.rest),
+        )
+        least = shape.min_items
+        counts: list[Contains] = []
+        for one in shape.contains:
+            items = {shape.item(index) for index in range(one.start, len(shape.prefix))} | {shape.rest}
+            possible = [item for item in items if self._without_idle(both(item, one.value)) != NEVER]
+            if not possible:
+                if one.low > 0:
+                    return None
+            elif one.high is None and all(self._without_idle(both(item, one.value)) == item for item in items):
+                least = max(least, one.start + one.low)
+            else:
+                counts.append(one)
+        return settle_array(replace(shape, min_items=least, contains=tuple(counts)))
+
+    def _without_idle(self, value: Demands) -> Demands:
+        """Demands without those negations that the others imply already; NEVER where they contradict one another."""
+        negated = [demand for demand in value if not demand.holds]
+        if not negated or len(value) == 1:
+            return value
+        for demand in sorted(negated, key=lambda one: one.order):
+            others = value - {demand}
+            if others and self.is_empty(others | {Demand(demand.location)}, _DEPTH - 1):
+                value = others
+        return NEVER if self.is_empty(value, _DEPTH - 1) else value
 
     # --- clauses ----------------------------------------------------------------------------------------------------
 
@@ -415,8 +462,8 @@ class Normaliser:
                 continue
             if not _is_number(value) or (keyword == "multipleOf" and value <= 0):
                 raise self._invalid(location, keyword, "a number")
-            if abs(Decimal(value).adjusted()) > 1000:
-                raise InvalidConstraintError(f"{location.pointer}/{keyword}: a number beyond 1e±1000")
+            if value and abs(Decimal(value).adjusted()) + len(Decimal(value).as_tuple().digits) > _MAX_DIGITS:
+                raise InvalidConstraintError(f"{location.pointer}/{keyword}: a number of more than {_MAX_DIGITS} digits")
             found[keyword] = Fraction(value)
         low_open = high_open = False
         if location.draft == Draft.DRAFT4:

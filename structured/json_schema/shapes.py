@@ -7,7 +7,7 @@ of demands, and the same demands are the same node of the language.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -346,3 +346,41 @@ def _with_some(shape: ObjectShape, wanted: Members) -> Iterator[ObjectShape]:
             free = meet_strings(joint, StringSet(without=frozenset(taken)))
             if not free.is_empty():
                 yield replace(shape, some=(*shape.some, Members(free, value)))
+
+
+def widest(shapes: Iterable[_Shape], within: Callable[[_Shape, _Shape], bool]) -> tuple[_Shape, ...]:
+    """The same values, without shapes that are plainly within another."""
+    kept: list[_Shape] = []
+    for shape in dict.fromkeys(shapes):
+        if not any(within(shape, other) for other in kept):
+            kept = [other for other in kept if not within(other, shape)]
+            kept.append(shape)
+    return tuple(kept)
+
+
+def array_within(one: ArrayShape, other: ArrayShape) -> bool:
+    """Whether every array of ``one`` is seen at once to be of ``other``: fewer demands are met by more values."""
+    if not set(other.contains) <= set(one.contains) or not other.unique <= one.unique:
+        return False
+    if one.min_items < other.min_items:
+        return False
+    if other.max_items is not None and (one.max_items is None or one.max_items > other.max_items):
+        return False
+    length = max(len(one.prefix), len(other.prefix)) + 1
+    return all(one.item(index) == NEVER or other.item(index) <= one.item(index) for index in range(length))
+
+
+def object_within(one: ObjectShape, other: ObjectShape) -> bool:
+    """Whether every object of ``one`` is seen at once to be of ``other``."""
+    if other.some or not other.required <= one.required or one.others != other.others:
+        return False
+    if other.min_members > max(one.min_members, len(one.required)):
+        return False
+    if other.max_members is not None and (one.max_members is None or one.max_members > other.max_members):
+        return False
+    mine, theirs = dict(one.named), dict(other.named)
+    return all(
+        (value := one.value_of(name) if name not in mine else mine[name]) == NEVER
+        or (theirs[name] if name in theirs else other.value_of(name)) <= value
+        for name in mine.keys() | theirs.keys()
+    )

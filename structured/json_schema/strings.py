@@ -76,6 +76,8 @@ class StringSet:
             if self.max_length is None or not self.without:
                 return False
             return self.max_length == 0 and "" in self.without
+        if len(self.patterns) == 1 and self == StringSet(patterns=self.patterns):
+            return NEVER in self.patterns
         return _is_empty(self)
 
 

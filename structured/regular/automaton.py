@@ -169,6 +169,15 @@ def build(tree: Node) -> Dfa:
                     if position >= 0 and code <= move[0][position][1]:
                         reached[letter] = move[1]
         targets.append(reached)
+    # A state that accepts whatever follows: what else could be matched beside it makes no difference.
+    universal: set[int] = set()
+    everything: frozenset[int] = frozenset()
+    for state, move in enumerate(nfa.moves):
+        if move is not None and move[0] == charset.ALL:
+            after = nfa.closure([move[1]], at_start=False, at_end=False)
+            if state in after and nfa.end in after:
+                universal.add(state)
+                everything = after
     anchored = any(anchor is not None for moves in nfa.empty for _, anchor in moves)
     first = nfa.closure([nfa.start], at_start=True, at_end=False)
     numbers = {first: 0}
@@ -189,7 +198,10 @@ def build(tree: Node) -> Dfa:
             raw = frozenset(reached_states)
             closed = closures.get(raw)
             if closed is None:
-                closed = closures[raw] = nfa.closure(raw, at_start=False, at_end=False)
+                closed = nfa.closure(raw, at_start=False, at_end=False)
+                if not closed.isdisjoint(universal):
+                    closed = everything
+                closures[raw] = closed
             number = numbers.get(closed) if not (closed == first and anchored) else None
             if number is None:
                 # The start's own set of states may come back later, where "^" no longer holds: then it is another state.
