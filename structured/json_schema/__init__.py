@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from draftline.structured.errors import UnsupportedConstraintError
+import contextlib
+
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.json_schema.document import Document, parse
 from draftline.structured.json_schema.graph import build_graph
 from draftline.structured.json_schema.lark import LarkWriter
 from draftline.structured.json_schema.limits import DEFAULT_LIMITS as DEFAULT_LIMITS
 from draftline.structured.json_schema.limits import SchemaLimits as SchemaLimits
 from draftline.structured.json_schema.normalise import Normaliser
+from draftline.structured.json_schema.regular_form import NotRegularError, regular_form
 from draftline.structured.language import Language, PropertyOrder, Whitespace
+from draftline.structured.regular.syntax import to_regex
 
 
 def json_schema_language(
@@ -19,6 +23,7 @@ def json_schema_language(
     best_effort: bool = False,
     limits: SchemaLimits = DEFAULT_LIMITS,
     order: PropertyOrder = "any",
+    max_repetition: int | None = None,
 ) -> Language:
     """The texts of all values that a schema accepts.
 
@@ -28,6 +33,8 @@ def json_schema_language(
         best_effort: leave out what cannot be enforced and report it, instead of refusing it.
         limits: how large it may be.
         order: in which order an object's members may come.
+        max_repetition: what the schema lets repeat without end (characters, digits, items, unnamed members) ends after so many rounds,
+            if not None; recursion is still as deep as it likes.
 
     Raises:
         UnsupportedConstraintError: parts of it cannot be enforced exactly (all of them are named).
@@ -36,11 +43,16 @@ def json_schema_language(
     document = Document(parse(schema, limits))
     normaliser = Normaliser(document, limits)
     graph = build_graph(normaliser, normaliser.demand(document.root), limits)
-    grammar = LarkWriter(graph, whitespace, order, normaliser.report).write()
+    grammar = LarkWriter(graph, whitespace, order, max_repetition, normaliser.report).write()
     violations = tuple(normaliser.violations.values())
     if violations and not best_effort:
         raise UnsupportedConstraintError(violations)
-    return Language(None, grammar, violations)
+    if len(grammar) > limits.grammar_bytes:
+        raise InvalidConstraintError(f"the schema's grammar is larger than {limits.grammar_bytes} bytes")
+    regex: str | None = None
+    with contextlib.suppress(NotRegularError):
+        regex = to_regex(regular_form(graph, whitespace, order, max_repetition))
+    return Language(regex if regex is not None and len(regex) <= limits.regex_bytes else None, grammar, violations)
 
 
 def json_object_language(whitespace: Whitespace = "free") -> Language:

@@ -42,11 +42,24 @@ _DRAFTS: Final = {
 
 # Keywords whose value is a schema, a list of schemas, an object of schemas.
 _SCHEMA: Final = frozenset(
-    "additionalItems additionalProperties contains contentSchema else if not propertyNames then "
-    "unevaluatedItems unevaluatedProperties".split()
+    [
+        "additionalItems",
+        "additionalProperties",
+        "contains",
+        "contentSchema",
+        "else",
+        "if",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    ]
 )
-_LISTS: Final = frozenset("allOf anyOf oneOf prefixItems".split())
-_OBJECTS: Final = frozenset("$defs definitions dependentSchemas dependencies patternProperties properties".split())
+_LISTS: Final = frozenset(["allOf", "anyOf", "oneOf", "prefixItems"])
+_OBJECTS: Final = frozenset(
+    ["$defs", "definitions", "dependentSchemas", "dependencies", "patternProperties", "properties"]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +124,7 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 def _depth(text: str) -> int:
     """How deep brackets nest outside strings."""
     depth = deepest = 0
-    for bracket in re.sub(r'"(?:[^"\\]|\\.)*"', "", text, flags=re.S):
+    for bracket in re.sub(r'"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL):
         if bracket in "{[":
             depth += 1
             deepest = max(deepest, depth)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from draftline.structured.json_schema.counting import counter
-from draftline.structured.json_schema.decimals import UnspeakableNumbersError, number_text
+from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.graph import Graph
+from draftline.structured.json_schema.repetition import bounded
 from draftline.structured.json_schema.shapes import (
     NEVER,
     ArrayShape,
     Demands,
-    Members,
     ObjectShape,
     Shapes,
 )
@@ -28,7 +28,6 @@ from draftline.structured.language import PropertyOrder, Whitespace
 from draftline.structured.regular.syntax import (
     ANY_CHAR,
     ANY_TEXT,
-    NEVER as NO_TEXT,
     Node,
     alt,
     literal,
@@ -47,6 +46,7 @@ class LarkWriter:
         graph: what to write.
         whitespace: between JSON's tokens.
         order: of an object's members.
+        max_repetition: as in `json_schema_language`.
         report: told of what has no grammar: pointer, keyword, reason.
     """
 
@@ -55,10 +55,12 @@ class LarkWriter:
         graph: Graph,
         whitespace: Whitespace,
         order: PropertyOrder,
+        max_repetition: int | None,
         report: Callable[[str, str, str], None],
     ) -> None:
         self._graph = graph
         self._order = order
+        self._max_repetition = max_repetition
         self._report = report
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
@@ -113,11 +115,11 @@ class LarkWriter:
         words = [literal("null")] if shapes.null else []
         words.extend(literal("true" if value else "false") for value in sorted(shapes.booleans))
         for numbers in shapes.numbers:
-            words.append(number_text(numbers))
+            words.append(bounded(number_text(numbers), self._max_repetition))
         bodies = []
         for strings in shapes.strings:
             if _is_plain(strings):
-                words.append(string_text(_plain_tree(strings)))
+                words.append(string_text(bounded(_plain_tree(strings), self._max_repetition)))
             else:
                 bodies.append(self._string_body(strings))
         if words:
@@ -130,7 +132,7 @@ class LarkWriter:
         def text(tree: Node) -> str:
             return f"/{to_regex(string_text(tree))}/"
 
-        length = repeat(ANY_CHAR, strings.min_length, strings.max_length)
+        length = bounded(repeat(ANY_CHAR, strings.min_length, strings.max_length), self._max_repetition)
         parts = [text(pattern) for pattern in sorted(strings.patterns, key=to_regex)]
         if length != ANY_TEXT or not parts:
             parts.insert(0, text(length))
@@ -145,7 +147,7 @@ class LarkWriter:
     def _key(self, names: StringSet) -> str:
         """The terminal of a member's name with its colon."""
         if _is_plain(names):
-            return self._terminal(seq(string_text(_plain_tree(names)), self._colon))
+            return self._terminal(seq(string_text(bounded(_plain_tree(names), self._max_repetition)), self._colon))
         return self._named(self._string_body(names, self._colon))
 
     # --- arrays -----------------------------------------------------------------------------------------------------
@@ -172,6 +174,8 @@ class LarkWriter:
         rest = "" if shape.rest == NEVER else self._value(shape.rest)
         least = shape.min_items - len(prefix)
         most = None if shape.max_items is None else shape.max_items - len(prefix)
+        if most is None and self._max_repetition is not None:
+            most = max(self._max_repetition, least)
         tail = ""
         if rest and (most is None or most > 0):
             if prefix:
@@ -208,7 +212,8 @@ class LarkWriter:
         )
         room = "" if shape.max_items is None else f"bit_count_lt([0:{count}], {shape.max_items})"
         items = [
-            (self._scalar(value), f"set_bit({bit})", _both(f"bit_clear({bit})", room)) for bit, value in enumerate(values)
+            (self._scalar(value), f"set_bit({bit})", _both(f"bit_clear({bit})", room))
+            for bit, value in enumerate(values)
         ]
         more = [f"{self._close_array}{_when(done)}"]
         more.extend(f"{self._comma} {item} {name}_more::{step}{_when(free)}" for item, step, free in items)
@@ -226,7 +231,7 @@ class LarkWriter:
             name = self._shared[shape] = f"o{len(self._shared)}"
             if not any(value != NEVER for _, value in shape.named) and not shape.some and not shape.min_members:
                 self._map(name, shape)
-            elif self._order == "schema" and not (shape.some or shape.min_members or shape.max_members is not None):
+            elif (self._order == "schema" or len(shape.required) > _BITS) and not _counts_members(shape):
                 self._ordered(name, shape)
             else:
                 self._unordered(name, shape)
@@ -246,8 +251,9 @@ class LarkWriter:
             self._rule(name, [empty])
             return
         member = self._rule(f"{name}_member", others)
-        count = "*" if shape.max_members is None else f"{{0,{shape.max_members - 1}}}"
-        more = f"({self._comma} {member}){count}" if shape.max_members != 1 else ""
+        most = shape.max_members if shape.max_members is not None else self._max_repetition
+        count = "*" if most is None else f"{{0,{most - 1}}}"
+        more = f"({self._comma} {member}){count}" if most != 1 else ""
         self._rule(name, [empty, f"{self._open_object} {member} {more} {self._close_object}"])
 
     def _member(self, name: str, value: Demands) -> str:
@@ -273,9 +279,6 @@ class LarkWriter:
             skip_more = [] if one in shape.required else [f"{name}_m{index + 1}"]
             self._rule(f"{name}_f{index}", [f"{member} {name}_m{index + 1}", *skip_first])
             self._rule(f"{name}_m{index}", [f"{self._comma} {member} {name}_m{index + 1}", *skip_more])
-            if one in shape.required:
-                # What comes first from here on starts with this property: nothing before it can be skipped to.
-                continue
         self._rule(name, [f"{self._open_object} {name}_f0"])
 
     def _unordered(self, name: str, shape: ObjectShape) -> None:
@@ -298,13 +301,18 @@ class LarkWriter:
             self._rule(f"{name}_count", [f"{name}_more::incr([{counted[0]}:{counted[1]}])"], "::_")
         more = [f"{self._close_object}{_when(layout.done)}"]
         more.extend(
-            f"{self._comma} {member} {follow}::{step}{_when(_both(free, layout.room))}" for member, step, free in options
+            f"{self._comma} {member} {follow}::{step}{_when(_both(free, layout.room))}"
+            for member, step, free in options
         )
         self._rule(f"{name}_more", more, "::_")
         first = [f"{self._empty_object}{_when(layout.done)}"]
         first.extend(f"{member} {follow}::{step}{_when(layout.room)}" for member, step, _ in options)
         self._rule(f"{name}_first", first, "::_")
         self._rule(name, [f"{self._open_object} {name}_first::0x0"])
+
+
+def _counts_members(shape: ObjectShape) -> bool:
+    return bool(shape.some) or bool(shape.min_members) or shape.max_members is not None
 
 
 class _Layout:
@@ -402,6 +410,3 @@ def _plain_tree(strings: StringSet) -> Node:
         (pattern,) = strings.patterns
         return pattern
     return repeat(ANY_CHAR, strings.min_length, strings.max_length)
-
-
-__all__ = ["LarkWriter", "Members", "NO_TEXT", "UnspeakableNumbersError"]

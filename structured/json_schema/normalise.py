@@ -59,9 +59,15 @@ _TYPES: Final = {
 }
 _NUMBER_KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _STRING_KEYWORDS: Final = ("minLength", "maxLength")
-_OBJECT_KEYWORDS: Final = (
-    "properties patternProperties additionalProperties required minProperties maxProperties propertyNames".split()
-)
+_OBJECT_KEYWORDS: Final = [
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "required",
+    "minProperties",
+    "maxProperties",
+    "propertyNames",
+]
 _MAX_NAME_CLASSES: Final = 64
 _MAX_DIGITS: Final = 400
 _DEPTH: Final = 6
@@ -463,7 +469,9 @@ class Normaliser:
             if not _is_number(value) or (keyword == "multipleOf" and value <= 0):
                 raise self._invalid(location, keyword, "a number")
             if value and abs(Decimal(value).adjusted()) + len(Decimal(value).as_tuple().digits) > _MAX_DIGITS:
-                raise InvalidConstraintError(f"{location.pointer}/{keyword}: a number of more than {_MAX_DIGITS} digits")
+                raise InvalidConstraintError(
+                    f"{location.pointer}/{keyword}: a number of more than {_MAX_DIGITS} digits"
+                )
             found[keyword] = Fraction(value)
         low_open = high_open = False
         if location.draft == Draft.DRAFT4:
