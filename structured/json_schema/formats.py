@@ -13,7 +13,6 @@ from typing import Final
 from draftline.structured.json_schema.strings import StringSet
 from draftline.structured.regular import ecma
 from draftline.structured.regular.automaton import without_anchors
-from draftline.structured.regular.syntax import Node
 
 _FOUR_YEARS = "(?:[02468][048]|[13579][26])"
 _LEAP_YEAR: Final = f"(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|{_FOUR_YEARS}00)"
@@ -45,10 +44,20 @@ _IPV6: Final = "(?:" + "|".join(
         f"(?:(?:{_H16}:){{0,6}}{_H16})?::",
     ]
 ) + ")"  # fmt: skip
-_LABEL: Final = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_HOSTNAME: Final = f"{_LABEL}(?:\\.{_LABEL})*"
+
+
+def _label(longest: int) -> str:
+    """A host name's label of at most so many characters; one with "--" in third place would have to be valid punycode, and is out."""
+    inner = "[A-Za-z0-9-]"
+    edge = "[A-Za-z0-9]"
+    return f"{edge}(?:{inner}?{edge}|{inner}{inner}{edge}|{inner}(?:{edge}{inner}|-{edge}){inner}{{0,{longest - 5}}}{edge})?"
+
+
+# Lengths of whole names are bounded by how many labels there are of which length: at most 253 characters, in an address 189.
+_HOSTNAME: Final = f"(?:(?:{_label(62)}\\.){{0,3}}{_label(62)}|(?:{_label(24)}\\.){{0,9}}{_label(24)})"
+_DOMAIN: Final = f"(?:{_label(30)}\\.){{0,2}}{_label(63)}(?:\\.{_label(30)}){{0,2}}"
 _ATEXT: Final = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
-_LOCAL: Final = f"{_ATEXT}+(?:\\.{_ATEXT}+)*"
+_LOCAL: Final = f"(?:{_ATEXT}{{1,64}}|{_ATEXT}(?:\\.?{_ATEXT}){{0,31}})"
 _UNRESERVED: Final = "A-Za-z0-9._~-"
 _SUB_DELIMS: Final = "!$&'()*+,;="
 _PCT: Final = "%[0-9A-Fa-f]{2}"
@@ -87,27 +96,23 @@ _VARNAME: Final = "(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})(?:\\.?(?:[A-Za-z0-9_]|%[0-9A
 _VARSPEC: Final = f"{_VARNAME}(?::[1-9]\\d{{0,3}}|\\*)?"
 _TEMPLATE: Final = f"(?:[!#$&()*+,./0-9:;=?@A-Z\\[\\]_a-z~{_UCSCHAR}{_PRIVATE}-]|%[0-9A-Fa-f]{{2}}|\\{{[+#./;?&]?{_VARSPEC}(?:,{_VARSPEC})*\\}})*"
 
-_ACE_LABEL: Final = "[A-Za-z0-9][A-Za-z0-9-]--"
-"""What looks like punycode would have to decode as well: names with "--" there are left out."""
-
-_PATTERNS: Final[dict[str, tuple[list[str], list[str], int | None]]] = {
-    # name: patterns of the whole string, patterns that must not be found in it, greatest length
-    "date": ([_DATE], [], None),
-    "time": ([_TIME], [], None),
-    "date-time": ([f"{_DATE}[Tt]{_TIME}"], [], None),
-    "duration": ([_DURATION], [], None),
-    "email": ([f"{_LOCAL}@{_HOSTNAME}", "[^@]{1,64}@.*"], [f"@(?:.*\\.)?{_ACE_LABEL}"], 254),
-    "hostname": ([_HOSTNAME], [f"(?:^|\\.){_ACE_LABEL}"], 253),
-    "ipv4": ([_IPV4], [], None),
-    "ipv6": ([_IPV6], [], None),
-    "uuid": ([_UUID], [], None),
-    "uri": ([_URI["absolute"]], [], None),
-    "uri-reference": ([_URI["reference"]], [], None),
-    "iri": ([_IRI["absolute"]], [], None),
-    "iri-reference": ([_IRI["reference"]], [], None),
-    "uri-template": ([_TEMPLATE], [], None),
-    "json-pointer": ([_POINTER], [], None),
-    "relative-json-pointer": ([f"(?:0|[1-9]\\d*)(?:#|{_POINTER})"], [], None),
+_PATTERNS: Final = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}[Tt]{_TIME}",
+    "duration": _DURATION,
+    "email": f"{_LOCAL}@{_DOMAIN}",
+    "hostname": _HOSTNAME,
+    "ipv4": _IPV4,
+    "ipv6": _IPV6,
+    "uuid": _UUID,
+    "uri": _URI["absolute"],
+    "uri-reference": _URI["reference"],
+    "iri": _IRI["absolute"],
+    "iri-reference": _IRI["reference"],
+    "uri-template": _TEMPLATE,
+    "json-pointer": _POINTER,
+    "relative-json-pointer": f"(?:0|[1-9]\\d*)(?:#|{_POINTER})",
 }
 
 UNENFORCEABLE: Final = {
@@ -118,20 +123,8 @@ UNENFORCEABLE: Final = {
 """Formats of the standard that have no exact form here, and why."""
 
 
-def _whole(pattern: str) -> Node:
-    return without_anchors(ecma.parse(f"^(?:{pattern})$"))
-
-
 @functools.cache
 def format_set(name: str) -> StringSet | None:
     """The strings of a format; None where the name is no known format."""
-    known = _PATTERNS.get(name)
-    if known is None:
-        return None
-    patterns, absent, longest = known
-    return StringSet(
-        0,
-        longest,
-        frozenset(_whole(pattern) for pattern in patterns),
-        frozenset(without_anchors(ecma.parse(pattern)) for pattern in absent),
-    )
+    pattern = _PATTERNS.get(name)
+    return None if pattern is None else StringSet(patterns=frozenset([without_anchors(ecma.parse(f"^(?:{pattern})$"))]))

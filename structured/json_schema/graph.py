@@ -66,7 +66,7 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
     for value in waiting:
         if value not in pruned:
             shapes = pruned[value] = _prune(nodes[value], fruitful)
-            waiting.extend(children(shapes))
+            waiting.extend(child for child in children(shapes) if child in fruitful)
     return Graph(root, pruned)
 
 

@@ -96,16 +96,30 @@ class LarkWriter:
     def _value(self, value: Demands) -> str:
         """The symbol of a value: a terminal where it is a scalar, else a rule."""
         shapes = self._graph.nodes[value]
-        return self._scalar(shapes) if _is_scalar(shapes) else f"v{self._numbers[value]}"
+        if _is_scalar(shapes):
+            scalar = self._scalar(shapes)
+            assert scalar, "a value that nothing can be has been pruned"
+            return scalar
+        return f"v{self._numbers[value]}"
 
-    def _rule(self, name: str, options: Sequence[str], parameter: str = "") -> str:
-        self._rules.append(f"{name}{parameter}: " + "\n  | ".join(options))
+    def _rule(self, name: str, options: Sequence[str]) -> str:
+        self._rules.append(f"{name}: " + "\n  | ".join(options))
         return name
+
+    def _parametric(self, name: str, options: Sequence[str]) -> None:
+        """A rule with a parameter.
+
+        llguidance 1.9 inlines a rule of one alternative and then cannot apply two steps at once, and refuses a parameter that nothing
+        looks at: an alternative that never holds keeps it from both.
+        """
+        never = options[0].partition(" %if ")[0] + " %if lt(_, 0)"
+        self._rule(f"{name}::_", [*options, never] if len(options) == 1 or "%if" not in "".join(options) else options)
 
     def _options(self, shapes: Shapes) -> str:
         options = [self._array(shape) for shape in shapes.arrays]
         options.extend(self._object(shape) for shape in shapes.objects)
         scalar = self._scalar(shapes)
+        assert scalar or options, "values that nothing can be have been pruned"
         return "\n  | ".join(([scalar] if scalar else []) + list(dict.fromkeys(options)))
 
     # --- scalars ----------------------------------------------------------------------------------------------------
@@ -217,10 +231,10 @@ class LarkWriter:
         ]
         more = [f"{self._close_array}{_when(done)}"]
         more.extend(f"{self._comma} {item} {name}_more::{step}{_when(free)}" for item, step, free in items)
-        self._rule(f"{name}_more", more, "::_")
+        self._parametric(f"{name}_more", more)
         first = [] if shape.min_items else [self._empty_array]
         first.extend(f"{item} {name}_more::{step}" for item, step, _ in items)
-        self._rule(f"{name}_first", first, "::_")
+        self._parametric(f"{name}_first", first)
         self._rule(name, [f"{self._open_array} {name}_first::0x0"])
 
     # --- objects ----------------------------------------------------------------------------------------------------
@@ -295,19 +309,20 @@ class LarkWriter:
         for index, members in enumerate(shape.some):
             member = f"{self._key(members.names)} {self._value(members.value)}"
             options.append((member, f"set_bit({layout.some_bit + index})", ""))
-        counted = layout.counter
-        follow = f"{name}_more" if counted is None else f"{name}_count"
-        if counted is not None:
-            self._rule(f"{name}_count", [f"{name}_more::incr([{counted[0]}:{counted[1]}])"], "::_")
         more = [f"{self._close_object}{_when(layout.done)}"]
-        more.extend(
-            f"{self._comma} {member} {follow}::{step}{_when(_both(free, layout.room))}"
-            for member, step, free in options
-        )
-        self._rule(f"{name}_more", more, "::_")
+        if layout.counter:
+            room = f"lt({layout.counter}, {shape.max_members - 1 if shape.max_members else 0})"
+            more.append(f"{self._comma} {name}_next::incr({layout.counter}){_when(room)}")
+            self._parametric(f"{name}_next", [f"{one} {name}_more::{step}{_when(free)}" for one, step, free in options])
+        else:
+            more.extend(
+                f"{self._comma} {one} {name}_more::{step}{_when(_both(free, layout.room))}"
+                for one, step, free in options
+            )
+        self._parametric(f"{name}_more", more)
         first = [f"{self._empty_object}{_when(layout.done)}"]
-        first.extend(f"{member} {follow}::{step}{_when(layout.room)}" for member, step, _ in options)
-        self._rule(f"{name}_first", first, "::_")
+        first.extend(f"{one} {name}_more::{step}" for one, step, _ in options)
+        self._parametric(f"{name}_first", first)
         self._rule(name, [f"{self._open_object} {name}_first::0x0"])
 
 
@@ -329,18 +344,17 @@ class _Layout:
         self.some_bit = len(required)
         used = self.some_bit + len(shape.some)
         self.other_bit: int | None = None
-        self.counter: tuple[int, int] | None = None
+        self.counter = ""
         open_names = bool(shape.others)
         conditions: list[str] = [f"is_ones([0:{used}])"] if used else []
         self.room = ""
         where = min((demand.location.pointer for _, value in shape.named for demand in value), default="")
-        if shape.min_members and open_names:
+        if shape.min_members and open_names and not shape.some:
             self.other_bit = used
             used += 1
         if shape.max_members is not None and open_names:
             width = shape.max_members.bit_length()
-            self.counter = (used, used + width)
-            self.room = f"lt([{used}:{used + width}], {shape.max_members})"
+            self.counter = f"[{used}:{used + width}]"
             used += width
         start = used
         kept = optional[: max(0, _BITS - used)]
@@ -359,11 +373,11 @@ class _Layout:
         if shape.min_members:
             missing = shape.min_members - len(required)
             enough = _count("ge", start, len(kept), missing)
-            if self.other_bit is not None:
+            if open_names:
                 if missing > 1:
                     report(where, "minProperties", "unnamed members cannot be told to be distinct")
-                other = f"bit_set({self.other_bit})"
-                enough = f"or({enough}, {other})" if kept else other
+                other = "" if self.other_bit is None else f"bit_set({self.other_bit})"
+                enough = f"or({enough}, {other})" if kept and other else other
             conditions.append(enough)
         self.done = _both(*conditions)
 
