@@ -152,6 +152,12 @@ class _Writer:
             return seq(string_text(names), spaces.colon, self.value(value, depth + 1))
 
         named = [(name, value) for name, value in shape.named if value != NEVER]
+        counted = bool(shape.min_members) or (shape.max_members is not None and bool(named))
+        ordered = self._order == "schema" and not counted
+        if not ordered and len(named) > _MAX_PERMUTED:
+            raise NotRegularError(f"more than {_MAX_PERMUTED} properties in any order")
+        for members in shape.others:
+            self.value(members.value, depth + 1)
         taken = StringSet(without=frozenset(name for name, _ in shape.named))
         others: list[Node] = []
         try:
@@ -164,11 +170,10 @@ class _Writer:
         if others and (shape.min_members or (named and shape.max_members is not None)):
             raise NotRegularError("it counts members")
         properties = [(member(literal(name), value), name in shape.required) for name, value in named]
-        counted = bool(shape.min_members) or (shape.max_members is not None and bool(named))
         other = alt(others) if others else None
         if not named:
             inside = self._map(other, shape, spaces)
-        elif self._order == "schema" and not counted:
+        elif ordered:
             inside = _in_order(properties, other, spaces)
         else:
             inside = self._permuted(properties, other, shape, spaces)
@@ -186,8 +191,6 @@ class _Writer:
         self, properties: list[tuple[Node, bool]], other: Node | None, shape: ObjectShape, spaces: Separators
     ) -> Node:
         """What follows the opening bracket, with members in any order."""
-        if len(properties) > _MAX_PERMUTED:
-            raise NotRegularError(f"more than {_MAX_PERMUTED} properties in any order")
         everything = frozenset(range(len(properties)))
         known: dict[frozenset[int], Node] = {}
 

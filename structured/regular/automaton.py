@@ -21,7 +21,6 @@ from draftline.structured.regular.syntax import (
     Anchor,
     Chars,
     Node,
-    Repeat,
     Seq,
     alt,
     has_anchor,
@@ -379,7 +378,6 @@ def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
         if dfa.accepts[state]:
             out[state][end] = EMPTY
             into[end].add(state)
-    sizes: dict[int, int] = {}
     remaining = set(alive)
     while remaining:
         state = min(remaining, key=lambda one: (len(into[one] - {one}) * len(out[one]), one))
@@ -393,7 +391,7 @@ def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
                 path = seq(entering, around, leaving)
                 known = out[source].get(target)
                 joined = path if known is None else alt([known, path])
-                if _size(joined, sizes) > max_nodes:
+                if joined.size > max_nodes:
                     raise TooComplexError(f"its regular expression has more than {max_nodes} parts")
                 out[source][target] = joined
                 into[target].add(source)
@@ -416,16 +414,6 @@ def _alive(dfa: Dfa) -> list[int]:
                 seen.add(source)
                 stack.append(source)
     return sorted(seen)
-
-
-def _size(node: Node, known: dict[int, int]) -> int:
-    if isinstance(node, Seq):
-        return 1 + sum(_size(part, known) for part in node.parts)
-    if isinstance(node, Alt):
-        return 1 + sum(_size(option, known) for option in node.options)
-    if isinstance(node, Repeat):
-        return 1 + _size(node.node, known)
-    return 1
 
 
 def without_anchors(tree: Node) -> Node:

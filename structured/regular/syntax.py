@@ -1,6 +1,6 @@
 """Syntax trees of regular expressions, built through functions that keep them small, and their text for Rust's engines."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,41 +8,83 @@ from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
 
 
+class _Tree:
+    """What every node knows of itself, worked out once: trees share their branches, and are compared and measured often."""
+
+    __slots__ = ("_hash", "size")
+
+    size: int
+    """How many nodes there are, shared ones counted wherever they stand."""
+    _hash: int
+
+    def _know(self, contents: Hashable, size: int) -> None:
+        object.__setattr__(self, "_hash", hash((type(self).__name__, contents)))
+        object.__setattr__(self, "size", size)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 @dataclass(frozen=True, slots=True)
-class Chars:
+class Chars(_Tree):
     """One character of a set; of the empty set: nothing matches."""
 
     set: CharSet
 
+    def __post_init__(self) -> None:
+        self._know(self.set, 1)
+
+    __hash__ = _Tree.__hash__
+
 
 @dataclass(frozen=True, slots=True)
-class Seq:
+class Seq(_Tree):
     """One after the other; of no parts: the empty text."""
 
     parts: tuple["Node", ...]
 
+    def __post_init__(self) -> None:
+        self._know(self.parts, 1 + sum(part.size for part in self.parts))
+
+    __hash__ = _Tree.__hash__
+
 
 @dataclass(frozen=True, slots=True)
-class Alt:
+class Alt(_Tree):
     """Any of at least two."""
 
     options: tuple["Node", ...]
 
+    def __post_init__(self) -> None:
+        self._know(self.options, 1 + sum(option.size for option in self.options))
+
+    __hash__ = _Tree.__hash__
+
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(_Tree):
     """At least ``low`` and at most ``high`` times; None is without end."""
 
     node: "Node"
     low: int
     high: int | None
 
+    def __post_init__(self) -> None:
+        self._know((self.node, self.low, self.high), 1 + self.node.size)
+
+    __hash__ = _Tree.__hash__
+
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(_Tree):
     """The start of the text, or its end."""
 
     end: bool
+
+    def __post_init__(self) -> None:
+        self._know(self.end, 1)
+
+    __hash__ = _Tree.__hash__
 
 
 Node = Chars | Seq | Alt | Repeat | Anchor
