@@ -43,7 +43,7 @@ def json_schema_language(
     document = Document(parse(schema, limits))
     normaliser = Normaliser(document, limits)
     graph = build_graph(normaliser, normaliser.demand(document.root), limits)
-    grammar = LarkWriter(graph, whitespace, order, max_repetition, normaliser.report).write()
+    grammar = LarkWriter(graph, whitespace, order, max_repetition).write()
     violations = tuple(normaliser.violations.values())
     if violations and not best_effort:
         raise UnsupportedConstraintError(violations)

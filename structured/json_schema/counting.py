@@ -57,8 +57,8 @@ def is_small(shape: ArrayShape) -> bool:
     """Whether the automaton stays within its budget."""
     states = _last_index(shape) + 1
     for one in shape.contains:
-        states *= (one.low if one.high is None else one.high) + 1
-    return states * 2 ** len(shape.contains) <= MAX_STEPS
+        states *= 2 * ((one.low if one.high is None else one.high) + 1)
+    return states <= MAX_STEPS
 
 
 def _last_index(shape: ArrayShape) -> int:

@@ -167,6 +167,11 @@ class Document:
         """The schema at a pointer, which must exist."""
         return self._known[pointer]
 
+    def says(self, pointer: str, keyword: str) -> bool:
+        """Whether the schema at a pointer has a keyword."""
+        known = self._known.get(pointer)
+        return known is not None and isinstance(known.schema, dict) and keyword in known.schema
+
     def child(self, parent: Location, *path: str | int) -> Location:
         """A schema within a schema."""
         value = parent.schema

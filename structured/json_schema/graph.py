@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.counting import all_kinds, counter, is_small
@@ -25,6 +26,9 @@ from draftline.structured.json_schema.shapes import (
     settle_array,
     settle_object,
 )
+
+_BITS: Final = 64
+_COUNTER_BITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
         shapes,
         numbers=tuple(_exact_multiples(normaliser, value, one) for one in shapes.numbers),
         arrays=tuple(_exact_uniqueness(normaliser, _exact_counts(normaliser, one)) for one in shapes.arrays),
+        objects=tuple(_exact_members(normaliser, value, one) for one in shapes.objects),
     )
 
 
@@ -100,10 +105,34 @@ def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet)
     try:
         number_text(numbers)
     except UnspeakableNumbersError as error:
-        where = min((demand.location.pointer for demand in value if "multipleOf" in demand.location.schema), default="")
-        normaliser.report(where, "multipleOf", str(error))
+        normaliser.report(_where(value, "multipleOf"), "multipleOf", str(error))
         return replace(numbers, step=None, not_steps=frozenset())
     return numbers
+
+
+def _where(value: Demands, keyword: str) -> str:
+    """The schema that says this keyword, or that it is somewhere within."""
+    pointers = sorted(demand.location.pointer for demand in value)
+    saying = [demand.location.pointer for demand in value if keyword in (demand.location.schema or ())]
+    return min(saying, default=pointers[0] if pointers else "")
+
+
+def _exact_members(normaliser: Normaliser, value: Demands, shape: ObjectShape) -> ObjectShape:
+    """Counts that need no two unnamed members, whose names could be the same, and no more properties than there are bits for."""
+    counted = shape.min_members > 0 or shape.max_members is not None
+    if shape.others and shape.min_members > len(shape.required) + 1:
+        reason = "unnamed members cannot be told to have different names"
+        normaliser.report(_where(value, "minProperties"), "minProperties", reason)
+        shape = replace(shape, min_members=0)
+    if shape.max_members is not None and shape.max_members.bit_length() > _COUNTER_BITS:
+        normaliser.report(_where(value, "maxProperties"), "maxProperties", f"it is beyond {2**_COUNTER_BITS - 1}")
+        shape = replace(shape, max_members=None)
+    if (counted or shape.some) and len(shape.named) + len(shape.some) + _COUNTER_BITS > _BITS:
+        keyword = "minProperties" if shape.min_members else "maxProperties"
+        reason = f"members are counted among at most {_BITS - _COUNTER_BITS} named properties"
+        normaliser.report(_where(value, keyword), keyword, reason)
+        shape = replace(shape, min_members=0, max_members=None, some=())
+    return shape
 
 
 def _exact_counts(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:

@@ -6,7 +6,7 @@ any order: a rule's 64-bit parameter remembers which properties have been writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from draftline.structured.json_schema.counting import counter
@@ -47,7 +47,6 @@ class LarkWriter:
         whitespace: between JSON's tokens.
         order: of an object's members.
         max_repetition: as in `json_schema_language`.
-        report: told of what has no grammar: pointer, keyword, reason.
     """
 
     def __init__(
@@ -56,12 +55,10 @@ class LarkWriter:
         whitespace: Whitespace,
         order: PropertyOrder,
         max_repetition: int | None,
-        report: Callable[[str, str, str], None],
     ) -> None:
         self._graph = graph
         self._order = order
         self._max_repetition = max_repetition
-        self._report = report
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
         self._numbers = {value: number for number, value in enumerate(graph.nodes)}
@@ -297,7 +294,7 @@ class LarkWriter:
 
     def _unordered(self, name: str, shape: ObjectShape) -> None:
         """Properties in any order, with a bit for each that is required, counted or must not come twice."""
-        layout = _Layout(shape, self._report)
+        layout = _Layout(shape)
         options: list[tuple[str, str, str]] = []  # member, how it changes the parameter, when it is allowed
         for one, value in shape.named:
             if value != NEVER:
@@ -333,11 +330,11 @@ def _counts_members(shape: ObjectShape) -> bool:
 class _Layout:
     """Which bit of an object's parameter means what.
 
-    Required properties come first, then what some member must be, whether there was an unnamed member, a counter, and optional properties as
-    far as bits are left: one without a bit may be written twice, which leaves the object valid.
+    Required properties come first, then what some member must be, whether there was an unnamed member, a counter of commas, and optional
+    properties as far as bits are left: one without a bit may be written twice, which leaves the object valid.
     """
 
-    def __init__(self, shape: ObjectShape, report: Callable[[str, str, str], None]) -> None:
+    def __init__(self, shape: ObjectShape) -> None:
         required = [name for name, value in shape.named if name in shape.required and value != NEVER]
         optional = [name for name, value in shape.named if name not in shape.required and value != NEVER]
         self.bit_of = {name: bit for bit, name in enumerate(required)}
@@ -345,39 +342,26 @@ class _Layout:
         used = self.some_bit + len(shape.some)
         self.other_bit: int | None = None
         self.counter = ""
-        open_names = bool(shape.others)
-        conditions: list[str] = [f"is_ones([0:{used}])"] if used else []
         self.room = ""
-        where = min((demand.location.pointer for _, value in shape.named for demand in value), default="")
-        if shape.min_members and open_names and not shape.some:
+        conditions = [f"is_ones([0:{used}])"] if used else []
+        if shape.min_members and shape.others and not shape.some:
             self.other_bit = used
             used += 1
-        if shape.max_members is not None and open_names:
+        if shape.max_members is not None and shape.others:
             width = shape.max_members.bit_length()
             self.counter = f"[{used}:{used + width}]"
             used += width
         start = used
-        kept = optional[: max(0, _BITS - used)]
-        for name in kept:
-            self.bit_of[name] = used
-            used += 1
-        if used > _BITS:
-            report(where, "required", f"more than {_BITS} properties to keep track of")
-            self.bit_of = {name: bit for name, bit in self.bit_of.items() if bit < _BITS}
-            conditions = [f"is_ones([0:{_BITS}])"]
-        if (shape.min_members or (shape.max_members is not None and not open_names)) and len(kept) < len(optional):
-            report(where, "minProperties", f"more than {_BITS} properties to count")
-        if shape.max_members is not None and not open_names:
+        kept = optional[: _BITS - used]
+        self.bit_of.update((name, start + index) for index, name in enumerate(kept))
+        if shape.max_members is not None and not shape.others:
             # All members are named: those required, and optional ones up to the rest.
             self.room = _count("lt", start, len(kept), shape.max_members - len(required))
-        if shape.min_members:
-            missing = shape.min_members - len(required)
-            enough = _count("ge", start, len(kept), missing)
-            if open_names:
-                if missing > 1:
-                    report(where, "minProperties", "unnamed members cannot be told to be distinct")
-                other = "" if self.other_bit is None else f"bit_set({self.other_bit})"
-                enough = f"or({enough}, {other})" if kept and other else other
+        if shape.min_members and not shape.some:
+            enough = _count("ge", start, len(kept), shape.min_members - len(required))
+            if self.other_bit is not None:
+                # One unnamed member is enough, since no more than one is missing beside the required ones.
+                enough = f"or({enough}, bit_set({self.other_bit}))" if kept else f"bit_set({self.other_bit})"
             conditions.append(enough)
         self.done = _both(*conditions)
 

@@ -7,6 +7,7 @@ cannot be read exactly is reported and left out.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -115,8 +116,10 @@ class Normaliser:
         self.violations: dict[tuple[str, str], Violation] = {}
 
     def report(self, pointer: str, keyword: str, reason: str) -> None:
-        """Note something that is not enforced."""
-        self.violations.setdefault((pointer, keyword), Violation(f"{pointer}/{keyword}", keyword, reason))
+        """Note something that is not enforced, in or within the schema at ``pointer``."""
+        said = self._document.says(pointer, keyword)
+        where = f"{pointer}/{keyword}" if said else pointer
+        self.violations.setdefault((where, keyword), Violation(where, keyword, reason))
 
     # --- demands ----------------------------------------------------------------------------------------------------
 
@@ -347,8 +350,8 @@ class Normaliser:
             return self._unsupported(location, keyword, str(error))
         if keyword == "$dynamicRef" and isinstance(target.schema, dict):
             anchor = target.schema.get("$dynamicAnchor")
-            by_anchor = reference.partition("#")[2] == anchor and anchor is not None
-            if by_anchor and len(self._document.dynamic_anchors(anchor)) > 1:
+            by_anchor = isinstance(anchor, str) and reference.partition("#")[2] == anchor
+            if by_anchor and len(self._document.dynamic_anchors(str(anchor))) > 1:
                 return self._unsupported(
                     location, keyword, "which of several targets it means depends on the path to it"
                 )
@@ -752,7 +755,7 @@ class Normaliser:
         schema = location.schema
         if "allOf" in schema:
             for part in self._branches(location, "allOf"):
-                yield Clause("allOf", lambda part=part: self._holds(part), lambda part=part: self._fails(part))
+                yield Clause("allOf", functools.partial(self._holds, part), functools.partial(self._fails, part))
         if "anyOf" in schema:
             options = self._branches(location, "anyOf")
             yield Clause(

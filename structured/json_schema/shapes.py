@@ -7,7 +7,7 @@ of demands, and the same demands are the same node of the language.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -172,21 +172,31 @@ def intersect(one: Shapes, other: Shapes) -> Shapes:
     return Shapes(
         one.null and other.null,
         one.booleans & other.booleans,
-        _absorb(
-            (joint for a in one.numbers for b in other.numbers if not (joint := meet_numbers(a, b)).is_empty()),
-            ANY_NUMBER,
-        ),
-        _merge_strings(
-            joint for a in one.strings for b in other.strings if not (joint := meet_strings(a, b)).is_empty()
-        ),
-        _absorb(
-            (joint for a in one.arrays for b in other.arrays if (joint := meet_arrays(a, b)) is not None), ANY_ARRAY
-        ),
-        _absorb(
-            (joint for a in one.objects for b in other.objects for joint in meet_objects(a, b)),
-            ANY_OBJECT,
-        ),
+        _absorb(_meetings(one.numbers, other.numbers, _some_numbers), ANY_NUMBER),
+        _merge_strings(_meetings(one.strings, other.strings, _some_strings)),
+        _absorb(_meetings(one.arrays, other.arrays, meet_arrays), ANY_ARRAY),
+        _absorb((joint for a in one.objects for b in other.objects for joint in meet_objects(a, b)), ANY_OBJECT),
     )
+
+
+def _meetings(
+    ours: Iterable[_Shape], theirs: Sequence[_Shape], meet: Callable[[_Shape, _Shape], _Shape | None]
+) -> Iterator[_Shape]:
+    for one in ours:
+        for other in theirs:
+            joint = meet(one, other)
+            if joint is not None:
+                yield joint
+
+
+def _some_numbers(one: NumberSet, other: NumberSet) -> NumberSet | None:
+    joint = meet_numbers(one, other)
+    return None if joint.is_empty() else joint
+
+
+def _some_strings(one: StringSet, other: StringSet) -> StringSet | None:
+    joint = meet_strings(one, other)
+    return None if joint.is_empty() else joint
 
 
 def _absorb(shapes: Iterable[_Shape], everything: _Shape) -> tuple[_Shape, ...]:

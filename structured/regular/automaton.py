@@ -445,7 +445,8 @@ def _searched(tree: Node) -> Node | None:
             options.append(inner)
             continue
         body = list(parts)
-        before = after = ANY_TEXT
+        before: Node = ANY_TEXT
+        after: Node = ANY_TEXT
         while body and body[0] == Anchor(end=False):
             body.pop(0)
             before = EMPTY

@@ -153,7 +153,9 @@ def guesses(schema: Any, source: random.Random, depth: int = 4) -> Any:
     if isinstance(kind, list):
         kind = source.choice(kind)
     if kind is None:
-        kind = "object" if "properties" in schema else "array" if "items" in schema else source.choice(["string", "null"])
+        kind = (
+            "object" if "properties" in schema else "array" if "items" in schema else source.choice(["string", "null"])
+        )
     if kind == "object":
         return _guess_object(schema, source, depth)
     if kind == "array":

@@ -10,7 +10,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 class _Bytes:
     eos_token_id = 256
     bos_token_id = None
-    tokens = tuple(bytes([value]) for value in range(256)) + (b"<eos>",)
+    tokens = (*(bytes([value]) for value in range(256)), b"<eos>")
     special_token_ids = (256,)
 
     def __call__(self, text: str | bytes) -> list[int]:
