@@ -16,7 +16,7 @@ from typing import Final
 from draftline.structured.errors import InvalidConstraintError, Violation
 from draftline.structured.json_schema.applicators import applicator_clauses, reference_clauses
 from draftline.structured.json_schema.array_keywords import array_clauses
-from draftline.structured.json_schema.clause import Clause, is_number, unsupported
+from draftline.structured.json_schema.clause import Clause, is_number
 from draftline.structured.json_schema.document import Document, Draft, Json, Location, ReferenceError_
 from draftline.structured.json_schema.limits import SchemaLimits
 from draftline.structured.json_schema.object_keywords import object_clauses
@@ -42,6 +42,7 @@ from draftline.structured.json_schema.shapes import (
     unite,
     widest,
 )
+from draftline.structured.json_schema.unevaluated import unevaluated_clauses
 from draftline.structured.json_schema.value_keywords import value_clauses
 from draftline.structured.regular.automaton import TooComplexError
 
@@ -76,6 +77,7 @@ class Normaliser:
 
     def report(self, pointer: str, keyword: str, reason: str) -> None:
         """Note something that is not enforced, in or within the schema at ``pointer``."""
+        pointer = pointer.partition("\0")[0]  # after this stands what tells made-up schemas apart
         said = self.document.says(pointer, keyword)
         where = f"{pointer}/{keyword}" if said else pointer
         self.violations.setdefault((where, keyword), Violation(where, keyword, reason))
@@ -263,10 +265,6 @@ class Normaliser:
             return  # where a reference stands, its siblings mean nothing
         for reader in _READERS:
             yield from reader(self, location)
-        for keyword in ("unevaluatedProperties", "unevaluatedItems"):
-            if keyword in schema and location.draft >= Draft.DRAFT2019 and schema[keyword] is not True:
-                reason = "it depends on which other schemas have looked at a value"
-                yield unsupported(self, location, keyword, reason)
 
     # --- what keywords ask for --------------------------------------------------------------------------------------
 
@@ -275,7 +273,7 @@ class Normaliser:
         written = _canonical(value)
         known = self._constants.get(written)
         if known is None:
-            pointer = f"{location.pointer}/const#{len(self._constants)}"
+            pointer = f"{location.pointer}/const\0{len(self._constants)}"
             known = self._constants[written] = Location(pointer, {"const": value}, "", Draft.DRAFT2020)
         return frozenset([Demand(known)])
 
@@ -294,6 +292,7 @@ _READERS: Final = (
     object_clauses,
     array_clauses,
     applicator_clauses,
+    unevaluated_clauses,
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from draftline.structured.json_schema import strings
@@ -79,28 +79,10 @@ def _object(expander: Expander, location: Location) -> Clause:
     def holds() -> Shapes:
         additional = value_of("additionalProperties") if closed else ANY
         by_pattern = [(names, value_of("patternProperties", pattern)) for names, pattern in matched]
-        classes: list[tuple[StringSet, Demands, bool]] = [(ALL_STRINGS, ANY, True)]
-        for names, value in by_pattern:
-            if value == ANY and additional == ANY:
-                continue
-            split: list[tuple[StringSet, Demands, bool]] = []
-            for inside, before, unmatched in classes:
-                split.append((strings.meet(inside, names), both(before, value), False))
-                split.extend((outside, before, unmatched) for outside in strings.subtract(inside, names))
-            classes = [one for one in split if not one[0].is_empty()]
-            if len(classes) > _MAX_NAME_CLASSES:
-                raise TooManyShapesError(f"more than {_MAX_NAME_CLASSES} classes of member names")
-        values = {name: value_of("properties", name) for name in properties}
-        for names, value in by_pattern:
-            for name in properties:
-                if names.contains(name):
-                    values[name] = both(values[name], value)
-        others = [
-            Members(names, both(value, additional) if unmatched else value)
-            for names, value, unmatched in classes
-            if not (unmatched and additional == NEVER) and value != NEVER
-        ]
-        shape = ObjectShape(tuple(values.items()), frozenset(required), tuple(others), (), least, most)
+        values, others = members_by_name(
+            {name: value_of("properties", name) for name in properties}, by_pattern, additional
+        )
+        shape = ObjectShape(values, frozenset(required), others, (), least, most)
         if restricted:
             shape = _restrict_names(expander, shape, value_of("propertyNames"))
         return unite(not_of("object"), Shapes(objects=tuple(settle_object(shape, ()))))
@@ -119,10 +101,7 @@ def _object(expander: Expander, location: Location) -> Clause:
                 objects.extend(settle_object(ANY_OBJECT, (Members(names, value),)))
         if closed:
             value = value_of("additionalProperties", holds=False)
-            rest = StringSet(without=frozenset(properties))
-            for names, _ in matched:
-                for outside in strings.outside(names):
-                    rest = strings.meet(rest, outside)
+            rest = other_names(properties, [names for names, _ in matched])
             if not rest.is_empty() and value != NEVER:
                 objects.extend(settle_object(ANY_OBJECT, (Members(rest, value),)))
         if least > 0:
@@ -135,6 +114,52 @@ def _object(expander: Expander, location: Location) -> Clause:
         return Shapes(objects=tuple(objects))
 
     return Clause(keyword, holds, fails)
+
+
+def members_by_name(
+    properties: dict[str, Demands], patterns: list[tuple[StringSet, Demands]], additional: Demands
+) -> tuple[tuple[tuple[str, Demands], ...], tuple[Members, ...]]:
+    """What members must be: those named, and all others, who meet every pattern that their name matches, or else ``additional``.
+
+    Raises:
+        TooManyShapesError, TooComplexError: over a budget.
+    """
+    classes: list[tuple[StringSet, Demands, bool]] = [(ALL_STRINGS, ANY, True)]
+    for names, value in patterns:
+        if value == ANY and additional == ANY:
+            continue
+        split: list[tuple[StringSet, Demands, bool]] = []
+        for inside, before, unmatched in classes:
+            split.append((strings.meet(inside, names), both(before, value), False))
+            split.extend((outside, before, unmatched) for outside in strings.subtract(inside, names))
+        classes = [one for one in split if not one[0].is_empty()]
+        if len(classes) > _MAX_NAME_CLASSES:
+            raise TooManyShapesError(f"more than {_MAX_NAME_CLASSES} classes of member names")
+    named = dict(properties)
+    for names, value in patterns:
+        for name in properties:
+            if names.contains(name):
+                named[name] = both(named[name], value)
+    others: list[Members] = []
+    for names, value, unmatched in classes:
+        final = both(value, additional) if unmatched else value
+        if final == NEVER:
+            continue
+        if names.only is None:
+            others.append(Members(names, final))
+        else:
+            for name in sorted(names.only):
+                named.setdefault(name, final)
+    return tuple(named.items()), tuple(others)
+
+
+def other_names(names: Iterable[str], patterns: Iterable[StringSet]) -> StringSet:
+    """Names that are none of these and match no pattern."""
+    rest = StringSet(without=frozenset(names))
+    for pattern in patterns:
+        for outside in strings.outside(pattern):
+            rest = strings.meet(rest, outside)
+    return rest
 
 
 def _restrict_names(expander: Expander, shape: ObjectShape, allowed: Demands) -> ObjectShape:

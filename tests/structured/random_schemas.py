@@ -74,6 +74,9 @@ def _array(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> dict[str, Any]:
     if draw(st.integers(0, 5)) == 0:
         schema["items"] = {"enum": draw(st.lists(scalars, min_size=1, max_size=4))}
         schema["uniqueItems"] = True
+    if draw(st.integers(0, 7)) == 0:
+        schema["unevaluatedItems"] = draw(st.one_of(st.just(False), inner))
+        schema[draw(st.sampled_from(["allOf", "anyOf"]))] = draw(st.lists(inner, min_size=1, max_size=2))
     return schema
 
 
@@ -100,6 +103,11 @@ def _object(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> dict[str, Any]:
         schema["dependentRequired"] = {draw(names): draw(st.lists(names, max_size=2, unique=True))}
     if draw(st.integers(0, 8)) == 0:
         schema["dependentSchemas"] = {draw(names): draw(inner)}
+    if draw(st.integers(0, 5)) == 0:
+        additional = schema.pop("additionalProperties", None)
+        schema["unevaluatedProperties"] = False if additional is False else draw(inner)
+        keyword = draw(st.sampled_from(["allOf", "anyOf", "oneOf"]))
+        schema[keyword] = draw(st.lists(st.one_of(_object(inner), inner), min_size=1, max_size=3))
     return schema
 
 
