@@ -11,7 +11,8 @@ class SchemaLimits:
         schema_bytes: length of the schema's text in UTF-8.
         depth: how deep the schema's JSON may nest.
         enum_values: values in all enums together.
-        shapes: shapes in the normalised form, which also bounds what intersections multiply out to.
+        shapes: shapes in the normalised form.
+        intersections: pairs of shapes that are intersected on the way there: some 20 µs each.
         regex_bytes: above this length the language has no regex form.
         grammar_bytes: above this length of the grammar the schema is refused.
     """
@@ -20,6 +21,7 @@ class SchemaLimits:
     depth: int = 128
     enum_values: int = 20_000
     shapes: int = 20_000
+    intersections: int = 200_000
     regex_bytes: int = 1 << 16
     grammar_bytes: int = 1 << 22
 

@@ -72,7 +72,7 @@ class Normaliser:
         self._constants: dict[str, Location] = {}
         self._empty: dict[Demands, bool] = {}
         self._enum_values = 0
-        self._steps = 0
+        self._work = 0
         self.violations: dict[tuple[str, str], Violation] = {}
 
     def report(self, pointer: str, keyword: str, reason: str) -> None:
@@ -114,15 +114,18 @@ class Normaliser:
             self._joined[demands] = known
         return known
 
-    def _meet(self, one: Shapes, other: Shapes, demand: Demand) -> Shapes:
-        self._steps += 1
-        if self._steps > self._limits.shapes:
-            raise InvalidConstraintError(f"the schema takes more than {self._limits.shapes} intersections to normalise")
+    def _meet(self, one: Shapes, other: Shapes, demand: Demand, keyword: str = "allOf") -> Shapes:
+        self._work += 1 + len(one.objects) * len(other.objects) + len(one.arrays) * len(other.arrays)
+        self._work += len(one.strings) * len(other.strings) + len(one.numbers) * len(other.numbers)
+        if self._work > self._limits.intersections:
+            raise InvalidConstraintError(
+                f"the schema takes more than {self._limits.intersections} intersections of shapes to normalise"
+            )
         try:
             joint = intersect(one, other)
             return joint if demand.holds else self._simplified(joint)
         except (TooManyShapesError, TooComplexError) as error:
-            self.report(demand.location.pointer, "allOf", f"its intersection with what else holds here has {error}")
+            self.report(demand.location.pointer, keyword, f"its intersection with what else holds here has {error}")
             return one
 
     def _expand_one(self, demand: Demand) -> Shapes:
@@ -142,7 +145,7 @@ class Normaliser:
             shapes = EVERYTHING if demand.holds else NOTHING
             for clause in self._clauses_of(location):
                 if demand.holds:
-                    shapes = self._meet(shapes, self._read(location, clause, clause.holds), demand)
+                    shapes = self._meet(shapes, self._read(location, clause, clause.holds), demand, clause.keyword)
                 elif clause.fails is None:
                     reason = "what does not satisfy it has no exact form, as needed below not, oneOf or if"
                     self.report(location.pointer, clause.keyword, reason)

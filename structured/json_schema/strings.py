@@ -187,6 +187,8 @@ def string_tree(strings: StringSet) -> Node:
             if bounded is not None:
                 return bounded
     parts = list(_parts(strings))
+    if max(strings.min_length, strings.max_length or 0) > automaton.MAX_TREE_STATES:
+        raise automaton.TooComplexError("a length far from what the pattern says")
     if length != ANY_TEXT:
         parts.append(Part(_dfa(length)))
     return automaton.to_tree(automaton.conjunction(parts))

@@ -30,6 +30,7 @@ from draftline.structured.regular.syntax import (
 
 MAX_NFA_STATES = 40_000
 MAX_DFA_STATES = 4_000
+MAX_TREE_STATES = 500
 MAX_TREE_NODES = 20_000
 
 
@@ -304,7 +305,7 @@ def is_empty(parts: Sequence[Part], min_length: int = 0, max_length: int | None 
                 return True
             layers.add(layer)
         work += len(layer) * len(letters)
-        if work > 2_000_000:
+        if work > 300_000:
             raise TooComplexError("too many lengths to try")
         layer = frozenset(target for state in layer for target in successors(state))
         length += 1
@@ -352,8 +353,10 @@ def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
     """A tree of the automaton's language, by eliminating its states, cheapest first.
 
     Raises:
-        TooComplexError: the tree would have more than ``max_nodes`` nodes.
+        TooComplexError: the automaton has too many states, or the tree would have more than ``max_nodes`` nodes.
     """
+    if len(dfa.steps) > MAX_TREE_STATES:
+        raise TooComplexError(f"more than {MAX_TREE_STATES} states to write as a regular expression")
     characters: dict[int, list[tuple[int, int]]] = {}
     for position, letter in enumerate(dfa.letters):
         last = dfa.starts[position + 1] - 1 if position + 1 < len(dfa.starts) else 0x10FFFF

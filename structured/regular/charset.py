@@ -1,5 +1,6 @@
 """Sets of Unicode code points as sorted, disjoint, inclusive ranges; surrogates are no characters and never in a set."""
 
+import functools
 from collections.abc import Iterable
 
 CharSet = tuple[tuple[int, int], ...]
@@ -30,6 +31,7 @@ def charset(ranges: Iterable[tuple[int, int]]) -> CharSet:
     return tuple(without)
 
 
+@functools.lru_cache(maxsize=4096)
 def of(characters: str) -> CharSet:
     """The set of the characters of a string."""
     return charset((ord(character), ord(character)) for character in characters)
