@@ -64,7 +64,7 @@ class LarkWriter:
         self._numbers = {value: number for number, value in enumerate(graph.nodes)}
         self._shared: dict[ArrayShape | ObjectShape, str] = {}
         spaces = separators(whitespace)
-        self._colon = spaces.colon
+        self._colon = self._terminal(spaces.colon)
         self._open_object = self._terminal(seq(literal("{"), spaces.opened))
         self._close_object = self._terminal(seq(spaces.closing, literal("}")))
         self._empty_object = self._terminal(literal("}"))
@@ -137,8 +137,8 @@ class LarkWriter:
             bodies.insert(0, f"/{to_regex(alt(words))}/")
         return self._named(" | ".join(bodies)) if bodies else ""
 
-    def _string_body(self, strings: StringSet, tail: Node | None = None) -> str:
-        """The quoted strings of a set as an expression over regexes, followed by ``tail``."""
+    def _string_body(self, strings: StringSet) -> str:
+        """The quoted strings of a set as an expression over regexes."""
 
         def text(tree: Node) -> str:
             return f"/{to_regex(string_text(tree))}/"
@@ -151,15 +151,16 @@ class LarkWriter:
         if strings.without:
             parts.append(f"~{text(alt(literal(value) for value in sorted(strings.without)))}")
         body = " & ".join(parts)
-        if tail is None:
-            return body if len(parts) == 1 else f"({body})"
-        return f"({body}) /{to_regex(tail)}/"
+        return body if len(parts) == 1 else f"({body})"
 
     def _key(self, names: StringSet) -> str:
-        """The terminal of a member's name with its colon."""
+        """The terminals of a member's name and its colon.
+
+        They are two, since llguidance can skip most of a vocabulary at once only inside of a terminal that ends like a string.
+        """
         if _is_plain(names):
-            return self._terminal(seq(string_text(bounded(_plain_tree(names), self._max_repetition)), self._colon))
-        return self._named(self._string_body(names, self._colon))
+            return f"{self._terminal(string_text(bounded(_plain_tree(names), self._max_repetition)))} {self._colon}"
+        return f"{self._named(self._string_body(names))} {self._colon}"
 
     # --- arrays -----------------------------------------------------------------------------------------------------
 
