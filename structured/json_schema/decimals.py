@@ -18,7 +18,7 @@ from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.regular import automaton, charset
 from draftline.structured.regular.syntax import EMPTY, NEVER, Chars, Node, alt, literal, optional, repeat, seq
 
-MAX_LISTED = 64
+MAX_LISTED = 256
 """Sets of at most so many numbers are spelled one by one."""
 
 MAX_MODULUS = 1_000
@@ -328,16 +328,28 @@ def _between_rest(low: str, low_open: bool, high: str, high_open: bool) -> Node:
 
 
 def _multiples(numbers: NumberSet) -> Node:
-    """Sets with conditions on divisibility: the conjunction of a digit automaton for each and of the interval."""
+    try:
+        return automaton.to_tree(number_automaton(numbers))
+    except automaton.TooComplexError as error:
+        raise UnspeakableNumbersError(f"multiples have too many cases within these bounds: {error}") from None
+
+
+@functools.lru_cache(maxsize=256)
+def number_automaton(numbers: NumberSet) -> automaton.Dfa:
+    """The plain decimals of a set with conditions on divisibility: a conjunction of each of these and of the interval.
+
+    Raises:
+        UnspeakableNumbersError: over a budget.
+    """
     interval = NumberSet(numbers.low, numbers.low_open, numbers.high, numbers.high_open)
     parts = [automaton.Part(automaton.build(_plain(interval)))]
     if numbers.step is not None:
         parts.append(automaton.Part(_divisible(numbers.step)))
-    parts.extend(automaton.Part(_divisible(step), inside=False) for step in numbers.not_steps)
+    parts.extend(automaton.Part(_divisible(step), inside=False) for step in sorted(numbers.not_steps))
     if numbers.literal_integers:
         parts.append(automaton.Part(automaton.build(seq(optional(_MINUS), _INTEGER))))
     try:
-        return automaton.to_tree(automaton.conjunction(parts))
+        return automaton.conjunction(parts)
     except automaton.TooComplexError as error:
         raise UnspeakableNumbersError(f"multiples have too many cases within these bounds: {error}") from None
 
@@ -392,4 +404,4 @@ def _divisible(step: Fraction) -> automaton.Dfa:
                 digits = [decimal(scale, remainder), *[dead] * 9]
             steps.append(of_digits(digits))
             accepts.append(remainder * 10 ** (scale - count) % modulus == 0)
-    return automaton.Dfa(starts, letters, tuple(steps), tuple(accepts))
+    return automaton.minimal(automaton.Dfa(starts, letters, tuple(steps), tuple(accepts)))

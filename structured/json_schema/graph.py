@@ -11,7 +11,7 @@ from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.counting import all_kinds, counter, is_small
-from draftline.structured.json_schema.decimals import UnspeakableNumbersError, number_text
+from draftline.structured.json_schema.decimals import MAX_LISTED, UnspeakableNumbersError, number_automaton
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.limits import SchemaLimits
 from draftline.structured.json_schema.normalise import Normaliser
@@ -103,7 +103,8 @@ def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
 
 def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet) -> NumberSet:
     try:
-        number_text(numbers)
+        if numbers.values(MAX_LISTED) is None and (numbers.step not in (None, 1) or numbers.not_steps):
+            number_automaton(numbers)
     except UnspeakableNumbersError as error:
         normaliser.report(_where(value, "multipleOf"), "multipleOf", str(error))
         return replace(numbers, step=None, not_steps=frozenset())

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from draftline.structured.json_schema.counting import counter
-from draftline.structured.json_schema.decimals import number_text
+from draftline.structured.json_schema.decimals import UnspeakableNumbersError, number_automaton, number_text
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.graph import Graph
+from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.repetition import bounded
 from draftline.structured.json_schema.shapes import (
     NEVER,
@@ -25,9 +26,12 @@ from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet, mee
 from draftline.structured.json_schema.text import string_text
 from draftline.structured.json_schema.whitespace import separators
 from draftline.structured.language import PropertyOrder, Whitespace
+from draftline.structured.regular import charset
+from draftline.structured.regular.automaton import alive_states
 from draftline.structured.regular.syntax import (
     ANY_CHAR,
     ANY_TEXT,
+    Chars,
     Node,
     alt,
     literal,
@@ -62,7 +66,7 @@ class LarkWriter:
         self._rules: list[str] = []
         self._terminals: dict[str, str] = {}
         self._numbers = {value: number for number, value in enumerate(graph.nodes)}
-        self._shared: dict[ArrayShape | ObjectShape, str] = {}
+        self._shared: dict[ArrayShape | ObjectShape | NumberSet, str] = {}
         spaces = separators(whitespace)
         self._colon = self._terminal(spaces.colon)
         self._open_object = self._terminal(seq(literal("{"), spaces.opened))
@@ -115,6 +119,7 @@ class LarkWriter:
     def _options(self, shapes: Shapes) -> str:
         options = [self._array(shape) for shape in shapes.arrays]
         options.extend(self._object(shape) for shape in shapes.objects)
+        options.extend(self._digits(numbers) for numbers in shapes.numbers if _text_of(numbers) is None)
         scalar = self._scalar(shapes)
         assert scalar or options, "values that nothing can be have been pruned"
         return "\n  | ".join(([scalar] if scalar else []) + list(dict.fromkeys(options)))
@@ -126,7 +131,8 @@ class LarkWriter:
         words = [literal("null")] if shapes.null else []
         words.extend(literal("true" if value else "false") for value in sorted(shapes.booleans))
         for numbers in shapes.numbers:
-            words.append(bounded(number_text(numbers), self._max_repetition))
+            if (text := _text_of(numbers)) is not None:
+                words.append(bounded(text, self._max_repetition))
         bodies = []
         for strings in shapes.strings:
             if _is_plain(strings):
@@ -136,6 +142,26 @@ class LarkWriter:
         if words:
             bodies.insert(0, f"/{to_regex(alt(words))}/")
         return self._named(" | ".join(bodies)) if bodies else ""
+
+    def _digits(self, numbers: NumberSet) -> str:
+        """Numbers that are recognised digit by digit, for which there is no short expression: a rule for each state."""
+        known = self._shared.get(numbers)
+        if known is not None:
+            return known
+        name = self._shared[numbers] = f"d{len(self._shared)}"
+        dfa = number_automaton(numbers)
+        alive = alive_states(dfa)
+        for state in alive:
+            after: dict[int, list[int]] = {}
+            for position, letter in enumerate(dfa.letters):
+                if dfa.steps[state][letter] in alive:
+                    after.setdefault(dfa.steps[state][letter], []).append(dfa.starts[position])
+            options = [
+                f"{self._terminal(Chars(charset.of(''.join(map(chr, codes)))))} {name}_{target}"
+                for target, codes in after.items()
+            ]
+            self._rule(f"{name}_{state}", (['""'] if dfa.accepts[state] else []) + options)
+        return f"{name}_0"
 
     def _string_body(self, strings: StringSet) -> str:
         """The quoted strings of a set as an expression over regexes."""
@@ -386,7 +412,16 @@ def _when(condition: str) -> str:
 
 
 def _is_scalar(shapes: Shapes) -> bool:
-    return not shapes.arrays and not shapes.objects
+    """Whether a terminal says it all."""
+    texts = (_text_of(numbers) for numbers in shapes.numbers)
+    return not shapes.arrays and not shapes.objects and all(text is not None for text in texts)
+
+
+def _text_of(numbers: NumberSet) -> Node | None:
+    try:
+        return number_text(numbers)
+    except UnspeakableNumbersError:
+        return None
 
 
 def _is_plain(strings: StringSet) -> bool:

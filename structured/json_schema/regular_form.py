@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from draftline.structured.json_schema.decimals import number_text
+from draftline.structured.json_schema.decimals import UnspeakableNumbersError, number_text
 from draftline.structured.json_schema.graph import Graph
+from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.repetition import bounded
 from draftline.structured.json_schema.shapes import NEVER, ArrayShape, Demands, ObjectShape, Shapes
 from draftline.structured.json_schema.strings import StringSet, meet, string_tree
@@ -105,9 +106,15 @@ class _Writer:
         for value in sorted(shapes.booleans):
             yield literal("true" if value else "false")
         for numbers in shapes.numbers:
-            yield bounded(number_text(numbers), self._max_repetition)
+            yield self._number(numbers)
         for strings in shapes.strings:
             yield self._string(strings)
+
+    def _number(self, numbers: NumberSet) -> Node:
+        try:
+            return bounded(number_text(numbers), self._max_repetition)
+        except UnspeakableNumbersError as error:
+            raise NotRegularError(str(error)) from None
 
     def _string(self, strings: StringSet) -> Node:
         try:

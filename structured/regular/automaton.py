@@ -214,10 +214,10 @@ def build(tree: Node) -> Dfa:
                 queue.append(closed)
             row.append(number)
         steps.append(tuple(row))
-    return _minimal(Dfa(starts, letters, tuple(steps), tuple(accepts)))
+    return minimal(Dfa(starts, letters, tuple(steps), tuple(accepts)))
 
 
-def _minimal(dfa: Dfa) -> Dfa:
+def minimal(dfa: Dfa) -> Dfa:
     """Merge states that no text tells apart (Moore's refinement), and number them as they are reached."""
     block = [int(accepting) for accepting in dfa.accepts]
     count = len(set(block))
@@ -346,7 +346,7 @@ def conjunction(parts: Sequence[Part]) -> Dfa:
     accepts = tuple(
         all(part.dfa.accepts[at] == part.inside for part, at in zip(parts, state, strict=True)) for state in queue
     )
-    return _minimal(Dfa(starts, letters, tuple(steps), accepts))
+    return minimal(Dfa(starts, letters, tuple(steps), accepts))
 
 
 def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
@@ -362,7 +362,7 @@ def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
         last = dfa.starts[position + 1] - 1 if position + 1 < len(dfa.starts) else 0x10FFFF
         characters.setdefault(letter, []).append((dfa.starts[position], last))
     sets = {letter: charset.charset(ranges) for letter, ranges in characters.items()}
-    alive = _alive(dfa)
+    alive = alive_states(dfa)
     if 0 not in alive:
         return NEVER
     begin, end = -1, -2
@@ -403,7 +403,7 @@ def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
     return out[begin].get(end, NEVER)
 
 
-def _alive(dfa: Dfa) -> list[int]:
+def alive_states(dfa: Dfa) -> list[int]:
     """The states from which a text can still be accepted, ascending."""
     before: list[set[int]] = [set() for _ in dfa.steps]
     for state, row in enumerate(dfa.steps):

@@ -34,6 +34,8 @@ def refused(schema: Any) -> dict[str, str]:
         ({"type": "number", "exclusiveMinimum": 0}, "0.001 1e-05 1 1e16", "0 0.0 -1 -1e-05"),
         ({"type": "number", "multipleOf": 0.01}, "0.01 1.1 4.35 7 7.00 7.1000", "0.001 7.123 7.10001"),
         ({"type": "integer", "multipleOf": 7}, "0 7 14 -7 70 700 7777", "1 6 8 71 7778"),
+        ({"type": "integer", "multipleOf": 64, "minimum": 65}, "128 640 6400 64000.0", "64 0 -128 100 129 65"),
+        ({"multipleOf": 9, "maximum": 900, "not": {"const": 18}}, "9 900 -27 0 9.0", "18 18.0 909 10 9.9"),
         ({"const": 1}, "1 1.0", "2 1.5 true"),
         ({"const": 1e20}, "100000000000000000000 100000000000000000000.0 1e+20", "1e20 1"),
         ({"enum": [0, None, False]}, "0 0.0 -0 null false", "true 1"),
