@@ -8,7 +8,8 @@ from draftline.structured.json_schema.clause import (
     Clause,
     Expander,
     arrays_of,
-    count_of,
+    greatest_count,
+    least_count,
     not_of,
 )
 from draftline.structured.json_schema.document import Draft, Location
@@ -60,8 +61,8 @@ def array_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
             return arrays_of(arrays)
 
         yield Clause(rest_keyword if rest_keyword in schema else tuple_keyword, items_hold, items_fail)
-    least = count_of(location, "minItems", 0) or 0
-    most = count_of(location, "maxItems")
+    least = least_count(location, "minItems")
+    most = greatest_count(location, "maxItems")
     if least > 0 or most is not None:
         yield Clause(
             "maxItems" if most is not None else "minItems",
@@ -82,8 +83,8 @@ def _contains(expander: Expander, location: Location) -> Clause:
     counted = expander.document.child(location, "contains")
     low, high = 1, None
     if location.draft >= Draft.DRAFT2019:
-        low = count_of(location, "minContains", 1) or 0
-        high = count_of(location, "maxContains")
+        low = least_count(location, "minContains", 1)
+        high = greatest_count(location, "maxContains")
 
     def holds() -> Shapes:
         value = expander.demand(counted)

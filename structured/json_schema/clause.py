@@ -36,6 +36,9 @@ TYPES: Final = {
     "object": Shapes(objects=(ANY_OBJECT,)),
 }
 
+MAX_COUNT: Final = 1_000_000
+"""Of characters, items or members: a greatest count above it is no bound at all, a least count above it is refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clause:
@@ -93,11 +96,24 @@ def unsupported(expander: Expander, location: Location, keyword: str, reason: st
     return Clause(keyword, drop, drop)
 
 
-def count_of(location: Location, keyword: str, default: int | None = None) -> int | None:
-    """The value of a keyword that is a count."""
+def least_count(location: Location, keyword: str, default: int = 0) -> int:
+    """The value of a keyword that is a least count."""
+    value = _count(location, keyword)
+    if value is not None and value > MAX_COUNT:
+        raise InvalidConstraintError(f"{location.pointer}/{keyword}: more than {MAX_COUNT:,}")
+    return default if value is None else value
+
+
+def greatest_count(location: Location, keyword: str) -> int | None:
+    """The value of a keyword that is a greatest count; None where there is none, or none that any document comes near."""
+    value = _count(location, keyword)
+    return None if value is None or value > MAX_COUNT else value
+
+
+def _count(location: Location, keyword: str) -> int | None:
     value = location.schema.get(keyword)
     if value is None:
-        return default
+        return None
     if not is_number(value) or Fraction(value).denominator != 1 or value < 0:
         raise invalid(location, keyword, "a non-negative integer")
     return int(value)

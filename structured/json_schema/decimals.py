@@ -202,25 +202,34 @@ def _integer_range(low: int, high: int | None) -> Node:
 
 
 def _same_width(low: str, high: str) -> Node:
-    """Digit strings of one length between two, ends included."""
-    if not low:
-        return EMPTY
-    if low == "0" * len(low) and high == "9" * len(high):
-        return repeat(_DIGIT, len(low), len(low))
-    first, last = int(low[0]), int(high[0])
-    if first == last:
-        return seq(literal(low[0]), _same_width(low[1:], high[1:]))
-    rest = len(low) - 1
-    options: list[Node] = []
-    if low[1:] != "0" * rest:
-        options.append(seq(literal(low[0]), _same_width(low[1:], "9" * rest)))
-        first += 1
-    whole = last if high[1:] == "9" * rest else last - 1
-    if first <= whole:
-        options.append(seq(_class(first, whole), repeat(_DIGIT, rest, rest)))
-    if whole < last:
-        options.append(seq(literal(high[0]), _same_width("0" * rest, high[1:])))
-    return alt(options)
+    """Digit strings of one length between two, ends included; flat, since bounds may have hundreds of digits."""
+    width = len(low)
+    split = next((index for index in range(width) if low[index] != high[index]), width)
+    if split == width:
+        return literal(low)
+
+    def branch(prefix: str, first: int, last: int) -> Node:
+        if first > last:
+            return NEVER
+        rest = width - len(prefix) - 1
+        return seq(literal(prefix), _class(first, last), repeat(_DIGIT, rest, rest))
+
+    if low[split:] == "0" * (width - split) and high[split:] == "9" * (width - split):
+        return seq(literal(low[:split]), repeat(_DIGIT, width - split, width - split))
+    # Whole decades at the split, and the two ends' own branches, which end in the ends themselves.
+    first, last = int(low[split]), int(high[split])
+    at_low = low[split + 1 :] == "0" * (width - split - 1)
+    at_high = high[split + 1 :] == "9" * (width - split - 1)
+    options = [branch(low[:split], first + (not at_low), last - (not at_high))]
+    if not at_low:
+        last_nonzero = len(low.rstrip("0"))
+        options.extend(branch(low[:index], int(low[index]) + 1, 9) for index in range(split + 1, last_nonzero - 1))
+        options.append(branch(low[: last_nonzero - 1], int(low[last_nonzero - 1]), 9))
+    if not at_high:
+        last_other = len(high.rstrip("9"))
+        options.extend(branch(high[:index], 0, int(high[index]) - 1) for index in range(split + 1, last_other - 1))
+        options.append(branch(high[: last_other - 1], 0, int(high[last_other - 1])))
+    return alt(option for option in options if option != NEVER)
 
 
 def _plain_range(low: Fraction, low_open: bool, high: Fraction | None, high_open: bool) -> Node:
@@ -274,57 +283,55 @@ def _fraction_between(low: str, low_open: bool, high: str, high_open: bool) -> N
 
 def _digits_from(digits: str, strict: bool) -> Node:
     """Decimals, at least one, that are no less than ``digits`` (more, if strict)."""
-    if not digits:
-        return seq(_ZEROS, _NONZERO, _DIGITS) if strict else seq(_DIGIT, _DIGITS)
-    first = int(digits[0])
-    options = [seq(_class(first + 1, 9), _DIGITS)] if first < 9 else []
-    rest = digits[1:]
-    same = _digits_from(rest, strict) if rest or strict else _DIGITS
-    return alt([*options, seq(literal(digits[0]), same)])
+    options = [
+        seq(literal(digits[:index]), _class(int(digits[index]) + 1, 9), _DIGITS)
+        for index in range(len(digits))
+        if digits[index] != "9"
+    ]
+    if strict:
+        options.append(seq(literal(digits), _ZEROS, _NONZERO, _DIGITS))
+    else:
+        options.append(seq(literal(digits), _DIGITS) if digits else seq(_DIGIT, _DIGITS))
+    return alt(options)
 
 
 def _digits_to(digits: str, strict: bool, some: bool) -> Node:
-    """Decimals that are no more than ``digits`` (less, if strict); at least one of them if ``some``."""
-    if not digits:
-        return NEVER if strict else seq(_ZERO, _ZEROS) if some else _ZEROS
-    first = int(digits[0])
-    options: list[Node] = [] if some else [EMPTY]
-    if first > 0:
-        options.append(seq(_class(0, first - 1), _DIGITS))
-    same = _digits_to(digits[1:], strict, some=False)
-    if same != NEVER:
-        options.append(seq(literal(digits[0]), same))
+    """Decimals that are no more than ``digits`` (less, if strict), which has no trailing zero; at least one of them if ``some``."""
+    options = [
+        seq(literal(digits[:index]), _class(0, int(digits[index]) - 1), _DIGITS)
+        for index in range(len(digits))
+        if digits[index] != "0"
+    ]
+    # What ends early goes on with zeros.
+    options.extend(literal(digits[:index]) for index in range(int(some), len(digits)))
+    if not strict:
+        zeros = seq(_ZERO, _ZEROS) if some and not digits else _ZEROS
+        options.append(seq(literal(digits), zeros))
     return alt(options)
 
 
 def _digits_between(low: str, low_open: bool, high: str, high_open: bool, some: bool) -> Node:
     """Decimals between two; at least one of them if ``some``."""
+    prefix = ""
+    while high and (low or low_open) and (low[:1] or "0") == high[0]:
+        prefix += high[0]
+        low, high = low[1:], high[1:]
+    some = some and not prefix
     if not low and not low_open:
-        return _digits_to(high, high_open, some)
+        return seq(literal(prefix), _digits_to(high, high_open, some))
     if not high:
-        return NEVER  # low is positive, or zero and open
-    at = int(low[0]) if low else 0
-    rest = low[1:]
-    first, last = at, int(high[0])
+        return NEVER
+    first, last = int(low[:1] or "0"), int(high[0])
     if first > last:
         return NEVER
-    if first == last:
-        return seq(literal(high[0]), _between_rest(rest, low_open, high[1:], high_open))
-    options: list[Node] = []
-    from_low = _digits_from(rest, low_open) if rest or low_open else _DIGITS
-    options.append(seq(literal(str(first)), from_low))
+    rest = low[1:]
+    options = [seq(literal(str(first)), _digits_from(rest, low_open) if rest or low_open else _DIGITS)]
     if first + 1 <= last - 1:
         options.append(seq(_class(first + 1, last - 1), _DIGITS))
     to_high = _digits_to(high[1:], high_open, some=False)
     if to_high != NEVER:
         options.append(seq(literal(high[0]), to_high))
-    return alt(options)
-
-
-def _between_rest(low: str, low_open: bool, high: str, high_open: bool) -> Node:
-    if not low and not low_open:
-        return _digits_to(high, high_open, some=False)
-    return _digits_between(low, low_open, high, high_open, some=False)
+    return seq(literal(prefix), alt(options))
 
 
 def _multiples(numbers: NumberSet) -> Node:

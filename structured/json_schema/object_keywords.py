@@ -10,8 +10,9 @@ from draftline.structured.json_schema.clause import (
     Clause,
     Expander,
     absent,
-    count_of,
+    greatest_count,
     invalid,
+    least_count,
     not_of,
     pattern_set,
 )
@@ -61,8 +62,8 @@ def _object(expander: Expander, location: Location) -> Clause:
             raise invalid(location, keyword, "an object")
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         raise invalid(location, "required", "a list of names")
-    least = count_of(location, "minProperties", 0) or 0
-    most = count_of(location, "maxProperties")
+    least = least_count(location, "minProperties")
+    most = greatest_count(location, "maxProperties")
     keyword = next(one for one in _OBJECT_KEYWORDS if one in schema)
     matched = [
         (names, pattern)

@@ -13,9 +13,10 @@ from draftline.structured.json_schema.clause import (
     TYPES,
     Clause,
     Expander,
-    count_of,
+    greatest_count,
     invalid,
     is_number,
+    least_count,
     not_of,
     pattern_set,
     unsupported,
@@ -121,9 +122,9 @@ def _string_clause(keyword: str, given: StringSet) -> Clause:
 
 
 def _lengths(location: Location) -> Clause:
-    least = count_of(location, "minLength", 0) or 0
+    least = least_count(location, "minLength")
     keyword = "maxLength" if "maxLength" in location.schema else "minLength"
-    return _string_clause(keyword, StringSet(least, count_of(location, "maxLength")))
+    return _string_clause(keyword, StringSet(least, greatest_count(location, "maxLength")))
 
 
 def _format(expander: Expander, location: Location) -> Iterator[Clause]:

@@ -19,7 +19,7 @@ from draftline.structured.json_schema.clause import (
     pattern_set,
     unsupported,
 )
-from draftline.structured.json_schema.document import Draft, Location, ReferenceError_
+from draftline.structured.json_schema.document import Draft, Json, Location, ReferenceError_
 from draftline.structured.json_schema.object_keywords import members_by_name, other_names
 from draftline.structured.json_schema.shapes import (
     ANY,
@@ -122,12 +122,12 @@ def _cases(expander: Expander, location: Location, but: str, path: tuple[Locatio
                 product(_cases(expander, expander.document.resolve(location, schema[keyword]), "", path))
             except ReferenceError_:
                 raise _TooManyCasesError("a reference is not in this document") from None
-    for index in range(len(schema.get("allOf", ()))):
+    for index in range(_length(schema.get("allOf"))):
         product(below("allOf", index)[1])
     if "anyOf" in schema:
-        product(_any_of(expander, [below("anyOf", index) for index in range(len(schema["anyOf"]))]))
+        product(_any_of(expander, [below("anyOf", index) for index in range(_length(schema["anyOf"]))]))
     if "oneOf" in schema:
-        options = [below("oneOf", index) for index in range(len(schema["oneOf"]))]
+        options = [below("oneOf", index) for index in range(_length(schema["oneOf"]))]
         product(_noted([(option, inner) for option, inner in options], expander))
     if "if" in schema:
         condition, met = below("if")
@@ -138,7 +138,7 @@ def _cases(expander: Expander, location: Location, but: str, path: tuple[Locatio
             [_joined(holds, _joined(one, other)) for one in met for other in then]
             + [_joined(fails, other) for other in otherwise]
         )
-    for name in schema.get("dependentSchemas", ()):
+    for name in _names(schema.get("dependentSchemas")):
         present = Location(f"{location.pointer}/dependentSchemas\0{name}", {"required": [name]}, "", location.draft)
         inner = below("dependentSchemas", name)[1]
         is_object = Location(f"{location.pointer}/dependentSchemas\0object", {"type": "object"}, "", location.draft)
@@ -156,12 +156,22 @@ def _cases(expander: Expander, location: Location, but: str, path: tuple[Locatio
     return list(dict.fromkeys(cases))
 
 
+def _length(given: Json) -> int:
+    """How many schemas a keyword lists; what is no list is another clause's error."""
+    return len(given) if isinstance(given, list) else 0
+
+
+def _names(given: Json) -> list[str]:
+    """The names that a keyword lists; what is no object is another clause's error."""
+    return list(given) if isinstance(given, dict) else []
+
+
 def _own(expander: Expander, location: Location, but: str) -> Case:
     """What a schema's own keywords evaluate."""
     schema = location.schema
-    names = frozenset(schema.get("properties", ()))
+    names = frozenset(_names(schema.get("properties")))
     patterns: set[StringSet] = set()
-    for pattern in schema.get("patternProperties", ()):
+    for pattern in _names(schema.get("patternProperties")):
         found = pattern_set(expander, location, "patternProperties", pattern)
         if found is not None:
             patterns.add(found)
