@@ -75,7 +75,7 @@ class PassByOperation:
         if ends[-1] < len(logits):  # log-probabilities of the prompt brought others along
             at = upload(_sampled_places(rows), self._device)
             slots, positions, deciding = slots[at], positions[at], logits[at]
-        which = SampleRows(slots, positions, features, mask=None)
+        which = SampleRows(slots, positions, features, masks=None)
         tokens = self._ops.sample(deciding, which, self._table) if ends[-1] else slots
         most = max(row.samples for row in rows)
         starts = upload(ends, self._device)

@@ -161,7 +161,7 @@ class GraphPasses:
         """The graph that samples and accepts with these features, and what it leaves."""
         known = bucket.sampling.get(features)
         if known is None:
-            which = SampleRows(bucket.decides.slots, bucket.decides.positions, features, mask=None)
+            which = SampleRows(bucket.decides.slots, bucket.decides.positions, features, masks=None)
             starts = bucket.plan[bucket.rows + 1 : 2 * bucket.rows + 2]
 
             def sample(starts: Tensor) -> tuple[Tensor, Tensor]:
