@@ -11,6 +11,7 @@ from typing import Literal
 from llguidance import LLMatcher
 
 from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.json_schema import json_object_language, json_schema_language
 from draftline.structured.language import Language, Whitespace
 
 Kind = Literal["json_schema", "regex", "choice", "json_object", "grammar"]
@@ -49,6 +50,17 @@ def language(constraint: Constraint) -> Language:
         UnsupportedConstraintError: parts of it cannot be enforced exactly.
     """
     return _LANGUAGES[constraint.kind](constraint)
+
+
+def _json_schema(constraint: Constraint) -> Language:
+    # Members in the schema's order: no value is lost, since JSON's objects have none, and names can be drafted.
+    return json_schema_language(
+        constraint.source, whitespace=constraint.whitespace, best_effort=constraint.best_effort, order="schema"
+    )
+
+
+def _json_object(constraint: Constraint) -> Language:
+    return json_object_language(constraint.whitespace)
 
 
 def _regex(constraint: Constraint) -> Language:
@@ -91,8 +103,10 @@ _META = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
 """What the syntax of regular expressions gives a meaning."""
 
 _LANGUAGES: dict[Kind, Callable[[Constraint], Language]] = {
+    "json_schema": _json_schema,
     "regex": _regex,
     "choice": _choice,
+    "json_object": _json_object,
     "grammar": _grammar,
 }
 
