@@ -24,7 +24,7 @@ from draftline.structured.vocabulary import ByteVocabulary
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
 
 ROWS, DRAFTS, VOCAB, LENGTH = 64, 4, 40_000, 300
-TOKENS = tuple(bytes([token % 256]) if token < 256 else f"{token:x}".encode() for token in range(VOCAB - 1)) + (b"",)
+TOKENS = (*tuple(bytes([token % 256]) if token < 256 else f"{token:x}".encode() for token in range(VOCAB - 1)), b"")
 VOCABULARY = ByteVocabulary(TOKENS, frozenset({VOCAB - 1}), frozenset({VOCAB - 1}), lambda text: list(text.encode()))
 
 
