@@ -50,7 +50,7 @@ class DraftModel:
         for step in range(rows.most):
             inputs = ops.gather_drafts(table, rows.slots, rows.drafts, step, self._block_size)
             logits = self._model.forward(inputs.batch, self._cache)
-            which = SampleRows(inputs.slots, inputs.positions, SamplingFeatures.TEMPERATURE, mask=None)
+            which = SampleRows(inputs.slots, inputs.positions, SamplingFeatures.TEMPERATURE, masks=None)
             ops.write_drafts(ops.sample(logits, which, table), which, table)
 
     def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
