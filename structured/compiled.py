@@ -9,8 +9,10 @@ from draftline.structured.automaton.forced_drafts import ForcedDrafts
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.errors import Violation
+from draftline.structured.forced import forced_tokens
 from draftline.structured.grammar_matcher import GrammarMatcher
 from draftline.structured.matcher import Matcher
+from draftline.structured.vocabulary import ByteVocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,36 @@ class Report:
     no_automaton: str | None
 
 
+class Progress(Protocol):
+    """How far one output has come in its constraint.
+
+    Attributes:
+        matcher: its matcher.
+    """
+
+    @property
+    def matcher(self) -> Matcher: ...  # noqa: D102 - above
+
+    @property
+    def automaton(self) -> tuple[TokenAutomaton, ForcedDrafts] | None:
+        """The automaton whose state ``state`` is, if it is one that enforces the constraint."""
+        ...
+
+    @property
+    def state(self) -> int:
+        """The automaton's state; 0 without one."""
+        ...
+
+    def forced(self, most: int) -> tuple[int, ...]:
+        """Up to ``most`` tokens that will very likely come next, since their text is forced."""
+        ...
+
+
 class Compiled(Protocol):
     """A compiled constraint, shared by all outputs that have it.
 
     Attributes:
         report: what became of it.
-        automaton: its tables, with the drafts of its states, if it is an automaton.
         shortest: the fewest tokens of a text that it allows, without end-of-sequence; None where nobody knows.
         nbytes: about how much memory it takes.
     """
@@ -49,14 +75,12 @@ class Compiled(Protocol):
     @property
     def report(self) -> Report: ...  # noqa: D102 - above
     @property
-    def automaton(self) -> tuple[TokenAutomaton, ForcedDrafts] | None: ...  # noqa: D102
-    @property
     def shortest(self) -> int | None: ...  # noqa: D102
     @property
     def nbytes(self) -> int: ...  # noqa: D102
 
-    def matcher(self) -> Matcher:
-        """A new matcher, at the beginning of a text."""
+    def begin(self, budget: int | None = None) -> Progress:
+        """A new output. It is to be complete within ``budget`` tokens, if not None and if it was compiled for that."""
         ...
 
 
@@ -65,21 +89,40 @@ class CompiledAutomaton:
     """A constraint that an automaton enforces. See `Compiled`."""
 
     report: Report
-    automaton: tuple[TokenAutomaton, ForcedDrafts]
+    automaton: TokenAutomaton
+    drafts: ForcedDrafts
 
     @property
     def shortest(self) -> int:
         """See `Compiled`."""
-        return int(self.automaton[0].distance[0])
+        return int(self.automaton.distance[0])
 
     @property
     def nbytes(self) -> int:
         """See `Compiled`."""
-        return self.automaton[0].nbytes + self.automaton[1].nbytes
+        return self.automaton.nbytes + self.drafts.nbytes
 
-    def matcher(self) -> AutomatonMatcher:
-        """See `Compiled.matcher`."""
-        return AutomatonMatcher(self.automaton[0])
+    def begin(self, budget: int | None = None) -> AutomatonProgress:
+        """See `Compiled.begin`."""
+        matcher = AutomatonMatcher(self.automaton, budget=budget)
+        return AutomatonProgress(matcher, (self.automaton, self.drafts))
+
+
+@dataclass(frozen=True, slots=True)
+class AutomatonProgress:
+    """See `Progress`."""
+
+    matcher: AutomatonMatcher
+    automaton: tuple[TokenAutomaton, ForcedDrafts]
+
+    @property
+    def state(self) -> int:
+        """See `Progress.state`."""
+        return self.matcher.state
+
+    def forced(self, most: int) -> tuple[int, ...]:
+        """See `Progress.forced`."""
+        return self.automaton[1].at(self.state)[:most]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +132,7 @@ class CompiledGrammar:
     report: Report
     pristine: GrammarMatcher
     source_bytes: int
-    automaton: None = None
+    vocabulary: ByteVocabulary
     shortest: None = None
 
     @property
@@ -97,6 +140,20 @@ class CompiledGrammar:
         """See `Compiled`. A guess: llguidance does not say, and its lexer's states come as they are needed."""
         return (1 << 20) + 64 * self.source_bytes
 
-    def matcher(self) -> GrammarMatcher:
-        """See `Compiled.matcher`."""
-        return self.pristine.copy()
+    def begin(self, budget: int | None = None) -> GrammarProgress:
+        """See `Compiled.begin`."""
+        return GrammarProgress(self.pristine.copy(), self.vocabulary)
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarProgress:
+    """See `Progress`."""
+
+    matcher: GrammarMatcher
+    vocabulary: ByteVocabulary
+    automaton: None = None
+    state: int = 0
+
+    def forced(self, most: int) -> tuple[int, ...]:
+        """See `Progress.forced`."""
+        return forced_tokens(self.matcher, self.vocabulary, most)

@@ -42,12 +42,16 @@ class CompilerLimits:
 
 
 class ConstraintCompiler:
-    """Compiles constraints for one vocabulary. Thread-safe."""
+    """Compiles constraints for one vocabulary. Thread-safe.
+
+    Attributes:
+        vocabulary: which.
+    """
 
     def __init__(self, vocabulary: ByteVocabulary, limits: CompilerLimits | None = None) -> None:
         """Nothing is started yet."""
         limits = limits or CompilerLimits()
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._workers = CompileWorkers(
             vocabulary.tokens, sorted(vocabulary.eos_ids), limits.automaton, processes=limits.threads
         )
@@ -72,10 +76,12 @@ class ConstraintCompiler:
                 done.set_result(compiled)
                 return done
             future = self._under_way.get(constraint)
-            if future is None:
-                future = self._under_way[constraint] = self._threads.submit(self._compile, constraint)
-                future.add_done_callback(lambda done: self._keep(constraint, done))
-            return future
+            if future is not None:
+                return future
+            future = self._under_way[constraint] = self._threads.submit(self._compile, constraint)
+        # Without the lock: what is done by now is kept at once, by this thread.
+        future.add_done_callback(lambda done: self._keep(constraint, done))
+        return future
 
     def compile(self, constraint: Constraint) -> Compiled:
         """The same, for callers that can wait."""
@@ -110,7 +116,7 @@ class ConstraintCompiler:
             # outlines-core does not say where a regular expression is wrong; llguidance does.
             where = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(asked.grammar))
             raise InvalidConstraintError(where.strip() if "regex parse error" in where else str(error)) from None
-        drafts = ForcedDrafts.of(automaton, self._vocabulary)
+        drafts = ForcedDrafts.of(automaton, self.vocabulary)
         report = Report(
             backend="automaton",
             states=automaton.states,
@@ -120,7 +126,7 @@ class ConstraintCompiler:
             unenforced=asked.unenforced,
             no_automaton=None,
         )
-        return CompiledAutomaton(report, (automaton, drafts))
+        return CompiledAutomaton(report, automaton, drafts)
 
     def _grammar(self, constraint: Constraint, asked: Language, started: float, why: str) -> Compiled:
         if constraint.close_within_budget:
@@ -128,7 +134,7 @@ class ConstraintCompiler:
             raise UnsupportedConstraintError([Violation("", "close_within_budget", reason)])
         with self._grammars_lock:
             if self._grammars is None:
-                self._grammars = GrammarBackend(self._vocabulary)
+                self._grammars = GrammarBackend(self.vocabulary)
         matcher = self._grammars.compile(asked.grammar)
         report = Report(
             backend="grammar",
@@ -139,7 +145,7 @@ class ConstraintCompiler:
             unenforced=asked.unenforced,
             no_automaton=why,
         )
-        return CompiledGrammar(report, matcher, len(asked.grammar))
+        return CompiledGrammar(report, matcher, len(asked.grammar), self.vocabulary)
 
 
 class _Cache:

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import MutableSequence, Sequence
+from collections.abc import Set as AbstractSet
 
 from draftline.structured.automaton.byte_automaton import TooManyStatesError
 from draftline.structured.automaton.compile_process import Answer, Job, Setup
@@ -37,6 +39,7 @@ class CompileWorkers:
         self._idle: list[subprocess.Popen[bytes]] = []
         self._busy: set[subprocess.Popen[bytes]] = set()
         self._closed = False
+        weakref.finalize(self, _end, self._idle, self._busy)
 
     def compile(self, regex: str, *, budgets: bool) -> TokenAutomaton:
         """The automaton of a regular expression.
@@ -63,12 +66,7 @@ class CompileWorkers:
         """End all processes; jobs under way fail, and so do later ones."""
         with self._lock:
             self._closed = True
-            processes = [*self._idle, *self._busy]
-            self._idle.clear()
-        for process in processes:
-            process.kill()
-        for process in processes:
-            _discard(process)
+        _end(self._idle, self._busy)
 
     def _take(self) -> tuple[subprocess.Popen[bytes], bool]:
         """A process, and whether it has worked before."""
@@ -137,6 +135,16 @@ class CompileWorkers:
         return TooManyStatesError(
             f"compiling it takes more than {limits.memory_bytes >> 20} MiB of memory (the compiler ended with {status})"
         )
+
+
+def _end(idle: MutableSequence[subprocess.Popen[bytes]], busy: AbstractSet[subprocess.Popen[bytes]]) -> None:
+    """End these processes; whoever waits for the answer of a busy one gets none."""
+    processes = [*idle, *busy]
+    idle.clear()
+    for process in processes:
+        process.kill()
+    for process in processes:
+        _discard(process)
 
 
 def _discard(process: subprocess.Popen[bytes]) -> None:

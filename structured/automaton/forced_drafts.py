@@ -36,6 +36,10 @@ class ForcedDrafts:
         """Their size."""
         return self.first.nbytes + self.tokens.nbytes
 
+    def at(self, state: int) -> tuple[int, ...]:
+        """A state's tokens."""
+        return tuple(self.tokens[self.first[state] : self.first[state + 1]].tolist())
+
     @staticmethod
     def of(automaton: TokenAutomaton, vocabulary: ByteVocabulary) -> ForcedDrafts:
         """The drafts of all states."""

@@ -11,9 +11,17 @@ class AutomatonMatcher:
 
     error: str | None = None
 
-    def __init__(self, automaton: TokenAutomaton, state: int = 0) -> None:
-        """At a state of the automaton, the first of which is the beginning of a text."""
+    def __init__(self, automaton: TokenAutomaton, state: int = 0, budget: int | None = None) -> None:
+        """At a state of the automaton, the first of which is the beginning of a text.
+
+        Args:
+            automaton: made with budgets, if there is one.
+            state: where the text begins.
+            budget: how many tokens the text may take: what would not let it be complete by then is not allowed. If that
+                cannot be in the first place, what comes closest is.
+        """
         self._automaton = automaton
+        self._budget = budget
         self._token_class = automaton.token_class
         self._next = automaton.next
         self._states = [state]
@@ -47,18 +55,15 @@ class AutomatonMatcher:
     def fill_mask(self, words: Words) -> None:
         """See `Matcher.fill_mask`."""
         automaton = self._automaton
-        words[:] = automaton.masks[automaton.mask_of[self.state]]
+        mask = automaton.mask_of[self.state] if self._budget is None else self._closing_mask(self._budget)
+        words[:] = automaton.masks[mask]
 
-    def fill_closing_mask(self, words: Words, left: int) -> None:
-        """Write which tokens may come next if the text has to be complete within the next ``left`` tokens.
-
-        The automaton must have been made with budgets. If ``left`` is not enough in the first place, the tokens that
-        come closest are allowed.
-        """
+    def _closing_mask(self, budget: int) -> int:
         automaton = self._automaton
         first, end = automaton.budget_first[self.state : self.state + 2].tolist()
-        within = automaton.budget_distance[first:end].searchsorted(left - 1, side="right")
-        words[:] = automaton.masks[automaton.budget_mask[first + max(int(within) - 1, 0)]]
+        after = budget - self.consumed - 1
+        within = automaton.budget_distance[first:end].searchsorted(after, side="right")
+        return int(automaton.budget_mask[first + max(int(within) - 1, 0)])
 
     def advance(self, token: int) -> bool:
         """See `Matcher.advance`."""

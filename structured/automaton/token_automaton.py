@@ -91,7 +91,7 @@ def compile_tokens(
         automaton: over bytes.
         tokens: each token's bytes; one without any is allowed nowhere.
         eos_ids: the tokens that end an output.
-        budgets: whether to make the masks by distance, which `closing` needs.
+        budgets: whether to make the masks by distance, which texts that must be complete in time need.
         max_bytes: the most that the tables may take.
 
     Raises:

@@ -35,7 +35,7 @@ def compiler() -> Iterator[ConstraintCompiler]:
 
 def first_mask(compiled: Compiled) -> set[bytes]:
     words = np.empty(VOCABULARY.mask_words, np.int32)
-    compiled.matcher().fill_mask(words)
+    compiled.begin().matcher.fill_mask(words)
     return {VOCABULARY.tokens[token] for token in allowed(words, len(VOCABULARY.tokens))}
 
 
@@ -55,7 +55,7 @@ def test_a_regular_expression_becomes_an_automaton(compiler: ConstraintCompiler)
 
 def test_a_choice_is_of_literal_texts(compiler: ConstraintCompiler) -> None:
     texts = ["a.c", "a|b", "(x)", "[y]^$", r"\d", "é", "", "a b#", "{1}&&~-", "a.cd", "a.c"]
-    matcher = compiler.compile(choice(*texts)).matcher()
+    matcher = compiler.compile(choice(*texts)).begin().matcher
     assert matcher.complete
     for text in texts:
         ids = [VOCABULARY.tokens.index(bytes([byte])) for byte in text.encode()]
@@ -72,7 +72,7 @@ def test_a_choice_is_of_literal_texts(compiler: ConstraintCompiler) -> None:
 def test_a_grammar_goes_to_llguidance(compiler: ConstraintCompiler) -> None:
     compiled = compiler.compile(Constraint("grammar", 'start: "(" start ")" | "ab"'))
     assert compiled.report.backend == "grammar"
-    assert compiled.automaton is None
+    assert compiled.begin().automaton is None
     assert first_mask(compiled) == {b"(", b"a", b"ab"}
 
 
@@ -142,6 +142,12 @@ def test_a_constraint_is_compiled_once_for_all_who_ask_meanwhile_and_later(compi
     assert compiler.compile(Constraint("regex", "ab")) is not compiler.compile(
         Constraint("regex", "ab", close_within_budget=True)
     )
+
+
+def test_what_is_compiled_before_anyone_can_look_is_kept_too(compiler: ConstraintCompiler) -> None:
+    for number in range(200):
+        constraint = Constraint("grammar", f'start: "a{number}"')
+        assert compiler.submit(constraint).result(timeout=60) is compiler.submit(constraint).result(timeout=60)
 
 
 def test_failures_are_not_kept(compiler: ConstraintCompiler) -> None:

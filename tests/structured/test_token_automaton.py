@@ -100,10 +100,9 @@ def test_distances_and_closing_masks_equal_brute_force(expression: str) -> None:
     for state in range(automaton.states):
         assert state in within[automaton.distance[state]]
         assert automaton.distance[state] == 0 or state not in within[automaton.distance[state] - 1]
-        matcher = AutomatonMatcher(automaton, state)
         words = np.empty(VOCABULARY.mask_words, np.int32)
         for left in range(max(int(automaton.distance[state]), 1), 39):
-            matcher.fill_closing_mask(words, left)
+            AutomatonMatcher(automaton, state, budget=left).fill_mask(words)
             expected = set()
             for token in range(size):
                 after = int(automaton.next[state, automaton.token_class[token]])

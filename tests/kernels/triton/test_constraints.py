@@ -141,10 +141,9 @@ def test_every_position_has_the_matchers_mask_and_states_follow_what_is_kept(
             elif matcher is None:
                 assert int(constrained.mask_rows[place]) == 0
             elif kept == index:  # all drafts before it were legal
-                if world.which[slot]:
-                    matcher.fill_closing_mask(expected, world.ends[slot] - int(rows.positions[place]))
-                else:
-                    matcher.fill_mask(expected)
+                left = world.ends[slot] - int(rows.positions[place]) if world.which[slot] else None
+                automaton = world.automata[world.which[slot]][0]
+                AutomatonMatcher(automaton, matcher.state, left).fill_mask(expected)
                 assert masks[place][0] == expected[0]
                 assert constrained.states[place] == world.automata[world.which[slot]][2].address(matcher.state)
             if matcher is not None and place < end - 1 and kept == index:
