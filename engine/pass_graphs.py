@@ -111,6 +111,9 @@ class GraphPasses:
         for bucket in self._buckets.values():
             for features in COMMON_FEATURES:
                 self._sampling(bucket, features)
+        # Constraints come up late or never. Their kernels are compiled now, so that the first one holds nobody up.
+        for features in COMMON_FEATURES:
+            self._sampling(next(iter(self._buckets.values())), features | SamplingFeatures.MASK)
 
     def fits(self, rows: tuple[Row, ...]) -> bool:
         """Whether the rows only decode, and a bucket holds them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ from collections.abc import MutableSequence, Sequence
 from collections.abc import Set as AbstractSet
 
 from draftline.structured.automaton.byte_automaton import TooManyStatesError
-from draftline.structured.automaton.compile_process import Answer, Job, Setup
+from draftline.structured.automaton.compile_process import ALARMS, Answer, Job, Setup
 from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 
@@ -54,7 +53,7 @@ class CompileWorkers:
         with self._free:
             process, used = self._take()
             answer = self._ask(process, Job(regex, budgets))
-            if used and process.returncode not in (None, -signal.SIGALRM):
+            if used and process.returncode is not None and -process.returncode not in ALARMS:
                 # It may have been about to die before it had the job.
                 process, _ = self._take()
                 answer = self._ask(process, Job(regex, budgets))
@@ -129,7 +128,7 @@ class CompileWorkers:
     def _why(self, status: int) -> Answer:
         """What the death of a process says of its job."""
         limits = self._setup.limits
-        if status == -signal.SIGALRM:
+        if -status in ALARMS:
             return TooManyStatesError(f"compiling it takes longer than {limits.seconds:g} s")
         # Running out of memory ends in an abort, or in the system's kill.
         return TooManyStatesError(

@@ -11,7 +11,7 @@ class AutomatonLimits:
 
     Attributes:
         regex_bytes: length of the regular expression in UTF-8.
-        seconds: time to compile.
+        seconds: processor time to compile; four times as long by the clock.
         memory_bytes: memory of the process that compiles.
         states: states over bytes, before any are merged.
         table_bytes: size of the finished tables.

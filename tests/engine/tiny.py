@@ -51,11 +51,8 @@ def tiny_core(
     steps_ahead: int = 0,
     policy: Callable[[Drafting], Drafting] = lambda drafting: drafting,
     synthetic_acceptance: float | None = None,
-<<<<<<< HEAD
     config: ModelConfig = CONFIG,
-=======
     constraints: ConstraintTable | None = None,
->>>>>>> 108f0d4 (engine: constrained requests: compiled beside everything, masked on the device or by the host, drafted where text is forced)
 ) -> Core:
     """A core on the CPU in float32.
 
@@ -96,21 +93,17 @@ def tiny_core(
         prefix_caching=prefix_caching,
     )
     accept = ops.accept if synthetic_acceptance is None else synthetic_acceptance_of(ops.accept, synthetic_acceptance)
-<<<<<<< HEAD
-    passes = [PassByOperation(model, cache, table, ops, drafter, accept)]
-    runner = Runner(passes, drafter, table, ops, config.eos_token_ids)
-    drafting = policy(FixedDrafting(drafter.max_draft_tokens, num_slots))
-=======
-    constraining = Constraining(constraints or free_constraints(num_slots, drafter.max_draft_tokens), table)
+    constraining = Constraining(
+        constraints or free_constraints(num_slots, drafter.max_draft_tokens, vocab=config.vocab_size), table
+    )
     if not isinstance(drafter, DraftModel):
         drafter = Forced(drafter, ops, constraining.table)
     passes = [PassByOperation(model, cache, table, ops, drafter, accept, constraining)]
-    runner = Runner(passes, drafter, table, constraining, ops, CONFIG.eos_token_ids)
+    runner = Runner(passes, drafter, table, constraining, ops, config.eos_token_ids)
     drafting: Drafting = FixedDrafting(drafter.max_draft_tokens, num_slots)
     if drafter.max_draft_tokens:
         drafting = ConstrainedDrafting(drafting, drafter.max_draft_tokens, num_slots)
     drafting = policy(drafting)
->>>>>>> 108f0d4 (engine: constrained requests: compiled beside everything, masked on the device or by the host, drafted where text is forced)
     if isinstance(drafter, DraftModel):
         drafting = CachedDrafting(
             drafting,
@@ -131,11 +124,11 @@ def tiny_compiler() -> ConstraintCompiler:
 
 
 def free_constraints(
-    num_slots: int = 8, drafts: int = 4, *, words: int = 1 << 18, masks: int = 2000
+    num_slots: int = 8, drafts: int = 4, *, words: int = 1 << 18, masks: int = 2000, vocab: int = CONFIG.vocab_size
 ) -> ConstraintTable:
     """A constraint table in which nothing is constrained."""
     return ConstraintTable.allocate(
-        num_slots, CONFIG.vocab_size, words=words, masks=masks, samples=drafts + 1, device=torch.device("cpu")
+        num_slots, vocab, words=words, masks=masks, samples=drafts + 1, device=torch.device("cpu")
     )
 
 
@@ -147,11 +140,8 @@ def draft_model(
     num_blocks: int = 64,
     block_size: int = 8,
     chunk_tokens: int = 24,
-<<<<<<< HEAD
     config: ModelConfig = CONFIG,
-=======
     constraints: ConstraintTable | None = None,
->>>>>>> 108f0d4 (engine: constrained requests: compiled beside everything, masked on the device or by the host, drafted where text is forced)
 ) -> DraftModel:
     """A drafter that is the tiny model itself where ``noise`` is 0 and ``seed`` is too."""
     device, dtype = torch.device("cpu"), torch.float32
@@ -160,7 +150,9 @@ def draft_model(
     cache = KVCache.allocate(
         config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
     )
-    return DraftModel(model, cache, ops, drafts, constraints or free_constraints(), chunk_tokens=chunk_tokens)
+    return DraftModel(
+        model, cache, ops, drafts, constraints or free_constraints(vocab=config.vocab_size), chunk_tokens=chunk_tokens
+    )
 
 
 class Client:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
+from collections.abc import Sequence
 
+import jsonschema_rs
 import numpy as np
 import pytest
 import torch
 
+from draftline import Constraint, EngineConfig, RequestOutput, SamplingParams, Schema
+from draftline.engine.accumulator import Accumulator
+from draftline.engine.build import build_core
+from draftline.engine.client import EngineStats, GenerateRequest
+from draftline.engine.outputs import FinishReason, Update
+from draftline.engine.request import RequestBuilder
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.reference import ReferenceOps
@@ -22,6 +31,25 @@ from draftline.structured.automaton.token_automaton import compile_tokens
 from draftline.structured.vocabulary import ByteVocabulary
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
+
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["name", "age", "tags"],
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 4},
+    },
+}
+CONSTRAINTS = [
+    Schema(SCHEMA, whitespace="spaced"),
+    None,
+    Schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, whitespace="compact"),
+    Schema(SCHEMA, whitespace="compact", close_within_budget=True),
+    Constraint(regex="(ab|cd){2,9}x"),
+    Constraint(choice=("positive", "negative", "neutral")),
+]
 
 ROWS, DRAFTS, VOCAB, LENGTH = 64, 4, 40_000, 300
 TOKENS = (*tuple(bytes([token % 256]) if token < 256 else f"{token:x}".encode() for token in range(VOCAB - 1)), b"")
@@ -104,3 +132,71 @@ def test_a_captured_step_samples_what_the_matchers_allow_and_keeps_their_states(
         assert np.array_equal(gpu_table.states[: ROWS - 8].cpu().numpy(), addresses)
         assert torch.equal(gpu_table.states.cpu(), cpu_table.states)
         assert not gpu_table.states[ROWS - 8 :].any()
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[tuple[str, SamplingParams, Constraint | None]]:
+    return [
+        (
+            f"Number {index}: a person as JSON:\n",
+            SamplingParams(seed=index, temperature=(0.0, 0.9)[index % 2], max_tokens=40, repetition_penalty=1.05),
+            CONSTRAINTS[index % len(CONSTRAINTS)],
+        )
+        for index in range(24)
+    ]
+
+
+def outputs_of(
+    requests: list[tuple[str, SamplingParams, Constraint | None]], **options: object
+) -> tuple[list[RequestOutput], EngineStats]:
+    """All requests at once, through the engine's own way of running ahead."""
+    config = EngineConfig.model_validate(
+        {"device": "cuda", "dtype": "float32", "kv_cache_memory_gib": 0.5, "max_num_seqs": 16, **options}
+    )
+    core = build_core(config)
+    builder = RequestBuilder(core.info, core.tokenizer, 5.0, core.compiler)
+    results: dict[str, Accumulator] = {}
+
+    def sink(updates: Sequence[tuple[str, Update]]) -> None:
+        for name, update in updates:
+            results[name].take(update)
+
+    for index, (prompt, sampling, constraint) in enumerate(requests):
+        request = builder.build(str(index), GenerateRequest(prompt, sampling, constraint), sink, core.now())
+        results[str(index)] = Accumulator.of(request)
+        core.add(request)
+    while core.has_work:
+        core.step()
+    assert core.compiler is not None
+    core.compiler.close()
+    return [results[str(index)].result() for index in range(len(requests))], core.stats()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"enforce_eager": True},
+        {"drafter": "ngram", "draft_tokens": 4, "draft_length": "fixed"},
+        {"drafter": "ngram", "draft_tokens": 4, "draft_length": "fixed", "enforce_eager": True},
+    ],
+    ids=["operations", "drafts", "drafts by operations"],
+)
+def test_constrained_outputs_are_valid_and_the_same_however_they_are_computed(
+    requests: list[tuple[str, SamplingParams, Constraint | None]], options: dict[str, object]
+) -> None:
+    plain, _ = outputs_of(requests)
+    other, stats = outputs_of(requests, **options)
+    same = 0
+    for (_, _, constraint), one, two in zip(requests, plain, other, strict=True):
+        for (output,) in (one.outputs, two.outputs):
+            assert output.finished is not None
+            if constraint is not None and output.finished.constraint_complete and constraint.json_schema is not None:
+                assert jsonschema_rs.is_valid(json.loads(constraint.json_schema), json.loads(output.text))
+            if constraint is not None and (
+                constraint.close_within_budget or output.finished.finish_reason is FinishReason.EOS
+            ):
+                assert output.finished.constraint_complete
+        same += one.outputs[0].token_ids == two.outputs[0].token_ids
+    assert same >= len(requests) - 1, f"{same} of {len(requests)} equal; one near tie is forgiven"
+    if "drafter" in options:
+        assert stats.drafter.accepted > 0
