@@ -70,7 +70,8 @@ class DrafterParts:
             return Forced(NGram(self.max_draft_tokens, self._ops), self._ops, constraints)
         model, device = self._model, self._device
         if self._name == NGramTable.name:
-            return NGramTable(self.max_draft_tokens, self._config.ngram_entries, self._ops, device)
+            drafter = NGramTable(self.max_draft_tokens, self._config.ngram_entries, self._ops, device)
+            return Forced(drafter, self._ops, constraints)
         if model is None:
             return Nothing()
         shape = model.config
