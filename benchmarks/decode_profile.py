@@ -145,7 +145,7 @@ def _start(model: Model, workload: Workload) -> Core:
         prefix_caching=False,
     )
     core = build_core(config)
-    builder = RequestBuilder(core.info, core.tokenizer, config.ageing_s)
+    builder = RequestBuilder(core.info, core.tokenizer, config.ageing_s, core.compiler)
     for place, request in enumerate(workload.draw(core.info.config.vocab_size)):
         sampling = SamplingParams(
             temperature=workload.temperature, max_tokens=request.output_len, ignore_eos=True, seed=0

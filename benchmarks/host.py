@@ -35,6 +35,7 @@ from shapes import SMOLLM2_135M
 from workloads import Workload
 
 from draftline.engine.client import EngineInfo, GenerateRequest
+from draftline.engine.constraining import Constraining
 from draftline.engine.core import Core
 from draftline.engine.drafting import NoDrafting
 from draftline.engine.graph_inputs import fill_inputs, input_words, is_decode
@@ -45,6 +46,7 @@ from draftline.engine.runner import Runner, Sampled
 from draftline.engine.scheduler import Scheduler
 from draftline.engine.sequence import Row
 from draftline.kernels import select_ops
+from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.models.families import config_from_hf
 from draftline.models.tokenizer import Tokenizer
@@ -136,7 +138,9 @@ def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, pref
     device = torch.device("cpu")
     table = SlotTable.allocate(max_rows, max_model_len, blocks_a_row, device)
     passes = [NoDevice(max_rows, config.vocab_size)]
-    runner = Runner(passes, Nothing(), table, select_ops(device), config.eos_token_ids)
+    nothing = ConstraintTable.allocate(max_rows, config.vocab_size, words=1024, masks=1, samples=1, device=device)
+    constraining = Constraining(nothing, table)
+    runner = Runner(passes, Nothing(), table, constraining, select_ops(device), config.eos_token_ids)
     return Core(scheduler, runner, tokenizer, info, NoDrafting(), steps_ahead=1)
 
 

@@ -25,7 +25,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.reference import ReferenceOps
-from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps, skinny_gemm
 from draftline.kernels.triton.attention import run_launch
 from draftline.kernels.triton.attention_plan import (
@@ -306,16 +306,17 @@ def sampling_case(bench: Bench, ops: TritonOps, rows: int) -> None:
     slots.repetition_penalty.fill_(1.1)
     index = torch.arange(rows, device=DEVICE)
     positions = torch.full((rows,), 1000, device=DEVICE)
-    mask = torch.full((rows, vocab // 32), -1, dtype=torch.int32, device=DEVICE)
+    words = torch.full((rows + 1, vocab // 32), -1, dtype=torch.int32, device=DEVICE)
+    masks = Masks(words, torch.arange(1, rows + 1, dtype=torch.int32, device=DEVICE))
     for name, features in sets.items():
-        step = SampleRows(index, positions, features, mask if "masked" in name else None)
+        step = SampleRows(index, positions, features, masks if "masked" in name else None)
 
         def wrong(step: SampleRows) -> float:
             few = dataclasses.replace(
                 step,
                 slots=step.slots[:8],
                 positions=step.positions[:8],
-                mask=None if step.mask is None else step.mask[:8],
+                masks=None if step.masks is None else Masks(words, step.masks.rows[:8]),
             )
             chosen = ops.sample(logits[0][:8], few, slots)
             return float((chosen != ReferenceOps().sample(logits[0][:8], few, slots)).sum())

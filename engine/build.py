@@ -11,6 +11,7 @@ from draftline.engine.buckets import Buckets
 from draftline.engine.build_drafter import DrafterParts
 from draftline.engine.client import EngineInfo
 from draftline.engine.config import EngineConfig
+from draftline.engine.constraining import Constraining
 from draftline.engine.core import Core
 from draftline.engine.memory import (
     DEFAULT_CPU_CACHE_GIB,
@@ -26,6 +27,7 @@ from draftline.engine.runner import Pass, Runner
 from draftline.engine.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.batch import KVCache
+from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Accept, Ops
 from draftline.kernels.slots import SlotTable
 from draftline.models.checkpoint import Checkpoint
@@ -38,11 +40,17 @@ from draftline.models.tokenizer import load_tokenizer
 from draftline.quant import preferred_cpu_dtype
 from draftline.spec.drafter import Drafter
 from draftline.spec.synthetic import synthetic_acceptance
+from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.constraint import KINDS
+from draftline.structured.vocabulary import ByteVocabulary
 
 logger = logging.getLogger(__name__)
 
 _STEP_TOKENS = {"cpu": 512, "cuda": 8192}
 """Tokens one step computes at most, by device type, where the configuration does not say."""
+
+_CONSTRAINT_BYTES = 64 << 20
+"""Room for automata's tables, and as much for their masks. On a CPU it takes memory only where it is written."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -59,12 +67,16 @@ def build_core(config: EngineConfig) -> Core:
     checkpoint = open_checkpoint(config.model, load_format=config.load_format)
     tokenizer = load_tokenizer(config.tokenizer or config.model, checkpoint.config)
     shape = checkpoint.config
+    eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
     dtype = _dtype(config, checkpoint, device)
     ops = select_ops(device)
     with memory_explained(device, f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"):
         model = build_model(checkpoint, shape, ops, dtype, device)
     parts = DrafterParts(config, checkpoint, ops, dtype, device)
     buckets = Buckets(config.max_num_seqs, parts.max_draft_tokens)
+    vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
+    with memory_explained(device, "the tables of constraints"):
+        constraints = _constraint_table(config, shape.vocab_size, parts.max_draft_tokens, device)
     budget = config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"])
     wanted_len = _wanted_len(config, shape)
     bytes_a_block = block_bytes(shape, config.block_size, model.cache_dtype) + parts.block_bytes
@@ -86,9 +98,9 @@ def build_core(config: EngineConfig) -> Core:
             dtype=model.cache_dtype,
             device=device,
         )
-    drafter = parts.build(blocks, budget)
+    drafter = parts.build(blocks, budget, constraints)
     table = SlotTable.allocate(config.max_num_seqs, table_len, -(-table_len // config.block_size), device)
-    eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
+    constraining = Constraining(constraints, table)
     info = EngineInfo(
         model=config.model,
         config=shape,
@@ -101,7 +113,7 @@ def build_core(config: EngineConfig) -> Core:
         cache_blocks=blocks,
         block_size=config.block_size,
         drafters=(drafter.name,) if drafter.max_draft_tokens else (),
-        constraint_kinds=(),
+        constraint_kinds=KINDS,
         synthetic_acceptance=config.synthetic_acceptance,
     )
     scheduler = Scheduler(
@@ -118,11 +130,11 @@ def build_core(config: EngineConfig) -> Core:
         logger.warning(
             "synthetic acceptance of %g: drafts are accepted by chance, and all outputs mean nothing", chance
         )
-    passes: list[Pass] = [PassByOperation(model, cache, table, ops, drafter, accept)]
+    passes: list[Pass] = [PassByOperation(model, cache, table, ops, drafter, accept, constraining)]
     if device.type == "cuda" and not config.enforce_eager:
         with memory_explained(device, "the CUDA graphs"):
-            passes.insert(0, _graphs(model, cache, table, ops, drafter, accept, buckets))
-    runner = Runner(passes, drafter, table, ops, eos_ids)
+            passes.insert(0, _graphs(model, cache, table, ops, drafter, accept, constraining, buckets))
+    runner = Runner(passes, drafter, table, constraining, ops, eos_ids)
     drafting = parts.build_policy(passes, table, buckets, generation=scheduler.block_generation, step_tokens=budget)
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
@@ -130,7 +142,21 @@ def build_core(config: EngineConfig) -> Core:
     )  # fmt: skip
     # On a CPU there is nothing to overlap.
     steps_ahead = 1 if device.type == "cuda" else 0
-    return Core(scheduler, runner, tokenizer, info, drafting, steps_ahead=steps_ahead)
+    return Core(
+        scheduler, runner, tokenizer, info, drafting, steps_ahead=steps_ahead, compiler=ConstraintCompiler(vocabulary)
+    )
+
+
+def _constraint_table(config: EngineConfig, vocab: int, drafts: int, device: torch.device) -> ConstraintTable:
+    mask_bytes = 4 * -(-vocab // 32)
+    return ConstraintTable.allocate(
+        config.max_num_seqs,
+        vocab,
+        words=_CONSTRAINT_BYTES // 4,
+        masks=_CONSTRAINT_BYTES // mask_bytes,
+        samples=drafts + 1,
+        device=device,
+    )
 
 
 def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, buckets: Buckets) -> int:
@@ -148,13 +174,14 @@ def _graphs(
     ops: Ops,
     drafter: Drafter,
     accept: Accept,
+    constraining: Constraining,
     buckets: Buckets,
 ) -> Pass:
     # Imported here, since a CPU does without Triton.
     from draftline.engine.pass_graphs import GraphPasses
 
     started = time.monotonic()
-    graphs = GraphPasses(model, cache, table, ops, drafter, accept, buckets)
+    graphs = GraphPasses(model, cache, table, ops, drafter, accept, constraining, buckets)
     torch.cuda.synchronize(table.tokens.device)
     logger.info("CUDA graphs for %d step shapes captured in %.1f s", len(buckets.all()), time.monotonic() - started)
     return graphs

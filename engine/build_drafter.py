@@ -8,12 +8,14 @@ import torch
 
 from draftline.engine.buckets import Buckets
 from draftline.engine.config import EngineConfig
+from draftline.engine.constrained_drafting import ConstrainedDrafting
 from draftline.engine.draft_cache import CachedDrafting
 from draftline.engine.draft_costs import measure_costs
 from draftline.engine.drafting import AdaptiveDrafting, Drafting, FixedDrafting, NoDrafting
 from draftline.engine.memory import block_bytes, memory_explained
 from draftline.engine.runner import Pass
 from draftline.kernels.batch import KVCache
+from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
 from draftline.models.checkpoint import Checkpoint
@@ -24,6 +26,7 @@ from draftline.models.model import Model
 from draftline.spec.adaptive import DraftLengths
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
+from draftline.spec.forced import Forced
 from draftline.spec.ngram import NGram
 from draftline.spec.ngram_table import NGramTable
 from draftline.spec.nothing import Nothing
@@ -56,13 +59,20 @@ class DrafterParts:
         model = self._model
         self.block_bytes = 0 if model is None else block_bytes(model.config, config.block_size, model.cache_dtype)
 
-    def build(self, blocks: int, step_tokens: int) -> Drafter:
-        """The drafter, with a cache of ``blocks`` blocks if it needs one; it sees at most ``step_tokens`` at once."""
+    def build(self, blocks: int, step_tokens: int, constraints: ConstraintTable) -> Drafter:
+        """The drafter, which knows what ``constraints`` force.
+
+        Args:
+            blocks: how many blocks its cache has, if it needs one.
+            step_tokens: the most tokens that it sees at once.
+            constraints: the constraint table.
+        """
         if self._name == NGram.name:
-            return NGram(self.max_draft_tokens, self._ops)
+            return Forced(NGram(self.max_draft_tokens, self._ops), self._ops, constraints)
         model, device = self._model, self._device
         if self._name == NGramTable.name:
-            return NGramTable(self.max_draft_tokens, self._config.ngram_entries, self._ops, device)
+            drafter = NGramTable(self.max_draft_tokens, self._config.ngram_entries, self._ops, device)
+            return Forced(drafter, self._ops, constraints)
         if model is None:
             return Nothing()
         shape = model.config
@@ -76,7 +86,7 @@ class DrafterParts:
                 dtype=model.cache_dtype,
                 device=device,
             )
-        return DraftModel(model, cache, self._ops, self.max_draft_tokens, chunk_tokens=step_tokens)
+        return DraftModel(model, cache, self._ops, self.max_draft_tokens, constraints, chunk_tokens=step_tokens)
 
     def build_policy(
         self,
@@ -97,6 +107,9 @@ class DrafterParts:
             step_tokens: the most tokens that one step computes.
         """
         policy = self._lengths(passes, table, buckets)
+        if not self.max_draft_tokens:
+            return policy
+        policy = ConstrainedDrafting(policy, self.max_draft_tokens, buckets.max_drafting_rows)
         if self._model is None:
             return policy
         return CachedDrafting(

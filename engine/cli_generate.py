@@ -42,6 +42,7 @@ def generate(
 
     - `draftline generate "The sky is" --max-tokens 32 --temperature 0`
     - `draftline generate --chat "Name three rivers." --seed 7`
+    - `draftline generate --chat "Invent a person." --schema person.json --whitespace spaced`
     - `cat notes.txt | draftline generate --server localhost:50051 --n 2 --json`
     """
     text = sys.stdin.read() if prompt is None else prompt
@@ -107,6 +108,8 @@ def summary(end: Finished) -> str:
         f"finished: {end.finish_reason.name.lower()}" + (f" {end.matched_stop!r}" if end.matched_stop else ""),
         f"seed {end.seed}",
     ]
+    if end.constraint_complete is not None:
+        parts.append("complete" if end.constraint_complete else "incomplete: not all of what the constraint asks for")
     if end.speculation.drafted:
         parts.append(f"{end.speculation.accepted} of {end.speculation.drafted} drafts accepted")
     if end.speculation.synthetic:

@@ -38,6 +38,7 @@ _PANELS: Mapping[type[BaseModel], str] = {
 _FLAGS: Mapping[tuple[type[BaseModel], str], str] = {
     (Speculation, "enabled"): "speculation",
     (Speculation, "draft_tokens"): "drafts",  # the engine has draft_tokens of its own
+    (Constraint, "json_schema"): "schema",
 }
 """Options that have another name than their field, which makes no sense outside its model."""
 
@@ -139,7 +140,7 @@ def _help(name: str, field: FieldInfo) -> str:
     if field.default not in (None, (), False, PydanticUndefined):
         parts.append(f"default {'on' if field.default is True else field.default}")
     if name in _TEXT_OR_FILE:
-        parts.append("or @FILE")
+        parts.append("or FILE" if name == "json_schema" else "or @FILE")
     if get_origin(_without_none(field.annotation)) in (tuple, dict):
         parts.append("can be given several times")
     return "; ".join(part for part in parts if part)
@@ -156,7 +157,9 @@ def _given(model: type[BaseModel], options: dict[str, Any]) -> Iterator[tuple[st
         elif isinstance(value, list):
             value = tuple(value)
         elif name in _TEXT_OR_FILE and value.startswith("@"):
-            value = _file_text(name, Path(value[1:]))
+            value = _file_text(_flag(model, name), Path(value[1:]))
+        elif name == "json_schema" and not value.lstrip().startswith(("{", "true", "false")):
+            value = _file_text(_flag(model, name), Path(value))
         yield name, value
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from draftline.engine.errors import EngineStoppedError
     from draftline.models.tokenizer import Tokenizer  # loads what reads models, which the command line can do without
+    from draftline.structured.compiler import ConstraintCompiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +160,13 @@ class EngineClient(Protocol):
     Attributes:
         info: what it serves, and its limits.
         tokenizer: the model's.
+        compiler: compiles constraints; None where the engine enforces none.
         stopped: done once the engine has ended: None where it was closed, or the fault that it could not survive.
     """
 
     info: EngineInfo
     tokenizer: Tokenizer
+    compiler: ConstraintCompiler | None
     stopped: Future[EngineStoppedError | None]
 
     def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:

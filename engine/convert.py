@@ -21,6 +21,7 @@ from draftline.engine.outputs import Delta, Finished, PositionLogprobs
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.request_limits import check_generate
 from draftline.engine.validation import violations
+from draftline.structured.compiled import Report
 from draftline.v1 import engine_pb2 as pb
 
 POSITIONS_PER_MESSAGE = 2048
@@ -149,6 +150,16 @@ def model_response(info: EngineInfo) -> pb.GetModelResponse:
         constraint_kinds=info.constraint_kinds,
         version=version("draftline"),
         synthetic_acceptance=info.synthetic_acceptance,
+    )
+
+
+def constraint_response(report: Report) -> pb.CheckConstraintResponse:
+    """What became of a constraint, as a message."""
+    return pb.CheckConstraintResponse(
+        backend=report.backend,
+        states=report.states,
+        compile_s=report.compile_s,
+        unenforced=[violation.pointer for violation in report.unenforced],
     )
 
 

@@ -28,6 +28,7 @@ from draftline.engine.scheduler import Scheduler
 from draftline.engine.sequence import Plan, Row, Sequence
 from draftline.models.tokenizer import Tokenizer
 from draftline.spec.drafter import DraftChunk
+from draftline.structured.compiler import ConstraintCompiler
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Core:
         drafting: Drafting,
         *,
         steps_ahead: int = 0,
+        compiler: ConstraintCompiler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """An idle core.
@@ -72,10 +74,12 @@ class Core:
             info: what callers are told of the engine.
             drafting: decides how far sequences are drafted ahead.
             steps_ahead: how many more steps may be launched while one is still to be read.
+            compiler: compiles requests' constraints; the core only keeps it for those who build requests.
             clock: gives seconds; requests' ``submitted_at`` must be on the same clock.
         """
         self.info = info
         self.tokenizer = tokenizer
+        self.compiler = compiler
         self._scheduler = scheduler
         self._runner = runner
         self.now = clock

@@ -41,7 +41,7 @@ class LLM:
         """
         self.config = EngineConfig.model_validate({"model": model, **options})
         self._core = build_core(self.config)
-        self._builder = RequestBuilder(self._core.info, self._core.tokenizer, self.config.ageing_s)
+        self._builder = RequestBuilder(self._core.info, self._core.tokenizer, self.config.ageing_s, self._core.compiler)
         self._ids = itertools.count()
 
     @property

@@ -1,4 +1,7 @@
-"""Work that would hold the event loop up, on a thread: tokenizing long prompts. Short ones are not worth the hop."""
+"""Work that would hold the event loop up, elsewhere: tokenizing long prompts, on a thread; compiling constraints.
+
+Short prompts are not worth the hop.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from draftline.engine.client import Chat, EngineClient, GenerateRequest, Prompt, Sink
+from draftline.engine.constraints import compiled
 
 LONG = 4096
 """Characters from which a prompt is tokenized on a thread; below, tokenizing takes about as long as the hop."""
@@ -33,6 +37,8 @@ async def submit(engine: EngineClient, request_id: str, request: GenerateRequest
 
     Where the caller is cancelled meanwhile, the request is cancelled once it has been submitted: nobody else could.
     """
+    if request.constraint is not None and engine.compiler is not None:
+        await compiled(engine.compiler, request.constraint)  # so that submitting finds it ready
     if prompt_size(request.prompt) < LONG:
         engine.submit(request_id, request, sink)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 from draftline.engine.detokenizer import Detokenizer
@@ -21,6 +22,8 @@ from draftline.engine.sequence import Row, Sequence
 from draftline.engine.stopwatch import StepTimes
 from draftline.models.tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 
 class _End(NamedTuple):
     """Why an output ends; see `Finished`."""
@@ -28,6 +31,11 @@ class _End(NamedTuple):
     reason: FinishReason
     matched_stop: str = ""
     stopped_by_token: bool = False
+
+    @property
+    def cuts_text(self) -> bool:
+        """Whether the last token is not, or not all, part of the text."""
+        return self.reason is FinishReason.STOP
 
 
 class OutputState:
@@ -101,6 +109,7 @@ class OutputState:
         if self._first_token_at is None:
             self._first_token_at = now
         kept, text, end = self._until_end(tokens)
+        complete = self._constrain(kept, end)
         self._steps += 1
         if row.drafts:
             self._drafts.count(row.drafts, min(row.drafts, len(kept) - 1))
@@ -108,12 +117,13 @@ class OutputState:
                 self._drafts.took(times)
         delta = Delta(self.sequence.index, kept, text, logprobs[: len(kept)], self._prompt_logprobs)
         self._prompt_logprobs = ()
-        return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now))
+        return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now, complete))
 
     def cancel(self, now: float) -> tuple[Update, ...]:
         """The updates that end a cancelled output: what text is left, and the finish."""
         text = self._detokenizer.flush()
-        finished = self._finished(_End(FinishReason.CANCELLED), 0, now)
+        end = _End(FinishReason.CANCELLED)
+        finished = self._finished(end, 0, now, self._constrain((), end))
         return (Delta(self.sequence.index, (), text), finished) if text else (finished,)
 
     def _until_end(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], str, _End | None]:
@@ -158,7 +168,22 @@ class OutputState:
             synthetic=self._synthetic,
         )
 
-    def _finished(self, end: _End, new_tokens: int, now: float) -> Finished:
+    def _constrain(self, kept: tuple[int, ...], end: _End | None) -> bool | None:
+        """Take the kept tokens to the constraint; whether the text is complete with them, None without a constraint."""
+        constraint = self.sequence.constraint
+        if constraint is None:
+            return None
+        matcher = constraint.progress.matcher
+        if end is not None and end.cuts_text:
+            kept = kept[:-1]
+        for token in kept:
+            if not matcher.advance(token):
+                if token not in self._eos_ids:  # that ends what a grammar cannot go on with
+                    logger.error("%s: token %d is not what its constraint allows", self.sequence.name, token)
+                return False
+        return matcher.complete and not (end is not None and end.cuts_text and not end.stopped_by_token)
+
+    def _finished(self, end: _End, new_tokens: int, now: float, complete: bool | None) -> Finished:
         sequence, submitted = self.sequence, self.request.submitted_at
         scheduled = self._scheduled_at if self._scheduled_at is not None else now
         first = self._first_token_at if self._first_token_at is not None else now
@@ -174,7 +199,7 @@ class OutputState:
                 first_token_s=first - submitted,
                 total_s=now - submitted,
             ),
-            constraint_complete=None,
+            constraint_complete=complete,
             seed=sequence.seed,
             stopped_by_token=end.stopped_by_token,
         )

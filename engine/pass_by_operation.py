@@ -5,8 +5,11 @@ from __future__ import annotations
 from itertools import accumulate
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from draftline.engine.constraining import Constraining
+from draftline.engine.decide import Decider
 from draftline.engine.runner import Sampled
 from draftline.engine.sequence import Row
 from draftline.engine.stopwatch import Stopwatch
@@ -22,7 +25,14 @@ class PassByOperation:
     """Launches a pass's operations from the host, shaped as the rows are."""
 
     def __init__(
-        self, model: Model, cache: KVCache, table: SlotTable, ops: Ops, drafter: Drafter, accept: Accept
+        self,
+        model: Model,
+        cache: KVCache,
+        table: SlotTable,
+        ops: Ops,
+        drafter: Drafter,
+        accept: Accept,
+        constraining: Constraining,
     ) -> None:
         """Everything is on one device; ``ops`` is that device's implementation, and ``accept`` verifies drafts."""
         self._model = model
@@ -30,7 +40,8 @@ class PassByOperation:
         self._table = table
         self._ops = ops
         self._drafter = drafter
-        self._accept = accept
+        self._constraining = constraining
+        self._decider = Decider(ops, accept, table, constraining.table)
         self._block_size = cache.keys[0].shape[1]
         self._device = table.tokens.device
 
@@ -48,6 +59,7 @@ class PassByOperation:
             slots = upload(np.array([row.slot for row in drafting], np.int64), self._device)
             wanted = upload(np.array([row.drafts for row in drafting], np.int32), self._device)
             self._drafter.propose(DraftRows(slots, wanted, drafts), self._table)
+            self._constraining.write_drafts(rows)
             watch.mark()
         inputs = self._ops.gather(
             self._table,
@@ -59,6 +71,7 @@ class PassByOperation:
             self._block_size,
         )
         logits = self._model.forward(inputs.batch, self._cache)
+        self._constraining.write_masks(rows)
         if watch is not None:
             watch.mark()
         tokens, accepted = self._sample(rows, inputs, logits, features)
@@ -75,11 +88,11 @@ class PassByOperation:
         if ends[-1] < len(logits):  # log-probabilities of the prompt brought others along
             at = upload(_sampled_places(rows), self._device)
             slots, positions, deciding = slots[at], positions[at], logits[at]
-        which = SampleRows(slots, positions, features, mask=None)
-        tokens = self._ops.sample(deciding, which, self._table) if ends[-1] else slots
+        which = SampleRows(slots, positions, features, masks=None)
+        if not ends[-1]:
+            return slots, torch.zeros(len(rows), dtype=torch.int32, device=self._device)
         most = max(row.samples for row in rows)
-        starts = upload(ends, self._device)
-        return tokens, self._accept(tokens, which, starts, max(most, 1), self._table)
+        return self._decider.decide(deciding, which, upload(ends, self._device), most)
 
 
 def _sampled_places(rows: tuple[Row, ...]) -> np.ndarray:

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from draftline.engine.buckets import Buckets
+from draftline.engine.constraining import Constraining
+from draftline.engine.decide import Decider
 from draftline.engine.graph_inputs import fill_inputs, input_words, is_decode
 from draftline.engine.runner import Sampled
 from draftline.engine.sequence import Row
@@ -86,6 +88,7 @@ class GraphPasses:
         ops: Ops,
         drafter: Drafter,
         accept: Accept,
+        constraining: Constraining,
         buckets: Buckets,
     ) -> None:
         """Capture the graphs of all ``buckets``. Everything is on one CUDA device. ``accept`` verifies drafts."""
@@ -94,7 +97,8 @@ class GraphPasses:
         self._table = table
         self._ops = ops
         self._drafter = drafter
-        self._accept = accept
+        self._constraining = constraining
+        self._decider = Decider(ops, accept, table, constraining.table)
         self._block_size = cache.keys[0].shape[1]
         self._device = table.tokens.device
         self._pool = torch.cuda.graph_pool_handle()
@@ -107,6 +111,9 @@ class GraphPasses:
         for bucket in self._buckets.values():
             for features in COMMON_FEATURES:
                 self._sampling(bucket, features)
+        # Constraints come up late or never. Their kernels are compiled now, so that the first one holds nobody up.
+        for features in COMMON_FEATURES:
+            self._sampling(next(iter(self._buckets.values())), features | SamplingFeatures.MASK)
 
     def fits(self, rows: tuple[Row, ...]) -> bool:
         """Whether the rows only decode, and a bucket holds them."""
@@ -126,8 +133,10 @@ class GraphPasses:
             watch = Stopwatch(self._device)
             watch.mark()
             bucket.draft.replay()
+            self._constraining.write_drafts(rows)
             watch.mark()
         bucket.forward.replay()
+        self._constraining.write_masks(rows)
         graph, tokens, accepted = self._sampling(bucket, features)
         if watch is not None:
             watch.mark()
@@ -161,12 +170,11 @@ class GraphPasses:
         """The graph that samples and accepts with these features, and what it leaves."""
         known = bucket.sampling.get(features)
         if known is None:
-            which = SampleRows(bucket.decides.slots, bucket.decides.positions, features, mask=None)
+            which = SampleRows(bucket.decides.slots, bucket.decides.positions, features, masks=None)
             starts = bucket.plan[bucket.rows + 1 : 2 * bucket.rows + 2]
 
             def sample(starts: Tensor) -> tuple[Tensor, Tensor]:
-                tokens = self._ops.sample(bucket.logits, which, self._table)
-                return tokens, self._accept(tokens, which, starts, bucket.drafts + 1, self._table)
+                return self._decider.decide(bucket.logits, which, starts, bucket.drafts + 1)
 
             # A step may be waiting for this graph. Accepting its drafts twice would accept too many: warm up with none.
             none = torch.zeros_like(starts)

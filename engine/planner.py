@@ -31,7 +31,7 @@ class Planner:
         prompts_run = False
         for sequence in residency.running:
             known = sequence.known
-            if known >= sequence.max_len:
+            if known >= sequence.max_len or sequence.waits_for_host:
                 continue
             if known - sequence.computed == 1:
                 self._owed_tokens += 1
@@ -60,8 +60,8 @@ class Planner:
                 break  # from here on all were preempted, or get no turn
             known = sequence.known
             pending = known - sequence.computed
-            if known >= sequence.max_len and sequence.unread:
-                continue  # it ends with a step that is on its way
+            if (known >= sequence.max_len and sequence.unread) or sequence.waits_for_host:
+                continue  # it ends with a step that is on its way, or the host must read that first
             if pending < 1 or known >= sequence.max_len:
                 raise RuntimeError(
                     f"{sequence.name} has nothing to run for but was not finished: "

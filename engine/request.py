@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 from draftline.engine import sequence as engine_sequence
 from draftline.engine.client import Chat, EngineInfo, GenerateRequest, Prompt, Sink
+from draftline.engine.constraints import CONSTRAINT_ERRORS, OutputConstraint, refusal, structured_constraint
 from draftline.engine.errors import InvalidRequestError, Violation
-from draftline.engine.params import SamplingParams, Speculation
+from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.prompt import tokenize
 from draftline.models.tokenizer import Tokenizer
+from draftline.structured.compiled import Compiled
+from draftline.structured.compiler import ConstraintCompiler
 
 DEFAULT_MAX_TOKENS = 256
 """Output tokens where a request does not say, as far as the context leaves room."""
@@ -44,14 +47,24 @@ class Request:
 class RequestBuilder:
     """Checks requests against one engine's model and limits. Thread-safe."""
 
-    def __init__(self, info: EngineInfo, tokenizer: Tokenizer, ageing_s: float) -> None:
-        """``ageing_s`` is the head start in the queue, in seconds, for each unit of priority."""
+    def __init__(
+        self, info: EngineInfo, tokenizer: Tokenizer, ageing_s: float, compiler: ConstraintCompiler | None = None
+    ) -> None:
+        """A builder for one engine.
+
+        Args:
+            info: the engine's.
+            tokenizer: the model's.
+            ageing_s: the head start in the queue, in seconds, for each unit of priority.
+            compiler: compiles constraints; without one there are none.
+        """
         self._info = info
         self._tokenizer = tokenizer
         self._ageing_s = ageing_s
+        self._compiler = compiler
 
     def build(self, request_id: str, request: GenerateRequest, sink: Sink, now: float) -> Request:
-        """Check and complete a request.
+        """Check and complete a request. Waits for its constraint, if that has not been compiled.
 
         Raises:
             InvalidRequestError: listing every field that is wrong.
@@ -60,19 +73,30 @@ class RequestBuilder:
         prompt_field, token_ids = self._encode(request.prompt, violations)
         if token_ids is not None:
             violations.extend(self._length_violations(prompt_field, len(token_ids)))
+        compiled = self._constraint(request.constraint, violations)
         if violations or token_ids is None:
             raise InvalidRequestError(*violations)
-        sequences = self._sequences(request_id, request, token_ids, now)
+        sequences = self._sequences(request_id, request, token_ids, compiled, now)
         text = request.prompt if isinstance(request.prompt, str) else None
         deadline = math.inf if request.timeout_s is None else now + request.timeout_s
         return Request(request_id, text, tuple(token_ids), sequences, sink, now, deadline)
 
     def _sequences(
-        self, request_id: str, request: GenerateRequest, token_ids: list[int], now: float
+        self, request_id: str, request: GenerateRequest, token_ids: list[int], compiled: Compiled | None, now: float
     ) -> tuple[engine_sequence.Sequence, ...]:
         sampling = request.sampling
         room = self._info.max_model_len - len(token_ids)
         wanted = DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
+        max_len = len(token_ids) + min(wanted, room)
+        closes = request.constraint is not None and request.constraint.close_within_budget
+        if closes and compiled is not None and (compiled.shortest or 0) > max_len - len(token_ids):
+            raise InvalidRequestError(
+                Violation(
+                    "constraint.close_within_budget",
+                    f"the shortest text that the constraint allows takes {compiled.shortest} tokens, but only "
+                    f"{max_len - len(token_ids)} may be generated",
+                )
+            )
         first_seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         followers = sampling.model_copy(update={"prompt_logprobs": None})
         sequences: list[engine_sequence.Sequence] = []
@@ -85,13 +109,27 @@ class RequestBuilder:
                     prompt_len=len(token_ids),
                     sampling=followers if index else sampling,
                     seed=(first_seed + index) % 2**64,
-                    max_len=len(token_ids) + min(wanted, room),
+                    max_len=max_len,
                     order=now - request.priority * self._ageing_s,
                     leader=sequences[0] if index else None,
                     draft_tokens=_draft_tokens(request.speculation),
+                    constraint=None
+                    if compiled is None
+                    else OutputConstraint.of(compiled, len(token_ids), max_len, closes=closes),
                 )
             )
         return tuple(sequences)
+
+    def _constraint(self, asked: Constraint | None, violations: list[Violation]) -> Compiled | None:
+        """The compiled constraint, or None, with violations if one was asked for."""
+        if asked is None or self._compiler is None:
+            return None
+        constraint = structured_constraint(asked)
+        try:
+            return self._compiler.compile(constraint)
+        except CONSTRAINT_ERRORS as error:
+            violations.extend(refusal(constraint, error).violations)
+            return None
 
     def _encode(self, prompt: Prompt, violations: list[Violation]) -> tuple[str, list[int] | None]:
         """The prompt's field name and its token ids; None, with violations, if it has none."""
@@ -129,7 +167,7 @@ class RequestBuilder:
         yield from self._out_of_range("sampling.logit_bias", sampling.logit_bias)
 
     def _option_violations(self, request: GenerateRequest) -> Iterator[Violation]:
-        if request.constraint is not None and not self._info.constraint_kinds:
+        if request.constraint is not None and self._compiler is None:
             yield Violation("constraint", "this server enforces no constraints")
         if request.speculation.enabled and not self._info.drafters:
             yield Violation("speculation.enabled", "this server has no drafter")

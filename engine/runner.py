@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from draftline.engine.constraining import Constraining
 from draftline.engine.device_health import check_device
 from draftline.engine.launched import LaunchedStep, LogprobTensors
 from draftline.engine.sequence import Plan, Row
@@ -60,14 +61,24 @@ class Runner:
     """Owns the slot table, and the ways to compute a step."""
 
     def __init__(
-        self, passes: Seq[Pass], drafter: Drafter, table: SlotTable, ops: Ops, eos_ids: tuple[int, ...]
+        self,
+        passes: Seq[Pass],
+        drafter: Drafter,
+        table: SlotTable,
+        constraining: Constraining,
+        ops: Ops,
+        eos_ids: tuple[int, ...],
     ) -> None:
-        """Each step is computed by the first of ``passes`` that fits; the last fits all. They draft with ``drafter``."""
+        """Each step is computed by the first of ``passes`` that fits; the last fits all.
+
+        They draft with ``drafter``, and with what ``constraining`` brings to the device.
+        """
         self._passes = tuple(passes)
         self._drafter = drafter
         self._table = table
         self._ops = ops
         self._writer = SlotWriter(table, eos_ids)
+        self._constraining = constraining
         self._device = table.tokens.device
 
     @torch.inference_mode()
@@ -80,6 +91,7 @@ class Runner:
         """
         rows = plan.rows
         self._writer.apply(plan)
+        self._constraining.apply(plan)
         if behind:
             self._drafter.catch_up(behind, self._table)
         sampled = next(way for way in self._passes if way.fits(rows)).run(rows, self._writer.features(rows))

@@ -8,8 +8,12 @@ the device: then some known tokens are unread, their values being on the device 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from draftline.engine.params import SamplingParams
+
+if TYPE_CHECKING:
+    from draftline.engine.constraints import OutputConstraint  # loads what compiles constraints
 
 
 @dataclass(slots=True, eq=False)
@@ -27,6 +31,7 @@ class Sequence:
         draft_tokens: the drafts a step that its request asks for; None leaves it to the server.
         order: its place in the queue, smaller first: arrival time minus the head start that its priority buys.
         leader: the request's first output, whose prompt the others wait for (to share its blocks); None for itself.
+        constraint: what its output must match, and how far it has come in it; None for anything.
         computed: leading tokens whose keys and values are in the cache once all launched steps have run, at most.
         launched: steps with a row of it that were planned but not committed.
         unread: the most tokens that those steps decide, which the host will learn at their commits.
@@ -50,6 +55,7 @@ class Sequence:
     order: float
     leader: Sequence | None = None
     draft_tokens: int | None = None
+    constraint: OutputConstraint | None = None
     computed: int = 0
     launched: int = 0
     unread: int = 0
@@ -71,6 +77,11 @@ class Sequence:
     def output_len(self) -> int:
         """Output tokens that the host knows."""
         return len(self.tokens) - self.prompt_len
+
+    @property
+    def waits_for_host(self) -> bool:
+        """Whether no step can be planned for it until those under way are read."""
+        return self.unread > 0 and self.constraint is not None and self.constraint.on_host
 
     @property
     def known(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from draftline.engine import convert
 from draftline.engine.answering import Context, abort, answers_errors, client_id_of, origin_of, reported
 from draftline.engine.client import EngineClient
+from draftline.engine.constraints import compiled
 from draftline.engine.errors import InvalidRequestError, QueueFullError, Violation
 from draftline.engine.front import Front
 from draftline.engine.grpc_errors import unimplemented
@@ -123,8 +124,11 @@ class InferenceService(InferenceServiceServicer):
     async def CheckConstraint(self, request: pb.CheckConstraintRequest, context: Context) -> pb.CheckConstraintResponse:
         """See the proto."""
         check_constraint(request.constraint)
-        convert.constraint_params(request.constraint)
-        await abort(context, unimplemented("this server enforces no constraints"))
+        asked = convert.constraint_params(request.constraint)
+        compiler = self._gate.engine.compiler
+        if compiler is None:
+            await abort(context, unimplemented("this server enforces no constraints"))
+        return convert.constraint_response((await compiled(compiler, asked)).report)
 
     @answers_errors
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:

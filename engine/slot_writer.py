@@ -80,7 +80,10 @@ class SlotWriter:
     def _fill(self, rows: tuple[Row, ...]) -> None:
         table = self._table
         for row in rows:
-            self._features[row.slot] = sampling_features(row.sequence.sampling).value
+            features = sampling_features(row.sequence.sampling)
+            if row.sequence.constraint is not None:
+                features |= SamplingFeatures.MASK
+            self._features[row.slot] = features.value
         sequences = [row.sequence for row in rows]
         params = [sequence.sampling for sequence in sequences]
         slots = upload(np.array([row.slot for row in rows], np.int64), self._device)

@@ -38,9 +38,10 @@ class ThreadedEngine:
         """
         self.info = core.info
         self.tokenizer = core.tokenizer
+        self.compiler = core.compiler
         self.stopped: Future[EngineStoppedError | None] = Future()
         self._core = core
-        self._builder = RequestBuilder(core.info, core.tokenizer, ageing_s)
+        self._builder = RequestBuilder(core.info, core.tokenizer, ageing_s, core.compiler)
         self._max_waiting = max_waiting
         self._max_waiting_tokens = max_waiting_tokens
         self._wake = threading.Condition()
@@ -99,6 +100,8 @@ class ThreadedEngine:
             self._stopping = True
             self._wake.notify()
         self._thread.join()
+        if self._core.compiler is not None:
+            self._core.compiler.close()
 
     def __enter__(self) -> Self:
         """The running engine."""

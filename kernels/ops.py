@@ -12,6 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.constraints import Constrained, ConstraintTable
 from draftline.kernels.slots import SampleRows, SlotTable
 
 Accept = Callable[[Tensor, SampleRows, Tensor, int, SlotTable], Tensor]
@@ -191,6 +192,54 @@ class Ops(Protocol):
 
         Returns:
             [R] int32, how many of its samples each row keeps: up to the first that is not its draft, and that one.
+        """
+        ...
+
+    def constrain(
+        self, rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable
+    ) -> Constrained:
+        """What each sampled position is constrained by, its row's drafts before it taken as they are.
+
+        Where a draft is not allowed, the positions after it can never be accepted, and everything is allowed there.
+
+        Args:
+            rows: what is sampled; ``slots.tokens`` has the drafts at the same positions.
+            starts: [R + 1] int32: row r's samples are ``starts[r]`` to ``starts[r + 1]``, of which the last one's draft
+                is none. What is beyond the last row's is not constrained.
+            slots: the slot table.
+            constraints: the constraint table, with the states before the step.
+        """
+        ...
+
+    def advance_constraints(
+        self,
+        tokens: Tensor,
+        accepted: Tensor,
+        rows: SampleRows,
+        starts: Tensor,
+        constrained: Constrained,
+        constraints: ConstraintTable,
+    ) -> None:
+        """Bring the slots' states up to date with the tokens that they keep. One that is not allowed changes nothing.
+
+        Args:
+            tokens: [S] int64, what `sample` returned.
+            accepted: [R] int32, what `accept` returned.
+            rows: as they were given to `constrain`.
+            starts: likewise.
+            constrained: what `constrain` returned.
+            constraints: the constraint table, whose states are written. Those of slots that the host masks stay.
+        """
+        ...
+
+    def draft_forced(self, rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
+        """Draft what the slots' states force, over what stands there; what is not forced stays.
+
+        Args:
+            rows: [R] int64, the slots that want drafts.
+            count: the most that each gets, written behind its known tokens.
+            slots: the slot table.
+            constraints: the constraint table.
         """
         ...
 

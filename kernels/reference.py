@@ -13,9 +13,11 @@ from torch import Tensor
 
 from draftline.kernels import functional, functional_step, reference_sampling
 from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.constraints import Constrained, ConstraintTable
 from draftline.kernels.functional_step import HeadShape
 from draftline.kernels.reference_accept import accept
 from draftline.kernels.reference_attention import group_rows
+from draftline.kernels.reference_constraints import advance_constraints, constrain, draft_forced
 from draftline.kernels.reference_ngram import draft_ngram, draft_ngram_table, learn_ngrams
 from draftline.kernels.slots import SampleRows, SlotTable
 
@@ -255,6 +257,28 @@ class ReferenceOps:
     def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
         """See ``Ops.accept``."""
         return accept(tokens, rows, starts, most, slots)
+
+    def constrain(
+        self, rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable
+    ) -> Constrained:
+        """See ``Ops.constrain``."""
+        return constrain(rows, starts, slots, constraints)
+
+    def advance_constraints(
+        self,
+        tokens: Tensor,
+        accepted: Tensor,
+        rows: SampleRows,
+        starts: Tensor,
+        constrained: Constrained,
+        constraints: ConstraintTable,
+    ) -> None:
+        """See ``Ops.advance_constraints``."""
+        advance_constraints(tokens, accepted, rows, starts, constrained, constraints)
+
+    def draft_forced(self, rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
+        """See ``Ops.draft_forced``."""
+        draft_forced(rows, count, slots, constraints)
 
     def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
         """See ``Ops.draft_ngram``."""

@@ -53,7 +53,12 @@ class RowParams:
     presence_penalty: float
     frequency_penalty: float
     has_bias: bool
-    has_mask: bool
+    mask_row: int
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether not everything is allowed."""
+        return self.mask_row > 0
 
     @property
     def is_greedy(self) -> bool:
@@ -87,11 +92,11 @@ def read_rows(rows: SampleRows, slots: SlotTable) -> list[RowParams]:
         return column
 
     feature = SamplingFeatures
-    has_bias, has_mask = [False] * count, [False] * count
+    has_bias, mask_row = [False] * count, [0] * count
     if feature.LOGIT_BIAS in rows.features:
         has_bias = (slots.bias_ids[rows.slots] >= 0).any(dim=-1).tolist()
-    if rows.mask is not None:
-        has_mask = (rows.mask != -1).any(dim=-1).tolist()
+    if rows.masks is not None:
+        mask_row = rows.masks.rows.tolist()
     columns = zip(
         rows.slots.tolist(),
         rows.positions.tolist(),
@@ -106,7 +111,7 @@ def read_rows(rows: SampleRows, slots: SlotTable) -> list[RowParams]:
         column(slots.presence_penalty, feature.PENALTIES, 0.0),
         column(slots.frequency_penalty, feature.PENALTIES, 0.0),
         has_bias,
-        has_mask,
+        mask_row,
         strict=True,
     )
     return [RowParams(*values) for values in columns]
@@ -135,7 +140,7 @@ def process(logits: Floats, params: RowParams, slots: SlotTable, mask: Tensor | 
         np.add.at(processed, ids[is_known], values[is_known])
     if params.position < params.min_length:
         processed[_stop_ids(params, slots, len(logits))] = -np.inf
-    if mask is not None and params.has_mask:
+    if mask is not None:
         np.minimum(processed, _ceilings(mask, len(logits)), out=processed)
     return processed
 

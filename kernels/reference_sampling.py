@@ -52,12 +52,11 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
     tokens = values.argmax(axis=1)  # documented to be the first of equals; NaN counts as larger than everything
     bests = values[np.arange(len(values)), tokens]
     is_usual = np.isfinite(bests)
-    if rows.features or rows.mask is not None or not is_usual.all():
+    if rows.features or rows.masks is not None or not is_usual.all():
         with np.errstate(over="ignore", invalid="ignore"):
             for row, params in enumerate(read_rows(rows, slots)):
                 if params.is_processed or not params.is_greedy or not is_usual[row]:
-                    mask = None if rows.mask is None else rows.mask[row]
-                    tokens[row] = _sample_row(values[row], params, slots, mask)
+                    tokens[row] = _sample_row(values[row], params, slots, _mask(rows, params))
     return torch.from_numpy(tokens).to(logits.device)
 
 
@@ -92,6 +91,10 @@ def logprobs(logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tenso
     top_values = shifted.gather(-1, top_ids)
     log_total = shifted.exp_().sum(dim=-1, keepdim=True, dtype=torch.float64).log_().to(torch.float32)
     return (chosen - log_total).squeeze(-1), ranks, top_ids, top_values - log_total
+
+
+def _mask(rows: SampleRows, params: RowParams) -> Tensor | None:
+    return rows.masks.words[params.mask_row] if rows.masks is not None and params.has_mask else None
 
 
 def _sample_row(logits: Floats, params: RowParams, slots: SlotTable, mask: Tensor | None) -> int:

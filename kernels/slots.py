@@ -33,6 +33,7 @@ class SamplingFeatures(enum.Flag):
     PENALTIES = enum.auto()
     LOGIT_BIAS = enum.auto()
     MIN_TOKENS = enum.auto()
+    MASK = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,20 @@ class SlotTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Masks:
+    """What rows of logits may decide.
+
+    Attributes:
+        words: [N, ceil(vocab / 32)] int32 of allowed-token bits (token t is bit ``t % 32`` of word ``t // 32``). The first
+            row allows everything.
+        rows: [S] int32, which of them each row of logits has.
+    """
+
+    words: Tensor
+    rows: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class SampleRows:
     """Which token each row of a [S, vocab] logits tensor decides.
 
@@ -111,10 +126,10 @@ class SampleRows:
         slots: [S] int64, the sequence's slot.
         positions: [S] int64, the position of the token being sampled (so ``tokens[slot, :position]`` precede it).
         features: what any of the rows uses.
-        mask: [S, ceil(vocab / 32)] int32 of allowed-token bits (token t is bit ``t % 32`` of word ``t // 32``), or None.
+        masks: what the rows may decide; None allows everything.
     """
 
     slots: Tensor
     positions: Tensor
     features: SamplingFeatures
-    mask: Tensor | None
+    masks: Masks | None

@@ -16,6 +16,8 @@ from draftline.models.resolve import TOKENIZER_FILES, SourceKind, resolve_model
 from draftline.models.token_bytes import token_bytes
 from draftline.models.tokenizer_data import TokenizerData
 
+_LEAD = "\x02"
+
 
 class Tokenizer:
     """A model's tokenizer. Thread-safe: nothing in it changes after construction.
@@ -84,6 +86,25 @@ class Tokenizer:
         """
         check_unicode(text)
         ids: list[int] = self._backend.encode(text).ids
+        return ids
+
+    def encode_text(self, text: str) -> list[int]:
+        """The ids of a text that stands in the midst of another: nothing is put before it.
+
+        Raises:
+            ValueError: the text has surrogate code points, which no Unicode text has.
+        """
+        check_unicode(text)
+        if not self._strips_space:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+            return ids
+        # A space would be put before it, unless something else stands there: a character that is a token by itself.
+        ids = self._backend.encode(_LEAD + text, add_special_tokens=False).ids
+        before = b""
+        for place, index in enumerate(ids):
+            before += self._bytes_and_names[index]
+            if before.lstrip(b" ") == _LEAD.encode():
+                return ids[place + 1 :]
         return ids
 
     def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:

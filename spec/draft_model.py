@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import torch
 
 from draftline.kernels.batch import KVCache
+from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.models.model import Model
@@ -27,7 +28,16 @@ class DraftModel:
 
     name = "draft_model"
 
-    def __init__(self, model: Model, cache: KVCache, ops: Ops, max_draft_tokens: int, *, chunk_tokens: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        cache: KVCache,
+        ops: Ops,
+        max_draft_tokens: int,
+        constraints: ConstraintTable,
+        *,
+        chunk_tokens: int,
+    ) -> None:
         """A drafter that has seen nothing yet.
 
         Args:
@@ -35,12 +45,14 @@ class DraftModel:
             cache: the draft model's, with the blocks of the target's.
             ops: the device's operations.
             max_draft_tokens: the most that is ever drafted at once.
+            constraints: what they force is not the model's to guess; it sees it like a guess of its own.
             chunk_tokens: the most tokens that it catches up with in one forward pass.
         """
         self.max_draft_tokens = max_draft_tokens
         self._model = model
         self._cache = cache
         self._ops = ops
+        self._constraints = constraints
         self._chunk_tokens = chunk_tokens
         self._block_size = cache.keys[0].shape[1]
 
@@ -50,8 +62,9 @@ class DraftModel:
         for step in range(rows.most):
             inputs = ops.gather_drafts(table, rows.slots, rows.drafts, step, self._block_size)
             logits = self._model.forward(inputs.batch, self._cache)
-            which = SampleRows(inputs.slots, inputs.positions, SamplingFeatures.TEMPERATURE, mask=None)
+            which = SampleRows(inputs.slots, inputs.positions, SamplingFeatures.TEMPERATURE, masks=None)
             ops.write_drafts(ops.sample(logits, which, table), which, table)
+            ops.draft_forced(rows.slots, step + 1, table, self._constraints)
 
     def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
         """See `Drafter.catch_up`."""

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.constraints import Constrained, ConstraintTable
 from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.accept import accept
 from draftline.kernels.triton.attention import attention
 from draftline.kernels.triton.attention_plan import AttentionShape, max_split_programs, plan_decode
+from draftline.kernels.triton.constraints import advance_constraints, constrain, draft_forced
 from draftline.kernels.triton.decode_attention import decode_attention
 from draftline.kernels.triton.dense import (
     dense_linear,
@@ -190,6 +192,28 @@ class TritonOps:
     def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
         """See ``Ops.accept``."""
         return accept(tokens, rows, starts, most, slots)
+
+    def constrain(
+        self, rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable
+    ) -> Constrained:
+        """See ``Ops.constrain``."""
+        return constrain(rows, starts, slots, constraints)
+
+    def advance_constraints(
+        self,
+        tokens: Tensor,
+        accepted: Tensor,
+        rows: SampleRows,
+        starts: Tensor,
+        constrained: Constrained,
+        constraints: ConstraintTable,
+    ) -> None:
+        """See ``Ops.advance_constraints``."""
+        advance_constraints(tokens, accepted, rows, starts, constrained, constraints)
+
+    def draft_forced(self, rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
+        """See ``Ops.draft_forced``."""
+        draft_forced(rows, count, slots, constraints)
 
     def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
         """See ``Ops.draft_ngram``."""

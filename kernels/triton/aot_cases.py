@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.batch import Batch
+from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
-from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps
 from draftline.kernels.triton.gather import gather
 
@@ -191,8 +192,9 @@ def _gather(_: Ops) -> None:
 def _sample(ops: Ops, model: ModelShape, features: SamplingFeatures, masked: bool) -> None:
     slots = SlotTable.allocate(256, 8192, 512, _META)
     rows = _empty(4, dtype=torch.int64)
-    mask = _empty(4, -(-model.vocab // 32), dtype=torch.int32) if masked else None
-    ops.sample(_empty(4, model.vocab), SampleRows(rows, rows, features, mask), slots)
+    words = _empty(4, -(-model.vocab // 32), dtype=torch.int32)
+    masks = Masks(words, _empty(4, dtype=torch.int32)) if masked else None
+    ops.sample(_empty(4, model.vocab), SampleRows(rows, rows, features, masks), slots)
 
 
 def _sample_case(model: ModelShape, features: SamplingFeatures, masked: bool) -> Case:
@@ -210,6 +212,16 @@ def _speculate(ops: Ops, drafts: int) -> None:
     for step in range(min(drafts, 2)):
         ops.gather_drafts(slots, rows, starts, step, 16)
     ops.write_drafts(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), slots)
+
+
+def _constrain(ops: Ops, model: ModelShape) -> None:
+    slots = SlotTable.allocate(256, 8192, 512, _META)
+    constraints = ConstraintTable.allocate(256, model.vocab, words=1 << 20, masks=1024, samples=5, device=_META)
+    tokens, starts = _empty(4 * 5, dtype=torch.int64), _empty(5, dtype=torch.int32)
+    rows = SampleRows(tokens, tokens, SamplingFeatures.MASK, None)
+    constrained = ops.constrain(rows, starts, slots, constraints)
+    ops.advance_constraints(tokens, _empty(4, dtype=torch.int32), rows, starts, constrained, constraints)
+    ops.draft_forced(tokens, 4, slots, constraints)
 
 
 def _logprobs(ops: Ops, model: ModelShape, top: int) -> None:
@@ -250,6 +262,7 @@ CASES: dict[str, Case] = {
     },
     "speculation-1": lambda ops: _speculate(ops, 1),
     "speculation-4": lambda ops: _speculate(ops, 4),
+    "constrain": lambda ops: _constrain(ops, MODELS["llama-8b"]),
     "logprobs": lambda ops: _logprobs(ops, MODELS["llama-8b"], 0),
     "logprobs-top": lambda ops: _logprobs(ops, MODELS["qwen3-0.6b"], 20),
 }

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.noise import gumbel_noise
 from draftline.kernels.triton.penalties import edited_logits
 from draftline.kernels.triton.selection import (
@@ -35,6 +35,14 @@ from draftline.kernels.triton.selection import (
 _MIN_TEMPERATURE = tl.constexpr(1e-5)
 _BLOCK_GROUPS = 16
 _TILE_GROUPS = 32
+
+
+@triton.jit
+def _mask_of(masks: tl.tensor, row: tl.tensor, stride: int, MASKED: tl.constexpr) -> tl.tensor:
+    """Where the mask begins whose number is at ``row``."""
+    if MASKED:
+        masks += tl.load(row).to(tl.int64) * stride
+    return masks
 
 
 @triton.jit
@@ -68,7 +76,8 @@ def _read_one(
 @triton.jit
 def _score_kernel(
     logits: tl.tensor,
-    mask: tl.tensor,
+    masks: tl.tensor,
+    mask_rows: tl.tensor,
     row_slots: tl.tensor,
     row_positions: tl.tensor,
     temperatures: tl.tensor,
@@ -98,7 +107,8 @@ def _score_kernel(
         temperature = tl.load(temperatures + slot)
         noisy = temperature >= _MIN_TEMPERATURE
         divisor = tl.where(noisy, temperature, 1.0)
-    scaled = _read_scaled(logits + row * logits_stride, mask + row * mask_stride, ids, ids < VOCAB, divisor, MASKED)
+    mask = _mask_of(masks, mask_rows + row, mask_stride, MASKED)
+    scaled = _read_scaled(logits + row * logits_stride, mask, ids, ids < VOCAB, divisor, MASKED)
     place = row * tl.num_programs(1) + block
     if TRUNCATED:
         largest = tl.max(scaled, axis=1)
@@ -222,7 +232,8 @@ def _fallback(
 @triton.jit
 def _choose_kernel(
     logits: tl.tensor,
-    mask: tl.tensor,
+    masks: tl.tensor,
+    mask_rows: tl.tensor,
     out: tl.tensor,
     row_slots: tl.tensor,
     row_positions: tl.tensor,
@@ -259,7 +270,7 @@ def _choose_kernel(
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(row_slots + row)
     logits += row * logits_stride
-    mask += row * mask_stride
+    mask = _mask_of(masks, mask_rows + row, mask_stride, MASKED)
     index = tl.arange(0, PADDED_BLOCKS)
     score = tl.load(block_score + row * NUM_BLOCKS + index, mask=index < NUM_BLOCKS, other=float("-inf"))
     winner = tl.load(block_id + row * NUM_BLOCKS + index, mask=index < NUM_BLOCKS, other=VOCAB)
@@ -339,7 +350,7 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
     truncated = bool(features & (SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P))
     values = edited_logits(logits, rows, slots)
     # An unused argument must still be a tensor.
-    mask = rows.mask if rows.mask is not None else rows.slots
+    masks = rows.masks or Masks(rows.slots, rows.slots)
     num_groups = triton.cdiv(vocab, GROUP)
     num_blocks = triton.cdiv(num_groups, _BLOCK_GROUPS)
     block_score = torch.empty((count, num_blocks), dtype=torch.float32, device=device)
@@ -353,7 +364,8 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
     out = torch.empty(count, dtype=torch.int64, device=device)
     _score_kernel[(count, num_blocks)](
         values,
-        mask,
+        masks.words,
+        masks.rows,
         rows.slots,
         rows.positions,
         slots.temperature,
@@ -364,19 +376,20 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         block_sum,
         group_max,
         values.stride(0),
-        mask.stride(0),
+        masks.words.stride(0),
         VOCAB=vocab,
         GROUP=GROUP,
         BLOCK_GROUPS=_BLOCK_GROUPS,
         TEMPERATURE=bool(features & SamplingFeatures.TEMPERATURE),
-        MASKED=rows.mask is not None,
+        MASKED=rows.masks is not None,
         TRUNCATED=truncated,
         num_warps=4,
         enable_fp_fusion=False,
     )
     _choose_kernel[(count,)](
         values,
-        mask,
+        masks.words,
+        masks.rows,
         out,
         rows.slots,
         rows.positions,
@@ -394,7 +407,7 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         group_max,
         selected,
         values.stride(0),
-        mask.stride(0),
+        masks.words.stride(0),
         VOCAB=vocab,
         GROUP=GROUP,
         TILE_GROUPS=_TILE_GROUPS,
@@ -403,7 +416,7 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         NUM_GROUPS=num_groups,
         PADDED_GROUPS=triton.next_power_of_2(num_groups),
         STOPS=slots.stop_ids.shape[1],
-        MASKED=rows.mask is not None,
+        MASKED=rows.masks is not None,
         MIN_TOKENS=bool(features & SamplingFeatures.MIN_TOKENS),
         TRUNCATED=truncated,
         TOP_K=bool(features & SamplingFeatures.TOP_K),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from draftline.engine.llm import LLM
     from draftline.engine.outputs import CompletionOutput, RequestOutput
     from draftline.engine.params import Constraint, SamplingParams, Speculation
+    from draftline.engine.schema import Schema
 
 __version__ = "0.1.0"
 
@@ -29,6 +30,7 @@ __all__ = [
     "EngineConfig",
     "RequestOutput",
     "SamplingParams",
+    "Schema",
     "Speculation",
     "__version__",
 ]
@@ -42,6 +44,7 @@ _HOMES = {
     "EngineConfig": "config",
     "RequestOutput": "outputs",
     "SamplingParams": "params",
+    "Schema": "schema",
     "Speculation": "params",
 }
 

@@ -33,6 +33,7 @@ from draftline.engine.outputs import (
 from draftline.engine.request import Request, RequestBuilder
 from draftline.models.config import ModelConfig
 from draftline.models.tokenizer import Tokenizer
+from draftline.structured.compiler import ConstraintCompiler
 
 VOCAB = 256
 EOS = 0
@@ -117,6 +118,7 @@ class FakeEngine:
     def __init__(self, *, step_s: float = 0.0, max_waiting: int = 1024) -> None:
         self.info = fake_info()
         self.tokenizer = cast(Tokenizer, ByteTokenizer())
+        self.compiler: ConstraintCompiler | None = None
         self.stopped: Future[EngineStoppedError | None] = Future()
         self.steps = 0
         self.cancelled: list[str] = []
@@ -129,6 +131,11 @@ class FakeEngine:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._loop, name="fake-step", daemon=True)
         self._thread.start()
+
+    def enforce(self, compiler: ConstraintCompiler) -> None:
+        """Compile constraints from now on. Outputs do not care."""
+        self.compiler = compiler
+        self._builder = RequestBuilder(self.info, self.tokenizer, 5.0, compiler)
 
     def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
         """See `EngineClient.submit`."""

@@ -48,6 +48,9 @@ def failed(result: Result, code: int) -> str:
     return line.removeprefix("draftline: error: ")
 
 
+_RENAMED = {"json_schema": "schema"}
+
+
 def test_every_field_is_an_option_with_its_meaning() -> None:
     models: dict[str, list[type[BaseModel]]] = {
         "serve": [EngineConfig, ServerConfig],
@@ -59,7 +62,7 @@ def test_every_field_is_an_option_with_its_meaning() -> None:
         text = re.sub(r"[\s│]+", " ", run(command, "--help").stdout)
         for model in shown:
             for name, field in model.model_fields.items():
-                assert f"--{name.replace('_', '-')} " in text, (command, name)
+                assert f"--{_RENAMED.get(name, name).replace('_', '-')} " in text, (command, name)
                 assert field.description is not None
                 assert " ".join(field.description.split()[:2]) in text, (command, name)
         assert "Examples" in text
@@ -129,7 +132,7 @@ def test_info_shows_the_model_without_generating() -> None:
         (["--logit-bias", "7"], "--logit-bias: '7' is not ID=BIAS, as in 42=-1.5"),
         (["--min-tokens", "9", "--max-tokens", "3"], "min_tokens (9) exceeds max_tokens (3)"),
         (["--regex", "a", "--json-object"], "set exactly one of json_schema, regex, choice, json_object and grammar"),
-        (["--json-schema", "@/no/such/file"], "--json-schema: cannot read /no/such/file: "),
+        (["--schema", "/no/such/file"], "--schema: cannot read /no/such/file: "),
         (["--draft-tokens", "17"], "--draft-tokens: Input should be less than or equal to 16, not 17"),
         (["--server", "x:1", "--dtype", "float32"], "--server: the server has its own engine"),
     ],

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 from fake_engine import MAX_MODEL_LEN, VOCAB, ByteTokenizer, FakeEngine
 from grpc_client import AsyncStub, Outcome, retry_delay_s, status_of, text_request, violations
+from tiny import tiny_compiler
 
 from draftline.engine import convert, offload
 from draftline.engine.server import Server
@@ -317,3 +318,33 @@ async def test_check_constraint_says_that_there_are_none(stub: AsyncStub) -> Non
         with pytest.raises(grpc.RpcError) as caught:
             await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=constraint))
         assert status_of(caught.value).code == code.value[0]
+
+
+async def test_check_constraint_compiles_and_reports(stub: AsyncStub, engine: FakeEngine) -> None:
+    engine.enforce(tiny_compiler())
+    answer = await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=pb.Constraint(regex="ab*")))
+    assert (answer.backend, answer.states, list(answer.unenforced)) == ("automaton", 3, [])
+    assert answer.compile_s > 0
+    grammar = pb.Constraint(grammar='start: "(" start ")" | "x"')
+    assert (await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=grammar))).backend == "grammar"
+    loose = pb.Constraint(
+        json_schema='{"type": "array", "items": {"type": "string"}, "uniqueItems": true}', best_effort=True
+    )
+    answer = await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=loose))
+    assert list(answer.unenforced) == ["/uniqueItems"]
+
+
+async def test_a_constraint_that_cannot_be_enforced_is_refused_with_its_pointers(
+    stub: AsyncStub, engine: FakeEngine
+) -> None:
+    engine.enforce(tiny_compiler())
+    schema = (
+        '{"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}, "uniqueItems": true}}}'
+    )
+    constraint = pb.Constraint(json_schema=schema)
+    with pytest.raises(grpc.RpcError) as caught:
+        await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=constraint))
+    assert list(violations(status_of(caught.value))) == ["constraint.json_schema#/properties/a/uniqueItems"]
+    fields = await refused(stub, pb.GenerateRequest(text="a", constraint=constraint))
+    assert list(fields) == ["constraint.json_schema#/properties/a/uniqueItems"]
+    assert (await generate(stub, pb.GenerateRequest(text="a", constraint=pb.Constraint(regex="ab"))))[0].finished

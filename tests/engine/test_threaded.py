@@ -23,6 +23,7 @@ class BrokenCore:
     def __init__(self) -> None:
         self.info = fake_info()
         self.tokenizer = ByteTokenizer()
+        self.compiler = None
         self.requests: list[Request] = []
         self.backlog = Backlog()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -10,24 +11,31 @@ from random_checkpoint import RandomCheckpoint, llama
 
 from draftline.engine.accumulator import Accumulator
 from draftline.engine.client import EngineInfo, GenerateRequest
+from draftline.engine.constrained_drafting import ConstrainedDrafting
+from draftline.engine.constraining import Constraining
 from draftline.engine.core import Core
 from draftline.engine.draft_cache import CachedDrafting
 from draftline.engine.drafting import Drafting, FixedDrafting
 from draftline.engine.outputs import RequestOutput, Update
-from draftline.engine.params import SamplingParams, Speculation
+from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.pass_by_operation import PassByOperation
 from draftline.engine.request import RequestBuilder
 from draftline.engine.runner import Runner
 from draftline.engine.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.batch import KVCache
+from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SlotTable
 from draftline.models.config import ModelConfig
 from draftline.models.families import build_model
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
+from draftline.spec.forced import Forced
 from draftline.spec.nothing import Nothing
 from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
+from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.constraint import KINDS
+from draftline.structured.vocabulary import ByteVocabulary
 
 CONFIG = llama(eos_token_ids=(0,))
 
@@ -45,6 +53,7 @@ def tiny_core(
     synthetic_acceptance: float | None = None,
     config: ModelConfig = CONFIG,
     beside_prompts: bool = True,
+    constraints: ConstraintTable | None = None,
 ) -> Core:
     """A core on the CPU in float32.
 
@@ -73,7 +82,7 @@ def tiny_core(
         cache_blocks=num_blocks,
         block_size=block_size,
         drafters=(drafter.name,) if drafter.max_draft_tokens else (),
-        constraint_kinds=(),
+        constraint_kinds=KINDS,
         synthetic_acceptance=synthetic_acceptance,
     )
     scheduler = Scheduler(
@@ -85,9 +94,17 @@ def tiny_core(
         prefix_caching=prefix_caching,
     )
     accept = ops.accept if synthetic_acceptance is None else synthetic_acceptance_of(ops.accept, synthetic_acceptance)
-    passes = [PassByOperation(model, cache, table, ops, drafter, accept)]
-    runner = Runner(passes, drafter, table, ops, config.eos_token_ids)
-    drafting = policy(FixedDrafting(drafter.max_draft_tokens, num_slots))
+    constraining = Constraining(
+        constraints or free_constraints(num_slots, drafter.max_draft_tokens, vocab=config.vocab_size), table
+    )
+    if not isinstance(drafter, DraftModel):
+        drafter = Forced(drafter, ops, constraining.table)
+    passes = [PassByOperation(model, cache, table, ops, drafter, accept, constraining)]
+    runner = Runner(passes, drafter, table, constraining, ops, config.eos_token_ids)
+    drafting: Drafting = FixedDrafting(drafter.max_draft_tokens, num_slots)
+    if drafter.max_draft_tokens:
+        drafting = ConstrainedDrafting(drafting, drafter.max_draft_tokens, num_slots)
+    drafting = policy(drafting)
     if isinstance(drafter, DraftModel):
         drafting = CachedDrafting(
             drafting,
@@ -97,7 +114,24 @@ def tiny_core(
             longest=config.max_positions,
             beside_prompts=beside_prompts,
         )
-    return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead)  # type: ignore[arg-type]
+    return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead, compiler=tiny_compiler())  # type: ignore[arg-type]
+
+
+@functools.cache
+def tiny_compiler() -> ConstraintCompiler:
+    """Compiles constraints for the tiny model, whose tokens are bytes, all tests' in common."""
+    tokens = tuple(bytes([token]) if token else b"" for token in range(CONFIG.vocab_size))
+    ends = frozenset(CONFIG.eos_token_ids)
+    return ConstraintCompiler(ByteVocabulary(tokens, ends, ends, lambda text: list(text.encode())))
+
+
+def free_constraints(
+    num_slots: int = 64, drafts: int = 4, *, words: int = 1 << 18, masks: int = 2000, vocab: int = CONFIG.vocab_size
+) -> ConstraintTable:
+    """A constraint table in which nothing is constrained."""
+    return ConstraintTable.allocate(
+        num_slots, vocab, words=words, masks=masks, samples=drafts + 1, device=torch.device("cpu")
+    )
 
 
 def draft_model(
@@ -109,6 +143,7 @@ def draft_model(
     block_size: int = 8,
     chunk_tokens: int = 24,
     config: ModelConfig = CONFIG,
+    constraints: ConstraintTable | None = None,
 ) -> DraftModel:
     """A drafter that is the tiny model itself where ``noise`` is 0 and ``seed`` is too."""
     device, dtype = torch.device("cpu"), torch.float32
@@ -117,7 +152,9 @@ def draft_model(
     cache = KVCache.allocate(
         config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
     )
-    return DraftModel(model, cache, ops, drafts, chunk_tokens=chunk_tokens)
+    return DraftModel(
+        model, cache, ops, drafts, constraints or free_constraints(vocab=config.vocab_size), chunk_tokens=chunk_tokens
+    )
 
 
 class Client:
@@ -127,7 +164,7 @@ class Client:
         self.core = core
         self.updates: list[tuple[str, Update]] = []
         self._accumulators: dict[str, Accumulator] = {}
-        self._builder = RequestBuilder(core.info, core.tokenizer, ageing_s=5.0)
+        self._builder = RequestBuilder(core.info, core.tokenizer, 5.0, core.compiler)
 
     def submit(
         self,
@@ -136,9 +173,10 @@ class Client:
         sampling: SamplingParams,
         priority: int = 0,
         speculation: Speculation | None = None,
+        constraint: Constraint | None = None,
     ) -> None:
         """Queue a request called ``name``."""
-        wanted = GenerateRequest(tuple(prompt), sampling, None, speculation or Speculation(), priority)
+        wanted = GenerateRequest(tuple(prompt), sampling, constraint, speculation or Speculation(), priority)
         request = self._builder.build(name, wanted, self._sink, self.core.now())
         self._accumulators[name] = Accumulator.of(request)
         self.core.add(request)
@@ -158,8 +196,8 @@ class Client:
             self._accumulators[name].take(update)
 
 
-def alone(prompt: Sequence[int], sampling: SamplingParams) -> RequestOutput:
+def alone(prompt: Sequence[int], sampling: SamplingParams, constraint: Constraint | None = None) -> RequestOutput:
     """What a request gives by itself, in an engine with room for everything."""
     client = Client(tiny_core(token_budget=512))
-    client.submit("alone", prompt, sampling)
+    client.submit("alone", prompt, sampling, constraint=constraint)
     return client.run()["alone"]

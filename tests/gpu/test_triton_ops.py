@@ -11,7 +11,7 @@ from draftline.kernels import reference_sampling
 from draftline.kernels.batch import Batch
 from draftline.kernels.philox import gumbel
 from draftline.kernels.reference import ReferenceOps
-from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps
 from draftline.kernels.triton.gather import GatherBounds, gather_planned, plan_on_host
 
@@ -235,10 +235,12 @@ def test_sample(
     slots.stop_ids[:, :2] = torch.tensor([5, 7], device=device)
     slots.bias_ids[:, 0] = 5
     slots.bias_values[:, 0] = 4.0
-    mask = torch.randint(-(2**31), 2**31, (rows, vocab // 32), generator=rng, device=device, dtype=torch.int32)
+    words = torch.randint(-(2**31), 2**31, (rows + 1, vocab // 32), generator=rng, device=device, dtype=torch.int32)
+    words[0] = -1
+    masks = Masks(words, torch.arange(rows, dtype=torch.int32, device=device))
     logits = spread * draw(rng, rows, vocab)
     positions = torch.randint(100, 512, (rows,), generator=rng, device=device)
-    step = SampleRows(torch.arange(rows, device=device), positions, features, mask)
+    step = SampleRows(torch.arange(rows, device=device), positions, features, masks)
     chosen = ops.sample(logits, step, slots)
     expected = reference_sampling.sample(logits, step, slots)
     # Rounding can decide between two scores, and between two sums of weights and p: rarely.

@@ -20,7 +20,7 @@ from torch import Tensor
 from draftline.kernels.philox import gumbel
 from draftline.kernels.reference_processing import MIN_TEMPERATURE
 from draftline.kernels.reference_sampling import logprobs, sample
-from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 
 INF = float("inf")
 NAN = float("nan")
@@ -72,13 +72,14 @@ def features_of(row: Row) -> SamplingFeatures:
     return features
 
 
-def pack(allowed: list[frozenset[int] | None], vocab: int) -> Tensor:
-    """Allowed-token bits as [S, ceil(vocab / 32)] int32; None allows everything."""
-    words = np.zeros((len(allowed), (vocab + 31) // 32), dtype=np.uint32)
-    for row, tokens in enumerate(allowed):
+def pack(allowed: list[frozenset[int] | None], vocab: int) -> Masks:
+    """Allowed tokens as masks; None allows everything."""
+    words = np.zeros((1 + len(allowed), (vocab + 31) // 32), dtype=np.uint32)
+    for row, tokens in enumerate([None, *allowed]):
         for token in range(vocab) if tokens is None else tokens:
             words[row, token // 32] |= np.uint32(1 << token % 32)
-    return torch.from_numpy(words.view(np.int32))
+    rows = [0 if tokens is None else row for row, tokens in enumerate(allowed, 1)]
+    return Masks(torch.from_numpy(words.view(np.int32)), torch.tensor(rows, dtype=torch.int32))
 
 
 def batch(cases: list[Row]) -> tuple[Tensor, SampleRows, SlotTable]:
@@ -105,7 +106,7 @@ def batch(cases: list[Row]) -> tuple[Tensor, SampleRows, SlotTable]:
         slots=torch.tensor(order),
         positions=torch.tensor([case.position for case in cases]),
         features=features,
-        mask=pack([case.allowed for case in cases], vocab) if has_mask else None,
+        masks=pack([case.allowed for case in cases], vocab) if has_mask else None,
     )
     return torch.tensor([case.logits for case in cases], dtype=torch.float32), rows, slots
 
@@ -407,15 +408,14 @@ def test_samples_follow_the_exact_distribution(name: str) -> None:
         # Positions differ in the draw only: what counts as the history is the same.
         positions=rows.positions.repeat(times),
         features=rows.features,
-        mask=None if rows.mask is None else rows.mask.repeat(times, 1),
+        masks=None if rows.masks is None else Masks(rows.masks.words, rows.masks.rows.repeat(times)),
     )
     observed: Counter[int] = Counter()
     for step in range(times):
         part = slice(step * slot_count, (step + 1) * slot_count)
         slots.seed.copy_(torch.arange(len(slots.seed)) * 1_000_003 + step * 2**34)
-        step_rows = SampleRows(
-            many.slots[part], many.positions[part], many.features, None if many.mask is None else many.mask[part]
-        )
+        masks = None if many.masks is None else Masks(many.masks.words, many.masks.rows[part])
+        step_rows = SampleRows(many.slots[part], many.positions[part], many.features, masks)
         observed.update(sample(logits, step_rows, slots).tolist())
     assert p_value(observed, softmax(expected)) > 1e-3
 

@@ -267,6 +267,12 @@ def test_bytes_of_the_tokens_are_the_text(mine: Tokenizer, prompt: str) -> None:
     assert mine.decode(ids) == prompt or prompt.startswith(" ")
 
 
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="<"), max_size=40))
+def test_text_in_the_midst_of_another_gets_nothing_put_before_it(mine: Tokenizer, text: str) -> None:
+    assert b"".join(map(mine.token_bytes, mine.encode_text(text))).decode() == text
+
+
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_any_ids_decode_as_transformers_decodes_them(

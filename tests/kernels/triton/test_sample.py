@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from draftline.kernels import reference_sampling
 from draftline.kernels.philox import gumbel
-from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.noise import gumbel_noise
 from draftline.kernels.triton.sample import sample
 
@@ -76,7 +76,13 @@ def make_slots(vocab: int, device: torch.device, rng: torch.Generator) -> SlotTa
 def make_rows(features: SamplingFeatures, mask: Tensor | None, device: torch.device) -> SampleRows:
     slots = torch.tensor([3, 1, 2, 0, 4, 5], device=device)
     positions = torch.tensor([15, 30, 15, 40, 19, 7], device=device)
-    return SampleRows(slots, positions, features, mask)
+    return SampleRows(slots, positions, features, None if mask is None else numbered(mask))
+
+
+def numbered(mask: Tensor) -> Masks:
+    """A mask for each row, in another order than the rows, behind the one that allows everything."""
+    order = torch.arange(len(mask), 0, -1, dtype=torch.int32, device=mask.device)
+    return Masks(torch.cat((torch.full_like(mask[:1], -1), mask.flip(0))), order)
 
 
 def first_rows(rows: SampleRows, count: int) -> SampleRows:
@@ -174,7 +180,7 @@ def test_a_row_without_a_token_falls_back(device: torch.device, rng: torch.Gener
     weights = 2 ** torch.arange(32, device=device)
     mask = (bits.view(ROWS, -1, 32) * weights).sum(dim=-1).to(torch.int32)
     positions = torch.tensor([19 if e else 20 for e in early], device=device)
-    rows = SampleRows(torch.arange(ROWS, device=device), positions, ~NONE, mask)
+    rows = SampleRows(torch.arange(ROWS, device=device), positions, ~NONE, numbered(mask))
     logits = torch.full((ROWS, vocab), -math.inf, device=device)
     chosen = sample(logits, rows, slots).tolist()
     assert chosen == [9, 5, 5, 0, 2050, 2099]

@@ -1,0 +1,274 @@
+"""What constraints cost while text is generated, and what forced text saves.
+
+    python benchmarks/constrained.py --shape qwen3-0.6b --rows 64
+    python benchmarks/constrained.py --rows 4 --output-len 64
+
+Three things, as JSON lines:
+
+- mask: microseconds for the host to write one mask, along a document, by an automaton and by llguidance; and for the
+  device's look-ups of a verify of 64 rows with 5 positions, where that is the CPU.
+- rate: tokens a second of batches in which no row, every row or every other row is constrained by an automaton, and in which
+  every row is by a grammar, in rounds that alternate; the median of each, and what it is of the unconstrained one's.
+- steps: how many a document takes without drafts, and with what is forced (and n-grams) drafted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from contenders import Model
+from provenance import Conditions
+from shapes import SHAPES, find_shape
+
+from draftline.engine.build import build_core
+from draftline.engine.client import GenerateRequest
+from draftline.engine.config import EngineConfig
+from draftline.engine.constraints import structured_constraint
+from draftline.engine.core import Core
+from draftline.engine.outputs import Finished, Update
+from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.request import RequestBuilder
+from draftline.engine.schema import Schema
+from draftline.kernels.constraints import ConstraintTable
+from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.structured.arena import ConstraintArena
+from draftline.structured.compiler import ConstraintCompiler
+
+PERSON = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["first_name", "last_name", "age", "email", "languages"],
+    "properties": {
+        "first_name": {"type": "string"},
+        "last_name": {"type": "string"},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "email": {"type": "string"},
+        "languages": {"type": "array", "items": {"type": "string"}, "maxItems": 5},
+    },
+}
+DOCUMENT = json.dumps(
+    {
+        "first_name": "Ada",
+        "last_name": "Lovelace",
+        "age": 36,
+        "email": "ada@example.org",
+        "languages": ["English", "French"],
+    }
+)
+CLOSED = Schema(PERSON, whitespace="spaced")
+OPEN = Schema(PERSON | {"additionalProperties": True}, whitespace="spaced")
+
+
+def endless(characters: int) -> tuple[Constraint, Constraint]:
+    """JSON that is longer than any output: by an automaton, and by a grammar."""
+    text = f"[ -!#-\\[\\]-~]{{{characters},}}"
+    regex = f'\\{{"text": "{text}"\\}}'
+    return Constraint(regex=regex), Constraint(grammar=f"start: /{regex}/")
+
+
+def mask_times(compiler: ConstraintCompiler) -> Iterator[dict[str, object]]:
+    """Of one row, along a document."""
+    for constraint in (CLOSED, OPEN):
+        compiled = compiler.compile(structured_constraint(constraint))
+        matcher = compiled.begin().matcher
+        tokens = compiler.vocabulary.encode(DOCUMENT)
+        words = np.empty(compiler.vocabulary.mask_words, np.int32)
+        times = []
+        for _ in range(200):
+            for token in tokens:
+                started = time.perf_counter_ns()
+                matcher.fill_mask(words)
+                times.append((time.perf_counter_ns() - started) / 1000)
+                if not matcher.advance(token):
+                    raise RuntimeError("the document does not fit its schema")
+            matcher.rollback(len(tokens))
+        yield {"section": "mask", "what": f"one row, {compiled.report.backend}", "masks": len(times)} | _spread(times)
+
+
+def verify_times(compiler: ConstraintCompiler, rows: int = 64, drafts: int = 4) -> dict[str, object]:
+    """Of a whole verify on the CPU, rows at random places of a document."""
+    automaton = compiler.compile(structured_constraint(CLOSED)).begin().automaton
+    assert automaton is not None
+    cpu, positions = torch.device("cpu"), drafts + 1
+    table = ConstraintTable.allocate(
+        rows, len(compiler.vocabulary.tokens), words=1 << 21, masks=500, samples=positions, device=cpu
+    )
+    slots = SlotTable.allocate(rows, 64, 1, cpu)
+    place = ConstraintArena(table).enter(*automaton)
+    assert place is not None
+    tokens = compiler.vocabulary.encode(DOCUMENT)
+    draw = np.random.default_rng(0)
+    for slot in range(rows):
+        matcher = compiler.compile(structured_constraint(CLOSED)).begin()
+        done = int(draw.integers(0, len(tokens) - drafts))
+        for token in tokens[:done]:
+            matcher.matcher.advance(token)
+        table.states[slot], table.classes[slot] = place.address(matcher.state), place.classes
+        slots.tokens[slot, :drafts] = torch.tensor(tokens[done : done + drafts], dtype=torch.int32)
+    which = SampleRows(
+        torch.arange(rows).repeat_interleave(positions),
+        torch.arange(positions).repeat(rows),
+        SamplingFeatures.MASK,
+        None,
+    )
+    starts = torch.arange(0, rows * positions + 1, positions, dtype=torch.int32)
+    ops, times = ReferenceOps(), []
+    for _ in range(1000):
+        started = time.perf_counter_ns()
+        ops.constrain(which, starts, slots, table)
+        times.append((time.perf_counter_ns() - started) / 1000)
+    return {"section": "mask", "what": f"{rows} rows x {positions} positions, automaton", **_spread(times)}
+
+
+def _spread(times: Sequence[float]) -> dict[str, float]:
+    p50, p99, most = np.percentile(times, [50, 99, 100])
+    return {"p50_us": round(p50, 2), "p99_us": round(p99, 2), "max_us": round(most, 2)}
+
+
+class Bench:
+    """An engine that runs batches."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.core: Core = build_core(config)
+        self._builder = RequestBuilder(self.core.info, self.core.tokenizer, config.ageing_s, self.core.compiler)
+
+    @property
+    def compiler(self) -> ConstraintCompiler:
+        """The engine's."""
+        assert self.core.compiler is not None
+        return self.core.compiler
+
+    def run(
+        self,
+        constraints: Sequence[Constraint | None],
+        sampling: SamplingParams,
+        speculation: Speculation,
+        prompt_len: int,
+    ) -> tuple[float, list[Finished]]:
+        """Seconds of a batch, one request a constraint, with how each ended."""
+        ends: list[Finished] = []
+
+        def sink(updates: Sequence[tuple[str, Update]]) -> None:
+            for _, update in updates:
+                if isinstance(update, Finished):
+                    ends.append(update)
+                elif update.ends_output:
+                    raise RuntimeError("a request failed")
+
+        draw = np.random.default_rng(0)
+        vocab = self.core.info.config.vocab_size
+        for place, constraint in enumerate(constraints):
+            prompt = draw.integers(3, vocab, prompt_len).tolist()
+            wanted = GenerateRequest(prompt, sampling.model_copy(update={"seed": place}), constraint, speculation)
+            self.core.add(self._builder.build(str(place), wanted, sink, self.core.now()))
+        started = time.perf_counter()
+        while self.core.has_work:
+            self.core.step()
+        return time.perf_counter() - started, ends
+
+
+def rates(bench: Bench, rows: int, prompt_len: int, output_len: int, rounds: int) -> Iterator[dict[str, object]]:
+    """Tokens a second, constrained in several ways, and not."""
+    automaton, grammar = endless(64 * output_len)
+    kinds: dict[str, list[Constraint | None]] = {
+        "none": [None] * rows,
+        "every row, automaton": [automaton] * rows,
+        "every other row, automaton": [automaton if row % 2 else None for row in range(rows)],
+        "every row, grammar": [grammar] * rows,
+    }
+    sampling = SamplingParams(max_tokens=output_len, ignore_eos=True, temperature=1.0)
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for round_ in range(rounds + 1):
+        for kind, constraints in kinds.items():
+            took, _ = bench.run(constraints, sampling, Speculation(enabled=False), prompt_len)
+            if round_:  # the first compiles
+                seconds[kind].append(took)
+    free = statistics.median(seconds["none"])
+    for kind, times in seconds.items():
+        took = statistics.median(times)
+        yield {
+            "section": "rate",
+            "what": kind,
+            "rows": rows,
+            "tokens_per_s": round(rows * output_len / took, 1),
+            "of_unconstrained": round(free / took, 4),
+        }
+
+
+def steps(bench: Bench) -> Iterator[dict[str, object]]:
+    """Steps of documents that a schema of forced names and free values gives."""
+    sampling = SamplingParams(max_tokens=256, temperature=1.0)
+    for constraint, backend in ((CLOSED, "automaton"), (OPEN, "grammar")):
+        taken: dict[bool, int] = {}
+        for enabled in (False, True):
+            _, ends = bench.run([constraint] * 8, sampling, Speculation(enabled=enabled), 32)
+            taken[enabled] = sum(end.speculation.steps for end in ends)
+        yield {
+            "section": "steps",
+            "what": backend,
+            "without_drafts": taken[False],
+            "with_drafts": taken[True],
+            "fewer_by": round(taken[False] / taken[True], 3),
+        }
+
+
+def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = print) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", help=f"of {', '.join(SHAPES)}, or a config.json: random weights instead of --model")
+    parser.add_argument("--model", default="smollm2", help="a checkpoint (default: smollm2)")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--rows", type=int, default=64, help="requests of a batch (default: 64)")
+    parser.add_argument("--prompt-len", type=int, default=128, help="tokens (default: 128)")
+    parser.add_argument("--output-len", type=int, default=256, help="tokens (default: 256)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default: 3)")
+    parser.add_argument("--sections", default="mask,rate,steps", help="comma-separated (default: all)")
+    arguments = parser.parse_args(argv)
+    sections = arguments.sections.split(",")
+    with tempfile.TemporaryDirectory() as folder:
+        name, load_format = arguments.model, "auto"
+        if arguments.shape is not None:
+            name = Model.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder)).checkpoint
+            load_format = "dummy"
+        config = EngineConfig.model_validate(
+            {
+                "model": name,
+                "load_format": load_format,
+                "device": arguments.device,
+                "max_model_len": max(arguments.prompt_len + arguments.output_len, 320),
+                "max_num_seqs": max(arguments.rows, 8),
+                "drafter": "ngram",
+                "prefix_caching": False,
+            }
+        )
+        bench = Bench(config)
+        about = {
+            "model": arguments.shape or arguments.model,
+            "date": (conditions := Conditions.now(torch.device(bench.core.info.device))).date,
+            "machine": conditions.machine,
+            "load": conditions.load,
+            "commit": conditions.commit,
+        }
+        if "mask" in sections:
+            for line in (*mask_times(bench.compiler), verify_times(bench.compiler)):
+                write(json.dumps(line | about))
+        if "rate" in sections:
+            for line in rates(bench, arguments.rows, arguments.prompt_len, arguments.output_len, arguments.rounds):
+                write(json.dumps(line | about))
+        if "steps" in sections:
+            for line in steps(bench):
+                write(json.dumps(line | about))
+        bench.compiler.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""``Constraining``: brings constraints to the device, as far as they have to be brought there.
+
+Where an automaton enforces a constraint, the device needs to know its tables and, once a sequence enters a slot, its
+state; from there on it goes by itself. Where anything else does, the host writes every mask, and every draft, since a
+mask behind a draft depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+import numpy as np
+from torch import Tensor
+
+from draftline.engine.sequence import Plan, Row, Sequence
+from draftline.engine.transfer import upload
+from draftline.kernels.constraints import FREE, HOST, ConstraintTable
+from draftline.kernels.slots import SlotTable
+from draftline.structured.arena import ConstraintArena
+from draftline.structured.automaton.token_automaton import TokenAutomaton
+from draftline.structured.matcher import fill_verify
+
+
+class Constraining:
+    """The constraint table, kept up to date with the plans. One thread uses it, the one that launches steps.
+
+    Attributes:
+        table: what the device knows.
+    """
+
+    def __init__(self, table: ConstraintTable, slots: SlotTable) -> None:
+        """Both are new."""
+        self.table = table
+        self._slots = slots
+        self._arena = ConstraintArena(table)
+        self._device = table.words.device
+        self._tenants: dict[
+            int, tuple[Sequence, TokenAutomaton]
+        ] = {}  # by slot, whose automaton is in the arena for them
+        self._written: set[int] = set()  # slots whose state is not FREE
+        self._drafts: dict[Sequence, tuple[int, ...]] = {}  # of this step's rows that the host masks
+
+    def apply(self, plan: Plan) -> None:
+        """Bring the slots that the plan's admitted rows enter up to date."""
+        changed = [row for row in plan.admitted if row.sequence.constraint is not None or row.slot in self._written]
+        if not changed:
+            return
+        self._sweep()
+        entries = [(row.slot, *self._enter(row)) for row in changed]
+        slots, states, classes, ends = upload(np.array(entries, np.int64).T.copy(), self._device)
+        self.table.states[slots] = states.int()
+        self.table.classes[slots] = classes.int()
+        self.table.ends[slots] = ends.int()
+
+    def write_drafts(self, rows: Seq[Row]) -> None:
+        """Write the drafts of the rows that the host masks, over what a drafter may have proposed for them."""
+        entries: list[tuple[int, int, int]] = []
+        for row in rows:
+            constraint = row.sequence.constraint
+            if constraint is None or not constraint.on_host or not row.drafts:
+                continue
+            forced = constraint.progress.forced(row.drafts)
+            # Rather a draft that is not allowed than one that the host does not know.
+            drafts = forced + (0,) * (row.drafts - len(forced))
+            self._drafts[row.sequence] = drafts
+            entries += [(row.slot, row.known + place, draft) for place, draft in enumerate(drafts)]
+        if entries:
+            slots, positions, tokens = upload(np.array(entries, np.int64).T.copy(), self._device)
+            self._slots.tokens[slots, positions] = tokens.int()
+
+    def write_masks(self, rows: Seq[Row]) -> None:
+        """Write the masks of the rows that the host masks; the forward pass may run meanwhile."""
+        places: list[int] = []
+        masks: list[np.ndarray] = []
+        for row in rows:
+            constraint = row.sequence.constraint
+            if constraint is None or not constraint.on_host or not row.samples:
+                continue
+            first = self.table.host_masks + row.slot * self.table.host_samples
+            places += range(first, first + row.samples)
+            words = np.empty((row.samples, self.table.masks.shape[1]), np.int32)
+            fill_verify(constraint.progress.matcher, self._drafts.get(row.sequence, ()), words)
+            masks.append(words)
+        self._drafts.clear()
+        if places:
+            self.table.masks[self._places(places)] = upload(np.concatenate(masks), self._device)
+
+    def check(self) -> None:
+        """Assert the arena's invariants (for tests)."""
+        self._arena.check()
+
+    def _places(self, places: list[int]) -> Tensor:
+        return upload(np.array(places, np.int64), self._device)
+
+    def _enter(self, row: Row) -> tuple[int, int, int]:
+        """The state, classes and end of a row's slot."""
+        self._written.discard(row.slot)
+        if row.slot in self._tenants:
+            self._arena.leave(self._tenants.pop(row.slot)[1])
+        constraint = row.sequence.constraint
+        if constraint is None:
+            return FREE, 0, 0
+        self._written.add(row.slot)
+        progress = constraint.progress
+        if progress.automaton is None or constraint.on_host:
+            return HOST, 0, 0
+        place = self._arena.enter(*progress.automaton)
+        if place is None:
+            # All room is taken by automata in use. The host can walk this one as well.
+            constraint.on_host = True
+            return HOST, 0, 0
+        self._tenants[row.slot] = row.sequence, progress.automaton[0]
+        return place.address(progress.state), place.classes, constraint.closes_at or 0
+
+    def _sweep(self) -> None:
+        """Let go of the automata of sequences that have left their slots."""
+        gone = [slot for slot, (sequence, _) in self._tenants.items() if sequence.finished or sequence.slot != slot]
+        for slot in gone:
+            self._arena.leave(self._tenants.pop(slot)[1])

@@ -1,0 +1,99 @@
+"""The constraint table: what the device must know to mask constrained rows without the host.
+
+An automaton's states are records in one array of words, and a state is its record's address. So what a token leads to,
+what may come next, and what to draft are look-ups, which need neither the host nor fixed sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FREE = 0
+"""The state of a slot that is not constrained: the address of a record that says so."""
+
+HOST = -1
+"""The state of a slot whose masks the host writes."""
+
+MASK, BUDGETS, DRAFTS, NEXT = 0, 1, 2, 3
+"""A state's record, by word: the row of its mask; the address of its masks by distance (0: none); the address of its
+forced tokens (0: none); from there on, by class of token, the address of the state that it leads to (0: not allowed).
+
+Masks by distance are a count, then pairs of a distance and a mask's row, distances ascending: the mask allows the tokens
+that lead to where an accepting state is at most so many tokens away. Forced tokens are a count, then the tokens.
+"""
+
+
+RESERVED = NEXT
+"""Words before all others, 0 for good: the record of FREE. The mask of that, too, is nobody else's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintTable:
+    """Automata and masks, and each slot's place in them.
+
+    Attributes:
+        words: [A] int32: records; and for each automaton the classes of its tokens, two to a word, the even token's in
+            the low half.
+        masks: [N, ceil(vocab / 32)] int32, see `Masks`.
+        states: [S] int32, each slot's state: an address, FREE or HOST.
+        classes: [S] int32, the address of the token classes of each slot's automaton.
+        ends: [S] int32, the position before which the slot's text must be complete, where its states have masks by
+            distance.
+        host_masks: the first row of ``masks`` that the host writes: those of slot s begin at
+            ``host_masks + s * host_samples``.
+        host_samples: how many of them each slot has: the most positions that a step samples for it.
+    """
+
+    words: Tensor
+    masks: Tensor
+    states: Tensor
+    classes: Tensor
+    ends: Tensor
+    host_masks: int
+    host_samples: int
+
+    @staticmethod
+    def allocate(
+        num_slots: int, vocab: int, *, words: int, masks: int, samples: int, device: torch.device
+    ) -> ConstraintTable:
+        """A table without automata, for slots that are all free.
+
+        Args:
+            num_slots: S.
+            vocab: the width of the logits.
+            words: room for records and token classes.
+            masks: room for the automata's masks; the first is the one that allows everything.
+            samples: the most positions that a step samples for one slot.
+            device: where.
+        """
+
+        def ints(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        rows = ints(masks + num_slots * samples, -(-vocab // 32))
+        rows[0] = -1
+        return ConstraintTable(
+            words=ints(words),
+            masks=rows,
+            states=ints(num_slots),
+            classes=ints(num_slots),
+            ends=ints(num_slots),
+            host_masks=masks,
+            host_samples=samples,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Constrained:
+    """What a step's sampled positions are constrained by.
+
+    Attributes:
+        mask_rows: [S] int32, the row of `ConstraintTable.masks` for each.
+        states: [S] int32, the state at each, its drafts before it taken.
+    """
+
+    mask_rows: Tensor
+    states: Tensor

@@ -1,0 +1,100 @@
+"""Constraints in numpy: the CPU path of `Ops.constrain` and its companions, and the oracle of their kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from draftline.kernels.constraints import BUDGETS, DRAFTS, HOST, MASK, NEXT, Constrained, ConstraintTable
+from draftline.kernels.slots import SampleRows, SlotTable
+
+_Ints = npt.NDArray[np.int64]
+
+
+def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable) -> Constrained:
+    """See ``Ops.constrain``."""
+    begins = starts.numpy(force=True).astype(np.int64)
+    counts = np.diff(begins)
+    mask_rows = np.zeros(rows.slots.shape[0], np.int32)
+    states = np.zeros(rows.slots.shape[0], np.int32)
+    constrained = np.flatnonzero(counts)
+    place, count = begins[constrained], counts[constrained]
+    slot, position = rows.slots.numpy(force=True)[place], rows.positions.numpy(force=True)[place]
+    state = constraints.states.numpy(force=True)[slot].astype(np.int64)
+    classes = constraints.classes.numpy(force=True)[slot].astype(np.int64)
+    ends = constraints.ends.numpy(force=True)[slot]
+    words, tokens = constraints.words.numpy(force=True), slots.tokens.numpy(force=True)
+    index = 0
+    while True:
+        on = (state != 0) & (count > index)
+        if not on.any():
+            break
+        slot, position, state, classes, ends, place, count = (
+            values[on] for values in (slot, position, state, classes, ends, place, count)
+        )
+        states[place + index] = state
+        by_host = constraints.host_masks + slot * constraints.host_samples + index
+        mask_rows[place + index] = np.where(
+            state == HOST, by_host, _mask_rows(words, np.maximum(state, 0), ends - position - index)
+        )
+        more = count > index + 1
+        draft = tokens[slot, np.minimum(position + index, tokens.shape[1] - 1)]
+        state = np.where(state == HOST, HOST, np.where(more, _after(words, np.maximum(state, 0), classes, draft), 0))
+        index += 1
+    device = rows.slots.device
+    return Constrained(torch.from_numpy(mask_rows).to(device), torch.from_numpy(states).to(device))
+
+
+def advance_constraints(
+    tokens: Tensor,
+    accepted: Tensor,
+    rows: SampleRows,
+    starts: Tensor,
+    constrained: Constrained,
+    constraints: ConstraintTable,
+) -> None:
+    """See ``Ops.advance_constraints``."""
+    kept = accepted.numpy(force=True).astype(np.int64)
+    begin = starts.numpy(force=True)[:-1][kept > 0].astype(np.int64)
+    last = begin + kept[kept > 0] - 1
+    state = constrained.states.numpy(force=True)[last].astype(np.int64)
+    slot, last, state = (values[state > 0] for values in (rows.slots.numpy(force=True)[begin], last, state))
+    if not len(slot):
+        return
+    classes = constraints.classes.numpy(force=True)[slot].astype(np.int64)
+    after = _after(constraints.words.numpy(force=True), state, classes, tokens.numpy(force=True)[last])
+    legal = after > 0
+    device = tokens.device
+    where = torch.from_numpy(slot[legal]).to(device)
+    constraints.states[where] = torch.from_numpy(after[legal].astype(np.int32)).to(device)
+
+
+def draft_forced(rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
+    """See ``Ops.draft_forced``."""
+    for slot in rows.tolist():
+        state = int(constraints.states[slot])
+        address = int(constraints.words[state + DRAFTS]) if state > 0 else 0
+        if address:
+            length, drafts = int(slots.lengths[slot]), min(int(constraints.words[address]), count)
+            slots.tokens[slot, length : length + drafts] = constraints.words[address + 1 : address + 1 + drafts]
+
+
+def _after(words: npt.NDArray[np.int32], state: _Ints, classes: _Ints, token: npt.NDArray[np.integer]) -> _Ints:
+    """The states that tokens lead to; 0 where they are not allowed. Of state 0, anything."""
+    token = token.astype(np.int64)
+    kind = (words[classes + token // 2] >> (token % 2 * 16)) & 0xFFFF
+    after: _Ints = words[state + NEXT + kind].astype(np.int64)
+    return after
+
+
+def _mask_rows(words: npt.NDArray[np.int32], state: _Ints, left: _Ints) -> npt.NDArray[np.int32]:
+    """The rows of the states' masks, with ``left`` tokens to come. Of state 0, anything."""
+    mask_rows = words[state + MASK]
+    for row in np.flatnonzero(words[state + BUDGETS]):
+        budgets = words[state[row] + BUDGETS]
+        distances, masks = words[budgets + 1 : budgets + 1 + 2 * words[budgets]].reshape(-1, 2).T
+        within = int(np.searchsorted(distances, left[row] - 1, side="right"))
+        mask_rows[row] = masks[max(within - 1, 0)]
+    return mask_rows

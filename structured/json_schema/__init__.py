@@ -1,0 +1,60 @@
+"""From a JSON Schema to the language of its instances' texts, exactly or refused by name."""
+
+from __future__ import annotations
+
+import contextlib
+
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.json_schema.document import Document, parse
+from draftline.structured.json_schema.graph import build_graph
+from draftline.structured.json_schema.lark import LarkWriter
+from draftline.structured.json_schema.limits import DEFAULT_LIMITS as DEFAULT_LIMITS
+from draftline.structured.json_schema.limits import SchemaLimits as SchemaLimits
+from draftline.structured.json_schema.normalise import Normaliser
+from draftline.structured.json_schema.regular_form import NotRegularError, regular_form
+from draftline.structured.language import Language, PropertyOrder, Whitespace
+from draftline.structured.regular.syntax import to_regex
+
+
+def json_schema_language(
+    schema: str,
+    *,
+    whitespace: Whitespace = "free",
+    best_effort: bool = False,
+    limits: SchemaLimits = DEFAULT_LIMITS,
+    order: PropertyOrder = "any",
+    max_repetition: int | None = None,
+) -> Language:
+    """The texts of all values that a schema accepts.
+
+    Args:
+        schema: the schema's JSON.
+        whitespace: what may stand between JSON's tokens.
+        best_effort: leave out what cannot be enforced and report it, instead of refusing it.
+        limits: how large it may be.
+        order: in which order an object's members may come.
+        max_repetition: what the schema lets repeat without end (characters, digits, items, unnamed members) ends after so many rounds,
+            if not None; recursion is still as deep as it likes.
+
+    Raises:
+        UnsupportedConstraintError: parts of it cannot be enforced exactly (all of them are named).
+        InvalidConstraintError: it is no schema, over a limit, or matches nothing.
+    """
+    document = Document(parse(schema, limits))
+    normaliser = Normaliser(document, limits)
+    graph = build_graph(normaliser, normaliser.demand(document.root), limits)
+    grammar = LarkWriter(graph, whitespace, order, max_repetition).write()
+    violations = tuple(normaliser.violations.values())
+    if violations and not best_effort:
+        raise UnsupportedConstraintError(violations)
+    if len(grammar) > limits.grammar_bytes:
+        raise InvalidConstraintError(f"the schema's grammar is larger than {limits.grammar_bytes} bytes")
+    regex: str | None = None
+    with contextlib.suppress(NotRegularError):
+        regex = to_regex(regular_form(graph, whitespace, order, max_repetition))
+    return Language(regex if regex is not None and len(regex) <= limits.regex_bytes else None, grammar, violations)
+
+
+def json_object_language(whitespace: Whitespace = "free") -> Language:
+    """The texts of all JSON objects."""
+    return json_schema_language('{"type": "object"}', whitespace=whitespace)

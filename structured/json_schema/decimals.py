@@ -1,0 +1,414 @@
+"""How JSON spells the numbers of a set, as trees over the characters of the text.
+
+Every number of a set can be written plainly, like -12.50. Scientific notation is accepted where its whole range of exponents lies
+in the set: every exponent of a 64-bit float for numbers without conditions, and beside bounds the magnitudes that json.dumps itself
+writes that way (from 1e16 on, and below 1e-4). An integer may also be written 1.0: JSON Schema takes that for an
+integer since draft 6, and json.dumps writes integral floats so.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Final
+
+from draftline.structured.json_schema.numbers import NumberSet
+from draftline.structured.regular import automaton, charset
+from draftline.structured.regular.syntax import EMPTY, NEVER, Chars, Node, alt, literal, optional, repeat, seq
+
+MAX_LISTED = 256
+"""Sets of at most so many numbers are spelled one by one."""
+
+MAX_MODULUS = 1_000
+"""Multiples are recognised digit by digit, by the remainder so far: bounds the divisor of the scaled number."""
+
+
+def _class(low: int, high: int) -> Chars:
+    return Chars(charset.charset([(ord("0") + low, ord("0") + high)]))
+
+
+_DIGIT: Final = _class(0, 9)
+_DIGITS: Final = repeat(_DIGIT, 0, None)
+_NONZERO: Final = _class(1, 9)
+_ZERO: Final = literal("0")
+_ZEROS: Final = repeat(_ZERO, 0, None)
+_POINT: Final = literal(".")
+_MINUS: Final = literal("-")
+_INTEGER: Final = alt([_ZERO, seq(_NONZERO, _DIGITS)])
+_FRACTION: Final = seq(_POINT, _DIGIT, _DIGITS)
+_SCIENTIFIC: Final = seq(_NONZERO, optional(_FRACTION), Chars(charset.of("eE")))
+_LARGE_EXPONENT: Final = alt(
+    [seq(_class(1, 2), _DIGIT, _DIGIT), seq(literal("30"), _class(0, 7)), seq(optional(_ZERO), _DIGIT, _DIGIT), _DIGIT]
+)
+_FROM_1E16: Final = alt(
+    [
+        seq(_class(1, 2), _DIGIT, _DIGIT),
+        seq(literal("30"), _class(0, 7)),
+        seq(literal("1"), _class(6, 9)),
+        seq(_class(2, 9), _DIGIT),
+    ]
+)
+_BELOW_1E_307: Final = alt(
+    [seq(literal("30"), _class(8, 9)), seq(literal("31"), _DIGIT), seq(literal("32"), _class(0, 4))]
+)
+_BELOW_1E_4: Final = alt(
+    [
+        seq(_class(1, 2), _DIGIT, _DIGIT),
+        seq(literal("30"), _class(0, 7)),
+        _BELOW_1E_307,
+        seq(optional(_ZERO), _class(5, 9)),
+        seq(_NONZERO, _DIGIT),
+    ]
+)
+_ANY: Final = seq(
+    optional(_MINUS),
+    alt(
+        [
+            seq(_INTEGER, optional(_FRACTION)),
+            seq(_SCIENTIFIC, optional(Chars(charset.of("+-"))), _LARGE_EXPONENT),
+            seq(_SCIENTIFIC, _MINUS, _BELOW_1E_307),
+        ]
+    ),
+)
+_LARGE: Final = seq(_SCIENTIFIC, optional(literal("+")), _FROM_1E16)
+_SMALL: Final = seq(_SCIENTIFIC, _MINUS, _BELOW_1E_4)
+_LARGE_INTEGER: Final = seq(
+    _NONZERO,
+    optional(seq(_POINT, repeat(_DIGIT, 1, 16))),
+    Chars(charset.of("eE")),
+    optional(literal("+")),
+    _FROM_1E16,
+)
+_LARGEST_PLAIN: Final = Fraction(10**16)
+_SMALLEST_PLAIN: Final = Fraction(1, 10**4)
+
+
+class UnspeakableNumbersError(ValueError):
+    """The set has no spelling within the budgets; the message says why."""
+
+
+@functools.lru_cache(maxsize=1024)
+def number_text(numbers: NumberSet) -> Node:
+    """The texts of the numbers.
+
+    Raises:
+        UnspeakableNumbersError: over a budget.
+    """
+    if numbers == NumberSet():
+        return _ANY
+    listed = numbers.values(MAX_LISTED)
+    if listed is not None:
+        return alt(_one(value, numbers.literal_integers) for value in listed)
+    if numbers.step == 1 and not numbers.not_steps:
+        return _signed(numbers, _integers)
+    if numbers.step is None and not numbers.not_steps:
+        return _signed(numbers, _reals)
+    return _multiples(numbers)
+
+
+def _one(value: Fraction, literally: bool) -> Node:
+    """One number: plainly, as an integral float, and as Python writes the float where that has an exponent."""
+    texts = [decimal_text(abs(value))]
+    if value.denominator == 1 and not literally:
+        texts.append(texts[0] + ".0")
+    if not literally and value != 0 and abs(value) < Fraction(10**300):
+        python = repr(float(abs(value)))
+        if "e" in python and Fraction(python) == abs(value):
+            texts.append(python)
+    sign = optional(_MINUS) if value == 0 else _MINUS if value < 0 else EMPTY
+    return seq(sign, alt(literal(text) for text in texts))
+
+
+def decimal_text(value: Fraction) -> str:
+    """A non-negative number whose decimal expansion ends, written plainly."""
+    digits, denominator = 0, value.denominator
+    while denominator > 1:
+        value *= 10
+        denominator = value.denominator
+        digits += 1
+    text = str(value.numerator).rjust(digits + 1, "0")
+    return f"{text[:-digits]}.{text[-digits:]}" if digits else text
+
+
+_Interval = tuple[Fraction, bool, Fraction | None, bool]
+"""Magnitudes: from (or, if open, above) the first up to (or below) the third, None being without end."""
+
+
+def _signed(numbers: NumberSet, magnitudes: Callable[[_Interval, bool], Node]) -> Node:
+    return alt(
+        option
+        for sign, interval in _by_sign(numbers)
+        if (option := seq(sign, magnitudes(interval, numbers.literal_integers))) != NEVER
+    )
+
+
+def _by_sign(numbers: NumberSet) -> list[tuple[Node, _Interval]]:
+    """The magnitudes of the numbers from zero up, and of those from zero down."""
+    zero = Fraction(0)
+    parts: list[tuple[Node, _Interval]] = []
+    if numbers.high is None or numbers.high >= 0:
+        above = numbers.low is not None and numbers.low >= 0
+        low = numbers.low if above and numbers.low is not None else zero
+        parts.append((EMPTY, (low, numbers.low_open if above else False, numbers.high, numbers.high_open)))
+    if numbers.low is None or numbers.low <= 0:
+        below = numbers.high is not None and numbers.high <= 0
+        high = -numbers.high if below and numbers.high is not None else zero
+        low_ = None if numbers.low is None else -numbers.low
+        parts.append((_MINUS, (high, numbers.high_open if below else False, low_, numbers.low_open)))
+    return parts
+
+
+def _integers(interval: _Interval, literally: bool) -> Node:
+    low, low_open, high, high_open = interval
+    first = math.ceil(low) + (low_open and low.denominator == 1)
+    last = None if high is None else math.floor(high) - (high_open and high.denominator == 1)
+    plain = _integer_range(first, last)
+    if literally or plain == NEVER:
+        return plain
+    options = [seq(plain, optional(literal(".0")))]
+    if last is None and low < _LARGEST_PLAIN:
+        options.append(_LARGE_INTEGER)
+    return alt(options)
+
+
+def _reals(interval: _Interval, literally: bool) -> Node:
+    low, low_open, high, high_open = interval
+    options = [_plain_range(low, low_open, high, high_open)]
+    if high is None and low < _LARGEST_PLAIN:
+        options.append(_LARGE)
+    if low == 0 and (high is None or high >= _SMALLEST_PLAIN):
+        options.append(_SMALL)
+    return alt(option for option in options if option != NEVER)
+
+
+def _integer_range(low: int, high: int | None) -> Node:
+    """Non-negative integers without leading zeros."""
+    if high is not None and low > high:
+        return NEVER
+    if high is None:
+        if low == 0:
+            return _INTEGER
+        width = len(str(low))
+        longer = seq(_NONZERO, repeat(_DIGIT, width, width), _DIGITS)
+        return alt([_same_width(str(low), "9" * width), longer])
+    options: list[Node] = []
+    while low <= high:
+        last = min(high, 10 ** len(str(low)) - 1)
+        options.append(_same_width(str(low), str(last)))
+        low = last + 1
+    return alt(options)
+
+
+def _same_width(low: str, high: str) -> Node:
+    """Digit strings of one length between two, ends included; flat, since bounds may have hundreds of digits."""
+    width = len(low)
+    split = next((index for index in range(width) if low[index] != high[index]), width)
+    if split == width:
+        return literal(low)
+
+    def branch(prefix: str, first: int, last: int) -> Node:
+        if first > last:
+            return NEVER
+        rest = width - len(prefix) - 1
+        return seq(literal(prefix), _class(first, last), repeat(_DIGIT, rest, rest))
+
+    if low[split:] == "0" * (width - split) and high[split:] == "9" * (width - split):
+        return seq(literal(low[:split]), repeat(_DIGIT, width - split, width - split))
+    # Whole decades at the split, and the two ends' own branches, which end in the ends themselves.
+    first, last = int(low[split]), int(high[split])
+    at_low = low[split + 1 :] == "0" * (width - split - 1)
+    at_high = high[split + 1 :] == "9" * (width - split - 1)
+    options = [branch(low[:split], first + (not at_low), last - (not at_high))]
+    if not at_low:
+        last_nonzero = len(low.rstrip("0"))
+        options.extend(branch(low[:index], int(low[index]) + 1, 9) for index in range(split + 1, last_nonzero - 1))
+        options.append(branch(low[: last_nonzero - 1], int(low[last_nonzero - 1]), 9))
+    if not at_high:
+        last_other = len(high.rstrip("9"))
+        options.extend(branch(high[:index], 0, int(high[index]) - 1) for index in range(split + 1, last_other - 1))
+        options.append(branch(high[: last_other - 1], 0, int(high[last_other - 1])))
+    return alt(option for option in options if option != NEVER)
+
+
+def _plain_range(low: Fraction, low_open: bool, high: Fraction | None, high_open: bool) -> Node:
+    """Non-negative decimals without exponent."""
+    low_whole, low_digits = _split(low)
+    if high is None:
+        above = seq(_integer_range(low_whole + 1, None), optional(_FRACTION))
+        return alt([seq(literal(str(low_whole)), _fraction_from(low_digits, low_open)), above])
+    high_whole, high_digits = _split(high)
+    if low_whole > high_whole:
+        return NEVER
+    if low_whole == high_whole:
+        return seq(literal(str(low_whole)), _fraction_between(low_digits, low_open, high_digits, high_open))
+    return alt(
+        option
+        for option in (
+            seq(literal(str(low_whole)), _fraction_from(low_digits, low_open)),
+            seq(_integer_range(low_whole + 1, high_whole - 1), optional(_FRACTION)),
+            seq(literal(str(high_whole)), _fraction_to(high_digits, high_open)),
+        )
+        if option != NEVER
+    )
+
+
+def _split(value: Fraction) -> tuple[int, str]:
+    """The whole part, and the decimals without trailing zeros."""
+    text = decimal_text(value)
+    whole, _, digits = text.partition(".")
+    return int(whole), digits
+
+
+def _with_point(some: Node, or_none: bool) -> Node:
+    """A point and at least one of the digits in ``some`` (which may include no digits), or nothing at all."""
+    return alt(([EMPTY] if or_none else []) + ([seq(_POINT, some)] if some != NEVER else []))
+
+
+def _fraction_from(digits: str, strict: bool) -> Node:
+    return _with_point(_digits_from(digits, strict), or_none=not digits and not strict)
+
+
+def _fraction_to(digits: str, strict: bool) -> Node:
+    if not digits and strict:
+        return NEVER
+    return _with_point(_digits_to(digits, strict, some=True), or_none=True)
+
+
+def _fraction_between(low: str, low_open: bool, high: str, high_open: bool) -> Node:
+    none = not low and not low_open and (bool(high) or not high_open)
+    return _with_point(_digits_between(low, low_open, high, high_open, some=True), or_none=none)
+
+
+def _digits_from(digits: str, strict: bool) -> Node:
+    """Decimals, at least one, that are no less than ``digits`` (more, if strict)."""
+    options = [
+        seq(literal(digits[:index]), _class(int(digits[index]) + 1, 9), _DIGITS)
+        for index in range(len(digits))
+        if digits[index] != "9"
+    ]
+    if strict:
+        options.append(seq(literal(digits), _ZEROS, _NONZERO, _DIGITS))
+    else:
+        options.append(seq(literal(digits), _DIGITS) if digits else seq(_DIGIT, _DIGITS))
+    return alt(options)
+
+
+def _digits_to(digits: str, strict: bool, some: bool) -> Node:
+    """Decimals that are no more than ``digits`` (less, if strict), which has no trailing zero; at least one of them if ``some``."""
+    options = [
+        seq(literal(digits[:index]), _class(0, int(digits[index]) - 1), _DIGITS)
+        for index in range(len(digits))
+        if digits[index] != "0"
+    ]
+    # What ends early goes on with zeros.
+    options.extend(literal(digits[:index]) for index in range(int(some), len(digits)))
+    if not strict:
+        zeros = seq(_ZERO, _ZEROS) if some and not digits else _ZEROS
+        options.append(seq(literal(digits), zeros))
+    return alt(options)
+
+
+def _digits_between(low: str, low_open: bool, high: str, high_open: bool, some: bool) -> Node:
+    """Decimals between two; at least one of them if ``some``."""
+    prefix = ""
+    while high and (low or low_open) and (low[:1] or "0") == high[0]:
+        prefix += high[0]
+        low, high = low[1:], high[1:]
+    some = some and not prefix
+    if not low and not low_open:
+        return seq(literal(prefix), _digits_to(high, high_open, some))
+    if not high:
+        return NEVER
+    first, last = int(low[:1] or "0"), int(high[0])
+    if first > last:
+        return NEVER
+    rest = low[1:]
+    options = [seq(literal(str(first)), _digits_from(rest, low_open) if rest or low_open else _DIGITS)]
+    if first + 1 <= last - 1:
+        options.append(seq(_class(first + 1, last - 1), _DIGITS))
+    to_high = _digits_to(high[1:], high_open, some=False)
+    if to_high != NEVER:
+        options.append(seq(literal(high[0]), to_high))
+    return seq(literal(prefix), alt(options))
+
+
+def _multiples(numbers: NumberSet) -> Node:
+    try:
+        return automaton.to_tree(number_automaton(numbers))
+    except automaton.TooComplexError as error:
+        raise UnspeakableNumbersError(f"multiples have too many cases within these bounds: {error}") from None
+
+
+@functools.lru_cache(maxsize=256)
+def number_automaton(numbers: NumberSet) -> automaton.Dfa:
+    """The plain decimals of a set with conditions on divisibility: a conjunction of each of these and of the interval.
+
+    Raises:
+        UnspeakableNumbersError: over a budget.
+    """
+    interval = NumberSet(numbers.low, numbers.low_open, numbers.high, numbers.high_open)
+    parts = [automaton.Part(automaton.build(_plain(interval)))]
+    if numbers.step is not None:
+        parts.append(automaton.Part(_divisible(numbers.step)))
+    parts.extend(automaton.Part(_divisible(step), inside=False) for step in sorted(numbers.not_steps))
+    if numbers.literal_integers:
+        parts.append(automaton.Part(automaton.build(seq(optional(_MINUS), _INTEGER))))
+    try:
+        return automaton.conjunction(parts)
+    except automaton.TooComplexError as error:
+        raise UnspeakableNumbersError(f"multiples have too many cases within these bounds: {error}") from None
+
+
+def _plain(numbers: NumberSet) -> Node:
+    """All numbers of an interval, without exponents."""
+    parts = [seq(sign, _plain_range(*interval)) for sign, interval in _by_sign(numbers)]
+    return alt(part for part in parts if part != NEVER)
+
+
+def _divisible(step: Fraction) -> automaton.Dfa:
+    """Plain decimals that are integral multiples of ``step``, which has a finite decimal expansion."""
+    scale = 0
+    while (step * 10**scale).denominator != 1:
+        scale += 1
+    modulus = int(step * 10**scale)
+    if modulus > MAX_MODULUS or modulus * (scale + 1) > automaton.MAX_DFA_STATES:
+        raise UnspeakableNumbersError(f"multiples of {decimal_text(step)} need more than {MAX_MODULUS} remainders")
+    # Letters: other, "-", ".", "0" to "9".
+    starts = (0, ord("-"), ord("."), ord("/"), *range(ord("0"), ord("9") + 2))
+    letters = (0, 1, 2, 0, *range(3, 13), 0)
+    steps: list[tuple[int, ...]] = []
+    accepts: list[bool] = []
+    # States: 0 the start, dead, after "-", the integer part by remainder, decimals by how many and remainder, zeros after them.
+    dead, signed, integer = 1, 2, 3
+    decimals = integer + modulus
+
+    def whole(remainder: int) -> int:
+        return integer + remainder
+
+    def decimal(count: int, remainder: int) -> int:
+        """After the point and ``count`` of ``scale`` decimals; with count = scale only zeros may follow."""
+        return decimals + count * modulus + remainder
+
+    def of_digits(digits: list[int]) -> tuple[int, ...]:
+        return (dead, dead, dead, *digits)
+
+    first = [whole(digit % modulus) for digit in range(10)]
+    steps.append((dead, signed, dead, *first))
+    steps.append((dead,) * 13)
+    steps.append(of_digits(first))
+    accepts.extend([False, False, False])
+    for remainder in range(modulus):
+        digits = [whole((remainder * 10 + digit) % modulus) for digit in range(10)]
+        steps.append((dead, dead, decimal(0, remainder), *digits))
+        accepts.append(remainder * 10**scale % modulus == 0)
+    for count in range(scale + 1):
+        for remainder in range(modulus):
+            if count < scale:
+                digits = [decimal(count + 1, (remainder * 10 + digit) % modulus) for digit in range(10)]
+            else:
+                digits = [decimal(scale, remainder), *[dead] * 9]
+            steps.append(of_digits(digits))
+            accepts.append(remainder * 10 ** (scale - count) % modulus == 0)
+    return automaton.minimal(automaton.Dfa(starts, letters, tuple(steps), tuple(accepts)))

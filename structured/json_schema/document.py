@@ -1,0 +1,293 @@
+"""A schema's document: its JSON, which draft it is in, and what its references point to.
+
+Deliberately without any meaning of validation keywords.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import IntEnum
+from typing import Any, Final
+
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.json_schema.limits import SchemaLimits
+
+Json = Any
+"""A JSON value as Python's json reads it; numbers with a fraction or an exponent are Decimals."""
+
+
+class Draft(IntEnum):
+    """The versions of JSON Schema that differ in what is read here; ordered."""
+
+    DRAFT4 = 4
+    DRAFT6 = 6
+    DRAFT7 = 7
+    DRAFT2019 = 2019
+    DRAFT2020 = 2020
+
+
+_DRAFTS: Final = {
+    "json-schema.org/draft-04/schema": Draft.DRAFT4,
+    "json-schema.org/draft-06/schema": Draft.DRAFT6,
+    "json-schema.org/draft-07/schema": Draft.DRAFT7,
+    "json-schema.org/draft/2019-09/schema": Draft.DRAFT2019,
+    "json-schema.org/draft/2020-12/schema": Draft.DRAFT2020,
+    "json-schema.org/schema": Draft.DRAFT2020,
+}
+
+# Keywords whose value is a schema, a list of schemas, an object of schemas.
+_SCHEMA: Final = frozenset(
+    [
+        "additionalItems",
+        "additionalProperties",
+        "contains",
+        "contentSchema",
+        "else",
+        "if",
+        "not",
+        "propertyNames",
+        "then",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    ]
+)
+_LISTS: Final = frozenset(["allOf", "anyOf", "oneOf", "prefixItems"])
+_OBJECTS: Final = frozenset(
+    ["$defs", "definitions", "dependentSchemas", "dependencies", "patternProperties", "properties"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A schema and where it stands.
+
+    Attributes:
+        pointer: JSON pointer from the document's root.
+        schema: an object or a boolean.
+        base: the URI against which its references resolve.
+        draft: its dialect.
+    """
+
+    pointer: str
+    schema: Json
+    base: str
+    draft: Draft
+
+    def __hash__(self) -> int:
+        return hash((self.pointer, self.base))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Location) and self.pointer == other.pointer and self.schema is other.schema
+
+
+class ReferenceError_(ValueError):
+    """A reference that leads nowhere in this document; the message says why."""
+
+
+def parse(text: str, limits: SchemaLimits) -> Json:
+    """The JSON of a schema's text.
+
+    Raises:
+        InvalidConstraintError: it is no JSON, or over a limit.
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > limits.schema_bytes:
+        raise InvalidConstraintError(f"the schema is larger than {limits.schema_bytes} bytes")
+    deepest = _depth(text)
+    if deepest > limits.depth:
+        raise InvalidConstraintError(f"the schema nests {deepest} deep; at most {limits.depth} is allowed")
+
+    def refuse(constant: str) -> Json:
+        raise InvalidConstraintError(f"the schema contains {constant}, which is not JSON")
+
+    try:
+        return json.loads(text, parse_float=Decimal, parse_constant=refuse, object_pairs_hook=_object)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidConstraintError(f"the schema is not JSON: {error}") from None
+    except ValueError as error:
+        raise InvalidConstraintError(f"the schema cannot be read: {error}") from None
+
+
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    names: dict[str, Json] = {}
+    for name, value in pairs:
+        if name in names:
+            raise InvalidConstraintError(f"the schema has an object with two members named {name!r}")
+        names[name] = value
+    return names
+
+
+def _depth(text: str) -> int:
+    """How deep brackets nest outside strings."""
+    depth = deepest = 0
+    for bracket in re.sub(r'"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL):
+        if bracket in "{[":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif bracket in "}]":
+            depth -= 1
+    return deepest
+
+
+def escape(name: str) -> str:
+    """A member's name as a part of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+class Document:
+    """The schemas of one document, by pointer and by name.
+
+    Raises:
+        InvalidConstraintError: the root is no schema, or its draft is not known.
+    """
+
+    def __init__(self, root: Json) -> None:
+        if not isinstance(root, dict | bool):
+            raise InvalidConstraintError("a schema is an object or a boolean")
+        draft = Draft.DRAFT2020
+        if isinstance(root, dict) and "$schema" in root:
+            found = _draft(root["$schema"])
+            if found is None:
+                raise InvalidConstraintError(
+                    f"/$schema: {root['$schema']!r} is not a known draft of JSON Schema (4, 6, 7, 2019-09, 2020-12)"
+                )
+            draft = found
+        self._known: dict[str, Location] = {}
+        self._by_uri: dict[str, str] = {}
+        self._dynamic: dict[str, list[str]] = {}
+        self._json = root
+        self._index(root, "", "", draft)
+        self.root = self.at("")
+
+    def at(self, pointer: str) -> Location:
+        """The schema at a pointer, which must exist."""
+        return self._known[pointer]
+
+    def says(self, pointer: str, keyword: str) -> bool:
+        """Whether the schema at a pointer has a keyword."""
+        known = self._known.get(pointer)
+        return known is not None and isinstance(known.schema, dict) and keyword in known.schema
+
+    def child(self, parent: Location, *path: str | int) -> Location:
+        """A schema within a schema."""
+        value = parent.schema
+        pointer = parent.pointer
+        for step in path:
+            value = value[step]
+            pointer += "/" + escape(str(step))
+        known = self._known.get(pointer)
+        if known is not None and known.schema is value:
+            return known
+        if not isinstance(value, dict | bool):
+            raise InvalidConstraintError(f"{pointer}: a schema is an object or a boolean")
+        made = Location(pointer, value, parent.base, parent.draft)
+        self._known.setdefault(pointer, made)
+        return made
+
+    def dynamic_anchors(self, name: str) -> list[str]:
+        """Pointers of all schemas that carry this dynamic anchor."""
+        return self._dynamic.get(name, [])
+
+    def resolve(self, source: Location, reference: str) -> Location:
+        """The schema that a reference means.
+
+        Raises:
+            ReferenceError_: it is not in this document.
+        """
+        uri = urllib.parse.urljoin(source.base, reference) if source.base else reference
+        if reference.startswith("#"):
+            uri = source.base.partition("#")[0] + reference
+        whole, _, fragment = uri.partition("#")
+        fragment = urllib.parse.unquote(fragment)
+        if whole not in self._by_uri:
+            raise ReferenceError_(f"{reference!r} is not in this document, and nothing is fetched")
+        start = self._known[self._by_uri[whole]]
+        if fragment == "":
+            return start
+        if not fragment.startswith("/"):
+            pointer = self._by_uri.get(f"{whole}#{fragment}")
+            if pointer is None:
+                raise ReferenceError_(f"there is no anchor {fragment!r}")
+            return self._known[pointer]
+        return self._walk(start, fragment, reference)
+
+    def _walk(self, start: Location, fragment: str, reference: str) -> Location:
+        value, pointer = start.schema, start.pointer
+        base, draft = start.base, start.draft
+        for part in fragment[1:].split("/"):
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, dict) and name in value:
+                value = value[name]
+            elif isinstance(value, list) and re.fullmatch(r"0|[1-9]\d*", name) and int(name) < len(value):
+                value = value[int(name)]
+            else:
+                raise ReferenceError_(f"{reference!r} points to nothing")
+            pointer += "/" + escape(name)
+            known = self._known.get(pointer)
+            if known is not None and known.schema is value:
+                base, draft = known.base, known.draft
+        if pointer in self._known:
+            return self._known[pointer]
+        if not isinstance(value, dict | bool):
+            raise ReferenceError_(f"{reference!r} points to what is no schema")
+        self._index(value, pointer, base, draft)
+        return self._known[pointer]
+
+    def _index(self, value: Json, pointer: str, base: str, draft: Draft) -> None:
+        """Note every schema below, with its base URI, and every name it can be referred to by."""
+        if isinstance(value, bool):
+            self._known[pointer] = Location(pointer, value, base, draft)
+            return
+        if not isinstance(value, dict):
+            return
+        if pointer == "":
+            self._by_uri[""] = ""
+        only_reference = draft <= Draft.DRAFT7 and isinstance(value.get("$ref"), str)
+        named = value.get("id" if draft == Draft.DRAFT4 else "$id")
+        if isinstance(named, str) and not only_reference:
+            if isinstance(value.get("$schema"), str):
+                draft = _draft(value["$schema"]) or draft
+            whole, _, fragment = named.partition("#")
+            if whole:
+                base = urllib.parse.urljoin(base, whole)
+                self._by_uri.setdefault(base, pointer)
+            if fragment and draft <= Draft.DRAFT7:
+                self._by_uri.setdefault(f"{base}#{fragment}", pointer)
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            anchor = value.get(keyword)
+            if isinstance(anchor, str) and draft >= Draft.DRAFT2019:
+                self._by_uri.setdefault(f"{base}#{anchor}", pointer)
+                if keyword == "$dynamicAnchor":
+                    self._dynamic.setdefault(anchor, []).append(pointer)
+        if pointer == "" and base:
+            self._by_uri.setdefault(base, "")
+        self._known[pointer] = Location(pointer, value, base, draft)
+        if only_reference:
+            # Its siblings mean nothing, but references may still point into its definitions.
+            value = {name: value[name] for name in ("definitions",) if name in value}
+        for path, schema in _subschemas(value):
+            below = pointer + "".join("/" + escape(str(step)) for step in path)
+            self._index(schema, below, base, draft)
+
+
+def _draft(name: Json) -> Draft | None:
+    if not isinstance(name, str):
+        return None
+    return _DRAFTS.get(re.sub(r"^https?://|#$", "", name))
+
+
+def _subschemas(value: dict[str, Json]) -> Iterator[tuple[tuple[str | int, ...], Json]]:
+    for keyword, inner in value.items():
+        if keyword in _SCHEMA or (keyword == "items" and not isinstance(inner, list)):
+            yield (keyword,), inner
+        elif keyword in _LISTS or keyword == "items":
+            if isinstance(inner, list):
+                for position, schema in enumerate(inner):
+                    yield (keyword, position), schema
+        elif keyword in _OBJECTS and isinstance(inner, dict):
+            for name, schema in inner.items():
+                yield (keyword, name), schema

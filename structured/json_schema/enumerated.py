@@ -1,0 +1,37 @@
+"""Arrays of distinct items that come from a short list of scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from draftline.structured.json_schema.shapes import ANY, ArrayShape, Demands, Shapes
+from draftline.structured.json_schema.strings import StringSet
+
+MAX_VALUES: Final = 60
+
+
+def unique_values(shape: ArrayShape, expand: Callable[[Demands], Shapes]) -> list[Shapes] | None:
+    """The values that the items of ``shape`` can have, one each; None where they are no short list of scalars."""
+    if shape.prefix or shape.contains or shape.rest == ANY:
+        return None
+    items = expand(shape.rest)
+    if items.arrays or items.objects:
+        return None
+    values = [Shapes(null=True)] if items.null else []
+    values.extend(Shapes(booleans=frozenset([value])) for value in sorted(items.booleans))
+    points: dict[object, Shapes] = {}
+    for numbers in items.numbers:
+        listed = numbers.values(MAX_VALUES)
+        if listed is None:
+            return None
+        for point in listed:
+            points.setdefault(point, Shapes(numbers=(type(numbers)(low=point, high=point),)))
+    values.extend(points.values())
+    names: set[str] = set()
+    for strings in items.strings:
+        if strings.only is None:
+            return None
+        names |= strings.only
+    values.extend(Shapes(strings=(StringSet(only=frozenset([name])),)) for name in sorted(names))
+    return values if len(values) <= MAX_VALUES else None

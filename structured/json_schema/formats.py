@@ -1,0 +1,130 @@
+"""String formats as sets of strings.
+
+A format is enforced wherever a schema names one that stands here; others are annotations, as the standard has it. Each set is within its
+RFC and within what common validators accept, so that whatever is generated passes, and holds everything that is written
+in practice.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Final
+
+from draftline.structured.json_schema.strings import StringSet
+from draftline.structured.regular import ecma
+from draftline.structured.regular.automaton import without_anchors
+
+_FOUR_YEARS = "(?:[02468][048]|[13579][26])"
+_LEAP_YEAR: Final = f"(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|{_FOUR_YEARS}00)"
+_DATE: Final = (
+    "(?:\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)"
+    f"|02-(?:0[1-9]|1\\d|2[0-8]))|{_LEAP_YEAR}-02-29)"
+)
+_TIME: Final = (
+    "(?:(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d+)?(?:[Zz]|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)"
+    "|23:59:60(?:\\.\\d+)?[Zz])"
+)
+_DURATION: Final = "P(?:\\d+W|(?:\\d+Y(?:\\d+M(?:\\d+D)?)?|\\d+M(?:\\d+D)?|\\d+D)(?:T{0})?|T{0})".replace(
+    "{0}", "(?:\\d+H(?:\\d+M(?:\\d+S)?)?|\\d+M(?:\\d+S)?|\\d+S)"
+)
+_BYTE: Final = "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+_IPV4: Final = f"{_BYTE}(?:\\.{_BYTE}){{3}}"
+_H16: Final = "[0-9A-Fa-f]{1,4}"
+_LS32: Final = f"(?:{_H16}:{_H16}|{_IPV4})"
+_IPV6: Final = "(?:" + "|".join(
+    [
+        f"(?:{_H16}:){{6}}{_LS32}",
+        f"::(?:{_H16}:){{5}}{_LS32}",
+        f"(?:{_H16})?::(?:{_H16}:){{4}}{_LS32}",
+        f"(?:(?:{_H16}:){{0,1}}{_H16})?::(?:{_H16}:){{3}}{_LS32}",
+        f"(?:(?:{_H16}:){{0,2}}{_H16})?::(?:{_H16}:){{2}}{_LS32}",
+        f"(?:(?:{_H16}:){{0,3}}{_H16})?::{_H16}:{_LS32}",
+        f"(?:(?:{_H16}:){{0,4}}{_H16})?::{_LS32}",
+        f"(?:(?:{_H16}:){{0,5}}{_H16})?::{_H16}",
+        f"(?:(?:{_H16}:){{0,6}}{_H16})?::",
+    ]
+) + ")"  # fmt: skip
+
+
+def _label(longest: int) -> str:
+    """A host name's label of at most so many characters; one with "--" in third place would have to be valid punycode, and is out."""
+    inner = "[A-Za-z0-9-]"
+    edge = "[A-Za-z0-9]"
+    return f"{edge}(?:{inner}?{edge}|{inner}{inner}{edge}|{inner}(?:{edge}{inner}|-{edge}){inner}{{0,{longest - 5}}}{edge})?"
+
+
+# Lengths of whole names are bounded by how many labels there are of which length: at most 253 characters, in an address 189.
+_HOSTNAME: Final = f"(?:(?:{_label(62)}\\.){{0,3}}{_label(62)}|(?:{_label(24)}\\.){{0,9}}{_label(24)})"
+_DOMAIN: Final = f"(?:{_label(30)}\\.){{0,2}}{_label(63)}(?:\\.{_label(30)}){{0,2}}"
+_ATEXT: Final = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
+_LOCAL: Final = f"(?:{_ATEXT}{{1,64}}|{_ATEXT}(?:\\.?{_ATEXT}){{0,31}})"
+_UNRESERVED: Final = "A-Za-z0-9._~-"
+_SUB_DELIMS: Final = "!$&'()*+,;="
+_PCT: Final = "%[0-9A-Fa-f]{2}"
+
+
+def _uri(letters: str, private: str) -> dict[str, str]:
+    """RFC 3986's grammar (with more letters: RFC 3987's), as absolute form and as reference."""
+    unreserved = _UNRESERVED[:-1] + letters + "-"
+    pchar = f"(?:[{_SUB_DELIMS}:@{unreserved}]|{_PCT})"
+    segment_nc = f"(?:[{_SUB_DELIMS}@{unreserved}]|{_PCT})+"
+    query = f"(?:\\?(?:{pchar}|[/?{private}])*)?"
+    fragment = f"(?:#(?:{pchar}|[/?])*)?"
+    literal = f"\\[(?:{_IPV6}|[vV][0-9A-Fa-f]+\\.[{_SUB_DELIMS}:{_UNRESERVED}]+)\\]"
+    name = f"(?:[{_SUB_DELIMS}{unreserved}]|{_PCT})*"
+    userinfo = f"(?:[{_SUB_DELIMS}:{unreserved}]|{_PCT})*"
+    authority = f"(?:{userinfo}@)?(?:{literal}|{name})(?::\\d*)?"
+    abempty = f"(?:/{pchar}*)*"
+    absolute = f"/(?:{pchar}+(?:/{pchar}*)*)?"
+    rootless = f"{pchar}+(?:/{pchar}*)*"
+    noscheme = f"{segment_nc}(?:/{pchar}*)*"
+    scheme = "[A-Za-z][A-Za-z0-9+.-]*"
+    full = f"{scheme}:(?://{authority}{abempty}|{absolute}|{rootless})?{query}{fragment}"
+    relative = f"(?://{authority}{abempty}|{absolute}|{noscheme})?{query}{fragment}"
+    return {"absolute": full, "reference": f"(?:{full}|{relative})"}
+
+
+_UCSCHAR: Final = "\\u00a0-\\ud7ff\\uf900-\\ufdcf\\ufdf0-\\uffef" + "".join(
+    f"\\u{{{plane:x}0000}}-\\u{{{plane:x}fffd}}" for plane in range(1, 14)
+)
+_PRIVATE: Final = "\\ue000-\\uf8ff\\u{f0000}-\\u{ffffd}\\u{100000}-\\u{10fffd}"
+_URI: Final = _uri("", "")
+_IRI: Final = _uri(_UCSCHAR, _PRIVATE)
+_UUID: Final = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_POINTER: Final = "(?:/(?:[^~/]|~[01])*)*"
+_VARNAME: Final = "(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})(?:\\.?(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2}))*"
+_VARSPEC: Final = f"{_VARNAME}(?::[1-9]\\d{{0,3}}|\\*)?"
+_TEMPLATE: Final = f"(?:[!#$&()*+,./0-9:;=?@A-Z\\[\\]_a-z~{_UCSCHAR}{_PRIVATE}-]|%[0-9A-Fa-f]{{2}}|\\{{[+#./;?&]?{_VARSPEC}(?:,{_VARSPEC})*\\}})*"
+
+_PATTERNS: Final = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}[Tt]{_TIME}",
+    "duration": _DURATION,
+    "email": f"{_LOCAL}@{_DOMAIN}",
+    "hostname": _HOSTNAME,
+    "ipv4": _IPV4,
+    "ipv6": _IPV6,
+    "uuid": _UUID,
+    "uri": _URI["absolute"],
+    "uri-reference": _URI["reference"],
+    "iri": _IRI["absolute"],
+    "iri-reference": _IRI["reference"],
+    "uri-template": _TEMPLATE,
+    "json-pointer": _POINTER,
+    "relative-json-pointer": f"(?:0|[1-9]\\d*)(?:#|{_POINTER})",
+}
+
+UNENFORCEABLE: Final = {
+    "regex": "whether a string is a regular expression is no regular property",
+    "idn-hostname": "internationalised names depend on Unicode's tables",
+    "idn-email": "internationalised names depend on Unicode's tables",
+}
+"""Formats of the standard that have no exact form here, and why."""
+
+
+@functools.cache
+def format_set(name: str) -> StringSet | None:
+    """The strings of a format; None where the name is no known format."""
+    pattern = _PATTERNS.get(name)
+    return None if pattern is None else StringSet(patterns=frozenset([without_anchors(ecma.parse(f"^(?:{pattern})$"))]))

@@ -1,0 +1,220 @@
+"""The finished language of a schema: every kind of value that can come up, each with the shapes that lead to a document.
+
+A shape that no finite value has is taken out, so whoever follows the graph never comes to a dead end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.json_schema.counting import all_kinds, counter, is_small
+from draftline.structured.json_schema.decimals import MAX_LISTED, UnspeakableNumbersError, number_automaton
+from draftline.structured.json_schema.enumerated import unique_values
+from draftline.structured.json_schema.limits import SchemaLimits
+from draftline.structured.json_schema.normalise import Normaliser
+from draftline.structured.json_schema.numbers import NumberSet
+from draftline.structured.json_schema.shapes import (
+    NEVER,
+    ArrayShape,
+    Demands,
+    Members,
+    ObjectShape,
+    Shapes,
+    settle_array,
+    settle_object,
+)
+
+_BITS: Final = 64
+_COUNTER_BITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A language as a grammar without a syntax.
+
+    Attributes:
+        root: the document's value.
+        nodes: the shapes of every value that can be reached, in the order in which they are reached.
+    """
+
+    root: Demands
+    nodes: dict[Demands, Shapes]
+
+
+def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> Graph:
+    """Expand all that can be reached from ``root``.
+
+    Raises:
+        InvalidConstraintError: over a limit, or no value matches.
+    """
+    nodes: dict[Demands, Shapes] = {}
+    waiting = [root]
+    count = 0
+    for value in waiting:
+        if value in nodes:
+            continue
+        shapes = nodes[value] = _exact(normaliser, value, normaliser.expand(value))
+        count += 1 + len(shapes.numbers) + len(shapes.strings) + len(shapes.arrays) + len(shapes.objects)
+        count += sum(len(shape.named) for shape in shapes.objects)
+        if count > limits.shapes:
+            raise InvalidConstraintError(f"the schema has more than {limits.shapes} shapes when normalised")
+        waiting.extend(child for child in children(shapes) if child not in nodes)
+    fruitful = _fruitful(nodes)
+    if root not in fruitful:
+        raise InvalidConstraintError("no value matches the schema")
+    pruned: dict[Demands, Shapes] = {}
+    waiting = [root]
+    for value in waiting:
+        if value not in pruned:
+            shapes = pruned[value] = _prune(nodes[value], fruitful)
+            waiting.extend(child for child in children(shapes) if child in fruitful)
+    return Graph(root, pruned)
+
+
+def children(shapes: Shapes) -> Iterator[Demands]:
+    """The values inside, in order of appearance; NEVER is none."""
+    for array in shapes.arrays:
+        yield from (value for value in _items(array) if value != NEVER)
+    for shape in shapes.objects:
+        yield from (value for _, value in shape.named if value != NEVER)
+        yield from (members.value for members in (*shape.others, *shape.some))
+
+
+def _items(shape: ArrayShape) -> Iterator[Demands]:
+    yield from shape.prefix
+    if shape.max_items is None or shape.max_items > len(shape.prefix):
+        yield shape.rest
+    if shape.contains:
+        yield from all_kinds(shape)
+
+
+def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
+    """Without such conditions as have no exact form, which are reported."""
+    return replace(
+        shapes,
+        numbers=tuple(_exact_multiples(normaliser, value, one) for one in shapes.numbers),
+        arrays=tuple(_exact_uniqueness(normaliser, _exact_counts(normaliser, one)) for one in shapes.arrays),
+        objects=tuple(_exact_members(normaliser, value, one) for one in shapes.objects),
+    )
+
+
+def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet) -> NumberSet:
+    try:
+        if numbers.values(MAX_LISTED) is None and (numbers.step not in (None, 1) or numbers.not_steps):
+            number_automaton(numbers)
+    except UnspeakableNumbersError as error:
+        normaliser.report(_where(value, "multipleOf"), "multipleOf", str(error))
+        return replace(numbers, step=None, not_steps=frozenset())
+    return numbers
+
+
+def _where(value: Demands, keyword: str) -> str:
+    """The schema that says this keyword, or that it is somewhere within."""
+    pointers = sorted(demand.location.pointer for demand in value)
+    saying = [demand.location.pointer for demand in value if keyword in (demand.location.schema or ())]
+    return min(saying, default=pointers[0] if pointers else "")
+
+
+def _exact_members(normaliser: Normaliser, value: Demands, shape: ObjectShape) -> ObjectShape:
+    """Counts that need no two unnamed members, whose names could be the same, and no more properties than there are bits for."""
+    counted = shape.min_members > 0 or shape.max_members is not None
+    if shape.others and shape.min_members > len(shape.required) + 1:
+        reason = "unnamed members cannot be told to have different names"
+        normaliser.report(_where(value, "minProperties"), "minProperties", reason)
+        shape = replace(shape, min_members=0)
+    if shape.max_members is not None and shape.max_members.bit_length() > _COUNTER_BITS:
+        normaliser.report(_where(value, "maxProperties"), "maxProperties", f"it is beyond {2**_COUNTER_BITS - 1}")
+        shape = replace(shape, max_members=None)
+    if (counted or shape.some) and len(shape.named) + len(shape.some) + _COUNTER_BITS > _BITS:
+        keyword = "minProperties" if shape.min_members else "maxProperties"
+        reason = f"members are counted among at most {_BITS - _COUNTER_BITS} named properties"
+        normaliser.report(_where(value, keyword), keyword, reason)
+        shape = replace(shape, min_members=0, max_members=None, some=())
+    return shape
+
+
+def _exact_counts(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:
+    reason = ""
+    if any(one.high is not None and len(one.value) != 1 for one in shape.contains):
+        reason = "a greatest count of items that meet several schemas"
+    elif shape.contains and not is_small(shape):
+        reason = "it counts too far"
+    if not reason:
+        return shape
+    for one in shape.contains:
+        demand = min(one.value, key=lambda demand: demand.order)
+        normaliser.report(demand.location.pointer.rpartition("/")[0], "contains", reason)
+    return replace(shape, contains=())
+
+
+def _exact_uniqueness(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:
+    if not shape.unique or unique_values(shape, normaliser.expand) is not None:
+        return shape
+    for pointer in sorted(shape.unique):
+        reason = "items can only be kept apart where they are few enumerated strings, numbers, booleans or null"
+        normaliser.report(pointer, "uniqueItems", reason)
+    return replace(shape, unique=frozenset())
+
+
+def _fruitful(nodes: dict[Demands, Shapes]) -> set[Demands]:
+    """The values of which there is at least one: the least set that is closed under building values."""
+    users: dict[Demands, list[Demands]] = {value: [] for value in nodes}
+    for value, shapes in nodes.items():
+        for child in set(children(shapes)):
+            users[child].append(value)
+    fruitful: set[Demands] = set()
+    waiting = list(nodes)
+    while waiting:
+        value = waiting.pop()
+        if value not in fruitful and _has_value(nodes[value], fruitful):
+            fruitful.add(value)
+            waiting.extend(user for user in users[value] if user not in fruitful)
+    return fruitful
+
+
+def _has_value(shapes: Shapes, fruitful: set[Demands]) -> bool:
+    if shapes.null or shapes.booleans or shapes.numbers or shapes.strings:
+        return True
+    return any(_has_array(shape, fruitful) for shape in shapes.arrays) or any(
+        _has_object(shape, fruitful) for shape in shapes.objects
+    )
+
+
+def _has_array(shape: ArrayShape, fruitful: set[Demands]) -> bool:
+    pruned = _prune_array(shape, fruitful)
+    if pruned is None:
+        return False
+    return not pruned.contains or counter(pruned, lambda value: value in fruitful) is not None
+
+
+def _has_object(shape: ObjectShape, fruitful: set[Demands]) -> bool:
+    return next(_prune_object(shape, fruitful), None) is not None
+
+
+def _prune(shapes: Shapes, fruitful: set[Demands]) -> Shapes:
+    arrays = [_prune_array(shape, fruitful) for shape in shapes.arrays if _has_array(shape, fruitful)]
+    objects = [pruned for shape in shapes.objects for pruned in _prune_object(shape, fruitful)]
+    return replace(
+        shapes,
+        arrays=tuple(dict.fromkeys(shape for shape in arrays if shape is not None)),
+        objects=tuple(dict.fromkeys(objects)),
+    )
+
+
+def _prune_array(shape: ArrayShape, fruitful: set[Demands]) -> ArrayShape | None:
+    def kept(value: Demands) -> Demands:
+        return value if value in fruitful else NEVER
+
+    return settle_array(replace(shape, prefix=tuple(kept(item) for item in shape.prefix), rest=kept(shape.rest)))
+
+
+def _prune_object(shape: ObjectShape, fruitful: set[Demands]) -> Iterator[ObjectShape]:
+    named = tuple((name, value if value in fruitful else NEVER) for name, value in shape.named)
+    others = tuple(members for members in shape.others if members.value in fruitful)
+    if any(members.value not in fruitful for members in shape.some):
+        return
+    for pruned in settle_object(replace(shape, named=named, others=others, some=()), ()):
+        yield replace(pruned, some=tuple(dict.fromkeys(Members(one.names, one.value) for one in shape.some)))

@@ -1,0 +1,308 @@
+"""From schemas to shapes: what each keyword says, and what its opposite says.
+
+Every keyword is a *clause* with two readings, the values that satisfy it and those that do not. A schema is the intersection
+of its clauses, its negation the union of their negations; so `not`, `oneOf`, `if` and dependencies need no special cases. A clause that
+cannot be read exactly is reported and left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Final
+
+from draftline.structured.errors import InvalidConstraintError, Violation
+from draftline.structured.json_schema.applicators import applicator_clauses, reference_clauses
+from draftline.structured.json_schema.array_keywords import array_clauses
+from draftline.structured.json_schema.clause import Clause, is_number
+from draftline.structured.json_schema.document import Document, Draft, Json, Location, ReferenceError_
+from draftline.structured.json_schema.limits import SchemaLimits
+from draftline.structured.json_schema.object_keywords import object_clauses
+from draftline.structured.json_schema.scalar_keywords import scalar_clauses
+from draftline.structured.json_schema.shapes import (
+    ANY,
+    EVERYTHING,
+    NEVER,
+    NOTHING,
+    ArrayShape,
+    Contains,
+    Demand,
+    Demands,
+    ObjectShape,
+    Shapes,
+    TooManyShapesError,
+    array_within,
+    both,
+    intersect,
+    object_within,
+    settle_array,
+    settle_object,
+    unite,
+    widest,
+)
+from draftline.structured.json_schema.unevaluated import unevaluated_clauses
+from draftline.structured.json_schema.value_keywords import value_clauses
+from draftline.structured.regular.automaton import TooComplexError
+
+_DEPTH: Final = 6
+"""How far emptiness is looked for in values of values, when that only saves work."""
+
+
+class _InProgressError(Exception):
+    """What a value contains is just being worked out."""
+
+
+class Normaliser:
+    """Expands demands on values to shapes, and remembers what it has expanded.
+
+    Attributes:
+        violations: what could not be enforced so far, by pointer and keyword.
+    """
+
+    def __init__(self, document: Document, limits: SchemaLimits) -> None:
+        self.document = document
+        self._limits = limits
+        self._expanded: dict[Demand, Shapes] = {}
+        self._joined: dict[Demands, Shapes] = {}
+        self._expanding: list[Demand] = []
+        self._guard = 0
+        self._clauses: dict[Location, list[Clause]] = {}
+        self._constants: dict[str, Location] = {}
+        self._empty: dict[Demands, bool] = {}
+        self._enum_values = 0
+        self._work = 0
+        self.violations: dict[tuple[str, str], Violation] = {}
+
+    def report(self, pointer: str, keyword: str, reason: str) -> None:
+        """Note something that is not enforced, in or within the schema at ``pointer``."""
+        pointer = pointer.partition("\0")[0]  # after this stands what tells made-up schemas apart
+        said = self.document.says(pointer, keyword)
+        where = f"{pointer}/{keyword}" if said else pointer
+        self.violations.setdefault((where, keyword), Violation(where, keyword, reason))
+
+    # --- demands ----------------------------------------------------------------------------------------------------
+
+    def demand(self, location: Location, holds: bool = True) -> Demands:
+        """What a value must be for a schema to hold, or not to hold."""
+        schema = location.schema
+        for _ in range(100):
+            if isinstance(schema, bool):
+                return ANY if schema == holds else NEVER
+            reference = schema.get("$ref")
+            alone = location.draft <= Draft.DRAFT7 or not any(self._clauses_of(location)[1:])
+            if not isinstance(reference, str) or not alone:
+                break
+            try:
+                location = self.document.resolve(location, reference)
+            except ReferenceError_:
+                break
+            schema = location.schema
+        if not isinstance(schema, bool) and not self._clauses_of(location):
+            return ANY if holds else NEVER
+        return frozenset([Demand(location, holds)])
+
+    def expand(self, demands: Demands) -> Shapes:
+        """The values that meet all demands."""
+        known = self._joined.get(demands)
+        if known is None:
+            known = EVERYTHING
+            # What must hold first: it is what most of the cases of a negation contradict.
+            for demand in sorted(demands, key=lambda one: (not one.holds, one.order)):
+                known = self._meet(known, self._expand_one(demand), demand)
+            self._joined[demands] = known
+        return known
+
+    def _meet(self, one: Shapes, other: Shapes, demand: Demand, keyword: str = "allOf") -> Shapes:
+        self._work += 1 + len(one.objects) * len(other.objects) + len(one.arrays) * len(other.arrays)
+        self._work += len(one.strings) * len(other.strings) + len(one.numbers) * len(other.numbers)
+        if self._work > self._limits.intersections:
+            raise InvalidConstraintError(
+                f"the schema takes more than {self._limits.intersections} intersections of shapes to normalise"
+            )
+        try:
+            joint = intersect(one, other)
+            return joint if demand.holds else self._simplified(joint)
+        except (TooManyShapesError, TooComplexError) as error:
+            self.report(demand.location.pointer, keyword, f"its intersection with what else holds here has {error}")
+            return one
+
+    def _expand_one(self, demand: Demand) -> Shapes:
+        known = self._expanded.get(demand)
+        if known is not None:
+            return known
+        location = demand.location
+        if isinstance(location.schema, bool):
+            return EVERYTHING if location.schema == demand.holds else NOTHING
+        if demand in self._expanding:
+            if self._expanding.index(demand) < self._guard:
+                raise _InProgressError
+            self.report(location.pointer, "$ref", "it refers to itself with nothing in between")
+            return EVERYTHING
+        self._expanding.append(demand)
+        try:
+            shapes = EVERYTHING if demand.holds else NOTHING
+            for clause in self._clauses_of(location):
+                if demand.holds:
+                    shapes = self._meet(shapes, self._read(location, clause, clause.holds), demand, clause.keyword)
+                elif clause.fails is None:
+                    reason = "what does not satisfy it has no exact form, as needed below not, oneOf or if"
+                    self.report(location.pointer, clause.keyword, reason)
+                    shapes = EVERYTHING
+                else:
+                    shapes = self._unite(location, clause.keyword, [shapes, self._read(location, clause, clause.fails)])
+        finally:
+            self._expanding.pop()
+        self._expanded[demand] = shapes
+        return shapes
+
+    def _read(self, location: Location, clause: Clause, reading: Callable[[], Shapes]) -> Shapes:
+        try:
+            return reading()
+        except (TooManyShapesError, TooComplexError) as error:
+            self.report(location.pointer, clause.keyword, f"it is too complex: {error}")
+            return EVERYTHING
+
+    def _unite(self, location: Location, keyword: str, sets: Iterable[Shapes]) -> Shapes:
+        try:
+            return unite(*sets)
+        except TooManyShapesError as error:
+            self.report(location.pointer, keyword, f"it has {error}")
+            return EVERYTHING
+
+    def is_empty(self, demands: Demands, depth: int = _DEPTH) -> bool:
+        """Whether it is proven that no value meets the demands; a no may only mean that no proof was found."""
+        if demands == NEVER:
+            return True
+        if not demands or depth == 0:
+            return False
+        known = self._empty.get(demands)
+        if known is None:
+            # What is being expanded further out is not known yet, and is not an endless loop either: it is inside a value.
+            outer, self._guard = self._guard, len(self._expanding) if depth < _DEPTH else self._guard
+            self._empty[demands] = False
+            try:
+                known = self._none(self.expand(demands), depth)
+                self._empty[demands] = known
+            except _InProgressError:
+                del self._empty[demands]
+                if depth == _DEPTH:
+                    raise
+                return False
+            finally:
+                self._guard = outer
+        return known
+
+    def _none(self, shapes: Shapes, depth: int) -> bool:
+        if shapes.null or shapes.booleans or shapes.numbers or shapes.strings:
+            return False
+        return all(self._no_array(shape, depth) for shape in shapes.arrays) and all(
+            self._no_object(shape, depth) for shape in shapes.objects
+        )
+
+    def _no_array(self, shape: ArrayShape, depth: int) -> bool:
+        needed = {shape.item(index) for index in range(min(shape.min_items, len(shape.prefix) + 1))}
+        return any(self.is_empty(one, depth - 1) for one in needed)
+
+    def _no_object(self, shape: ObjectShape, depth: int) -> bool:
+        return any(name in shape.required and self.is_empty(value, depth - 1) for name, value in shape.named) or any(
+            self.is_empty(members.value, depth - 1) for members in shape.some
+        )
+
+    def _simplified(self, shapes: Shapes) -> Shapes:
+        """The same values, without cases that are empty or within another: negations bring many of these."""
+        objects: list[ObjectShape] = []
+        for shape in shapes.objects:
+            named = tuple((name, self._without_idle(value)) for name, value in shape.named)
+            objects.extend(settle_object(replace(shape, named=named, some=()), shape.some))
+        arrays = [settled for shape in shapes.arrays if (settled := self._without_idle_counts(shape)) is not None]
+        return replace(shapes, arrays=widest(arrays, array_within), objects=widest(objects, object_within))
+
+    def _without_idle_counts(self, shape: ArrayShape) -> ArrayShape | None:
+        """The same arrays, where counts that every item meets are lengths, and items that cannot be are NEVER."""
+        shape = replace(
+            shape,
+            prefix=tuple(self._without_idle(value) for value in shape.prefix),
+            rest=self._without_idle(shape.rest),
+        )
+        least = shape.min_items
+        counts: list[Contains] = []
+        for one in shape.contains:
+            items = {shape.item(index) for index in range(one.start, len(shape.prefix))} | {shape.rest}
+            possible = [item for item in items if self._without_idle(both(item, one.value)) != NEVER]
+            if not possible:
+                if one.low > 0:
+                    return None
+            elif one.high is None and all(self._without_idle(both(item, one.value)) == item for item in items):
+                least = max(least, one.start + one.low)
+            else:
+                counts.append(one)
+        return settle_array(replace(shape, min_items=least, contains=tuple(counts)))
+
+    def _without_idle(self, value: Demands) -> Demands:
+        """Demands without those negations that the others imply already; NEVER where they contradict one another."""
+        negated = [demand for demand in value if not demand.holds]
+        if not negated or len(value) == 1:
+            return value
+        for demand in sorted(negated, key=lambda one: one.order):
+            others = value - {demand}
+            if others and self.is_empty(others | {Demand(demand.location)}, _DEPTH - 1):
+                value = others
+        return NEVER if self.is_empty(value, _DEPTH - 1) else value
+
+    # --- clauses ----------------------------------------------------------------------------------------------------
+
+    def _clauses_of(self, location: Location) -> list[Clause]:
+        known = self._clauses.get(location)
+        if known is None:
+            known = self._clauses[location] = list(self._make_clauses(location))
+        return known
+
+    def _make_clauses(self, location: Location) -> Iterator[Clause]:
+        schema = location.schema
+        if isinstance(schema, bool):
+            return
+        yield from reference_clauses(self, location)
+        if "$ref" in schema and location.draft <= Draft.DRAFT7:
+            return  # where a reference stands, its siblings mean nothing
+        for reader in _READERS:
+            yield from reader(self, location)
+
+    # --- what keywords ask for --------------------------------------------------------------------------------------
+
+    def constant(self, location: Location, value: Json) -> Demands:
+        """See `Expander.constant`."""
+        written = _canonical(value)
+        known = self._constants.get(written)
+        if known is None:
+            pointer = f"{location.pointer}/const\0{len(self._constants)}"
+            known = self._constants[written] = Location(pointer, {"const": value}, "", Draft.DRAFT2020)
+        return frozenset([Demand(known)])
+
+    def count_values(self, location: Location, keyword: str, number: int) -> None:
+        """See `Expander.count_values`."""
+        self._enum_values += number
+        if self._enum_values > self._limits.enum_values:
+            raise InvalidConstraintError(
+                f"{location.pointer}/{keyword}: the schema has more than {self._limits.enum_values} enum values"
+            )
+
+
+_READERS: Final = (
+    scalar_clauses,
+    value_clauses,
+    object_clauses,
+    array_clauses,
+    applicator_clauses,
+    unevaluated_clauses,
+)
+
+
+def _canonical(value: Json) -> str:
+    """Equal for equal JSON values, and different for different ones."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{_canonical(value[name])}" for name in sorted(value)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(_canonical(item) for item in value) + "]"
+    return str(Fraction(value)) if is_number(value) else json.dumps(value)

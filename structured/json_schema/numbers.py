@@ -1,0 +1,123 @@
+"""Sets of JSON numbers: an interval, and what a number must and must not be a multiple of.
+
+Values are exact: JSON's decimals are Fractions here, never floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class NumberSet:
+    """Numbers that meet all of these; None is no condition.
+
+    Attributes:
+        low: the least number, or with ``low_open`` the number below all.
+        low_open: whether ``low`` itself is out.
+        high: likewise above.
+        high_open: whether ``high`` itself is out.
+        step: every number is an integral multiple of it (1: integers).
+        not_steps: no number is an integral multiple of any of these.
+        literal_integers: whether a number must be *written* without fraction and exponent (draft 4's integers).
+    """
+
+    low: Fraction | None = None
+    low_open: bool = False
+    high: Fraction | None = None
+    high_open: bool = False
+    step: Fraction | None = None
+    not_steps: frozenset[Fraction] = frozenset()
+    literal_integers: bool = False
+
+    def contains(self, value: Fraction) -> bool:
+        """Whether the number is in the set."""
+        if self.low is not None and (value < self.low or (self.low_open and value == self.low)):
+            return False
+        if self.high is not None and (value > self.high or (self.high_open and value == self.high)):
+            return False
+        if self.step is not None and value % self.step:
+            return False
+        return all(value % step for step in self.not_steps)
+
+    def integral_bounds(self) -> tuple[int | None, int | None]:
+        """For a set with a step: the least and the greatest number, as multiples of the step."""
+        assert self.step is not None
+        low = high = None
+        if self.low is not None:
+            low = math.ceil(self.low / self.step)
+            low += self.low_open and low * self.step == self.low
+        if self.high is not None:
+            high = math.floor(self.high / self.step)
+            high -= self.high_open and high * self.step == self.high
+        return low, high
+
+    def is_point(self) -> bool:
+        """Whether the bounds leave one number at most."""
+        return self.low is not None and self.low == self.high
+
+    def is_empty(self) -> bool:
+        """Whether no number is in the set; decided exactly but for many excluded multiples within a wide interval."""
+        if self.low is not None and self.high is not None:
+            if self.low > self.high or (self.low == self.high and (self.low_open or self.high_open)):
+                return True
+            if self.low == self.high:
+                return not self.contains(self.low)
+        if self.step is None:
+            return False
+        if any((self.step / step).denominator == 1 for step in self.not_steps):
+            return True
+        low, high = self.integral_bounds()
+        if low is None or high is None:
+            return False
+        if high - low < 1000:
+            return not any(self.contains(multiple * self.step) for multiple in range(low, high + 1))
+        return low > high
+
+    def values(self, at_most: int) -> list[Fraction] | None:
+        """All numbers, ascending, where there are no more than ``at_most``; else None."""
+        if self.is_point():
+            assert self.low is not None
+            return [self.low] if not self.is_empty() else []
+        if self.step is None:
+            return None
+        low, high = self.integral_bounds()
+        if low is None or high is None or high - low >= at_most:
+            return None
+        return [value for multiple in range(low, high + 1) if self.contains(value := multiple * self.step)]
+
+
+def meet(one: NumberSet, other: NumberSet) -> NumberSet:
+    """What is in both sets."""
+    low, low_open = one.low, one.low_open
+    if other.low is not None and (low is None or other.low >= low):
+        low_open = other.low_open or (low_open and other.low == low)
+        low = other.low
+    high, high_open = one.high, one.high_open
+    if other.high is not None and (high is None or other.high <= high):
+        high_open = other.high_open or (high_open and other.high == high)
+        high = other.high
+    if one.step is None or other.step is None:
+        step = one.step or other.step
+    else:
+        step = Fraction(
+            math.lcm(one.step.numerator * other.step.denominator, other.step.numerator * one.step.denominator),
+            one.step.denominator * other.step.denominator,
+        )
+    literal = one.literal_integers or other.literal_integers
+    return NumberSet(low, low_open, high, high_open, step, one.not_steps | other.not_steps, literal)
+
+
+def outside(one: NumberSet) -> Iterator[NumberSet]:
+    """Sets that together are all numbers not in ``one``; one of ``literal_integers`` has no such."""
+    if one.low is not None:
+        yield NumberSet(high=one.low, high_open=not one.low_open)
+    if one.high is not None:
+        yield NumberSet(low=one.high, low_open=not one.high_open)
+    if one.step is not None:
+        yield NumberSet(not_steps=frozenset([one.step]))
+    for step in one.not_steps:
+        yield NumberSet(step=step)

@@ -1,0 +1,203 @@
+"""Sets of strings: a length, patterns and formats that hold or do not, and names that are in or out.
+
+A StringSet is a conjunction, kept in the schema's own terms as long as possible: it is decided (membership, emptiness, disjointness)
+with automata, and spelled as a tree that stays small where there is one pattern or one length.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from draftline.structured.regular import automaton
+from draftline.structured.regular.automaton import Part
+from draftline.structured.regular.syntax import (
+    ANY_CHAR,
+    ANY_TEXT,
+    NEVER,
+    Chars,
+    Node,
+    Repeat,
+    alt,
+    literal,
+    repeat,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StringSet:
+    """Strings that meet all of these.
+
+    Attributes:
+        min_length: in code points.
+        max_length: in code points; None is no bound.
+        patterns: anchor-free trees that match the whole string.
+        not_patterns: trees that do not.
+        only: if not None, the only strings that can be in the set; then all other conditions have been applied.
+        without: strings that are not in the set.
+    """
+
+    min_length: int = 0
+    max_length: int | None = None
+    patterns: frozenset[Node] = frozenset()
+    not_patterns: frozenset[Node] = frozenset()
+    only: frozenset[str] | None = None
+    without: frozenset[str] = frozenset()
+
+    def contains(self, value: str) -> bool:
+        """Whether the string is in the set.
+
+        Raises:
+            TooComplexError: a pattern is over the automata's budget.
+        """
+        if self.only is not None:
+            return value in self.only
+        if len(value) < self.min_length or (self.max_length is not None and len(value) > self.max_length):
+            return False
+        if value in self.without:
+            return False
+        return all(_dfa(one).matches(value) for one in self.patterns) and not any(
+            _dfa(one).matches(value) for one in self.not_patterns
+        )
+
+    def is_empty(self) -> bool:
+        """Whether no string is in the set.
+
+        Raises:
+            TooComplexError: deciding it is over the automata's budget.
+        """
+        if self.only is not None:
+            return not self.only
+        if self.max_length is not None and self.max_length < self.min_length:
+            return True
+        if not self.patterns and not self.not_patterns:
+            if self.max_length is None or not self.without:
+                return False
+            return self.max_length == 0 and "" in self.without
+        if len(self.patterns) == 1 and self == StringSet(patterns=self.patterns):
+            return NEVER in self.patterns
+        return _is_empty(self)
+
+
+ALL_STRINGS: Final = StringSet()
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_empty(strings: StringSet) -> bool:
+    return automaton.is_empty(list(_parts(strings)), strings.min_length, strings.max_length)
+
+
+def one_of(values: frozenset[str]) -> StringSet:
+    """Just these strings."""
+    return StringSet(only=values)
+
+
+def meet(one: StringSet, other: StringSet) -> StringSet:
+    """What is in both sets.
+
+    Raises:
+        TooComplexError: a pattern is over the automata's budget.
+    """
+    if one.only is not None:
+        return StringSet(only=frozenset(value for value in one.only if other.contains(value)))
+    if other.only is not None:
+        return meet(other, one)
+    lengths = [length for length in (one.max_length, other.max_length) if length is not None]
+    return StringSet(
+        max(one.min_length, other.min_length),
+        min(lengths) if lengths else None,
+        one.patterns | other.patterns,
+        one.not_patterns | other.not_patterns,
+        None,
+        one.without | other.without,
+    )
+
+
+def outside(one: StringSet) -> Iterator[StringSet]:
+    """Sets that together are all strings not in ``one``."""
+    if one.only is not None:
+        yield StringSet(without=one.only)
+        return
+    if one.min_length > 0:
+        yield StringSet(max_length=one.min_length - 1)
+    if one.max_length is not None:
+        yield StringSet(min_length=one.max_length + 1)
+    for pattern in one.patterns:
+        yield StringSet(not_patterns=frozenset([pattern]))
+    for pattern in one.not_patterns:
+        yield StringSet(patterns=frozenset([pattern]))
+    if one.without:
+        yield StringSet(only=one.without)
+
+
+def subtract(one: StringSet, other: StringSet) -> list[StringSet]:
+    """Disjoint, non-empty sets that together are what is in ``one`` and not in ``other``.
+
+    Raises:
+        TooComplexError: over the automata's budget.
+    """
+    remaining = one
+    pieces: list[StringSet] = []
+    for piece in outside(other):
+        part = meet(remaining, piece)
+        if not part.is_empty():
+            pieces.append(part)
+        # What comes next must not be in this piece again: keep to its opposite.
+        opposite = list(outside(piece))
+        if len(opposite) != 1:
+            raise AssertionError("a piece of a complement is one condition")
+        remaining = meet(remaining, opposite[0])
+    return pieces
+
+
+@functools.lru_cache(maxsize=4096)
+def _dfa(tree: Node) -> automaton.Dfa:
+    return automaton.build(tree)
+
+
+def _parts(strings: StringSet) -> Iterator[Part]:
+    for pattern in strings.patterns:
+        yield Part(_dfa(pattern))
+    for pattern in strings.not_patterns:
+        yield Part(_dfa(pattern), inside=False)
+    if strings.without:
+        yield Part(_dfa(alt(literal(value) for value in sorted(strings.without))), inside=False)
+
+
+@functools.lru_cache(maxsize=4096)
+def string_tree(strings: StringSet) -> Node:
+    """A tree of the strings, over their own characters.
+
+    Raises:
+        TooComplexError: over the automata's budget.
+    """
+    if strings.only is not None:
+        return alt(literal(value) for value in sorted(strings.only))
+    length = repeat(ANY_CHAR, strings.min_length, strings.max_length)
+    if not strings.not_patterns and not strings.without:
+        if not strings.patterns:
+            return length
+        if len(strings.patterns) == 1:
+            (pattern,) = strings.patterns
+            if strings.min_length == 0 and strings.max_length is None:
+                return pattern
+            bounded = _with_length(pattern, strings.min_length, strings.max_length)
+            if bounded is not None:
+                return bounded
+    parts = list(_parts(strings))
+    if max(strings.min_length, strings.max_length or 0) > automaton.MAX_TREE_STATES:
+        raise automaton.TooComplexError("a length far from what the pattern says")
+    if length != ANY_TEXT:
+        parts.append(Part(_dfa(length)))
+    return automaton.to_tree(automaton.conjunction(parts))
+
+
+def _with_length(pattern: Node, low: int, high: int | None) -> Node | None:
+    """A pattern that repeats one character, with its count bounded as well; None for other patterns."""
+    if not isinstance(pattern, Repeat) or not isinstance(pattern.node, Chars):
+        return None
+    low = max(low, pattern.low)
+    high = pattern.high if high is None else high if pattern.high is None else min(high, pattern.high)
+    return NEVER if high is not None and low > high else repeat(pattern.node, low, high)

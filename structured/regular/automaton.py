@@ -1,0 +1,464 @@
+"""Deterministic automata of syntax trees: conjunctions, complements, emptiness, and back to a tree.
+
+An automaton's letters are classes of characters that none of its sets tells apart. Sizes are bounded: what would be larger is a
+`TooComplexError`, never a long wait.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from draftline.structured.regular import charset
+from draftline.structured.regular.charset import CharSet
+from draftline.structured.regular.syntax import (
+    ANY_TEXT,
+    EMPTY,
+    NEVER,
+    Alt,
+    Anchor,
+    Chars,
+    Node,
+    Seq,
+    alt,
+    has_anchor,
+    repeat,
+    seq,
+)
+
+MAX_NFA_STATES = 40_000
+MAX_DFA_STATES = 4_000
+MAX_TREE_STATES = 500
+MAX_TREE_NODES = 20_000
+
+
+class TooComplexError(ValueError):
+    """Deciding it would take more states than the budget allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dfa:
+    """A complete deterministic automaton over code points; state 0 is the start.
+
+    Attributes:
+        starts: first code point of every letter's ranges, ascending; ``letters[i]`` is the letter of what lies between.
+        steps: for each state, the next state of each letter.
+        accepts: for each state, whether a text may end in it.
+    """
+
+    starts: tuple[int, ...]
+    letters: tuple[int, ...]
+    steps: tuple[tuple[int, ...], ...]
+    accepts: tuple[bool, ...]
+
+    def matches(self, text: str) -> bool:
+        """Whether the whole text is in the language."""
+        state = 0
+        for character in text:
+            state = self.steps[state][self.letters[bisect.bisect_right(self.starts, ord(character)) - 1]]
+        return self.accepts[state]
+
+
+class _Nfa:
+    """Thompson's construction, with anchors as conditions on empty moves."""
+
+    def __init__(self, tree: Node) -> None:
+        self.empty: list[list[tuple[int, Anchor | None]]] = []
+        self.moves: list[tuple[CharSet, int] | None] = []
+        self.start = self._state()
+        self.end = self._build(tree, self.start)
+
+    def _state(self) -> int:
+        if len(self.moves) >= MAX_NFA_STATES:
+            raise TooComplexError(f"more than {MAX_NFA_STATES} positions")
+        self.empty.append([])
+        self.moves.append(None)
+        return len(self.moves) - 1
+
+    def _build(self, node: Node, start: int) -> int:
+        if isinstance(node, Chars):
+            end = self._state()
+            source = self._state()
+            self.empty[start].append((source, None))
+            self.moves[source] = (node.set, end)
+            return end
+        if isinstance(node, Anchor):
+            end = self._state()
+            self.empty[start].append((end, node))
+            return end
+        if isinstance(node, Seq):
+            for part in node.parts:
+                start = self._build(part, start)
+            return start
+        end = self._state()
+        if isinstance(node, Alt):
+            for option in node.options:
+                branch = self._state()
+                self.empty[start].append((branch, None))
+                self.empty[self._build(option, branch)].append((end, None))
+            return end
+        for _ in range(node.low):
+            start = self._build(node.node, start)
+        if node.high is None:
+            loop = self._state()
+            self.empty[start].append((loop, None))
+            self.empty[self._build(node.node, loop)].append((loop, None))
+            self.empty[loop].append((end, None))
+        else:
+            for _ in range(node.high - node.low):
+                self.empty[start].append((end, None))
+                start = self._build(node.node, start)
+            self.empty[start].append((end, None))
+        return end
+
+    def closure(self, states: Iterable[int], at_start: bool, at_end: bool) -> frozenset[int]:
+        """All states that empty moves lead to."""
+        seen = set(states)
+        stack = list(seen)
+        while stack:
+            for target, anchor in self.empty[stack.pop()]:
+                passable = anchor is None or (at_end if anchor.end else at_start)
+                if passable and target not in seen:
+                    seen.add(target)
+                    stack.append(target)
+        return frozenset(seen)
+
+
+def _alphabet(sets: Iterable[CharSet]) -> tuple[tuple[int, ...], tuple[int, ...], list[CharSet]]:
+    """The coarsest partition that no set cuts: starts, the letter of each interval, and each letter's characters."""
+    distinct = list(dict.fromkeys(sets))
+    bounds = {0}
+    for one in distinct:
+        for low, high in one:
+            bounds.update((low, high + 1))
+    starts = sorted(bound for bound in bounds if bound <= 0x10FFFF)
+    member: dict[int, list[int]] = {start: [] for start in starts}
+    for index, one in enumerate(distinct):
+        for low, high in one:
+            for position in range(bisect.bisect_left(starts, low), bisect.bisect_right(starts, high)):
+                member[starts[position]].append(index)
+    numbers: dict[tuple[int, ...], int] = {}
+    letters = [numbers.setdefault(tuple(member[start]), len(numbers)) for start in starts]
+    ranges: list[list[tuple[int, int]]] = [[] for _ in numbers]
+    for position, letter in enumerate(letters):
+        last = starts[position + 1] - 1 if position + 1 < len(starts) else 0x10FFFF
+        ranges[letter].append((starts[position], last))
+    return tuple(starts), tuple(letters), [charset.charset(one) for one in ranges]
+
+
+@functools.lru_cache(maxsize=2048)
+def build(tree: Node) -> Dfa:
+    """The minimal automaton of a tree's whole texts; an anchor holds only at the text's own start or end.
+
+    Raises:
+        TooComplexError: over the budget.
+    """
+    nfa = _Nfa(tree)
+    starts, letters, characters = _alphabet(move[0] for move in nfa.moves if move is not None)
+    representative = [one[0][0] if one else None for one in characters]
+    targets: list[dict[int, int]] = []  # for each NFA state, letter -> target
+    for move in nfa.moves:
+        reached: dict[int, int] = {}
+        if move is not None:
+            lows = [low for low, _ in move[0]]
+            for letter, code in enumerate(representative):
+                if code is not None:
+                    position = bisect.bisect_right(lows, code) - 1
+                    if position >= 0 and code <= move[0][position][1]:
+                        reached[letter] = move[1]
+        targets.append(reached)
+    # A state that accepts whatever follows: what else could be matched beside it makes no difference.
+    universal: set[int] = set()
+    everything: frozenset[int] = frozenset()
+    for state, move in enumerate(nfa.moves):
+        if move is not None and move[0] == charset.ALL:
+            after = nfa.closure([move[1]], at_start=False, at_end=False)
+            if state in after and nfa.end in after:
+                universal.add(state)
+                everything = after
+    anchored = any(anchor is not None for moves in nfa.empty for _, anchor in moves)
+    first = nfa.closure([nfa.start], at_start=True, at_end=False)
+    numbers = {first: 0}
+    queue = [first]
+    steps: list[tuple[int, ...]] = []
+    accepts: list[bool] = []
+    closures: dict[frozenset[int], frozenset[int]] = {}
+    for states in queue:
+        at_start = len(steps) == 0
+        ending = nfa.closure(states, at_start=at_start, at_end=True) if anchored else states
+        accepts.append(nfa.end in ending)
+        by_letter: list[set[int]] = [set() for _ in characters]
+        for state in states:
+            for letter, target in targets[state].items():
+                by_letter[letter].add(target)
+        row: list[int] = []
+        for reached_states in by_letter:
+            raw = frozenset(reached_states)
+            closed = closures.get(raw)
+            if closed is None:
+                closed = nfa.closure(raw, at_start=False, at_end=False)
+                if not closed.isdisjoint(universal):
+                    closed = everything
+                closures[raw] = closed
+            number = numbers.get(closed) if not (closed == first and anchored) else None
+            if number is None:
+                # The start's own set of states may come back later, where "^" no longer holds: then it is another state.
+                number = numbers.get(frozenset(closed | {-1})) if closed == first and anchored else None
+            if number is None:
+                number = len(queue)
+                if number >= MAX_DFA_STATES:
+                    raise TooComplexError(f"more than {MAX_DFA_STATES} states")
+                numbers[frozenset(closed | {-1}) if closed == first and anchored else closed] = number
+                queue.append(closed)
+            row.append(number)
+        steps.append(tuple(row))
+    return minimal(Dfa(starts, letters, tuple(steps), tuple(accepts)))
+
+
+def minimal(dfa: Dfa) -> Dfa:
+    """Merge states that no text tells apart (Moore's refinement), and number them as they are reached."""
+    block = [int(accepting) for accepting in dfa.accepts]
+    count = len(set(block))
+    while True:
+        numbers: dict[tuple[int, ...], int] = {}
+        refined = [
+            numbers.setdefault((block[state], *(block[target] for target in row)), len(numbers))
+            for state, row in enumerate(dfa.steps)
+        ]
+        if len(numbers) == count:
+            break
+        block, count = refined, len(numbers)
+    of_block: dict[int, int] = {}
+    order: list[int] = [0]
+    of_block[block[0]] = 0
+    steps: list[tuple[int, ...]] = []
+    for state in order:
+        row: list[int] = []
+        for target in dfa.steps[state]:
+            number = of_block.get(block[target])
+            if number is None:
+                number = of_block[block[target]] = len(order)
+                order.append(target)
+            row.append(number)
+        steps.append(tuple(row))
+    return Dfa(dfa.starts, dfa.letters, tuple(steps), tuple(dfa.accepts[state] for state in order))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One conjunct: texts that are in an automaton's language, or with ``inside`` False those that are not."""
+
+    dfa: Dfa
+    inside: bool = True
+
+
+def _product_letters(parts: Sequence[Part]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Where the joint alphabet's intervals start, and for each the letters of the parts."""
+    starts = sorted({start for part in parts for start in part.dfa.starts})
+    return tuple(starts), [
+        tuple(part.dfa.letters[bisect.bisect_right(part.dfa.starts, start) - 1] for part in parts) for start in starts
+    ]
+
+
+def is_empty(parts: Sequence[Part], min_length: int = 0, max_length: int | None = None) -> bool:
+    """Whether no text of a length within the bounds (in code points) is in all parts.
+
+    Raises:
+        TooComplexError: over the budget.
+    """
+    starts, joint = _product_letters(parts)
+    # Surrogates have no text of their own: an interval of them leads nowhere.
+    letters = list(dict.fromkeys(letter for start, letter in zip(starts, joint, strict=True) if _spoken(start, starts)))
+
+    def accepting(state: tuple[int, ...]) -> bool:
+        return all(part.dfa.accepts[at] == part.inside for part, at in zip(parts, state, strict=True))
+
+    def successors(state: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        for letter in letters:
+            yield tuple(part.dfa.steps[at][one] for part, at, one in zip(parts, state, letter, strict=True))
+
+    layer = frozenset([tuple(0 for _ in parts)])
+    if min_length == 0 and max_length is None:
+        seen = set(layer)
+        stack = list(layer)
+        while stack:
+            state = stack.pop()
+            if accepting(state):
+                return False
+            for target in successors(state):
+                if target not in seen:
+                    if len(seen) >= MAX_DFA_STATES * 4:
+                        raise TooComplexError(f"more than {MAX_DFA_STATES * 4} states")
+                    seen.add(target)
+                    stack.append(target)
+        return True
+    layers: set[frozenset[tuple[int, ...]]] = set()
+    length = 0
+    work = 0
+    while layer and (max_length is None or length <= max_length):
+        if length >= min_length:
+            if any(accepting(state) for state in layer):
+                return False
+            if layer in layers:
+                return True
+            layers.add(layer)
+        work += len(layer) * len(letters)
+        if work > 300_000:
+            raise TooComplexError("too many lengths to try")
+        layer = frozenset(target for state in layer for target in successors(state))
+        length += 1
+    return True
+
+
+def _spoken(start: int, starts: tuple[int, ...]) -> bool:
+    if not 0xD800 <= start <= 0xDFFF:
+        return True
+    position = bisect.bisect_right(starts, start)
+    return (starts[position] if position < len(starts) else 0x110000) > 0xE000
+
+
+def conjunction(parts: Sequence[Part]) -> Dfa:
+    """The minimal automaton of what is in all parts.
+
+    Raises:
+        TooComplexError: over the budget.
+    """
+    starts, joint = _product_letters(parts)
+    distinct = {letter: number for number, letter in enumerate(dict.fromkeys(joint))}
+    letters = tuple(distinct[letter] for letter in joint)
+    first = tuple(0 for _ in parts)
+    numbers = {first: 0}
+    queue = [first]
+    steps: list[tuple[int, ...]] = []
+    for state in queue:
+        row: list[int] = []
+        for letter in distinct:
+            target = tuple(part.dfa.steps[at][one] for part, at, one in zip(parts, state, letter, strict=True))
+            if target not in numbers:
+                if len(queue) >= MAX_DFA_STATES:
+                    raise TooComplexError(f"more than {MAX_DFA_STATES} states")
+                numbers[target] = len(queue)
+                queue.append(target)
+            row.append(numbers[target])
+        steps.append(tuple(row))
+    accepts = tuple(
+        all(part.dfa.accepts[at] == part.inside for part, at in zip(parts, state, strict=True)) for state in queue
+    )
+    return minimal(Dfa(starts, letters, tuple(steps), accepts))
+
+
+def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
+    """A tree of the automaton's language, by eliminating its states, cheapest first.
+
+    Raises:
+        TooComplexError: the automaton has too many states, or the tree would have more than ``max_nodes`` nodes.
+    """
+    if len(dfa.steps) > MAX_TREE_STATES:
+        raise TooComplexError(f"more than {MAX_TREE_STATES} states to write as a regular expression")
+    characters: dict[int, list[tuple[int, int]]] = {}
+    for position, letter in enumerate(dfa.letters):
+        last = dfa.starts[position + 1] - 1 if position + 1 < len(dfa.starts) else 0x10FFFF
+        characters.setdefault(letter, []).append((dfa.starts[position], last))
+    sets = {letter: charset.charset(ranges) for letter, ranges in characters.items()}
+    alive = alive_states(dfa)
+    if 0 not in alive:
+        return NEVER
+    begin, end = -1, -2
+    out: dict[int, dict[int, Node]] = {state: {} for state in alive}
+    out[begin] = {0: EMPTY}
+    into: dict[int, set[int]] = {state: set() for state in (*alive, end)}
+    into[0].add(begin)
+    for state in alive:
+        merged: dict[int, list[CharSet]] = {}
+        for letter, target in enumerate(dfa.steps[state]):
+            if target in alive and sets[letter]:
+                merged.setdefault(target, []).append(sets[letter])
+        for target, parts in merged.items():
+            out[state][target] = Chars(charset.union(*parts))
+            into[target].add(state)
+        if dfa.accepts[state]:
+            out[state][end] = EMPTY
+            into[end].add(state)
+    remaining = set(alive)
+    while remaining:
+        state = min(remaining, key=lambda one: (len(into[one] - {one}) * len(out[one]), one))
+        remaining.discard(state)
+        loop = out[state].pop(state, None)
+        around = repeat(loop, 0, None) if loop is not None else EMPTY
+        into[state].discard(state)
+        for source in into[state]:
+            entering = out[source].pop(state)
+            for target, leaving in out[state].items():
+                path = seq(entering, around, leaving)
+                known = out[source].get(target)
+                joined = path if known is None else alt([known, path])
+                if joined.size > max_nodes:
+                    raise TooComplexError(f"its regular expression has more than {max_nodes} parts")
+                out[source][target] = joined
+                into[target].add(source)
+        for target in out[state]:
+            into[target].discard(state)
+    return out[begin].get(end, NEVER)
+
+
+def alive_states(dfa: Dfa) -> list[int]:
+    """The states from which a text can still be accepted, ascending."""
+    before: list[set[int]] = [set() for _ in dfa.steps]
+    for state, row in enumerate(dfa.steps):
+        for target in row:
+            before[target].add(state)
+    seen = {state for state, accepting in enumerate(dfa.accepts) if accepting}
+    stack = list(seen)
+    while stack:
+        for source in before[stack.pop()]:
+            if source not in seen:
+                seen.add(source)
+                stack.append(source)
+    return sorted(seen)
+
+
+def without_anchors(tree: Node) -> Node:
+    """The tree of all whole texts in which an unanchored search for ``tree`` finds something.
+
+    Raises:
+        TooComplexError: over the budget.
+    """
+    rewritten = _searched(tree)
+    if rewritten is not None:
+        return rewritten
+    return to_tree(build(searching(tree)))
+
+
+def searching(tree: Node) -> Node:
+    """The tree with any text before and after it; anchors stay."""
+    return seq(ANY_TEXT, tree, ANY_TEXT)
+
+
+def _searched(tree: Node) -> Node | None:
+    """The same without automata, where anchors stand only at the outer ends of alternatives; else None."""
+    options: list[Node] = []
+    for option in tree.options if isinstance(tree, Alt) else (tree,):
+        parts = option.parts if isinstance(option, Seq) else (option,)
+        if len(parts) == 1 and isinstance(parts[0], Alt):
+            inner = _searched(parts[0])
+            if inner is None:
+                return None
+            options.append(inner)
+            continue
+        body = list(parts)
+        before: Node = ANY_TEXT
+        after: Node = ANY_TEXT
+        while body and body[0] == Anchor(end=False):
+            body.pop(0)
+            before = EMPTY
+        while body and body[-1] == Anchor(end=True):
+            body.pop()
+            after = EMPTY
+        if before == EMPTY and after == EMPTY and len(body) == 1 and isinstance(body[0], Alt) and has_anchor(body[0]):
+            return None
+        if any(has_anchor(part) for part in body):
+            return None
+        options.append(seq(before, *body, after))
+    return alt(options)

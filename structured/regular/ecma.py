@@ -1,0 +1,284 @@
+"""ECMA-262 patterns, the dialect of JSON Schema, as syntax trees that match code points.
+
+Lookarounds, backreferences and word boundaries are not translated: `UntranslatablePatternError` names them. Whether a
+group captures and whether a repetition is lazy makes no difference to what matches.
+"""
+
+import functools
+import re
+import sys
+import unicodedata
+from typing import Final
+
+from draftline.structured.regular import charset
+from draftline.structured.regular.charset import CharSet
+from draftline.structured.regular.syntax import Anchor, Chars, Node, alt, repeat, seq
+
+
+class UntranslatablePatternError(ValueError):
+    """The pattern is no pattern, or uses what has no translation; the message says which."""
+
+
+_COUNT: Final = re.compile(r"\{(\d+)(,(\d*))?\}")
+_HEX2: Final = re.compile(r"x([0-9A-Fa-f]{2})")
+_HEX4: Final = re.compile(r"u([0-9A-Fa-f]{4})")
+_HEX_BRACED: Final = re.compile(r"u\{([0-9A-Fa-f]{1,6})\}")
+_PROPERTY: Final = re.compile(r"[pP]\{([A-Za-z_]+=)?([A-Za-z_]+)\}")
+_CLASSES: Final = {"d": charset.DIGIT, "w": charset.WORD, "s": charset.SPACE}
+_CONTROLS: Final = {"t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r"}
+_MAX_COUNT: Final = 100_000
+_MAX_NESTING: Final = 200
+
+
+@functools.lru_cache(maxsize=1024)
+def parse(pattern: str) -> Node:
+    """The tree of what ``pattern`` matches, with its anchors; where in a text it may start is not part of it.
+
+    Raises:
+        UntranslatablePatternError: it cannot be said as a regular language, or is malformed.
+    """
+    parser = _Parser(pattern)
+    tree = parser.alternatives(0)
+    if parser.position < len(pattern):
+        raise UntranslatablePatternError("unmatched ')'")
+    return tree
+
+
+class _Parser:
+    def __init__(self, pattern: str) -> None:
+        self._text = pattern
+        self.position = 0
+
+    def _peek(self) -> str:
+        return self._text[self.position : self.position + 1]
+
+    def _eat(self, prefix: str) -> bool:
+        found = self._text.startswith(prefix, self.position)
+        if found:
+            self.position += len(prefix)
+        return found
+
+    def _match(self, expression: re.Pattern[str]) -> re.Match[str] | None:
+        found = expression.match(self._text, self.position)
+        if found:
+            self.position = found.end()
+        return found
+
+    def alternatives(self, nesting: int) -> Node:
+        if nesting > _MAX_NESTING:
+            raise UntranslatablePatternError("groups nest too deep")
+        options = [self._sequence(nesting)]
+        while self._eat("|"):
+            options.append(self._sequence(nesting))
+        return alt(options)
+
+    def _sequence(self, nesting: int) -> Node:
+        parts: list[Node] = []
+        while self._peek() not in ("", "|", ")"):
+            parts.append(self._quantified(self._atom(nesting)))
+        return seq(*parts)
+
+    def _quantified(self, atom: Node) -> Node:
+        low: int
+        high: int | None
+        if self._eat("*"):
+            low, high = 0, None
+        elif self._eat("+"):
+            low, high = 1, None
+        elif self._eat("?"):
+            low, high = 0, 1
+        elif (counts := self._match(_COUNT)) is not None:
+            low = int(counts[1])
+            high = low if counts[2] is None else int(counts[3]) if counts[3] else None
+            if max(low, high or 0) > _MAX_COUNT:
+                raise UntranslatablePatternError(f"a repetition of more than {_MAX_COUNT}")
+            if high is not None and high < low:
+                raise UntranslatablePatternError("a repetition whose bounds are the wrong way round")
+        else:
+            return atom
+        self._eat("?")
+        if isinstance(atom, Anchor):
+            raise UntranslatablePatternError("a repeated anchor")
+        if self._peek() in ("*", "+"):
+            raise UntranslatablePatternError(f"nothing to repeat at offset {self.position}")
+        return repeat(atom, low, high)
+
+    def _atom(self, nesting: int) -> Node:
+        if self._eat("("):
+            return self._group(nesting)
+        if self._eat("^"):
+            return Anchor(end=False)
+        if self._eat("$"):
+            return Anchor(end=True)
+        if self._eat("."):
+            return Chars(charset.complement(charset.LINE_END))
+        if self._eat("["):
+            return self._class()
+        if self._peek() in ("*", "+", "?"):
+            raise UntranslatablePatternError(f"nothing to repeat at offset {self.position}")
+        if self._eat("\\"):
+            if self._peek() in ("b", "B"):
+                raise UntranslatablePatternError("the word boundary \\b")
+            return Chars(self._escape())
+        character = self._peek()
+        self.position += 1
+        return Chars(charset.of(character))
+
+    def _group(self, nesting: int) -> Node:
+        for opening, name in (("?=", "lookahead"), ("?!", "lookahead"), ("?<=", "lookbehind"), ("?<!", "lookbehind")):
+            if self._text.startswith(opening, self.position):
+                raise UntranslatablePatternError(f"a {name}, ({opening}…)")
+        if not self._eat("?:"):
+            self._match(re.compile(r"\?P?<[A-Za-z_$][\w$]*>"))
+        if self._peek() == "?":
+            raise UntranslatablePatternError(f"the group ({self._text[self.position : self.position + 3]}…")
+        inner = self.alternatives(nesting + 1)
+        if not self._eat(")"):
+            raise UntranslatablePatternError("a group without its ')'")
+        return inner
+
+    def _class(self) -> Node:
+        negated = self._eat("^")
+        members: list[CharSet] = []
+        while not self._eat("]"):
+            low = self._class_atom()
+            if self._text.startswith("-", self.position) and not self._text.startswith("-]", self.position):
+                before = self.position
+                self.position += 1
+                high = self._class_atom()
+                if _single(low) is None or _single(high) is None:
+                    # As browsers read it: with \w on either side, "-" is a character.
+                    self.position = before
+                    members.extend([low, charset.of("-")])
+                    self.position += 1
+                    continue
+                first, last = _single(low) or 0, _single(high) or 0
+                if first > last:
+                    raise UntranslatablePatternError("a character range whose ends are the wrong way round")
+                members.append(charset.charset([(first, last)]))
+            else:
+                members.append(low)
+        united = charset.union(*members)
+        return Chars(charset.complement(united) if negated else united)
+
+    def _class_atom(self) -> CharSet:
+        if self.position >= len(self._text):
+            raise UntranslatablePatternError("a character class without its ']'")
+        if self._eat("\\"):
+            return charset.of("\b") if self._eat("b") else self._escape()
+        character = self._peek()
+        self.position += 1
+        return charset.of(character)
+
+    def _escape(self) -> CharSet:
+        letter = self._peek()
+        if letter == "":
+            raise UntranslatablePatternError("a lone \\ at the end")
+        if (known := _CLASSES.get(letter.lower())) is not None:
+            self.position += 1
+            return known if letter.islower() else charset.complement(known)
+        if letter in _CONTROLS:
+            self.position += 1
+            return charset.of(_CONTROLS[letter])
+        if letter == "c" and re.match(r"c[A-Za-z]", self._text[self.position :]):
+            self.position += 2
+            return charset.of(chr(ord(self._text[self.position - 1]) % 32))
+        found = self._match(_HEX2) or self._match(_HEX_BRACED)
+        if found:
+            return charset.charset([(int(found[1], 16), int(found[1], 16))])
+        if (found := self._match(_HEX4)) is not None:
+            return self._utf16(int(found[1], 16))
+        if (found := self._match(_PROPERTY)) is not None:
+            return _property(found[1], found[2], negated=found[0][0] == "P")
+        if letter == "0" and not re.match(r"0[0-9]", self._text[self.position :]):
+            self.position += 1
+            return charset.of("\0")
+        if letter.isdigit() or letter == "k":
+            raise UntranslatablePatternError(f"the backreference \\{letter}")
+        if letter.isalpha():
+            raise UntranslatablePatternError(f"the escape \\{letter}")
+        self.position += 1
+        return charset.of(letter)
+
+    def _utf16(self, unit: int) -> CharSet:
+        if 0xD800 <= unit <= 0xDBFF and self._text.startswith("\\u", self.position):
+            follows = _HEX4.match(self._text, self.position + 1)
+            if follows and 0xDC00 <= (low := int(follows[1], 16)) <= 0xDFFF:
+                self.position = follows.end()
+                code = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00)
+                return charset.charset([(code, code)])
+        return charset.charset([(unit, unit)])
+
+
+def _single(characters: CharSet) -> int | None:
+    return characters[0][0] if len(characters) == 1 and characters[0][0] == characters[0][1] else None
+
+
+_LONG_CATEGORIES: Final = {
+    "Letter": "L",
+    "Uppercase_Letter": "Lu",
+    "Lowercase_Letter": "Ll",
+    "Number": "N",
+    "Decimal_Number": "Nd",
+    "Punctuation": "P",
+    "Symbol": "S",
+    "Separator": "Z",
+    "Mark": "M",
+}
+_CATEGORIES: Final = frozenset(
+    [
+        "L",
+        "Lu",
+        "Ll",
+        "Lt",
+        "Lm",
+        "Lo",
+        "M",
+        "Mn",
+        "Mc",
+        "Me",
+        "N",
+        "Nd",
+        "Nl",
+        "No",
+        "P",
+        "Pc",
+        "Pd",
+        "Ps",
+        "Pe",
+        "Pi",
+        "Pf",
+        "Po",
+        "S",
+        "Sm",
+        "Sc",
+        "Sk",
+        "So",
+        "Z",
+        "Zs",
+        "Zl",
+        "Zp",
+    ]
+)
+
+
+def _property(kind: str | None, name: str, negated: bool) -> CharSet:
+    short = _LONG_CATEGORIES.get(name, name)
+    if kind not in (None, "gc=", "General_Category=") or short not in _CATEGORIES:
+        raise UntranslatablePatternError(f"the Unicode property {name}")
+    by_category = _by_category()
+    inside = charset.union(*(members for category, members in by_category.items() if category.startswith(short)))
+    # A character that this Unicode version does not know may get any category in the next: it is in neither set.
+    return charset.difference(charset.complement(by_category["Cn"]), inside) if negated else inside
+
+
+@functools.cache
+def _by_category() -> dict[str, CharSet]:
+    ranges: dict[str, list[tuple[int, int]]] = {"Cn": []}
+    start, category = 0, unicodedata.category("\0")
+    for code in range(1, sys.maxunicode + 2):
+        current = unicodedata.category(chr(code)) if code <= sys.maxunicode else ""
+        if current != category:
+            ranges.setdefault(category, []).append((start, code - 1))
+            start, category = code, current
+    return {name: charset.charset(members) for name, members in ranges.items()}

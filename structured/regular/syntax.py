@@ -1,0 +1,216 @@
+"""Syntax trees of regular expressions, built through functions that keep them small, and their text for Rust's engines."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from draftline.structured.regular import charset
+from draftline.structured.regular.charset import CharSet
+
+
+class _Tree:
+    """What every node knows of itself, worked out once: trees share their branches, and are compared and measured often."""
+
+    __slots__ = ("_hash", "size")
+
+    size: int
+    """How many nodes there are, shared ones counted wherever they stand."""
+    _hash: int
+
+    def _know(self, contents: Hashable, size: int) -> None:
+        object.__setattr__(self, "_hash", hash((type(self).__name__, contents)))
+        object.__setattr__(self, "size", size)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class Chars(_Tree):
+    """One character of a set; of the empty set: nothing matches."""
+
+    set: CharSet
+
+    def __post_init__(self) -> None:
+        self._know(self.set, 1)
+
+    __hash__ = _Tree.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Seq(_Tree):
+    """One after the other; of no parts: the empty text."""
+
+    parts: tuple["Node", ...]
+
+    def __post_init__(self) -> None:
+        self._know(self.parts, 1 + sum(part.size for part in self.parts))
+
+    __hash__ = _Tree.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Alt(_Tree):
+    """Any of at least two."""
+
+    options: tuple["Node", ...]
+
+    def __post_init__(self) -> None:
+        self._know(self.options, 1 + sum(option.size for option in self.options))
+
+    __hash__ = _Tree.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat(_Tree):
+    """At least ``low`` and at most ``high`` times; None is without end."""
+
+    node: "Node"
+    low: int
+    high: int | None
+
+    def __post_init__(self) -> None:
+        self._know((self.node, self.low, self.high), 1 + self.node.size)
+
+    __hash__ = _Tree.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor(_Tree):
+    """The start of the text, or its end."""
+
+    end: bool
+
+    def __post_init__(self) -> None:
+        self._know(self.end, 1)
+
+    __hash__ = _Tree.__hash__
+
+
+Node = Chars | Seq | Alt | Repeat | Anchor
+
+EMPTY: Final = Seq(())
+NEVER: Final = Chars(charset.NONE)
+ANY_CHAR: Final = Chars(charset.ALL)
+ANY_TEXT: Final = Repeat(ANY_CHAR, 0, None)
+
+
+def seq(*parts: Node) -> Node:
+    """One after the other."""
+    flat: list[Node] = []
+    for part in parts:
+        if part == NEVER:
+            return NEVER
+        if isinstance(part, Seq):
+            flat.extend(part.parts)
+        else:
+            flat.append(part)
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def alt(options: Iterable[Node]) -> Node:
+    """Any of them; single characters become one set, and what occurs twice stays once."""
+    characters: list[CharSet] = []
+    others: dict[Node, None] = {}
+    for option in options:
+        for one in option.options if isinstance(option, Alt) else (option,):
+            if isinstance(one, Chars):
+                characters.append(one.set)
+            else:
+                others[one] = None
+    merged = charset.union(*characters)
+    flat = ([Chars(merged)] if merged else []) + list(others)
+    if not flat:
+        return NEVER
+    return flat[0] if len(flat) == 1 else Alt(tuple(flat))
+
+
+def repeat(node: Node, low: int, high: int | None) -> Node:
+    """At least ``low`` and at most ``high`` times."""
+    if high == 0 or node == EMPTY:
+        return EMPTY
+    if (low, high) == (1, 1):
+        return node
+    if node == NEVER:
+        return EMPTY if low == 0 else NEVER
+    return Repeat(node, low, high)
+
+
+def optional(node: Node) -> Node:
+    """Once or not at all."""
+    return repeat(node, 0, 1)
+
+
+def literal(text: str) -> Node:
+    """Exactly this text."""
+    return seq(*(Chars(charset.of(character)) for character in text))
+
+
+def has_anchor(node: Node) -> bool:
+    """Whether an anchor occurs anywhere."""
+    if isinstance(node, Anchor):
+        return True
+    if isinstance(node, Repeat):
+        return has_anchor(node.node)
+    children = node.parts if isinstance(node, Seq) else node.options if isinstance(node, Alt) else ()
+    return any(has_anchor(child) for child in children)
+
+
+def to_regex(node: Node) -> str:
+    """The text of an anchor-free tree in the dialect of Rust's regex crates (also fit to stand between Lark's slashes)."""
+    memo: dict[int, str] = {}
+
+    def group(child: Node) -> str:
+        text = render(child)
+        return text if isinstance(child, Chars) else f"(?:{text})"
+
+    def render(one: Node) -> str:
+        known = memo.get(id(one))
+        if known is not None:
+            return known
+        if isinstance(one, Chars):
+            text = _class_text(one.set)
+        elif isinstance(one, Seq):
+            text = "".join(group(part) if isinstance(part, Alt) else render(part) for part in one.parts)
+        elif isinstance(one, Alt):
+            named = [option for option in one.options if option != EMPTY]
+            text = "|".join(render(option) for option in named)
+            if len(named) < len(one.options):
+                text = f"(?:{text})?"
+        elif isinstance(one, Repeat):
+            text = group(one.node) + _count_text(one.low, one.high)
+        else:
+            raise TypeError("an anchor has no text of its own")
+        memo[id(one)] = text
+        return text
+
+    return render(node)
+
+
+def _count_text(low: int, high: int | None) -> str:
+    if high is None:
+        return "*" if low == 0 else "+" if low == 1 else f"{{{low},}}"
+    if (low, high) == (0, 1):
+        return "?"
+    return f"{{{low}}}" if low == high else f"{{{low},{high}}}"
+
+
+def _class_text(characters: CharSet) -> str:
+    if not characters:
+        return "[a&&b]"
+    if len(characters) == 1 and characters[0][0] == characters[0][1]:
+        return _char_text(characters[0][0])
+    outside = charset.complement(characters)
+    negated = len(outside) < len(characters)
+    ranges = outside if negated else characters
+    inside = "".join(
+        _char_text(low) if low == high else f"{_char_text(low)}-{_char_text(high)}" for low, high in ranges
+    )
+    return f"[{'^' if negated else ''}{inside}]" if inside else "(?s:.)"
+
+
+def _char_text(code: int) -> str:
+    character = chr(code)
+    if character.isascii() and (character.isalnum() or character in " ,:;_\"'=%@!<>`"):
+        return character
+    return f"\\x{{{code:x}}}"

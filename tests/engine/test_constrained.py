@@ -1,0 +1,326 @@
+"""Constrained requests: what they give is right and complete, and nothing but their own parameters decides it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+from pydantic import BaseModel
+from tiny import Client, alone, draft_model, free_constraints, tiny_core
+
+from draftline import Schema
+from draftline.engine.core import Core
+from draftline.engine.errors import InvalidRequestError
+from draftline.engine.outputs import CompletionOutput, FinishReason, RequestOutput
+from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.kernels.constraints import FREE
+from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.slots import SlotTable
+from draftline.spec.drafter import DraftRows
+from draftline.spec.ngram import NGram
+
+SCHEMAS = Path(__file__).parents[2].parent / "shared" / "data" / "schemas"
+
+PERSON = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["name", "age"],
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
+    },
+}
+OPEN = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+CONSTRAINTS: list[Constraint | None] = [
+    Schema(PERSON, whitespace="spaced"),
+    Schema(OPEN, whitespace="compact"),
+    None,
+    Constraint(regex="(abc){1,4}[x-z]{2,9}"),
+    Constraint(choice=("red", "green", "a longer answer")),
+    Constraint(grammar='start: "(" start ")" | /[ab]{1,4}/'),
+    Schema(PERSON, whitespace="compact", close_within_budget=True),
+    Constraint(json_object=True),
+]
+LONGEST = 36
+
+
+class Garbage:
+    """A drafter that proposes what comes into its head."""
+
+    name = "garbage"
+    max_draft_tokens = 3
+
+    def __init__(self) -> None:
+        self._draw = random.Random(0)
+
+    def propose(self, rows: DraftRows, table: SlotTable) -> None:
+        for slot in rows.slots.tolist():
+            length = int(table.lengths[slot])
+            for place in range(rows.most):
+                table.tokens[slot, length + place] = self._draw.randrange(256)
+
+    def catch_up(self, chunks: object, table: SlotTable) -> None:
+        raise AssertionError("it has nothing to catch up with")
+
+
+def sampling(index: int, **others: object) -> SamplingParams:
+    kinds = [{"temperature": 0.0}, {"temperature": 0.9}, {"temperature": 1.2, "top_p": 0.95, "repetition_penalty": 1.2}]
+    return SamplingParams(**{"max_tokens": LONGEST, "seed": index, **kinds[index % 3], **others})  # type: ignore[arg-type]
+
+
+REQUESTS = [
+    ([1 + index, *range(40, 40 + index)], sampling(index), CONSTRAINTS[index % len(CONSTRAINTS)]) for index in range(16)
+]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[RequestOutput]:
+    return [alone(prompt, params, constraint) for prompt, params, constraint in REQUESTS]
+
+
+def assert_right(output: CompletionOutput, constraint: Constraint | None) -> None:
+    """A text that claims to be complete is, and one that ended by itself claims it."""
+    finished = output.finished
+    assert finished is not None
+    if constraint is None:
+        assert finished.constraint_complete is None
+        return
+    if finished.finish_reason is FinishReason.EOS:
+        assert finished.constraint_complete
+    if finished.constraint_complete and constraint.json_schema is not None:
+        value = json.loads(output.text)
+        assert jsonschema_rs.is_valid(json.loads(constraint.json_schema), value)
+    if finished.constraint_complete and constraint.choice is not None:
+        assert output.text in constraint.choice
+    if constraint.close_within_budget:
+        assert finished.constraint_complete
+
+
+CORES: dict[str, Callable[[int], Core]] = {
+    "together": lambda ahead: tiny_core(steps_ahead=ahead),
+    "n-grams": lambda ahead: tiny_core(drafter=NGram(4, ReferenceOps()), steps_ahead=ahead),
+    "wrong drafts": lambda ahead: tiny_core(drafter=Garbage(), steps_ahead=ahead),
+    "small chunks": lambda ahead: tiny_core(token_budget=11, drafter=NGram(2, ReferenceOps()), steps_ahead=ahead),
+    "preemption": lambda ahead: tiny_core(num_blocks=14, drafter=NGram(3, ReferenceOps()), steps_ahead=ahead),
+    "few slots": lambda ahead: tiny_core(num_slots=2, prefix_caching=False, steps_ahead=ahead),
+    "no room": lambda ahead: tiny_core(
+        constraints=free_constraints(drafts=3, words=1000), drafter=NGram(3, ReferenceOps()), steps_ahead=ahead
+    ),
+    "little room": lambda ahead: tiny_core(constraints=free_constraints(words=40_000), num_slots=3, steps_ahead=ahead),
+}
+
+
+@pytest.mark.parametrize("ahead", [0, 1], ids=["", "ahead"])
+@pytest.mark.parametrize("name", CORES)
+def test_whatever_runs_beside_it_and_drafts_for_it_the_output_is_the_same(
+    name: str, ahead: int, expected: list[RequestOutput]
+) -> None:
+    core = CORES[name](ahead)
+    client = Client(core)
+    for index, (prompt, params, constraint) in enumerate(REQUESTS):
+        client.submit(str(index), prompt, params, index % 3, constraint=constraint)
+    outputs = client.run()
+    for index, (_, _, constraint) in enumerate(REQUESTS):
+        (got,), (want,) = outputs[str(index)].outputs, expected[index].outputs
+        assert got.token_ids == want.token_ids
+        assert (got.text, got.finish_reason) == (want.text, want.finish_reason)
+        assert got.finished is not None
+        assert want.finished is not None
+        assert got.finished.constraint_complete == want.finished.constraint_complete
+        assert_right(got, constraint)
+    if name == "preemption":
+        assert core.stats().preemptions
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_a_draft_model_drafts_for_them_too(noise: float, expected: list[RequestOutput]) -> None:
+    table = free_constraints()
+    drafter = draft_model(4, noise=noise, constraints=table)
+    client = Client(tiny_core(drafter=drafter, constraints=table, steps_ahead=1))
+    for index, (prompt, params, constraint) in enumerate(REQUESTS):
+        client.submit(str(index), prompt, params, constraint=constraint)
+    outputs = client.run()
+    assert [outputs[str(index)].outputs[0].token_ids for index in range(len(REQUESTS))] == [
+        output.outputs[0].token_ids for output in expected
+    ]
+
+
+def test_each_of_n_outputs_has_a_place_of_its_own() -> None:
+    client = Client(tiny_core(drafter=NGram(3, ReferenceOps())))
+    params = SamplingParams(n=6, seed=5, temperature=1.0, max_tokens=60)
+    client.submit("six", [1, 2, 3], params, constraint=CONSTRAINTS[0])
+    outputs = client.run()["six"].outputs
+    assert len({output.text for output in outputs}) == 6
+    for index, output in enumerate(outputs):
+        assert_right(output, CONSTRAINTS[0])
+        single = alone([1, 2, 3], params.model_copy(update={"n": 1, "seed": 5 + index}), CONSTRAINTS[0])
+        assert single.outputs[0].token_ids == output.token_ids
+
+
+@pytest.mark.parametrize("most", [17, 18, 19, 22, 30, 60])
+def test_a_text_is_closed_within_its_budget(most: int) -> None:
+    """The shortest is {"name":"","age":0}."""
+    for seed in range(6):
+        closing = Schema(PERSON, whitespace="compact", close_within_budget=True)
+        params = SamplingParams(max_tokens=most, seed=seed)
+        if most < len('{"name":"","age":0}'):
+            with pytest.raises(InvalidRequestError) as error:
+                alone([1, 2], params, closing)
+            assert [v.field for v in error.value.violations] == ["constraint.close_within_budget"]
+            continue
+        (output,) = alone([1, 2], params, closing).outputs
+        assert len(output.token_ids) <= most
+        assert_right(output, closing)
+
+
+def test_what_is_cut_off_says_so() -> None:
+    (output,) = alone([1, 2], SamplingParams(max_tokens=9, seed=1), CONSTRAINTS[0]).outputs
+    assert output.text == '{"name": '
+    assert output.finished is not None
+    assert output.finished.constraint_complete is False
+
+
+@pytest.mark.parametrize("constraint", [Constraint(choice=("ab",)), Constraint(grammar='start: "ab"')])
+def test_after_the_end_nothing_but_the_end_comes(constraint: Constraint) -> None:
+    (output,) = alone([1, 2], SamplingParams(max_tokens=7, ignore_eos=True), constraint).outputs
+    assert list(output.token_ids) == [*b"ab", 0, 0, 0, 0, 0]
+    assert output.finished is not None
+    assert output.finished.constraint_complete
+
+
+def test_a_stop_ends_the_text_before_it_is_complete() -> None:
+    constraint = Constraint(regex="abc(de)?")
+    for stop, complete in (({"stop": ("bc",)}, False), ({"stop_token_ids": (ord("b"),)}, False)):
+        (output,) = alone([1], SamplingParams(max_tokens=9, **stop), constraint).outputs  # type: ignore[arg-type]
+        assert output.finished is not None
+        assert (output.text, output.finished.constraint_complete) == ("a", complete)
+    (output,) = alone([1], SamplingParams(max_tokens=9, stop_token_ids=(ord("d"),), seed=1), constraint).outputs
+    assert output.finished is not None
+    assert (output.text, output.finished.constraint_complete) == ("abc", True)
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        Schema(PERSON, whitespace="spaced"),
+        Schema(
+            {
+                "properties": {"first": {"const": 1}, "second": {"const": 2}},
+                "required": ["first", "second"],
+                "type": "object",
+            },
+            whitespace="spaced",
+        ),
+    ],
+    ids=["automaton", "grammar"],
+)
+def test_forced_text_takes_fewer_steps(constraint: Constraint) -> None:
+    steps = {}
+    for enabled in (False, True):
+        client = Client(tiny_core(drafter=Garbage()))
+        client.submit(
+            "one",
+            [1, 2],
+            SamplingParams(seed=3, max_tokens=26),
+            speculation=Speculation(enabled=enabled),
+            constraint=constraint,
+        )
+        (output,) = client.run()["one"].outputs
+        assert output.finished is not None
+        steps[enabled] = output.finished.speculation.steps
+    assert steps[False] >= 1.25 * steps[True]
+
+
+def test_a_constraint_leaves_no_trace_in_its_slot() -> None:
+    table = free_constraints(num_slots=1)
+    client = Client(tiny_core(num_slots=1, constraints=table))
+    for index, constraint in enumerate([CONSTRAINTS[0], None, CONSTRAINTS[5], None, CONSTRAINTS[3]]):
+        client.submit(str(index), [1, 2], sampling(1), constraint=constraint)
+    outputs = client.run()
+    free = alone([1, 2], sampling(1)).outputs[0]
+    assert outputs["1"].outputs[0].token_ids == outputs["3"].outputs[0].token_ids == free.token_ids
+    client.submit("last", [1, 2], sampling(1))
+    client.run()
+    assert table.states.tolist() == [FREE]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "fields"),
+    [
+        (Constraint(regex="(a"), {"constraint.regex"}),
+        (Constraint(grammar="start: x"), {"constraint.grammar"}),
+        (Constraint(json_schema="{"), {"constraint.json_schema"}),
+        (
+            Schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}),
+            {"constraint.json_schema#/uniqueItems"},
+        ),
+        (Constraint(grammar='start: "a"', close_within_budget=True), {"constraint.close_within_budget"}),
+    ],
+    ids=["regex", "grammar", "json", "keyword", "closing"],
+)
+def test_a_constraint_that_cannot_be_enforced_fails_its_request_alone(constraint: Constraint, fields: set[str]) -> None:
+    client = Client(tiny_core())
+    client.submit("before", [1, 2], sampling(0))
+    with pytest.raises(InvalidRequestError) as error:
+        client.submit("refused", [1, 2], SamplingParams(top_k=1), constraint=constraint)
+    assert {violation.field for violation in error.value.violations} == fields
+    client.submit("after", [1, 2], sampling(0), constraint=CONSTRAINTS[0])
+    assert set(client.run()) == {"before", "after"}
+
+
+def test_a_pydantic_model_is_a_schema() -> None:
+    class Pet(BaseModel):
+        name: str
+        legs: int
+
+    class Owner(BaseModel):
+        pets: list[Pet]
+
+    constraint = Schema(Owner, whitespace="compact", close_within_budget=True)
+    (output,) = alone([1], SamplingParams(seed=1, max_tokens=80), constraint).outputs
+    Owner.model_validate_json(output.text)
+    assert json.loads(constraint.json_schema or "")["$defs"]["Pet"]["additionalProperties"] is False
+
+
+def real_schemas() -> list[Path]:
+    return sorted(SCHEMAS.glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=[pytest.mark.slow] * (part > 0), id=f"part {part}") for part in range(20)]
+)
+@pytest.mark.skipif(not SCHEMAS.is_dir(), reason="needs the real schemas beside the repository, which are not there")
+def test_what_a_random_model_finishes_under_a_real_schema_is_valid(part: int) -> None:
+    finished = 0
+    plain, drafting = (
+        Client(tiny_core(num_blocks=200)),
+        Client(tiny_core(num_blocks=200, drafter=NGram(4, ReferenceOps()), steps_ahead=1)),
+    )
+    asked: dict[str, dict[str, object]] = {}
+    for path in real_schemas()[part::20]:
+        schema = json.loads(path.read_text())["schema"]
+        for seed in range(2):
+            name = f"{path.stem}-{seed}"
+            params = SamplingParams(seed=seed, max_tokens=150)
+            # Which schemas are refused, and that it is by name, is tested with the compiler.
+            with contextlib.suppress(InvalidRequestError):
+                for client in (plain, drafting):
+                    client.submit(name, [1, 2, 3], params, constraint=Schema(schema, whitespace="compact"))
+                asked[name] = schema
+    one, other = plain.run(), drafting.run()
+    for name, schema in asked.items():
+        (output,), (drafted,) = one[name].outputs, other[name].outputs
+        assert output.token_ids == drafted.token_ids
+        assert output.finished is not None
+        if output.finished.constraint_complete:
+            finished += 1
+            assert jsonschema_rs.is_valid(schema, json.loads(output.text)), (name, output.text)
+    assert asked
+    assert finished

@@ -1,0 +1,202 @@
+"""Constrained sampling as one CUDA graph, against the same steps by the reference on the host."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Sequence
+
+import jsonschema_rs
+import numpy as np
+import pytest
+import torch
+
+from draftline import Constraint, EngineConfig, RequestOutput, SamplingParams, Schema
+from draftline.engine.accumulator import Accumulator
+from draftline.engine.build import build_core
+from draftline.engine.client import EngineStats, GenerateRequest
+from draftline.engine.outputs import FinishReason, Update
+from draftline.engine.request import RequestBuilder
+from draftline.kernels.constraints import ConstraintTable
+from draftline.kernels.ops import Ops
+from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.triton import TritonOps
+from draftline.structured.arena import ConstraintArena
+from draftline.structured.automaton.byte_automaton import compile_bytes
+from draftline.structured.automaton.forced_drafts import ForcedDrafts
+from draftline.structured.automaton.matcher import AutomatonMatcher
+from draftline.structured.automaton.token_automaton import compile_tokens
+from draftline.structured.vocabulary import ByteVocabulary
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
+
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["name", "age", "tags"],
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 4},
+    },
+}
+CONSTRAINTS = [
+    Schema(SCHEMA, whitespace="spaced"),
+    None,
+    Schema({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, whitespace="compact"),
+    Schema(SCHEMA, whitespace="compact", close_within_budget=True),
+    Constraint(regex="(ab|cd){2,9}x"),
+    Constraint(choice=("positive", "negative", "neutral")),
+]
+
+ROWS, DRAFTS, VOCAB, LENGTH = 64, 4, 40_000, 300
+TOKENS = (*tuple(bytes([token % 256]) if token < 256 else f"{token:x}".encode() for token in range(VOCAB - 1)), b"")
+VOCABULARY = ByteVocabulary(TOKENS, frozenset({VOCAB - 1}), frozenset({VOCAB - 1}), lambda text: list(text.encode()))
+
+
+def step(
+    ops: Ops, logits: torch.Tensor, rows: SampleRows, starts: torch.Tensor, slots: SlotTable, table: ConstraintTable
+) -> tuple[torch.Tensor, torch.Tensor]:
+    constrained = ops.constrain(rows, starts, slots, table)
+    masked = dataclasses.replace(rows, masks=Masks(table.masks, constrained.mask_rows))
+    tokens = ops.sample(logits, masked, slots)
+    accepted = ops.accept(tokens, masked, starts, DRAFTS + 1, slots)
+    ops.advance_constraints(tokens, accepted, masked, starts, constrained, table)
+    return tokens, accepted
+
+
+def test_a_captured_step_samples_what_the_matchers_allow_and_keeps_their_states() -> None:
+    rng = random.Random(0)
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    automaton = compile_tokens(
+        compile_bytes('\\{"[a-f]{0,80}": ([0-9a-f]{2,9},)*"abcdef"\\}x*', 10_000),
+        TOKENS,
+        sorted(VOCABULARY.eos_ids),
+        budgets=False,
+        max_bytes=1 << 26,
+    )
+    drafts = ForcedDrafts.of(automaton, VOCABULARY)
+    tables = {}
+    for device in (cuda, cpu):
+        table = ConstraintTable.allocate(
+            ROWS, VOCAB, words=1 << 20, masks=len(automaton.masks) + 1, samples=DRAFTS + 1, device=device
+        )
+        place = ConstraintArena(table).enter(automaton, drafts)
+        assert place is not None
+        slots = SlotTable.allocate(ROWS, LENGTH, 1, device)
+        slots.lengths.fill_(5)
+        slots.temperature.fill_(0.8)
+        slots.seed.copy_(torch.arange(ROWS))
+        table.classes.fill_(place.classes)
+        table.states[: ROWS - 8] = place.address(0)
+        tables[device] = table, slots
+    slot = torch.arange(ROWS).repeat_interleave(DRAFTS + 1)
+    position = (5 + torch.arange(DRAFTS + 1)).repeat(ROWS)
+    starts = torch.arange(0, ROWS * (DRAFTS + 1) + 1, DRAFTS + 1, dtype=torch.int32)
+    features = SamplingFeatures.TEMPERATURE | SamplingFeatures.MASK
+    logits = torch.randn(ROWS * (DRAFTS + 1), VOCAB, generator=torch.Generator().manual_seed(0)).mul_(4)
+    on_gpu = SampleRows(slot.to(cuda), position.to(cuda), features, None)
+    gpu_logits, gpu_starts = logits.to(cuda), starts.to(cuda)
+    gpu_table, gpu_slots = tables[cuda]
+    ops = TritonOps.for_device(cuda)
+    step(ops, gpu_logits, on_gpu, torch.zeros_like(gpu_starts), gpu_slots, gpu_table)  # compile
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tokens, accepted = step(ops, gpu_logits, on_gpu, gpu_starts, gpu_slots, gpu_table)
+    matchers = [AutomatonMatcher(automaton) for _ in range(ROWS - 8)]
+    cpu_table, cpu_slots = tables[cpu]
+    for _ in range(20):
+        fresh = torch.randn(logits.shape, generator=torch.Generator().manual_seed(rng.randrange(2**31))).mul_(4)
+        gpu_logits.copy_(fresh)
+        lengths = cpu_slots.lengths.clone()
+        at = (lengths.repeat_interleave(DRAFTS + 1) + torch.arange(DRAFTS + 1).repeat(ROWS)).long()
+        on_gpu.positions.copy_(at)
+        on_cpu = SampleRows(slot, at, features, None)
+        for row in range(ROWS):
+            drafted = torch.tensor([rng.choice([0x61, 0x22, 0x7B, 0x62]) for _ in range(DRAFTS)], dtype=torch.int32)
+            begin = int(lengths[row])
+            cpu_slots.tokens[row, begin : begin + DRAFTS] = drafted
+            gpu_slots.tokens[row, begin : begin + DRAFTS] = drafted.to(cuda)
+        graph.replay()
+        expected, kept = step(ReferenceOps(), fresh, on_cpu, starts, cpu_slots, cpu_table)
+        assert torch.equal(accepted.cpu(), kept)
+        for row, matcher in enumerate(matchers):
+            begin = row * (DRAFTS + 1)
+            mine = tokens[begin : begin + int(kept[row])].tolist()
+            assert mine == expected[begin : begin + int(kept[row])].tolist()
+            assert all(matcher.advance(token) for token in mine)
+        addresses = np.array([place.address(matcher.state) for matcher in matchers])
+        assert np.array_equal(gpu_table.states[: ROWS - 8].cpu().numpy(), addresses)
+        assert torch.equal(gpu_table.states.cpu(), cpu_table.states)
+        assert not gpu_table.states[ROWS - 8 :].any()
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[tuple[str, SamplingParams, Constraint | None]]:
+    return [
+        (
+            f"Number {index}: a person as JSON:\n",
+            SamplingParams(seed=index, temperature=(0.0, 0.9)[index % 2], max_tokens=40, repetition_penalty=1.05),
+            CONSTRAINTS[index % len(CONSTRAINTS)],
+        )
+        for index in range(24)
+    ]
+
+
+def outputs_of(
+    requests: list[tuple[str, SamplingParams, Constraint | None]], **options: object
+) -> tuple[list[RequestOutput], EngineStats]:
+    """All requests at once, through the engine's own way of running ahead."""
+    config = EngineConfig.model_validate(
+        {"device": "cuda", "dtype": "float32", "kv_cache_memory_gib": 0.5, "max_num_seqs": 16, **options}
+    )
+    core = build_core(config)
+    builder = RequestBuilder(core.info, core.tokenizer, 5.0, core.compiler)
+    results: dict[str, Accumulator] = {}
+
+    def sink(updates: Sequence[tuple[str, Update]]) -> None:
+        for name, update in updates:
+            results[name].take(update)
+
+    for index, (prompt, sampling, constraint) in enumerate(requests):
+        request = builder.build(str(index), GenerateRequest(prompt, sampling, constraint), sink, core.now())
+        results[str(index)] = Accumulator.of(request)
+        core.add(request)
+    while core.has_work:
+        core.step()
+    assert core.compiler is not None
+    core.compiler.close()
+    return [results[str(index)].result() for index in range(len(requests))], core.stats()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"enforce_eager": True},
+        {"drafter": "ngram", "draft_tokens": 4, "draft_length": "fixed"},
+        {"drafter": "ngram", "draft_tokens": 4, "draft_length": "fixed", "enforce_eager": True},
+    ],
+    ids=["operations", "drafts", "drafts by operations"],
+)
+def test_constrained_outputs_are_valid_and_the_same_however_they_are_computed(
+    requests: list[tuple[str, SamplingParams, Constraint | None]], options: dict[str, object]
+) -> None:
+    plain, _ = outputs_of(requests)
+    other, stats = outputs_of(requests, **options)
+    same = 0
+    for (_, _, constraint), one, two in zip(requests, plain, other, strict=True):
+        for (output,) in (one.outputs, two.outputs):
+            assert output.finished is not None
+            if constraint is not None and output.finished.constraint_complete and constraint.json_schema is not None:
+                assert jsonschema_rs.is_valid(json.loads(constraint.json_schema), json.loads(output.text))
+            if constraint is not None and (
+                constraint.close_within_budget or output.finished.finish_reason is FinishReason.EOS
+            ):
+                assert output.finished.constraint_complete
+        same += one.outputs[0].token_ids == two.outputs[0].token_ids
+    assert same >= len(requests) - 1, f"{same} of {len(requests)} equal; one near tie is forgiven"
+    if "drafter" in options:
+        assert stats.drafter.accepted > 0

@@ -1,0 +1,43 @@
+"""Small vocabularies, on which everything can be tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from draftline.structured.vocabulary import ByteVocabulary
+
+
+def vocabulary(*texts: str | bytes, eos: int = 2, silent: int = 1) -> ByteVocabulary:
+    """Tokens for these texts and for all single bytes, between ``silent`` tokens of no text and ``eos`` that end."""
+    tokens = [text if isinstance(text, bytes) else text.encode() for text in texts]
+    tokens += [bytes([byte]) for byte in range(256)]
+    count = len(tokens) + silent
+    table = (*[b""] * silent, *tokens, *[b""] * eos)
+    ends = frozenset(range(count, count + eos))
+
+    def encode(text: str) -> list[int]:
+        """The longest token that fits, again and again."""
+        data, ids = text.encode(), []
+        while data:
+            best = max((token for token in tokens if data.startswith(token)), key=len)
+            ids.append(table.index(best))
+            data = data[len(best) :]
+        return ids
+
+    return ByteVocabulary(table, ends, ends | frozenset(range(silent)), encode)
+
+
+def allowed(words: np.ndarray, size: int) -> set[int]:
+    """The tokens of a mask."""
+    return set(np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little")[:size]).tolist())
+
+
+def texts(alphabet: str, longest: int) -> Iterator[str]:
+    """All texts of these characters up to a length."""
+    level: Sequence[str] = [""]
+    yield ""
+    for _ in range(longest):
+        level = [text + character for text in level for character in alphabet]
+        yield from level

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+from small_vocabulary import allowed, vocabulary
+
+from draftline.structured.automaton.byte_automaton import TooManyStatesError
+from draftline.structured.automaton.compile_worker import CompileWorkers
+from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.compiled import Compiled
+from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
+from draftline.structured.constraint import MAX_CHOICES, Constraint
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
+
+VOCABULARY = vocabulary("ab", "abc", '{"', '": ')
+EXPLOSION = "[01]*1[01]{40}"
+"""2**40 states."""
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Iterator[ConstraintCompiler]:
+    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(automaton=AutomatonLimits(seconds=1.0)))
+    yield compiler
+    compiler.close()
+
+
+def first_mask(compiled: Compiled) -> set[bytes]:
+    words = np.empty(VOCABULARY.mask_words, np.int32)
+    compiled.begin().matcher.fill_mask(words)
+    return {VOCABULARY.tokens[token] for token in allowed(words, len(VOCABULARY.tokens))}
+
+
+def choice(*texts: str) -> Constraint:
+    return Constraint("choice", json.dumps(texts))
+
+
+def test_a_regular_expression_becomes_an_automaton(compiler: ConstraintCompiler) -> None:
+    compiled = compiler.compile(Constraint("regex", "^ab+$"))
+    assert first_mask(compiled) == {b"a", b"ab"}
+    report = compiled.report
+    assert (report.backend, report.states, report.masks, report.unenforced) == ("automaton", 4, 4, ())
+    assert report.compile_s > 0
+    assert compiled.shortest == 1  # the token "ab"
+    assert report.no_automaton is None
+
+
+def test_a_choice_is_of_literal_texts(compiler: ConstraintCompiler) -> None:
+    texts = ["a.c", "a|b", "(x)", "[y]^$", r"\d", "é", "", "a b#", "{1}&&~-", "a.cd", "a.c"]
+    matcher = compiler.compile(choice(*texts)).begin().matcher
+    assert matcher.complete
+    for text in texts:
+        ids = [VOCABULARY.tokens.index(bytes([byte])) for byte in text.encode()]
+        assert all(matcher.advance(token) for token in ids)
+        assert matcher.complete
+        matcher.rollback(len(ids))
+    for text in ["abc", "a.", "x", "1"]:
+        ids = [VOCABULARY.tokens.index(bytes([byte])) for byte in text.encode()]
+        taken = sum(1 for token in ids if matcher.advance(token))
+        assert taken < len(ids) or not matcher.complete
+        matcher.rollback(taken)
+
+
+def test_a_grammar_goes_to_llguidance(compiler: ConstraintCompiler) -> None:
+    compiled = compiler.compile(Constraint("grammar", 'start: "(" start ")" | "ab"'))
+    assert compiled.report.backend == "grammar"
+    assert compiled.begin().automaton is None
+    assert first_mask(compiled) == {b"(", b"a", b"ab"}
+
+
+def test_what_is_too_large_for_an_automaton_becomes_a_grammar(compiler: ConstraintCompiler) -> None:
+    compiled = compiler.compile(Constraint("regex", EXPLOSION))
+    assert compiled.report.backend == "grammar"
+    assert "longer than 1 s" in (compiled.report.no_automaton or "")
+    assert first_mask(compiled) == {b"0", b"1"}
+    # And the next one is compiled as if nothing had happened.
+    assert compiler.compile(Constraint("regex", "ab?")).report.backend == "automaton"
+
+
+def test_closing_within_the_budget_needs_an_automaton(compiler: ConstraintCompiler) -> None:
+    for kind, source in (("regex", EXPLOSION), ("grammar", 'start: "ab"')):
+        with pytest.raises(UnsupportedConstraintError) as error:
+            compiler.compile(Constraint(kind, source, close_within_budget=True))
+        assert [violation.keyword for violation in error.value.violations] == ["close_within_budget"]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        (Constraint("regex", "(ab"), "unclosed group"),
+        (Constraint("regex", "[b-a]"), "invalid character class range"),
+        (Constraint("regex", "[a&&b]"), "no text matches it"),
+        (Constraint("regex", "a|^b|(^c)"), "at the beginning only"),
+        (Constraint("regex", "x" * (1 << 21)), "of at most 1048576"),
+        (Constraint("grammar", "start: nope"), 'unknown name: "nope"'),
+        (Constraint("grammar", "start: " + '"x"' * (1 << 20)), "of at most 1048576"),
+        (choice(), "has no choices"),
+        (choice(*map(str, range(MAX_CHOICES + 1))), "of at most 20000"),
+    ],
+    ids=["group", "class", "nothing", "anchor", "long", "name", "large", "none", "many"],
+)
+def test_what_is_wrong_with_a_constraint_is_said(
+    compiler: ConstraintCompiler, constraint: Constraint, message: str
+) -> None:
+    with pytest.raises(InvalidConstraintError, match=message):
+        compiler.compile(constraint)
+
+
+def test_many_choices_are_no_trouble() -> None:
+    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(automaton=AutomatonLimits(seconds=60)))
+    try:
+        compiled = compiler.compile(choice(*(f"item {number * 7919}" for number in range(5000))))
+        assert compiled.report.backend == "automaton"
+    finally:
+        compiler.close()
+
+
+async def test_the_event_loop_goes_on_while_a_constraint_is_compiled(compiler: ConstraintCompiler) -> None:
+    future = asyncio.wrap_future(compiler.submit(Constraint("regex", "[01]*1[01]{41}")))
+    turns = 0
+    while not future.done():
+        await asyncio.sleep(0.01)
+        turns += 1
+    assert turns > 20  # of a hundred in the second that it takes
+    assert (await future).report.backend == "grammar"
+
+
+def test_a_constraint_is_compiled_once_for_all_who_ask_meanwhile_and_later(compiler: ConstraintCompiler) -> None:
+    constraint = Constraint("regex", "[01]*1[01]{42}")
+    futures: list[Future[Compiled]] = []
+    threads = [threading.Thread(target=lambda: futures.append(compiler.submit(constraint))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(future.result()) for future in futures}) == 1
+    assert compiler.compile(constraint) is futures[0].result()
+    assert compiler.compile(Constraint("regex", "ab")) is not compiler.compile(
+        Constraint("regex", "ab", close_within_budget=True)
+    )
+
+
+def test_what_is_compiled_before_anyone_can_look_is_kept_too(compiler: ConstraintCompiler) -> None:
+    for number in range(200):
+        constraint = Constraint("grammar", f'start: "a{number}"')
+        assert compiler.submit(constraint).result(timeout=60) is compiler.submit(constraint).result(timeout=60)
+
+
+def test_failures_are_not_kept(compiler: ConstraintCompiler) -> None:
+    future = compiler.submit(Constraint("regex", "(x"))
+    assert isinstance(future.exception(), InvalidConstraintError)
+    assert compiler.submit(Constraint("regex", "(x")) is not future
+
+
+def test_the_cache_is_bounded_in_bytes_and_drops_what_was_used_longest_ago() -> None:
+    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(cache_bytes=4000))
+    try:
+        first = compiler.compile(Constraint("regex", "a{1,3}"))
+        second = compiler.compile(Constraint("regex", "b{1,3}"))
+        assert compiler.compile(Constraint("regex", "a{1,3}")) is first
+        for number in range(8):  # more than there is room for
+            compiler.compile(Constraint("regex", f"{number}{{1,3}}"))
+            assert compiler.compile(Constraint("regex", "a{1,3}")) is first
+        assert compiler.compile(Constraint("regex", "b{1,3}")) is not second
+        assert first.nbytes * 3 < 4000 < first.nbytes * 8
+    finally:
+        compiler.close()
+
+
+@pytest.fixture
+def workers() -> Iterator[CompileWorkers]:
+    workers = CompileWorkers(VOCABULARY.tokens, sorted(VOCABULARY.eos_ids), AutomatonLimits(seconds=30), processes=1)
+    yield workers
+    workers.close()
+
+
+def test_a_process_is_used_again_and_replaced_when_it_dies(workers: CompileWorkers) -> None:
+    workers.compile("ab", budgets=False)
+    (process,) = workers._idle
+    workers.compile("abc", budgets=False)
+    assert workers._idle == [process]
+    os.kill(process.pid, signal.SIGKILL)
+    assert workers.compile("abcd", budgets=False).states == 6
+    assert workers._idle != [process]
+
+
+def test_a_process_that_dies_at_work_costs_its_job_only(workers: CompileWorkers) -> None:
+    results: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            workers.compile(EXPLOSION, budgets=False)
+        except TooManyStatesError as error:
+            results.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not workers._busy:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    for process in list(workers._busy):
+        os.kill(process.pid, signal.SIGKILL)
+    thread.join()
+    assert "ended with -9" in str(results[0])
+    assert workers.compile("ab", budgets=False).states == 4
+
+
+def test_memory_is_bounded() -> None:
+    limits = AutomatonLimits(seconds=60, memory_bytes=400 << 20)
+    workers = CompileWorkers(VOCABULARY.tokens, sorted(VOCABULARY.eos_ids), limits, processes=1)
+    try:
+        with pytest.raises(TooManyStatesError, match="more than 400 MiB"):
+            workers.compile(EXPLOSION, budgets=False)
+        assert workers.compile("ab", budgets=False).states == 4
+    finally:
+        workers.close()
+
+
+def test_processes_end_when_the_workers_are_closed(workers: CompileWorkers) -> None:
+    workers.compile("ab", budgets=False)
+    (process,) = workers._idle
+    workers.close()
+    assert process.returncode is not None
+    with pytest.raises(RuntimeError, match="closed"):
+        workers.compile("ab", budgets=False)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from small_vocabulary import vocabulary
+
+from draftline.models.loader import open_checkpoint
+from draftline.models.tokenizer import load_tokenizer
+from draftline.structured.automaton.byte_automaton import compile_bytes
+from draftline.structured.automaton.forced_drafts import MAX_FORCED_DRAFTS, ForcedDrafts
+from draftline.structured.automaton.matcher import AutomatonMatcher
+from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
+from draftline.structured.constraint import regex_grammar
+from draftline.structured.forced import forced_tokens
+from draftline.structured.grammar_matcher import GrammarBackend
+from draftline.structured.matcher import Matcher
+from draftline.structured.vocabulary import ByteVocabulary
+
+VOCABULARY = vocabulary("abc", "bc", '{"', '": ', '":', '"}', "é")
+GRAMMARS = GrammarBackend(VOCABULARY)
+
+
+def automaton(expression: str, words: ByteVocabulary = VOCABULARY) -> TokenAutomaton:
+    return compile_tokens(
+        compile_bytes(expression, 10_000), words.tokens, sorted(words.eos_ids), budgets=False, max_bytes=1 << 26
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda expression: AutomatonMatcher(automaton(expression)),
+        lambda expression: GRAMMARS.compile(regex_grammar(expression)),
+    ],
+    ids=["automaton", "grammar"],
+)
+@pytest.mark.parametrize(
+    ("expression", "drafts"),
+    [
+        # The last token of what is forced may be the beginning of a longer one.
+        (r'\{"abc": [0-9]', [b'{"', b"abc"]),
+        ("abc[0-9]", []),
+        ("a[0-9]", []),
+        ("[0-9]a", []),
+        # Nothing can follow: the end is forced too.
+        ("abcabc", [b"abc", b"abc", None]),
+        ("abcab?", [b"abc"]),
+        # Within a character, text is no text.
+        ("abcabc[é×]", [b"abc"]),
+    ],
+    ids=["key", "one", "none", "free", "end", "open", "character"],
+)
+def test_what_is_forced_is_drafted_up_to_its_last_token(
+    make: Callable[[str], Matcher], expression: str, drafts: list[bytes | None]
+) -> None:
+    matcher = make(expression)
+    expected = [min(VOCABULARY.eos_ids) if text is None else VOCABULARY.tokens.index(text) for text in drafts]
+    assert list(forced_tokens(matcher, VOCABULARY, 16)) == expected
+    assert matcher.consumed == 0
+    assert list(forced_tokens(matcher, VOCABULARY, 1)) == expected[:1]
+
+
+def test_drafts_by_state_are_the_matchers_own() -> None:
+    tables = automaton(r'\{"abc": ("abc"|1), "bc": "(abc|é)*"\}' + "x{50}")
+    drafts = ForcedDrafts.of(tables, VOCABULARY)
+    assert drafts.first[-1] == len(drafts.tokens) > 20
+    for state in range(tables.states):
+        expected = forced_tokens(AutomatonMatcher(tables, state), VOCABULARY, MAX_FORCED_DRAFTS)
+        assert tuple(drafts.tokens[drafts.first[state] : drafts.first[state + 1]]) == expected
+    assert np.diff(drafts.first).max() == MAX_FORCED_DRAFTS
+
+
+def test_with_the_embedded_model_the_drafts_are_its_tokenizers() -> None:
+    config = open_checkpoint("smollm2", load_format="auto").config
+    tokenizer = load_tokenizer("smollm2", config)
+    words = ByteVocabulary.of(tokenizer, config.vocab_size, tokenizer.eos_ids)
+    tables = automaton(r'\{"first name": "[a-z]+", "last name": "[a-z]+"\}', words)
+    drafts = forced_tokens(AutomatonMatcher(tables), words, 16)
+    assert drafts == tuple(tokenizer.encode('{"first name": "')[:-1])
+    assert all(not words.tokens[token] for token in tokenizer.special_ids)

@@ -1,0 +1,196 @@
+"""One contract, two backends: each fuzzed against a replay from scratch, and against the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_vocabulary import allowed, vocabulary
+
+from draftline.structured.automaton.byte_automaton import compile_bytes
+from draftline.structured.automaton.matcher import AutomatonMatcher
+from draftline.structured.automaton.token_automaton import compile_tokens
+from draftline.structured.constraint import regex_grammar
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.grammar_matcher import GrammarBackend
+from draftline.structured.matcher import Matcher, fill_verify
+from draftline.structured.vocabulary import ByteVocabulary
+
+VOCABULARY = vocabulary("ab", "abc", "bc", "aa", "é", '{"', '": ', '":', '"}', "12", "3.", ' "', "true", '"a', 'b"')
+SIZE = len(VOCABULARY.tokens)
+EOS = sorted(VOCABULARY.eos_ids)
+
+EXPRESSIONS = {
+    "alternatives": "a|ab|abc1",
+    "closed": r'\{"ab": "[ab]{0,3}", "c": (true|-?[0-9]{1,3}(\.[0-9]+)?)\}',
+    "open": "[^b]*",
+    "words": "(ab|é+|aa)*12",
+    "once": "abc",
+}
+GRAMMARS = GrammarBackend(VOCABULARY)
+
+Make = Callable[[str], Matcher]
+
+
+def by_automaton(expression: str) -> Matcher:
+    automaton = compile_bytes(expression, 10_000)
+    return AutomatonMatcher(compile_tokens(automaton, VOCABULARY.tokens, EOS, budgets=False, max_bytes=1 << 24))
+
+
+def by_grammar(expression: str) -> Matcher:
+    return GRAMMARS.compile(regex_grammar(expression))
+
+
+def mask(matcher: Matcher) -> set[int]:
+    words = np.empty(VOCABULARY.mask_words, np.int32)
+    matcher.fill_mask(words)
+    return allowed(words, SIZE)
+
+
+def look(matcher: Matcher) -> tuple[object, ...]:
+    """All that can be seen of a matcher."""
+    seen = mask(matcher)
+    return seen, matcher.consumed, matcher.complete, matcher.finished, matcher.ended, matcher.forced(), matcher.error
+
+
+both = pytest.mark.parametrize("make", [by_automaton, by_grammar], ids=["automaton", "grammar"])
+every = pytest.mark.parametrize("expression", EXPRESSIONS.values(), ids=EXPRESSIONS)
+
+
+@both
+@every
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_whatever_is_done_it_is_as_if_replayed_from_scratch(make: Make, expression: str, data: st.DataObject) -> None:
+    matcher, taken = make(expression), list[int]()
+    for _ in range(data.draw(st.integers(1, 12))):
+        match data.draw(st.sampled_from(["legal", "legal", "legal", "any", "back", "verify"])):
+            case "legal":
+                token = data.draw(st.sampled_from(sorted(mask(matcher))))
+                assert matcher.advance(token)
+                taken.append(token)
+            case "any":
+                token = data.draw(st.integers(-1, SIZE))
+                legal = token in mask(matcher)
+                assert matcher.advance(token) == legal
+                taken += [token] * legal
+            case "back":
+                count = data.draw(st.integers(0, len(taken)))
+                matcher.rollback(count)
+                del taken[len(taken) - count :]
+            case "verify":
+                drafts = data.draw(st.lists(st.sampled_from([*sorted(mask(matcher)), 0, 5]), max_size=4))
+                fill_verify(matcher, drafts, np.empty((len(drafts) + 1, VOCABULARY.mask_words), np.int32))
+        again = make(expression)
+        assert all(again.advance(token) for token in taken)
+        assert look(matcher) == look(again)
+
+
+@every
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_both_backends_allow_the_same(expression: str, data: st.DataObject) -> None:
+    one, other = by_automaton(expression), by_grammar(expression)
+    for _ in range(10):
+        assert look(one) == look(other)
+        token = data.draw(st.sampled_from(sorted(mask(one))))
+        assert one.advance(token)
+        assert other.advance(token)
+
+
+@both
+def test_end_of_sequence_is_a_counted_token_allowed_where_the_text_is_complete(make: Make) -> None:
+    matcher = make("ab*")
+    assert not matcher.advance(EOS[0])
+    assert not matcher.complete
+    assert matcher.advance(VOCABULARY.tokens.index(b"a"))
+    assert matcher.complete
+    assert mask(matcher) >= set(EOS)
+    assert matcher.advance(EOS[1])
+    assert matcher.consumed == 2
+    matcher.rollback(1)
+    assert not matcher.finished
+    assert matcher.advance(VOCABULARY.tokens.index(b"b"))
+    assert matcher.consumed == 2
+
+
+@both
+def test_after_the_end_nothing_but_the_end_is_allowed(make: Make) -> None:
+    matcher = make("ab*")
+    for token in (VOCABULARY.tokens.index(b"a"), EOS[0]):
+        assert matcher.advance(token)
+    assert mask(matcher) == set(EOS)
+    assert not matcher.advance(VOCABULARY.tokens.index(b"b"))
+    assert matcher.advance(EOS[1])
+    assert mask(matcher) == set(EOS)
+    matcher.rollback(2)
+    assert mask(matcher) == {VOCABULARY.tokens.index(text) for text in (b"b",)} | set(EOS)
+
+
+@both
+def test_a_verify_masks_each_place_and_goes_no_further_than_what_is_legal(make: Make) -> None:
+    matcher = make("abc|abd*")
+    a, b, c, d = (VOCABULARY.tokens.index(text) for text in (b"a", b"b", b"c", b"d"))
+    masks = np.empty((5, VOCABULARY.mask_words), np.int32)
+    before = look(matcher)
+    assert fill_verify(matcher, [a, b, a, d], masks) == 2
+    seen = [allowed(row, SIZE) for row in masks]
+    ab, abc, bc = (VOCABULARY.tokens.index(text) for text in (b"ab", b"abc", b"bc"))
+    assert seen[0] == {a, ab, abc}
+    assert seen[1] == {b, bc}
+    assert seen[2] == seen[3] == seen[4] == {c, d, *EOS}
+    assert look(matcher) == before
+
+
+@both
+def test_more_than_was_taken_cannot_be_taken_back(make: Make) -> None:
+    matcher = make("ab")
+    assert matcher.advance(VOCABULARY.tokens.index(b"a"))
+    with pytest.raises(ValueError, match="2 tokens of 1"):
+        matcher.rollback(2)
+
+
+def test_a_grammar_may_name_tokens_that_stand_for_no_text() -> None:
+    matcher = GRAMMARS.compile('start: "a" ("b" <[0]> "c" | "d")')
+    for text in (b"a", b"b"):
+        assert matcher.advance(VOCABULARY.tokens.index(text))
+    assert mask(matcher) == {0}
+    assert matcher.advance(0)
+    assert not matcher.complete
+    assert matcher.advance(VOCABULARY.tokens.index(b"c"))
+    assert matcher.ended
+
+
+def test_a_grammar_that_leads_nowhere_says_so_and_ends() -> None:
+    words = ByteVocabulary((b"a", b"b", b""), frozenset({2}), frozenset({2}), lambda text: [])
+    matcher = GrammarBackend(words).compile('start: "b"* ("a" "c" | "b")')
+    bits = np.empty(1, np.int32)
+    assert matcher.advance(0)
+    matcher.fill_mask(bits)
+    assert allowed(bits, 3) == {2}
+    assert matcher.error is not None
+    assert not matcher.complete
+    assert not matcher.advance(1)
+    matcher.rollback(1)
+    assert matcher.error is None
+    assert matcher.advance(1)
+    assert matcher.complete
+
+
+@pytest.mark.parametrize("grammar", ["start: nope", 'start: "a', "start: /(a/", "", "start: /[a&&b]/"])
+def test_what_is_no_grammar_is_refused(grammar: str) -> None:
+    with pytest.raises(InvalidConstraintError, match=r"."):
+        GRAMMARS.compile(grammar)
+
+
+def test_copies_are_independent() -> None:
+    one = GRAMMARS.compile("start: /ab*/")
+    assert one.advance(VOCABULARY.tokens.index(b"a"))
+    other = one.copy()
+    assert one.advance(EOS[0])
+    assert not other.finished
+    assert other.consumed == 1
+    assert other.advance(VOCABULARY.tokens.index(b"b"))

@@ -1,0 +1,301 @@
+"""What particular schemas accept, spelling by spelling; what is refused, and how it is said."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from walk import Walker
+
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.json_schema import SchemaLimits, json_object_language, json_schema_language
+
+
+def walker(schema: Any, **options: Any) -> Walker:
+    return Walker.of_grammar(json_schema_language(json.dumps(schema), **{"whitespace": "compact", **options}).grammar)
+
+
+def refused(schema: Any) -> dict[str, str]:
+    with pytest.raises(UnsupportedConstraintError) as caught:
+        json_schema_language(json.dumps(schema))
+    return {violation.pointer: violation.keyword for violation in caught.value.violations}
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "rejected"),
+    [
+        ({"type": "integer"}, "0 -0 7 -12 1.0 1e16 1.5E+20 123456789012345678901234567890", "01 1. 1.5 1.00 1e5 +1 -"),
+        ({"type": "number"}, "0 -0.0 1.50 1e5 1E-5 2.5e+300 5e-324", "01 .5 1. 1e400 1e 0x1 NaN Infinity"),
+        ({"type": "integer", "minimum": 3, "maximum": 12}, "3 9 10 12 12.0", "2 13 -3 03 3e0 120"),
+        ({"type": "integer", "minimum": -5, "exclusiveMaximum": 3}, "-5 -1 0 -0 2", "-6 3 4 -10"),
+        ({"minimum": 1.25, "exclusiveMaximum": 2.5}, "1.25 1.250 1.3 2 2.49999", "1.24999 2.5 2.50 3 1 12"),
+        ({"type": "number", "exclusiveMinimum": 0}, "0.001 1e-05 1 1e16", "0 0.0 -1 -1e-05"),
+        ({"type": "number", "multipleOf": 0.01}, "0.01 1.1 4.35 7 7.00 7.1000", "0.001 7.123 7.10001"),
+        ({"type": "integer", "multipleOf": 7}, "0 7 14 -7 70 700 7777", "1 6 8 71 7778"),
+        ({"type": "integer", "multipleOf": 64, "minimum": 65}, "128 640 6400 64000.0", "64 0 -128 100 129 65"),
+        ({"multipleOf": 9, "maximum": 900, "not": {"const": 18}}, "9 900 -27 0 9.0", "18 18.0 909 10 9.9"),
+        ({"const": 1}, "1 1.0", "2 1.5 true"),
+        ({"const": 1e20}, "100000000000000000000 100000000000000000000.0 1e+20", "1e20 1"),
+        ({"enum": [0, None, False]}, "0 0.0 -0 null false", "true 1"),
+        ({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer"}, "1 -20", "1.0 1e16"),
+    ],
+    ids=str,
+)
+def test_numbers(schema: Any, accepted: str, rejected: str) -> None:
+    language = json_schema_language(json.dumps(schema))
+    walkers = [Walker.of_grammar(language.grammar)] + ([Walker.of_regex(language.regex)] if language.regex else [])
+    for one in walkers:
+        assert [text for text in accepted.split() if not one.accepts(text)] == []
+        assert [text for text in rejected.split() if one.accepts(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "rejected"),
+    [
+        ({"type": "string"}, ['"é"', r'"\u00e9"', r'"\u00E9"', '"😀"', r'"\ud83d\ude00"', r'"\n\"\\"', '"/"'], []),
+        ({"type": "string"}, [], ['"\n"', r'"\x41"', r'"\ud83d"', r'"\ude00\ud83d"', r'"\u0041"', '"a', r'"\/"']),
+        ({"type": "string", "maxLength": 1}, ['"é"', r'"\u00e9"', r'"\ud83d\ude00"', '"😀"', '""'], ['"ab"', '"😀a"']),
+        ({"type": "string", "minLength": 2}, ['"ab"', '"😀a"', r'"\n\n"'], ['"😀"', '"a"']),
+        ({"const": "naïve"}, ['"naïve"', r'"na\u00efve"'], ['"naive"']),
+        ({"pattern": "b", "type": "string"}, ['"b"', '"abc"'], ['""', '"ac"']),
+        ({"pattern": "^dev|rc$", "type": "string"}, ['"development"', '"1rc"', '"dev"'], ['"a dev"', '"rc1"']),
+        ({"pattern": "^.$", "type": "string"}, ['"a"', '"😀"'], [r'"\n"', '"ab"', r'"\u2028"']),
+        ({"pattern": "^\\d\\w\\s$", "type": "string"}, ['"1a "', '"1_\u00a0"'], ['"٣a "', '"1é "']),
+        ({"not": {"pattern": "^a"}, "type": "string"}, ['""', '"ba"'], ['"a"', '"ab"']),
+        ({"pattern": "^a", "maxLength": 2, "allOf": [{"pattern": "b$"}], "type": "string"}, ['"ab"'], ['"a"', '"acb"']),
+        ({"format": "date", "type": "string"}, ['"2024-02-29"', '"2000-02-29"'], ['"2023-02-29"', '"1900-02-29"']),
+        ({"format": "google-datetime", "type": "string"}, ['"anything"'], ["1"]),
+    ],
+    ids=str,
+)
+def test_strings(schema: Any, accepted: list[str], rejected: list[str]) -> None:
+    language = json_schema_language(json.dumps(schema))
+    walkers = [Walker.of_grammar(language.grammar)] + ([Walker.of_regex(language.regex)] if language.regex else [])
+    for one in walkers:
+        assert [text for text in accepted if not one.accepts(text)] == []
+        assert [text for text in rejected if one.accepts(text)] == []
+
+
+def test_a_name_is_one_name_however_it_is_spelled() -> None:
+    closed = walker({"properties": {"é": {"type": "null"}}, "required": ["é"], "type": "object"})
+    assert closed.accepts('{"é":null}')
+    assert closed.accepts(r'{"\u00e9":null}')
+    assert not closed.accepts(r'{"\u00e9":1}')
+    assert not closed.accepts(r'{"é":null,"\u00e9":1}')
+
+
+def test_a_named_property_comes_once() -> None:
+    one = walker({"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}, "required": ["b"]})
+    assert one.accepts('{"b":1,"a":1,"z":0,"z":1}')
+    assert not one.accepts('{"b":1,"a":1,"a":2}')
+
+
+def test_any_order_or_the_schemas() -> None:
+    schema = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "required": ["a", "c"]}
+    free, fixed = walker(schema), walker(schema, order="schema")
+    assert free.accepts('{"c":1,"x":2,"a":3}')
+    assert not free.accepts('{"c":1,"x":2}')
+    assert fixed.accepts('{"a":1,"c":2,"x":3}')
+    assert fixed.accepts('{"a":1,"b":0,"c":2}')
+    assert not fixed.accepts('{"c":1,"a":3}')
+    assert not fixed.accepts('{"a":1,"b":0}')
+
+
+def test_sixty_and_more_properties() -> None:
+    many = {f"p{index}": {"type": "integer"} for index in range(130)}
+    optional = walker({"type": "object", "properties": many, "required": ["p129"], "additionalProperties": False})
+    assert optional.accepts('{"p129":1,"p3":2,"p100":3}')
+    assert not optional.accepts('{"p3":2,"p100":3}')
+    required = walker({"type": "object", "properties": many, "required": list(many), "additionalProperties": False})
+    everything = {name: 1 for name in many}
+    assert required.accepts(json.dumps(everything, separators=(",", ":")))
+    del everything["p77"]
+    assert not required.accepts(json.dumps(everything, separators=(",", ":")))
+
+
+def test_whitespace() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}, "required": ["a"]}
+    value = {"a": [1, 2]}
+    texts = {
+        "compact": json.dumps(value, separators=(",", ":")),
+        "spaced": json.dumps(value),
+        "two": json.dumps(value, indent=2),
+        "eight": json.dumps(value, indent=8),
+    }
+    for policy in ("compact", "spaced"):
+        accepted = {name for name, text in texts.items() if walker(schema, whitespace=policy).accepts(text)}
+        assert accepted == {policy}
+    free = walker(schema, whitespace="free")
+    assert all(free.accepts(text) for text in texts.values())
+    for text in ('{\n\n"a":[]}', '{"a" :[]}', '{"a":\n[]}', ' {"a":[]}', '{"a":[]}\n', '{     "a":[]}', '{\t"a":[]}'):
+        assert not free.accepts(text)
+    assert not free.accepts('{"a":[\n' + " " * 65 + "1]}")
+
+
+def test_recursion() -> None:
+    tree = walker(
+        {
+            "$ref": "#/$defs/node",
+            "$defs": {
+                "node": {
+                    "type": "object",
+                    "properties": {"left": {"$ref": "#/$defs/node"}, "v": {"type": "integer"}},
+                    "required": ["v"],
+                    "additionalProperties": False,
+                }
+            },
+        }
+    )
+    assert tree.accepts('{"v":1,"left":{"left":{"v":2},"v":3}}')
+    assert not tree.accepts('{"v":1,"left":{"left":{},"v":3}}')
+
+
+def test_values_that_lead_nowhere_are_never_begun() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "object", "required": ["b"], "properties": {"b": {"enum": []}}},
+            "list": {"type": "array", "items": {"allOf": [{"type": "string"}, {"type": "integer"}]}},
+            "loop": {"$ref": "#/$defs/loop"},
+        },
+        "$defs": {"loop": {"type": "object", "required": ["again"], "properties": {"again": {"$ref": "#/$defs/loop"}}}},
+        "additionalProperties": False,
+    }
+    language = json_schema_language(json.dumps(schema), whitespace="compact")
+    assert Walker.of_grammar(language.grammar).accepts('{"list":[]}')
+    assert '"a"' not in language.grammar
+    assert "loop" not in language.grammar
+
+
+def test_an_unknown_draft_or_a_draft_sevens_reference() -> None:
+    with pytest.raises(InvalidConstraintError, match=r"/\$schema"):
+        json_schema_language('{"$schema": "https://example.com/mine"}')
+    schema = {"$ref": "#/definitions/a", "minimum": 5, "definitions": {"a": {"type": "integer"}}}
+    assert not walker(schema).accepts("4")
+    assert walker({"$schema": "http://json-schema.org/draft-07/schema#", **schema}).accepts("4")
+
+
+def test_everything_unsupported_is_named_with_its_pointer() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "a/b": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+            "c": {"type": "string", "pattern": "(?=x)"},
+            "d": {"$ref": "https://example.com/other"},
+            "e": {"not": {"format": "email"}},
+            "f": {"type": "object", "minProperties": 2},
+            "g": {"type": "integer", "multipleOf": 123457},
+        },
+    }
+    assert refused(schema) == {
+        "/properties/a~1b/uniqueItems": "uniqueItems",
+        "/properties/c/pattern": "pattern",
+        "/properties/d/$ref": "$ref",
+        "/properties/e/not/format": "format",
+        "/properties/f/minProperties": "minProperties",
+        "/properties/g/multipleOf": "multipleOf",
+    }
+
+
+def test_best_effort_reports_what_it_leaves_out() -> None:
+    schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+    language = json_schema_language(json.dumps(schema), whitespace="compact", best_effort=True)
+    assert [(one.pointer, one.keyword) for one in language.unenforced] == [("/uniqueItems", "uniqueItems")]
+    assert Walker.of_grammar(language.grammar).accepts("[1,1]")
+    assert language.regex is not None
+    assert json_schema_language('{"type": "string"}').unenforced == ()
+
+
+def test_items_that_differ() -> None:
+    one = walker({"type": "array", "items": {"enum": ["a", "b", 1, None]}, "uniqueItems": True, "minItems": 2})
+    assert one.accepts('["b","a"]')
+    assert one.accepts('[1.0,null,"a"]')
+    assert not one.accepts('["a","a"]')
+    assert not one.accepts("[1,1.0]")
+    assert not one.accepts('["a"]')
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "an object or a boolean"),
+        ('{"type": "strnig"}', "/type"),
+        ('{"minimum": "1"}', "/minimum"),
+        ('{"properties": []}', "/properties"),
+        ('{"items": [{}]}', "/items"),
+        ('{"minLength": -1}', "/minLength"),
+        ('{"anyOf": []}', "/anyOf"),
+        ('{"a": 1, "a": 2}', "two members"),
+        ('{"minimum": NaN}', "NaN"),
+        ('{"minimum": 1e999999999}', "/minimum"),
+        ("false", "no value matches"),
+        ('{"type": "string", "enum": [1]}', "no value matches"),
+    ],
+)
+def test_what_is_no_schema(schema: str, message: str) -> None:
+    with pytest.raises(InvalidConstraintError, match=re.escape(message)):
+        json_schema_language(schema)
+
+
+@pytest.mark.parametrize(
+    ("limits", "schema", "message"),
+    [
+        (SchemaLimits(schema_bytes=20), {"title": "x" * 30}, "larger than 20 bytes"),
+        (SchemaLimits(depth=3), {"not": {"not": {"not": {"type": "null"}}}}, "nests 4 deep"),
+        (SchemaLimits(enum_values=3), {"enum": [1, 2, 3, 4]}, "more than 3 enum values"),
+        (SchemaLimits(shapes=10), {"properties": {f"p{n}": {"type": "string"} for n in range(20)}}, "more than 10"),
+        (SchemaLimits(grammar_bytes=100), {"type": "object"}, "larger than 100 bytes"),
+    ],
+)
+def test_limits_are_named(limits: SchemaLimits, schema: Any, message: str) -> None:
+    with pytest.raises(InvalidConstraintError, match=message):
+        json_schema_language(json.dumps(schema), limits=limits)
+
+
+def test_a_regex_over_its_limit_leaves_the_grammar() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
+    assert json_schema_language(json.dumps(schema)).regex is not None
+    assert json_schema_language(json.dumps(schema), limits=SchemaLimits(regex_bytes=10)).regex is None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"anyOf": [{"required": [f"a{i}{j}"]} for j in range(6)]} for i in range(8)]},
+        {"not": {"oneOf": [{"properties": {f"p{i}": {"const": i + n} for i in range(12)}} for n in range(6)]}},
+        {"type": "string", "allOf": [{"pattern": f"(a|b)*{'(a|b)' * n}a(a|b){{12}}"} for n in range(4)]},
+        {"patternProperties": {f"{chr(97 + i)}.*{chr(98 + i)}": {"minimum": i} for i in range(12)}},
+    ],
+    ids=["allOf of anyOf", "not oneOf", "patterns", "overlapping patternProperties"],
+)
+def test_what_would_explode_is_refused_by_name(schema: Any) -> None:
+    with pytest.raises((UnsupportedConstraintError, InvalidConstraintError)):
+        json_schema_language(json.dumps(schema))
+
+
+def test_repetition_can_be_bounded() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"s": {"type": "string"}, "l": {"items": {"type": "integer"}, "type": "array"}},
+    }
+    one = walker(schema, max_repetition=3)
+    assert one.accepts('{"s":"abc","l":[1,2,3]}')
+    assert one.accepts('{"l":[1234]}')
+    assert not one.accepts('{"s":"abcd"}')
+    assert not one.accepts('{"l":[1,2,3,4]}')
+    assert not one.accepts('{"l":[12345]}')
+
+
+def test_any_object() -> None:
+    one = Walker.of_grammar(json_object_language("spaced").grammar)
+    assert one.accepts('{"a": [1, {"b": null}], "c": {}}')
+    assert not one.accepts("[]")
+    assert not one.accepts('{"a": 1, }')
+
+
+def test_the_same_schema_gives_the_same_grammar() -> None:
+    schema = json.dumps({"oneOf": [{"properties": {"a": {"type": "string"}}}, {"required": ["b"]}], "type": "object"})
+    assert json_schema_language(schema) == json_schema_language(schema)
