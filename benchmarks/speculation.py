@@ -205,6 +205,8 @@ def _configurations(arguments: argparse.Namespace, folder: Path) -> tuple[Engine
         common |= {"model": model.checkpoint, "load_format": "dummy", "max_model_len": 1024}
     if arguments.draft_shape is not None:
         drafting["draft_model"] = _shape(arguments.draft_shape, folder / "draft").checkpoint
+    if torch.cuda.is_available():
+        common["kv_cache_memory_gib"] = 8  # two engines share the device
     common |= {name: value for name, value in options.items() if not name.startswith("draft")}
     drafting |= {name: value for name, value in options.items() if name.startswith("draft")}
     if not drafting.keys() & {"drafter", "draft_model"}:

@@ -126,6 +126,10 @@ def build_core(config: EngineConfig) -> Core:
     )
     chance = config.synthetic_acceptance
     accept = ops.accept if chance is None else synthetic_acceptance(ops.accept, chance)
+    if chance is not None:
+        logger.warning(
+            "synthetic acceptance of %g: drafts are accepted by chance, and all outputs mean nothing", chance
+        )
     passes: list[Pass] = [PassByOperation(model, cache, table, ops, drafter, accept, constraining)]
     if device.type == "cuda" and not config.enforce_eager:
         with memory_explained(device, "the CUDA graphs"):

@@ -52,6 +52,7 @@ class DrafterParts:
             ModelLoadError: the draft model cannot be loaded, or cannot draft for this target.
         """
         self._config, self._ops, self._device = config, ops, device
+        self._by_graph = device.type == "cuda" and not config.enforce_eager
         self._model = None if config.draft_model is None else _load(config, target, ops, dtype, device)
         self._name = _chosen(config, device)
         self.max_draft_tokens = 0 if self._name == Nothing.name else config.draft_tokens
@@ -117,6 +118,7 @@ class DrafterParts:
             block_size=self._config.block_size,
             step_tokens=step_tokens,
             longest=self._model.config.max_positions,
+            beside_prompts=not self._by_graph,
         )
 
     def _lengths(self, passes: list[Pass], table: SlotTable, buckets: Buckets) -> Drafting:
@@ -126,8 +128,7 @@ class DrafterParts:
         if config.draft_length == "fixed":
             return FixedDrafting(self.max_draft_tokens, buckets.max_drafting_rows)
         few = tuple(count for count in _CPU_COST_ROWS if count <= config.max_num_seqs)
-        by_graph = self._device.type == "cuda" and not config.enforce_eager
-        rows = buckets.drafting_rows if by_graph else few
+        rows = buckets.drafting_rows if self._by_graph else few
         costs = measure_costs(passes, table, rows, buckets.draft_lens, _COST_ROUNDS)
         return AdaptiveDrafting(DraftLengths(costs), self.max_draft_tokens, rows[-1])
 

@@ -52,6 +52,7 @@ def tiny_core(
     policy: Callable[[Drafting], Drafting] = lambda drafting: drafting,
     synthetic_acceptance: float | None = None,
     config: ModelConfig = CONFIG,
+    beside_prompts: bool = True,
     constraints: ConstraintTable | None = None,
 ) -> Core:
     """A core on the CPU in float32.
@@ -111,6 +112,7 @@ def tiny_core(
             block_size=block_size,
             step_tokens=token_budget,
             longest=config.max_positions,
+            beside_prompts=beside_prompts,
         )
     return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead, compiler=tiny_compiler())  # type: ignore[arg-type]
 
