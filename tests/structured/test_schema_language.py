@@ -255,6 +255,19 @@ def test_limits_are_named(limits: SchemaLimits, schema: Any, message: str) -> No
         json_schema_language(json.dumps(schema), limits=limits)
 
 
+def test_references_that_lead_too_deep_are_an_error() -> None:
+    chain: dict[str, Any] = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}]} for n in range(1000)}
+    with pytest.raises(InvalidConstraintError, match="too deep"):
+        json_schema_language(json.dumps({"$ref": "#/$defs/d0", "$defs": {**chain, "d1000": {"type": "null"}}}))
+
+
+def test_counts_that_no_document_reaches() -> None:
+    assert walker({"type": "array", "maxItems": 2**63, "items": {"type": "null"}}).accepts("[null,null]")
+    assert walker({"type": "string", "maxLength": 2**31 - 1}).accepts('"abc"')
+    with pytest.raises(InvalidConstraintError, match="/minLength"):
+        json_schema_language(json.dumps({"minLength": 10**12}))
+
+
 def test_a_regex_over_its_limit_leaves_the_grammar() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
     assert json_schema_language(json.dumps(schema)).regex is not None
