@@ -58,10 +58,13 @@ def _language(
     violations = tuple(normaliser.violations.values())
     if violations and not best_effort:
         raise UnsupportedConstraintError(violations)
+    regex = _regex(graph, whitespace, limits, "schema" if order == "auto" else order, max_repetition)
+    if order == "auto":
+        order = "any" if regex is None else "schema"
     grammar = LarkWriter(graph, whitespace, order, max_repetition).write()
     if len(grammar) > limits.grammar_bytes:
         raise InvalidConstraintError(f"the schema's grammar is larger than {limits.grammar_bytes} bytes")
-    return Language(_regex(graph, whitespace, limits, order, max_repetition), grammar, violations)
+    return Language(regex, grammar, violations)
 
 
 def _regex(

@@ -103,6 +103,21 @@ def test_any_order_or_the_schemas() -> None:
     assert not fixed.accepts('{"a":1,"b":0}')
 
 
+def test_the_order_follows_the_form() -> None:
+    properties = {name: {"type": "integer"} for name in "abcdefgh"}
+    closed = {"type": "object", "properties": properties, "additionalProperties": False}
+    opened = {"type": "object", "properties": properties}
+    assert json_schema_language(json.dumps(closed), order="any").regex is None
+    in_order = json_schema_language(json.dumps(closed), order="auto", whitespace="compact")
+    assert in_order.regex is not None
+    for one in (Walker.of_regex(in_order.regex), Walker.of_grammar(in_order.grammar)):
+        assert one.accepts('{"a":1,"c":2}')
+        assert not one.accepts('{"c":2,"a":1}')
+    in_any = json_schema_language(json.dumps(opened), order="auto", whitespace="compact")
+    assert in_any.regex is None
+    assert Walker.of_grammar(in_any.grammar).accepts('{"c":2,"a":1}')
+
+
 def test_sixty_and_more_properties() -> None:
     many = {f"p{index}": {"type": "integer"} for index in range(130)}
     optional = walker({"type": "object", "properties": many, "required": ["p129"], "additionalProperties": False})
