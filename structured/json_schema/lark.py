@@ -7,6 +7,7 @@ any order: a rule's 64-bit parameter remembers which properties have been writte
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from draftline.structured.json_schema.counting import counter
@@ -267,13 +268,22 @@ class LarkWriter:
         name = self._shared.get(shape)
         if name is None:
             name = self._shared[shape] = f"o{len(self._shared)}"
+            counts = bool(shape.some) or bool(shape.min_members) or shape.max_members is not None
             if not any(value != NEVER for _, value in shape.named) and not shape.some and not shape.min_members:
                 self._map(name, shape)
-            elif (self._order == "schema" or len(shape.required) > _BITS) and not _counts_members(shape):
+            elif (self._order == "schema" or len(shape.required) > _BITS) and not counts:
                 self._ordered(name, shape)
+            elif self._max_repetition is not None and shape.others and shape.max_members is None:
+                self._unordered(name, self._counting(shape, self._max_repetition))
             else:
                 self._unordered(name, shape)
         return name
+
+    def _counting(self, shape: ObjectShape, max_repetition: int) -> ObjectShape:
+        """An open object with its unnamed members bounded, where there are bits left to count them."""
+        most = max(len(shape.named), shape.min_members) + max_repetition
+        fits = len(shape.required) + len(shape.some) + most.bit_length() < _BITS
+        return replace(shape, max_members=most) if fits else shape
 
     def _others(self, shape: ObjectShape) -> Iterator[str]:
         taken = StringSet(without=frozenset(name for name, _ in shape.named))
@@ -305,7 +315,8 @@ class LarkWriter:
         tail = ""
         if others:
             member = self._rule(f"{name}_other", others)
-            tail = f"({self._comma} {member})*"
+            count = "*" if self._max_repetition is None else f"{{0,{self._max_repetition}}}"
+            tail = f"({self._comma} {member}){count}"
             self._rule(f"{name}_f{last}", [self._empty_object, f"{member} {tail} {self._close_object}"])
         else:
             self._rule(f"{name}_f{last}", [self._empty_object])
@@ -348,10 +359,6 @@ class LarkWriter:
         first.extend(f"{one} {name}_more::{step}" for one, step, _ in options)
         self._parametric(f"{name}_first", first)
         self._rule(name, [f"{self._open_object} {name}_first::0x0"])
-
-
-def _counts_members(shape: ObjectShape) -> bool:
-    return bool(shape.some) or bool(shape.min_members) or shape.max_members is not None
 
 
 class _Layout:

@@ -181,7 +181,7 @@ class _Writer:
         if not named:
             inside = self._map(other, shape, spaces)
         elif ordered:
-            inside = _in_order(properties, other, spaces)
+            inside = _in_order(properties, other, spaces, self._max_repetition)
         else:
             inside = self._permuted(properties, other, shape, spaces)
         return seq(literal("{"), spaces.opened, inside)
@@ -227,10 +227,12 @@ class _Writer:
         return alt(options)
 
 
-def _in_order(properties: list[tuple[Node, bool]], other: Node | None, spaces: Separators) -> Node:
+def _in_order(
+    properties: list[tuple[Node, bool]], other: Node | None, spaces: Separators, max_repetition: int | None
+) -> Node:
     """What follows the opening bracket, with members in the schema's order and others at the end."""
     closing = seq(spaces.closing, literal("}"))
-    others = repeat(seq(spaces.comma, other), 0, None) if other is not None else EMPTY
+    others = repeat(seq(spaces.comma, other), 0, max_repetition) if other is not None else EMPTY
     first_required = next((index for index, (_, required) in enumerate(properties) if required), None)
 
     def later(start: int) -> Node:

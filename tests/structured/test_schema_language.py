@@ -317,6 +317,14 @@ def test_repetition_can_be_bounded() -> None:
     assert not one.accepts('{"l":[12345]}')
 
 
+@pytest.mark.parametrize("order", ["any", "schema"])
+def test_unnamed_members_can_be_bounded(order: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}
+    one = walker(schema, max_repetition=2, order=order)
+    assert one.accepts('{"a":null,"b":1,"c":2}')
+    assert not one.accepts("{" + '"a":null,' + ",".join(f'"{name}":1' for name in "bcdefgh") + "}")
+
+
 def test_any_object() -> None:
     one = Walker.of_grammar(json_object_language("spaced").grammar)
     assert one.accepts('{"a": [1, {"b": null}], "c": {}}')
