@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from draftline.structured.json_schema.decimals import UnspeakableNumbersError, number_text
+from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.graph import Graph
+from draftline.structured.json_schema.multiples import UnspeakableNumbersError
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.repetition import bounded
 from draftline.structured.json_schema.shapes import NEVER, ArrayShape, Demands, ObjectShape, Shapes

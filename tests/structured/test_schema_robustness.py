@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.json_schema import json_schema_language
-from draftline.structured.regular.automaton import alive_states, build, to_tree
+from draftline.structured.regular.automaton import alive_states, build
+from draftline.structured.regular.expression import to_tree
 from draftline.structured.regular.syntax import ANY_CHAR, Anchor, Chars, Node, alt, literal, repeat, seq
 
 _KEYWORDS = [
