@@ -13,11 +13,11 @@ compact: nothing. spaced: what Python's json.dumps writes by default, one space 
 on whitespace.
 """
 
-PropertyOrder = Literal["any", "schema"]
+PropertyOrder = Literal["any", "schema", "auto"]
 """In which order an object's members may come.
 
 any: every order, as JSON has it. schema: that of the schema's "properties", with all other members after them; fewer texts for the same
-values, and member names that the language forces.
+values, and member names that the language forces. auto: the schema's where the language then has a regular expression, else any.
 """
 
 

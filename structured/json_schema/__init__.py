@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.json_schema.document import Document, parse
-from draftline.structured.json_schema.graph import build_graph
+from draftline.structured.json_schema.graph import Graph, build_graph
 from draftline.structured.json_schema.lark import LarkWriter
 from draftline.structured.json_schema.limits import DEFAULT_LIMITS as DEFAULT_LIMITS
 from draftline.structured.json_schema.limits import SchemaLimits as SchemaLimits
@@ -40,19 +38,43 @@ def json_schema_language(
         UnsupportedConstraintError: parts of it cannot be enforced exactly (all of them are named).
         InvalidConstraintError: it is no schema, over a limit, or matches nothing.
     """
+    try:
+        return _language(schema, whitespace, best_effort, limits, order, max_repetition)
+    except RecursionError:
+        raise InvalidConstraintError("the schema's references lead too deep into one another") from None
+
+
+def _language(
+    schema: str,
+    whitespace: Whitespace,
+    best_effort: bool,
+    limits: SchemaLimits,
+    order: PropertyOrder,
+    max_repetition: int | None,
+) -> Language:
     document = Document(parse(schema, limits))
     normaliser = Normaliser(document, limits)
     graph = build_graph(normaliser, normaliser.demand(document.root), limits)
-    grammar = LarkWriter(graph, whitespace, order, max_repetition).write()
     violations = tuple(normaliser.violations.values())
     if violations and not best_effort:
         raise UnsupportedConstraintError(violations)
+    regex = _regex(graph, whitespace, limits, "schema" if order == "auto" else order, max_repetition)
+    if order == "auto":
+        order = "any" if regex is None else "schema"
+    grammar = LarkWriter(graph, whitespace, order, max_repetition).write()
     if len(grammar) > limits.grammar_bytes:
         raise InvalidConstraintError(f"the schema's grammar is larger than {limits.grammar_bytes} bytes")
-    regex: str | None = None
-    with contextlib.suppress(NotRegularError):
+    return Language(regex, grammar, violations)
+
+
+def _regex(
+    graph: Graph, whitespace: Whitespace, limits: SchemaLimits, order: PropertyOrder, max_repetition: int | None
+) -> str | None:
+    try:
         regex = to_regex(regular_form(graph, whitespace, order, max_repetition))
-    return Language(regex if regex is not None and len(regex) <= limits.regex_bytes else None, grammar, violations)
+    except (NotRegularError, RecursionError):
+        return None
+    return regex if len(regex) <= limits.regex_bytes else None
 
 
 def json_object_language(whitespace: Whitespace = "free") -> Language:

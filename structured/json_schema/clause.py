@@ -25,7 +25,8 @@ from draftline.structured.json_schema.shapes import (
 )
 from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
 from draftline.structured.regular import ecma
-from draftline.structured.regular.automaton import TooComplexError, without_anchors
+from draftline.structured.regular.automaton import TooComplexError
+from draftline.structured.regular.expression import without_anchors
 
 TYPES: Final = {
     "null": Shapes(null=True),

@@ -14,15 +14,14 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
 
+from draftline.structured.json_schema.multiples import UnspeakableNumbersError, decimal_text, divisible
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.regular import automaton, charset
+from draftline.structured.regular.expression import to_tree
 from draftline.structured.regular.syntax import EMPTY, NEVER, Chars, Node, alt, literal, optional, repeat, seq
 
 MAX_LISTED = 256
 """Sets of at most so many numbers are spelled one by one."""
-
-MAX_MODULUS = 1_000
-"""Multiples are recognised digit by digit, by the remainder so far: bounds the divisor of the scaled number."""
 
 
 def _class(low: int, high: int) -> Chars:
@@ -85,10 +84,6 @@ _LARGEST_PLAIN: Final = Fraction(10**16)
 _SMALLEST_PLAIN: Final = Fraction(1, 10**4)
 
 
-class UnspeakableNumbersError(ValueError):
-    """The set has no spelling within the budgets; the message says why."""
-
-
 @functools.lru_cache(maxsize=1024)
 def number_text(numbers: NumberSet) -> Node:
     """The texts of the numbers.
@@ -119,17 +114,6 @@ def _one(value: Fraction, literally: bool) -> Node:
             texts.append(python)
     sign = optional(_MINUS) if value == 0 else _MINUS if value < 0 else EMPTY
     return seq(sign, alt(literal(text) for text in texts))
-
-
-def decimal_text(value: Fraction) -> str:
-    """A non-negative number whose decimal expansion ends, written plainly."""
-    digits, denominator = 0, value.denominator
-    while denominator > 1:
-        value *= 10
-        denominator = value.denominator
-        digits += 1
-    text = str(value.numerator).rjust(digits + 1, "0")
-    return f"{text[:-digits]}.{text[-digits:]}" if digits else text
 
 
 _Interval = tuple[Fraction, bool, Fraction | None, bool]
@@ -336,7 +320,7 @@ def _digits_between(low: str, low_open: bool, high: str, high_open: bool, some: 
 
 def _multiples(numbers: NumberSet) -> Node:
     try:
-        return automaton.to_tree(number_automaton(numbers))
+        return to_tree(number_automaton(numbers))
     except automaton.TooComplexError as error:
         raise UnspeakableNumbersError(f"multiples have too many cases within these bounds: {error}") from None
 
@@ -351,8 +335,8 @@ def number_automaton(numbers: NumberSet) -> automaton.Dfa:
     interval = NumberSet(numbers.low, numbers.low_open, numbers.high, numbers.high_open)
     parts = [automaton.Part(automaton.build(_plain(interval)))]
     if numbers.step is not None:
-        parts.append(automaton.Part(_divisible(numbers.step)))
-    parts.extend(automaton.Part(_divisible(step), inside=False) for step in sorted(numbers.not_steps))
+        parts.append(automaton.Part(divisible(numbers.step)))
+    parts.extend(automaton.Part(divisible(step), inside=False) for step in sorted(numbers.not_steps))
     if numbers.literal_integers:
         parts.append(automaton.Part(automaton.build(seq(optional(_MINUS), _INTEGER))))
     try:
@@ -365,50 +349,3 @@ def _plain(numbers: NumberSet) -> Node:
     """All numbers of an interval, without exponents."""
     parts = [seq(sign, _plain_range(*interval)) for sign, interval in _by_sign(numbers)]
     return alt(part for part in parts if part != NEVER)
-
-
-def _divisible(step: Fraction) -> automaton.Dfa:
-    """Plain decimals that are integral multiples of ``step``, which has a finite decimal expansion."""
-    scale = 0
-    while (step * 10**scale).denominator != 1:
-        scale += 1
-    modulus = int(step * 10**scale)
-    if modulus > MAX_MODULUS or modulus * (scale + 1) > automaton.MAX_DFA_STATES:
-        raise UnspeakableNumbersError(f"multiples of {decimal_text(step)} need more than {MAX_MODULUS} remainders")
-    # Letters: other, "-", ".", "0" to "9".
-    starts = (0, ord("-"), ord("."), ord("/"), *range(ord("0"), ord("9") + 2))
-    letters = (0, 1, 2, 0, *range(3, 13), 0)
-    steps: list[tuple[int, ...]] = []
-    accepts: list[bool] = []
-    # States: 0 the start, dead, after "-", the integer part by remainder, decimals by how many and remainder, zeros after them.
-    dead, signed, integer = 1, 2, 3
-    decimals = integer + modulus
-
-    def whole(remainder: int) -> int:
-        return integer + remainder
-
-    def decimal(count: int, remainder: int) -> int:
-        """After the point and ``count`` of ``scale`` decimals; with count = scale only zeros may follow."""
-        return decimals + count * modulus + remainder
-
-    def of_digits(digits: list[int]) -> tuple[int, ...]:
-        return (dead, dead, dead, *digits)
-
-    first = [whole(digit % modulus) for digit in range(10)]
-    steps.append((dead, signed, dead, *first))
-    steps.append((dead,) * 13)
-    steps.append(of_digits(first))
-    accepts.extend([False, False, False])
-    for remainder in range(modulus):
-        digits = [whole((remainder * 10 + digit) % modulus) for digit in range(10)]
-        steps.append((dead, dead, decimal(0, remainder), *digits))
-        accepts.append(remainder * 10**scale % modulus == 0)
-    for count in range(scale + 1):
-        for remainder in range(modulus):
-            if count < scale:
-                digits = [decimal(count + 1, (remainder * 10 + digit) % modulus) for digit in range(10)]
-            else:
-                digits = [decimal(scale, remainder), *[dead] * 9]
-            steps.append(of_digits(digits))
-            accepts.append(remainder * 10 ** (scale - count) % modulus == 0)
-    return automaton.minimal(automaton.Dfa(starts, letters, tuple(steps), tuple(accepts)))

@@ -12,7 +12,7 @@ from typing import Final
 
 from draftline.structured.json_schema.strings import StringSet
 from draftline.structured.regular import ecma
-from draftline.structured.regular.automaton import without_anchors
+from draftline.structured.regular.expression import without_anchors
 
 _FOUR_YEARS = "(?:[02468][048]|[13579][26])"
 _LEAP_YEAR: Final = f"(?:\\d\\d(?:0[48]|[2468][048]|[13579][26])|{_FOUR_YEARS}00)"

@@ -11,9 +11,11 @@ from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.counting import all_kinds, counter, is_small
-from draftline.structured.json_schema.decimals import MAX_LISTED, UnspeakableNumbersError, number_automaton
+from draftline.structured.json_schema.decimals import MAX_LISTED, number_automaton
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.limits import SchemaLimits
+from draftline.structured.json_schema.member_bits import BITS
+from draftline.structured.json_schema.multiples import UnspeakableNumbersError
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import (
@@ -27,7 +29,6 @@ from draftline.structured.json_schema.shapes import (
     settle_object,
 )
 
-_BITS: Final = 64
 _COUNTER_BITS: Final = 16
 
 
@@ -128,9 +129,9 @@ def _exact_members(normaliser: Normaliser, value: Demands, shape: ObjectShape) -
     if shape.max_members is not None and shape.max_members.bit_length() > _COUNTER_BITS:
         normaliser.report(_where(value, "maxProperties"), "maxProperties", f"it is beyond {2**_COUNTER_BITS - 1}")
         shape = replace(shape, max_members=None)
-    if (counted or shape.some) and len(shape.named) + len(shape.some) + _COUNTER_BITS > _BITS:
+    if (counted or shape.some) and len(shape.named) + len(shape.some) + _COUNTER_BITS > BITS:
         keyword = "minProperties" if shape.min_members else "maxProperties"
-        reason = f"members are counted among at most {_BITS - _COUNTER_BITS} named properties"
+        reason = f"members are counted among at most {BITS - _COUNTER_BITS} named properties"
         normaliser.report(_where(value, keyword), keyword, reason)
         shape = replace(shape, min_members=0, max_members=None, some=())
     return shape

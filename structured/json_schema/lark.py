@@ -7,12 +7,14 @@ any order: a rule's 64-bit parameter remembers which properties have been writte
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from dataclasses import replace
 
 from draftline.structured.json_schema.counting import counter
-from draftline.structured.json_schema.decimals import UnspeakableNumbersError, number_automaton, number_text
+from draftline.structured.json_schema.decimals import number_automaton, number_text
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.graph import Graph
+from draftline.structured.json_schema.member_bits import BITS, Layout, both_of, when
+from draftline.structured.json_schema.multiples import UnspeakableNumbersError
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.repetition import bounded
 from draftline.structured.json_schema.shapes import (
@@ -39,8 +41,6 @@ from draftline.structured.regular.syntax import (
     seq,
     to_regex,
 )
-
-_BITS: Final = 64
 
 
 class LarkWriter:
@@ -245,16 +245,16 @@ class LarkWriter:
         values = unique_values(shape, self._graph.nodes.__getitem__)
         assert values is not None
         count = len(values)
-        done = _both(
+        done = both_of(
             f"bit_count_ge([0:{count}], {shape.min_items})" if shape.min_items else "",
         )
         room = "" if shape.max_items is None else f"bit_count_lt([0:{count}], {shape.max_items})"
         items = [
-            (self._scalar(value), f"set_bit({bit})", _both(f"bit_clear({bit})", room))
+            (self._scalar(value), f"set_bit({bit})", both_of(f"bit_clear({bit})", room))
             for bit, value in enumerate(values)
         ]
-        more = [f"{self._close_array}{_when(done)}"]
-        more.extend(f"{self._comma} {item} {name}_more::{step}{_when(free)}" for item, step, free in items)
+        more = [f"{self._close_array}{when(done)}"]
+        more.extend(f"{self._comma} {item} {name}_more::{step}{when(free)}" for item, step, free in items)
         self._parametric(f"{name}_more", more)
         first = [] if shape.min_items else [self._empty_array]
         first.extend(f"{item} {name}_more::{step}" for item, step, _ in items)
@@ -267,13 +267,22 @@ class LarkWriter:
         name = self._shared.get(shape)
         if name is None:
             name = self._shared[shape] = f"o{len(self._shared)}"
+            counts = bool(shape.some) or bool(shape.min_members) or shape.max_members is not None
             if not any(value != NEVER for _, value in shape.named) and not shape.some and not shape.min_members:
                 self._map(name, shape)
-            elif (self._order == "schema" or len(shape.required) > _BITS) and not _counts_members(shape):
+            elif (self._order == "schema" or len(shape.required) > BITS) and not counts:
                 self._ordered(name, shape)
+            elif self._max_repetition is not None and shape.others and shape.max_members is None:
+                self._unordered(name, self._counting(shape, self._max_repetition))
             else:
                 self._unordered(name, shape)
         return name
+
+    def _counting(self, shape: ObjectShape, max_repetition: int) -> ObjectShape:
+        """An open object with its unnamed members bounded, where there are bits left to count them."""
+        most = max(len(shape.named), shape.min_members) + max_repetition
+        fits = len(shape.required) + len(shape.some) + most.bit_length() < BITS
+        return replace(shape, max_members=most) if fits else shape
 
     def _others(self, shape: ObjectShape) -> Iterator[str]:
         taken = StringSet(without=frozenset(name for name, _ in shape.named))
@@ -305,7 +314,8 @@ class LarkWriter:
         tail = ""
         if others:
             member = self._rule(f"{name}_other", others)
-            tail = f"({self._comma} {member})*"
+            count = "*" if self._max_repetition is None else f"{{0,{self._max_repetition}}}"
+            tail = f"({self._comma} {member}){count}"
             self._rule(f"{name}_f{last}", [self._empty_object, f"{member} {tail} {self._close_object}"])
         else:
             self._rule(f"{name}_f{last}", [self._empty_object])
@@ -321,7 +331,7 @@ class LarkWriter:
 
     def _unordered(self, name: str, shape: ObjectShape) -> None:
         """Properties in any order, with a bit for each that is required, counted or must not come twice."""
-        layout = _Layout(shape)
+        layout = Layout(shape)
         options: list[tuple[str, str, str]] = []  # member, how it changes the parameter, when it is allowed
         for one, value in shape.named:
             if value != NEVER:
@@ -333,82 +343,21 @@ class LarkWriter:
         for index, members in enumerate(shape.some):
             member = f"{self._key(members.names)} {self._value(members.value)}"
             options.append((member, f"set_bit({layout.some_bit + index})", ""))
-        more = [f"{self._close_object}{_when(layout.done)}"]
+        more = [f"{self._close_object}{when(layout.done)}"]
         if layout.counter:
             room = f"lt({layout.counter}, {shape.max_members - 1 if shape.max_members else 0})"
-            more.append(f"{self._comma} {name}_next::incr({layout.counter}){_when(room)}")
-            self._parametric(f"{name}_next", [f"{one} {name}_more::{step}{_when(free)}" for one, step, free in options])
+            more.append(f"{self._comma} {name}_next::incr({layout.counter}){when(room)}")
+            self._parametric(f"{name}_next", [f"{one} {name}_more::{step}{when(free)}" for one, step, free in options])
         else:
             more.extend(
-                f"{self._comma} {one} {name}_more::{step}{_when(_both(free, layout.room))}"
+                f"{self._comma} {one} {name}_more::{step}{when(both_of(free, layout.room))}"
                 for one, step, free in options
             )
         self._parametric(f"{name}_more", more)
-        first = [f"{self._empty_object}{_when(layout.done)}"]
+        first = [f"{self._empty_object}{when(layout.done)}"]
         first.extend(f"{one} {name}_more::{step}" for one, step, _ in options)
         self._parametric(f"{name}_first", first)
         self._rule(name, [f"{self._open_object} {name}_first::0x0"])
-
-
-def _counts_members(shape: ObjectShape) -> bool:
-    return bool(shape.some) or bool(shape.min_members) or shape.max_members is not None
-
-
-class _Layout:
-    """Which bit of an object's parameter means what.
-
-    Required properties come first, then what some member must be, whether there was an unnamed member, a counter of commas, and optional
-    properties as far as bits are left: one without a bit may be written twice, which leaves the object valid.
-    """
-
-    def __init__(self, shape: ObjectShape) -> None:
-        required = [name for name, value in shape.named if name in shape.required and value != NEVER]
-        optional = [name for name, value in shape.named if name not in shape.required and value != NEVER]
-        self.bit_of = {name: bit for bit, name in enumerate(required)}
-        self.some_bit = len(required)
-        used = self.some_bit + len(shape.some)
-        self.other_bit: int | None = None
-        self.counter = ""
-        self.room = ""
-        conditions = [f"is_ones([0:{used}])"] if used else []
-        if shape.min_members and shape.others and not shape.some:
-            self.other_bit = used
-            used += 1
-        if shape.max_members is not None and shape.others:
-            width = shape.max_members.bit_length()
-            self.counter = f"[{used}:{used + width}]"
-            used += width
-        start = used
-        kept = optional[: _BITS - used]
-        self.bit_of.update((name, start + index) for index, name in enumerate(kept))
-        if shape.max_members is not None and not shape.others:
-            # All members are named: those required, and optional ones up to the rest.
-            self.room = _count("lt", start, len(kept), shape.max_members - len(required))
-        if shape.min_members and not shape.some:
-            enough = _count("ge", start, len(kept), shape.min_members - len(required))
-            if self.other_bit is not None:
-                # One unnamed member is enough, since no more than one is missing beside the required ones.
-                enough = f"or({enough}, bit_set({self.other_bit}))" if kept else f"bit_set({self.other_bit})"
-            conditions.append(enough)
-        self.done = _both(*conditions)
-
-
-def _count(comparison: str, start: int, width: int, bound: int) -> str:
-    return f"bit_count_{comparison}([{start}:{start + width}], {bound})"
-
-
-def _both(*conditions: str) -> str:
-    given = [condition for condition in conditions if condition]
-    if not given:
-        return ""
-    joined = given[0]
-    for condition in given[1:]:
-        joined = f"and({joined}, {condition})"
-    return joined
-
-
-def _when(condition: str) -> str:
-    return f" %if {condition}" if condition else ""
 
 
 def _is_scalar(shapes: Shapes) -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from draftline.structured.json_schema.decimals import UnspeakableNumbersError, number_text
+from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.graph import Graph
+from draftline.structured.json_schema.multiples import UnspeakableNumbersError
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.repetition import bounded
 from draftline.structured.json_schema.shapes import NEVER, ArrayShape, Demands, ObjectShape, Shapes
@@ -181,7 +182,7 @@ class _Writer:
         if not named:
             inside = self._map(other, shape, spaces)
         elif ordered:
-            inside = _in_order(properties, other, spaces)
+            inside = _in_order(properties, other, spaces, self._max_repetition)
         else:
             inside = self._permuted(properties, other, shape, spaces)
         return seq(literal("{"), spaces.opened, inside)
@@ -227,10 +228,12 @@ class _Writer:
         return alt(options)
 
 
-def _in_order(properties: list[tuple[Node, bool]], other: Node | None, spaces: Separators) -> Node:
+def _in_order(
+    properties: list[tuple[Node, bool]], other: Node | None, spaces: Separators, max_repetition: int | None
+) -> Node:
     """What follows the opening bracket, with members in the schema's order and others at the end."""
     closing = seq(spaces.closing, literal("}"))
-    others = repeat(seq(spaces.comma, other), 0, None) if other is not None else EMPTY
+    others = repeat(seq(spaces.comma, other), 0, max_repetition) if other is not None else EMPTY
     first_required = next((index for index, (_, required) in enumerate(properties) if required), None)
 
     def later(start: int) -> Node:

@@ -13,6 +13,7 @@ from typing import Final
 
 from draftline.structured.regular import automaton
 from draftline.structured.regular.automaton import Part
+from draftline.structured.regular.expression import MAX_TREE_STATES, to_tree
 from draftline.structured.regular.syntax import (
     ANY_CHAR,
     ANY_TEXT,
@@ -187,11 +188,11 @@ def string_tree(strings: StringSet) -> Node:
             if bounded is not None:
                 return bounded
     parts = list(_parts(strings))
-    if max(strings.min_length, strings.max_length or 0) > automaton.MAX_TREE_STATES:
+    if max(strings.min_length, strings.max_length or 0) > MAX_TREE_STATES:
         raise automaton.TooComplexError("a length far from what the pattern says")
     if length != ANY_TEXT:
         parts.append(Part(_dfa(length)))
-    return automaton.to_tree(automaton.conjunction(parts))
+    return to_tree(automaton.conjunction(parts))
 
 
 def _with_length(pattern: Node, low: int, high: int | None) -> Node | None:

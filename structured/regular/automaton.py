@@ -14,24 +14,15 @@ from dataclasses import dataclass
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
 from draftline.structured.regular.syntax import (
-    ANY_TEXT,
-    EMPTY,
-    NEVER,
     Alt,
     Anchor,
     Chars,
     Node,
     Seq,
-    alt,
-    has_anchor,
-    repeat,
-    seq,
 )
 
 MAX_NFA_STATES = 40_000
 MAX_DFA_STATES = 4_000
-MAX_TREE_STATES = 500
-MAX_TREE_NODES = 20_000
 
 
 class TooComplexError(ValueError):
@@ -349,60 +340,6 @@ def conjunction(parts: Sequence[Part]) -> Dfa:
     return minimal(Dfa(starts, letters, tuple(steps), accepts))
 
 
-def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
-    """A tree of the automaton's language, by eliminating its states, cheapest first.
-
-    Raises:
-        TooComplexError: the automaton has too many states, or the tree would have more than ``max_nodes`` nodes.
-    """
-    if len(dfa.steps) > MAX_TREE_STATES:
-        raise TooComplexError(f"more than {MAX_TREE_STATES} states to write as a regular expression")
-    characters: dict[int, list[tuple[int, int]]] = {}
-    for position, letter in enumerate(dfa.letters):
-        last = dfa.starts[position + 1] - 1 if position + 1 < len(dfa.starts) else 0x10FFFF
-        characters.setdefault(letter, []).append((dfa.starts[position], last))
-    sets = {letter: charset.charset(ranges) for letter, ranges in characters.items()}
-    alive = alive_states(dfa)
-    if 0 not in alive:
-        return NEVER
-    begin, end = -1, -2
-    out: dict[int, dict[int, Node]] = {state: {} for state in alive}
-    out[begin] = {0: EMPTY}
-    into: dict[int, set[int]] = {state: set() for state in (*alive, end)}
-    into[0].add(begin)
-    for state in alive:
-        merged: dict[int, list[CharSet]] = {}
-        for letter, target in enumerate(dfa.steps[state]):
-            if target in alive and sets[letter]:
-                merged.setdefault(target, []).append(sets[letter])
-        for target, parts in merged.items():
-            out[state][target] = Chars(charset.union(*parts))
-            into[target].add(state)
-        if dfa.accepts[state]:
-            out[state][end] = EMPTY
-            into[end].add(state)
-    remaining = set(alive)
-    while remaining:
-        state = min(remaining, key=lambda one: (len(into[one] - {one}) * len(out[one]), one))
-        remaining.discard(state)
-        loop = out[state].pop(state, None)
-        around = repeat(loop, 0, None) if loop is not None else EMPTY
-        into[state].discard(state)
-        for source in into[state]:
-            entering = out[source].pop(state)
-            for target, leaving in out[state].items():
-                path = seq(entering, around, leaving)
-                known = out[source].get(target)
-                joined = path if known is None else alt([known, path])
-                if joined.size > max_nodes:
-                    raise TooComplexError(f"its regular expression has more than {max_nodes} parts")
-                out[source][target] = joined
-                into[target].add(source)
-        for target in out[state]:
-            into[target].discard(state)
-    return out[begin].get(end, NEVER)
-
-
 def alive_states(dfa: Dfa) -> list[int]:
     """The states from which a text can still be accepted, ascending."""
     before: list[set[int]] = [set() for _ in dfa.steps]
@@ -417,48 +354,3 @@ def alive_states(dfa: Dfa) -> list[int]:
                 seen.add(source)
                 stack.append(source)
     return sorted(seen)
-
-
-def without_anchors(tree: Node) -> Node:
-    """The tree of all whole texts in which an unanchored search for ``tree`` finds something.
-
-    Raises:
-        TooComplexError: over the budget.
-    """
-    rewritten = _searched(tree)
-    if rewritten is not None:
-        return rewritten
-    return to_tree(build(searching(tree)))
-
-
-def searching(tree: Node) -> Node:
-    """The tree with any text before and after it; anchors stay."""
-    return seq(ANY_TEXT, tree, ANY_TEXT)
-
-
-def _searched(tree: Node) -> Node | None:
-    """The same without automata, where anchors stand only at the outer ends of alternatives; else None."""
-    options: list[Node] = []
-    for option in tree.options if isinstance(tree, Alt) else (tree,):
-        parts = option.parts if isinstance(option, Seq) else (option,)
-        if len(parts) == 1 and isinstance(parts[0], Alt):
-            inner = _searched(parts[0])
-            if inner is None:
-                return None
-            options.append(inner)
-            continue
-        body = list(parts)
-        before: Node = ANY_TEXT
-        after: Node = ANY_TEXT
-        while body and body[0] == Anchor(end=False):
-            body.pop(0)
-            before = EMPTY
-        while body and body[-1] == Anchor(end=True):
-            body.pop()
-            after = EMPTY
-        if before == EMPTY and after == EMPTY and len(body) == 1 and isinstance(body[0], Alt) and has_anchor(body[0]):
-            return None
-        if any(has_anchor(part) for part in body):
-            return None
-        options.append(seq(before, *body, after))
-    return alt(options)

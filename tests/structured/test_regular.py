@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from draftline.structured.regular import automaton, charset, ecma
-from draftline.structured.regular.automaton import Part, TooComplexError, build, conjunction, is_empty, to_tree
+from draftline.structured.regular import charset, ecma
+from draftline.structured.regular.automaton import Part, TooComplexError, build, conjunction, is_empty
+from draftline.structured.regular.expression import searching, to_tree, without_anchors
 from draftline.structured.regular.syntax import NEVER, literal
 
 PATTERNS = [
@@ -34,9 +35,9 @@ PATTERNS = [
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_pattern_is_found_where_pythons_is(pattern: str) -> None:
     source = random.Random(pattern)
-    tree = automaton.without_anchors(ecma.parse(pattern))
+    tree = without_anchors(ecma.parse(pattern))
     found = build(tree)
-    searched = build(automaton.searching(ecma.parse(pattern)))
+    searched = build(searching(ecma.parse(pattern)))
     again = build(to_tree(found))
     python = re.compile(pattern.replace("$", r"\Z"), re.ASCII)
     for _ in range(1500):
@@ -69,7 +70,7 @@ def test_what_is_not_translated_says_why(pattern: str, reason: str) -> None:
 
 
 def test_characters_are_code_points_and_properties_follow_unicode() -> None:
-    letters = build(automaton.without_anchors(ecma.parse(r"^\p{L}\u{1F600}\ud83d\ude00[^\P{Nd}]$")))
+    letters = build(without_anchors(ecma.parse(r"^\p{L}\u{1F600}\ud83d\ude00[^\P{Nd}]$")))
     assert letters.matches("é😀😀٣")
     assert not letters.matches("1😀😀٣")
     assert charset.complement(charset.complement(charset.SPACE)) == charset.SPACE
@@ -77,8 +78,8 @@ def test_characters_are_code_points_and_properties_follow_unicode() -> None:
 
 
 def test_conjunction_and_emptiness() -> None:
-    some = build(automaton.without_anchors(ecma.parse("^[ab]+$")))
-    other = build(automaton.without_anchors(ecma.parse("b$")))
+    some = build(without_anchors(ecma.parse("^[ab]+$")))
+    other = build(without_anchors(ecma.parse("b$")))
     joint = conjunction([Part(some), Part(other, inside=False)])
     assert joint.matches("ba")
     assert not joint.matches("ab")
@@ -92,6 +93,6 @@ def test_conjunction_and_emptiness() -> None:
 
 def test_size_is_bounded() -> None:
     with pytest.raises(TooComplexError):
-        build(automaton.without_anchors(ecma.parse("^(a|b)*a(a|b){20}$")))
+        build(without_anchors(ecma.parse("^(a|b)*a(a|b){20}$")))
     with pytest.raises(TooComplexError):
-        build(automaton.without_anchors(ecma.parse("^((a{100}){100}){100}$")))
+        build(without_anchors(ecma.parse("^((a{100}){100}){100}$")))

@@ -103,6 +103,21 @@ def test_any_order_or_the_schemas() -> None:
     assert not fixed.accepts('{"a":1,"b":0}')
 
 
+def test_the_order_follows_the_form() -> None:
+    properties = {name: {"type": "integer"} for name in "abcdefgh"}
+    closed = {"type": "object", "properties": properties, "additionalProperties": False}
+    opened = {"type": "object", "properties": properties}
+    assert json_schema_language(json.dumps(closed), order="any").regex is None
+    in_order = json_schema_language(json.dumps(closed), order="auto", whitespace="compact")
+    assert in_order.regex is not None
+    for one in (Walker.of_regex(in_order.regex), Walker.of_grammar(in_order.grammar)):
+        assert one.accepts('{"a":1,"c":2}')
+        assert not one.accepts('{"c":2,"a":1}')
+    in_any = json_schema_language(json.dumps(opened), order="auto", whitespace="compact")
+    assert in_any.regex is None
+    assert Walker.of_grammar(in_any.grammar).accepts('{"c":2,"a":1}')
+
+
 def test_sixty_and_more_properties() -> None:
     many = {f"p{index}": {"type": "integer"} for index in range(130)}
     optional = walker({"type": "object", "properties": many, "required": ["p129"], "additionalProperties": False})
@@ -255,6 +270,19 @@ def test_limits_are_named(limits: SchemaLimits, schema: Any, message: str) -> No
         json_schema_language(json.dumps(schema), limits=limits)
 
 
+def test_references_that_lead_too_deep_are_an_error() -> None:
+    chain: dict[str, Any] = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}]} for n in range(1000)}
+    with pytest.raises(InvalidConstraintError, match="too deep"):
+        json_schema_language(json.dumps({"$ref": "#/$defs/d0", "$defs": {**chain, "d1000": {"type": "null"}}}))
+
+
+def test_counts_that_no_document_reaches() -> None:
+    assert walker({"type": "array", "maxItems": 2**63, "items": {"type": "null"}}).accepts("[null,null]")
+    assert walker({"type": "string", "maxLength": 2**31 - 1}).accepts('"abc"')
+    with pytest.raises(InvalidConstraintError, match="/minLength"):
+        json_schema_language(json.dumps({"minLength": 10**12}))
+
+
 def test_a_regex_over_its_limit_leaves_the_grammar() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
     assert json_schema_language(json.dumps(schema)).regex is not None
@@ -287,6 +315,14 @@ def test_repetition_can_be_bounded() -> None:
     assert not one.accepts('{"s":"abcd"}')
     assert not one.accepts('{"l":[1,2,3,4]}')
     assert not one.accepts('{"l":[12345]}')
+
+
+@pytest.mark.parametrize("order", ["any", "schema"])
+def test_unnamed_members_can_be_bounded(order: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}
+    one = walker(schema, max_repetition=2, order=order)
+    assert one.accepts('{"a":null,"b":1,"c":2}')
+    assert not one.accepts("{" + '"a":null,' + ",".join(f'"{name}":1' for name in "bcdefgh") + "}")
 
 
 def test_any_object() -> None:

@@ -1,0 +1,76 @@
+"""Decimals that are multiples of a number, as an automaton over their digits that keeps the remainder so far."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from draftline.structured.regular import automaton
+
+MAX_MODULUS = 1_000
+"""Multiples are recognised digit by digit, by the remainder so far: bounds the divisor of the scaled number."""
+
+
+class UnspeakableNumbersError(ValueError):
+    """The set has no spelling within the budgets; the message says why."""
+
+
+def decimal_text(value: Fraction) -> str:
+    """A non-negative number whose decimal expansion ends, written plainly."""
+    digits, denominator = 0, value.denominator
+    while denominator > 1:
+        value *= 10
+        denominator = value.denominator
+        digits += 1
+    text = str(value.numerator).rjust(digits + 1, "0")
+    return f"{text[:-digits]}.{text[-digits:]}" if digits else text
+
+
+def divisible(step: Fraction) -> automaton.Dfa:
+    """Plain decimals that are integral multiples of ``step``, which has a finite decimal expansion.
+
+    Raises:
+        UnspeakableNumbersError: there are too many remainders.
+    """
+    scale = 0
+    while (step * 10**scale).denominator != 1:
+        scale += 1
+    modulus = int(step * 10**scale)
+    if modulus > MAX_MODULUS or modulus * (scale + 1) > automaton.MAX_DFA_STATES:
+        raise UnspeakableNumbersError(f"multiples of {decimal_text(step)} need more than {MAX_MODULUS} remainders")
+    # Letters: other, "-", ".", "0" to "9".
+    starts = (0, ord("-"), ord("."), ord("/"), *range(ord("0"), ord("9") + 2))
+    letters = (0, 1, 2, 0, *range(3, 13), 0)
+    steps: list[tuple[int, ...]] = []
+    accepts: list[bool] = []
+    # States: 0 the start, dead, after "-", the integer part by remainder, decimals by how many and remainder, zeros after them.
+    dead, signed, integer = 1, 2, 3
+    decimals = integer + modulus
+
+    def whole(remainder: int) -> int:
+        return integer + remainder
+
+    def decimal(count: int, remainder: int) -> int:
+        """After the point and ``count`` of ``scale`` decimals; with count = scale only zeros may follow."""
+        return decimals + count * modulus + remainder
+
+    def of_digits(digits: list[int]) -> tuple[int, ...]:
+        return (dead, dead, dead, *digits)
+
+    first = [whole(digit % modulus) for digit in range(10)]
+    steps.append((dead, signed, dead, *first))
+    steps.append((dead,) * 13)
+    steps.append(of_digits(first))
+    accepts.extend([False, False, False])
+    for remainder in range(modulus):
+        digits = [whole((remainder * 10 + digit) % modulus) for digit in range(10)]
+        steps.append((dead, dead, decimal(0, remainder), *digits))
+        accepts.append(remainder * 10**scale % modulus == 0)
+    for count in range(scale + 1):
+        for remainder in range(modulus):
+            if count < scale:
+                digits = [decimal(count + 1, (remainder * 10 + digit) % modulus) for digit in range(10)]
+            else:
+                digits = [decimal(scale, remainder), *[dead] * 9]
+            steps.append(of_digits(digits))
+            accepts.append(remainder * 10 ** (scale - count) % modulus == 0)
+    return automaton.minimal(automaton.Dfa(starts, letters, tuple(steps), tuple(accepts)))
