@@ -17,9 +17,8 @@ from draftline import LLM, SamplingParams
 from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.scaled import scaled_up
 from draftline.models.errors import ModelLoadError
-from draftline.models.families import build_model
+from draftline.models.families import build_model, weight_shapes
 from draftline.models.loader import open_checkpoint
-from draftline.models.weight_shapes import weight_shapes
 
 CPU = torch.device("cpu")
 CONFIG: dict[str, Any] = {
