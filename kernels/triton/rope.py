@@ -3,7 +3,7 @@
 A program owns a few heads of one token. Query, key and value heads lie side by side in the projection's output and
 differ in norm weight, rotation and destination only, so one tile may hold all three kinds.
 
-Where the cache is quantized, keys and values are rounded in place too: attention may read a chunk's own from there, and
+Where the cache has another type, keys and values are rounded in place too: attention may read a chunk's own from there, and
 must find what the cache has.
 """
 
@@ -145,7 +145,7 @@ def rope_write_kv(
         BLOCK_HEADS=block_heads,
         BLOCK_HALF=triton.next_power_of_2(head_dim // 2),
         QK_NORM=norms is not None,
-        QUANTIZED=keys.element_size() == 1,
+        QUANTIZED=keys.dtype != qkv.dtype,
         OVERLAP=overlap,
         num_warps=1 if block_heads == 4 else 4,
         **launch_options(overlap),
