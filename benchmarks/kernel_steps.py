@@ -54,10 +54,13 @@ class VendorOps(TritonOps):
         scale: float,
         window: int | None,
         soft_cap: float = 0.0,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """See ``Ops.rope_attention``."""
-        queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps)
-        return self.attention(queries, keys, values, batch, scale=scale, window=window, soft_cap=soft_cap)
+        queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps, scales=scales)
+        return self.attention(
+            queries, keys, values, batch, scale=scale, window=window, soft_cap=soft_cap, scales=scales
+        )
 
 
 def make_weights(model: Model) -> DecoderWeights:
@@ -99,9 +102,11 @@ class DecodeStep:
         self._batch = dataclasses.replace(batch, logits_index=index, context_lens_host=(MAX_LENGTH,) * rows)
         self._weights = weights
         blocks = batch.block_tables.numel()
-        self._cache = KVCache(*(
-            tuple(randn(blocks, BLOCK_SIZE, model.kv_heads, model.head_dim) for _ in range(model.layers)) for _ in range(2)
-        ))  # fmt: skip
+        keys, values = (
+            tuple(randn(blocks, BLOCK_SIZE, model.kv_heads, model.head_dim) for _ in range(model.layers))
+            for _ in range(2)
+        )
+        self._cache = KVCache(keys, values)
         self._slots = SlotTable.allocate(tokens, 8, 1, DEVICE)
         self._rows = SampleRows(index, index, SamplingFeatures.NONE, None)
         parameters = sum(n * k for n, k in model.linears.values()) * model.layers + model.vocab * model.hidden

@@ -55,6 +55,10 @@ _CONSTRAINT_BYTES = 64 << 20
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+_CACHE_DTYPES = {"bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
+"""By ``kv_cache_dtype``; ``auto`` is the activations'."""
+
+
 def build_core(config: EngineConfig) -> Core:
     """Load the model and put an engine together around it.
 
@@ -64,7 +68,7 @@ def build_core(config: EngineConfig) -> Core:
     """
     started = time.monotonic()
     device = _device(config.device)
-    checkpoint = open_checkpoint(config.model, load_format=config.load_format)
+    checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
     tokenizer = load_tokenizer(config.tokenizer or config.model, checkpoint.config)
     shape = checkpoint.config
     eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
@@ -79,9 +83,10 @@ def build_core(config: EngineConfig) -> Core:
         constraints = _constraint_table(config, shape.vocab_size, parts.max_draft_tokens, device)
     budget = config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"])
     wanted_len = _wanted_len(config, shape)
-    bytes_a_block = block_bytes(shape, config.block_size, model.cache_dtype) + parts.block_bytes
+    cache_dtype = _cache_dtype(config, model, device)
+    bytes_a_block = block_bytes(shape, config.block_size, cache_dtype) + parts.block_bytes
     blocks = cache_blocks(
-        _cache_bytes(config, model, shape, device, budget, buckets),
+        _cache_bytes(config, model, shape, device, budget, buckets, cache_dtype),
         bytes_a_block,
         config.block_size,
         config.max_model_len,
@@ -95,7 +100,7 @@ def build_core(config: EngineConfig) -> Core:
             config.block_size,
             shape.num_kv_heads,
             shape.head_dim,
-            dtype=model.cache_dtype,
+            dtype=cache_dtype,
             device=device,
         )
     drafter = parts.build(blocks, budget, constraints)
@@ -207,6 +212,15 @@ def _dtype(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -
     return preferred_cpu_dtype(checkpoint.tensor("model.layers.0.mlp.down_proj.weight").format)
 
 
+def _cache_dtype(config: EngineConfig, model: Model, device: torch.device) -> torch.dtype:
+    dtype = _CACHE_DTYPES.get(config.kv_cache_dtype, model.cache_dtype)
+    if dtype == torch.float8_e4m3fn and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
+        raise ModelLoadError(
+            f"kv_cache_dtype: FP8 needs a GPU of compute capability 8.9, and {device} is older; 'int8' runs there"
+        )
+    return dtype
+
+
 def _wanted_len(config: EngineConfig, shape: ModelConfig) -> int:
     if config.max_model_len is None:
         return shape.max_positions
@@ -218,7 +232,13 @@ def _wanted_len(config: EngineConfig, shape: ModelConfig) -> int:
 
 
 def _cache_bytes(
-    config: EngineConfig, model: Model, shape: ModelConfig, device: torch.device, budget: int, buckets: Buckets
+    config: EngineConfig,
+    model: Model,
+    shape: ModelConfig,
+    device: torch.device,
+    budget: int,
+    buckets: Buckets,
+    cache_dtype: torch.dtype,
 ) -> int:
     if config.kv_cache_memory_gib is not None:
         return int(config.kv_cache_memory_gib * GIB)
@@ -226,6 +246,12 @@ def _cache_bytes(
         return int(DEFAULT_CPU_CACHE_GIB * GIB)
     rows = config.max_num_seqs
     peak = peak_bytes(
-        model, shape, device, step_tokens=budget, block_size=config.block_size, max_rows=rows
+        model,
+        shape,
+        device,
+        step_tokens=budget,
+        block_size=config.block_size,
+        max_rows=rows,
+        cache_dtype=cache_dtype,
     ) + _graph_bytes(config, shape.vocab_size, model.dtype, buckets)
     return gpu_cache_bytes(device, config.gpu_memory_utilization, peak)

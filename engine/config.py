@@ -29,6 +29,10 @@ class EngineConfig(BaseModel):
     dtype: DType = Field(
         default="auto", description="what activations and cache are computed in; 'auto' is bfloat16 where that pays"
     )
+    quantization: Literal["auto", "fp8", "int8"] = Field(
+        default="auto",
+        description="'fp8' or 'int8' converts dense weights while they are loaded; 'auto' leaves them as the checkpoint has them",
+    )
     device: str = Field(default="auto", description="'cpu', 'cuda', 'cuda:1', …; 'auto' is a GPU where there is one")
     max_model_len: int | None = Field(
         default=None, ge=2, description="longest prompt plus output, in tokens; the model's own limit where unset"
@@ -43,6 +47,11 @@ class EngineConfig(BaseModel):
     block_size: int = Field(default=16, ge=8, le=256, multiple_of=8, description="tokens a cache block")
     kv_cache_memory_gib: float | None = Field(
         default=None, gt=0, description="size of the key/value cache; 1 GiB on a CPU, what is left on a GPU where unset"
+    )
+    kv_cache_dtype: Literal["auto", "bfloat16", "fp8", "int8"] = Field(
+        default="auto",
+        description="what the key/value cache is kept in: 'fp8' is e4m3 without scales, 'int8' has a scale for each head "
+        "of a token; 'auto' is what activations are computed in",
     )
     gpu_memory_utilization: float = Field(
         default=0.9, gt=0, le=1, description="share of the GPU's memory that weights, cache and activations may take"

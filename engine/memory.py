@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.batch import Batch, KVCache, bytes_a_head
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.model import Model
@@ -41,7 +41,7 @@ def memory_explained(device: torch.device, what: str) -> Iterator[None]:
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one cache block: keys and values of ``block_size`` tokens in every layer."""
-    return 2 * config.num_layers * block_size * config.num_kv_heads * config.head_dim * dtype.itemsize
+    return 2 * config.num_layers * block_size * config.num_kv_heads * bytes_a_head(config.head_dim, dtype)
 
 
 def gpu_cache_bytes(device: torch.device, utilization: float, peak_bytes: int) -> int:
@@ -85,7 +85,14 @@ def cache_blocks(budget_bytes: int, bytes_a_block: int, block_size: int, max_mod
 
 @torch.inference_mode()
 def peak_bytes(
-    model: Model, shape: ModelConfig, device: torch.device, *, step_tokens: int, block_size: int, max_rows: int
+    model: Model,
+    shape: ModelConfig,
+    device: torch.device,
+    *,
+    step_tokens: int,
+    block_size: int,
+    max_rows: int,
+    cache_dtype: torch.dtype,
 ) -> int:
     """Run the largest step there can be, on a cache of just its own size; the most memory taken beside that cache.
 
@@ -96,8 +103,9 @@ def peak_bytes(
         step_tokens: the most tokens of a step.
         block_size: tokens a cache block.
         max_rows: the most rows that want logits.
+        cache_dtype: what the cache is kept in.
     """
-    dtype, budget, size = model.cache_dtype, step_tokens, block_size
+    dtype, budget, size = cache_dtype, step_tokens, block_size
     length = min(budget, shape.max_positions)
     rows = -(-budget // length)
     blocks = -(-length // size)

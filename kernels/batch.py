@@ -6,6 +6,7 @@ other). Every row reads its own paged history. A decode, a K+1-token verify and 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -63,10 +64,13 @@ class KVCache:
     Attributes:
         keys: one [num_blocks, block_size, num_kv_heads, head_dim] tensor a layer.
         values: the same for the values.
+        scales: of INT8, each layer's scales of keys and of values, [num_blocks, block_size, num_kv_heads] float32; else
+            None.
     """
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
+    scales: tuple[tuple[Tensor, Tensor], ...] | None = None
 
     @staticmethod
     def allocate(
@@ -83,4 +87,21 @@ class KVCache:
         shape = (num_blocks, block_size, num_kv_heads, head_dim)
         keys = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers))
         values = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers))
-        return KVCache(keys, values)
+        if dtype != torch.int8:
+            return KVCache(keys, values)
+
+        def scale() -> Tensor:
+            return torch.zeros(shape[:3], dtype=torch.float32, device=device)
+
+        return KVCache(keys, values, tuple((scale(), scale()) for _ in range(num_layers)))
+
+    @property
+    def layers(self) -> Iterator[tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]]:
+        """Keys, values and scales of each layer."""
+        scales = self.scales or (None,) * len(self.keys)
+        return zip(self.keys, self.values, scales, strict=True)
+
+
+def bytes_a_head(head_dim: int, dtype: torch.dtype) -> int:
+    """Memory that one head of one token's keys (or values) takes in a cache of this type, its scale included."""
+    return head_dim * dtype.itemsize + (torch.float32.itemsize if dtype == torch.int8 else 0)

@@ -61,17 +61,41 @@ def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
     return torch.addcmul(wide * cos, wide.roll([x.shape[2] // 2], [-1]), signed_sin).to(x.dtype)
 
 
-def write_cache(cache: Tensor, index: Tensor, rows: Tensor) -> None:
-    """Write the first rows of [T or more, G, D] to places ``index`` [T] of a cache [places, G, D]."""
-    cache.index_copy_(0, index, rows.narrow(0, 0, index.shape[0]).to(cache.dtype))
+def write_cache(cache: Tensor, scales: Tensor | None, index: Tensor, rows: Tensor) -> None:
+    """Write the first rows of [T or more, G, D] to places ``index`` [T] of a cache [places, G, D], in its type.
+
+    An INT8 cache has ``scales`` [places, G], by which each head's largest number is 127.
+    """
+    rows = rows.narrow(0, 0, index.shape[0])
+    if scales is not None:
+        scale = rows.abs().amax(dim=2).to(torch.float32) / 127.0
+        scales.index_copy_(0, index, scale)
+        divided = rows.to(torch.float32) / torch.where(scale > 0, scale, 1.0).unsqueeze(2)
+        cache.index_copy_(0, index, divided.round_().clamp_(-127.0, 127.0).to(cache.dtype))
+    elif cache.element_size() == 1:
+        # Not index_copy_, which torch does not have for FP8.
+        cache.index_put_([index], rows.clamp(-448.0, 448.0).to(cache.dtype))
+    else:
+        cache.index_copy_(0, index, rows.to(cache.dtype))
 
 
-def read_cache(cache: Tensor, group: Group, room: Tensor, dtype: torch.dtype) -> Tensor:
+def read_cache(cache: Tensor, scales: Tensor | None, group: Group, room: Tensor, dtype: torch.dtype) -> Tensor:
     """The keys or values of a group's rows, [B, G, S, D]; a view of the cache where they lie in order."""
     if group.first >= 0:
-        return cache.as_strided(group.key_shape, group.strides, cache.storage_offset() + group.first).to(dtype)
-    torch.index_select(cache, 0, group.places, out=room)
-    return room.as_strided(group.key_shape, group.strides).to(dtype)
+        heads = cache.as_strided(group.key_shape, group.strides, cache.storage_offset() + group.first)
+    else:
+        torch.index_select(cache, 0, group.places, out=room)
+        heads = room.as_strided(group.key_shape, group.strides)
+    if scales is None:
+        return heads.to(dtype)
+    size = group.key_shape[3]
+    strides = [group.strides[0] // size, group.strides[1] // size, group.strides[2] // size, 1]
+    shape = [group.key_shape[0], group.key_shape[1], group.key_shape[2], 1]
+    if group.first >= 0:
+        scale = scales.as_strided(shape, strides, scales.storage_offset() + group.first // size)
+    else:
+        scale = scales.index_select(0, group.places).as_strided(shape, strides)
+    return (heads.to(torch.float32) * scale).to(dtype)
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -99,12 +123,20 @@ def capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float
 
 
 def attend_group(
-    q_heads: Tensor, keys: Tensor, values: Tensor, group: Group, mask: Tensor, scale: float, cap: float
+    q_heads: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
+    group: Group,
+    mask: Tensor,
+    scale: float,
+    cap: float,
 ) -> Tensor:
     """Attention of one group: [B * M * G, D]. See `attend`."""
     queries = q_heads.index_select(0, group.queries).view(group.query_shape).transpose(1, 2)
-    k = read_cache(keys, group, group.gathered[0], q_heads.dtype)
-    v = read_cache(values, group, group.gathered[1], q_heads.dtype)
+    k = read_cache(keys, key_scales, group, group.gathered[0], q_heads.dtype)
+    v = read_cache(values, value_scales, group, group.gathered[1], q_heads.dtype)
     if cap > 0.0:
         result = capped_attention(queries, k, v, mask, scale, cap)
     else:
@@ -116,6 +148,8 @@ def attend(
     q_heads: Tensor,
     keys: Tensor,
     values: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
     groups: list[Group],
     masks: list[Tensor],
     results: Tensor,
@@ -128,6 +162,8 @@ def attend(
         q_heads: [number of query heads, D].
         keys: [places, G, D], contiguous.
         values: the same for the values.
+        key_scales: [places, G], of INT8 keys; else None.
+        value_scales: the same for the values.
         groups: the batch's rows by shape.
         masks: each group's additive mask, [B, 1, M, S].
         results: [T * H] where each query head's result is, among those of all groups.
@@ -137,12 +173,14 @@ def attend(
     Returns:
         [T * H, D].
     """
-    joined = attend_group(q_heads, keys, values, groups[0], masks[0], scale, cap)
+    joined = attend_group(q_heads, keys, values, key_scales, value_scales, groups[0], masks[0], scale, cap)
     if len(groups) > 1:
         parts = [joined]
         index = 1
         while index < len(groups):  # TorchScript would unroll a ``for``, eight calls of it in each layer
-            parts.append(attend_group(q_heads, keys, values, groups[index], masks[index], scale, cap))
+            parts.append(
+                attend_group(q_heads, keys, values, key_scales, value_scales, groups[index], masks[index], scale, cap)
+            )
             index += 1
         joined = torch.cat(parts)
     return joined.index_select(0, results)

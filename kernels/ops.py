@@ -13,6 +13,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.constraints import Constrained, ConstraintTable
+from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
 
 Accept = Callable[[Tensor, SampleRows, Tensor, int, SlotTable], Tensor]
@@ -55,6 +56,8 @@ class Ops(Protocol):
         values: Tensor,
         norms: tuple[Tensor, Tensor] | None,
         eps: float,
+        *,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """Split, (normalise,) rotate and write: the query heads, rotated, as [T, H, D].
 
@@ -62,10 +65,12 @@ class Ops(Protocol):
             qkv: [T, (H + 2 G) * D], query, key and value heads of each token; it may be written over.
             batch: positions and cache indices of the tokens.
             rope: [max_positions, 2, D / 2] float32, cosines and sines by position (half-split rotation, as in HF).
-            keys: [num_blocks, block_size, G, D], written in place at ``batch.cache_index``.
+            keys: [num_blocks, block_size, G, D], written in place at ``batch.cache_index``, in their own type: FP8 (e4m3)
+                as they are, INT8 with a scale for each head of a token.
             values: the same for the values.
             norms: the [D] RMSNorm weights of queries and keys (Qwen3), or None.
             eps: RMSNorm's epsilon.
+            scales: of INT8 keys and values, [num_blocks, block_size, G] float32, written likewise.
         """
         ...
 
@@ -79,6 +84,7 @@ class Ops(Protocol):
         scale: float,
         window: int | None,
         soft_cap: float = 0.0,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """Causal attention of each row's query tokens over its paged history: [T, H, D] -> [T, H * D].
 
@@ -101,6 +107,7 @@ class Ops(Protocol):
         scale: float,
         window: int | None,
         soft_cap: float = 0.0,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """`rope_write_kv`, and `attention` of what it returns: [T, (H + 2 G) * D] -> [T, H * D]."""
         ...
@@ -135,6 +142,29 @@ class Ops(Protocol):
 
     def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
         """``residual + linear(x)``: [T, K], [T, N] -> [T, N]. It may be written over ``residual``."""
+        ...
+
+    def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
+        """`linear` of an eight-bit weight: [T, K], [N, K], [N] -> [T, N].
+
+        ``x`` is quantized by `kernels.scaled.quantize_activations`, whatever T is.
+        """
+        ...
+
+    def norm_scaled_linear(
+        self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
+    ) -> Tensor:
+        """`scaled_linear` of `rms_norm`: [T, K] -> [T, N]."""
+        ...
+
+    def norm_scaled_swiglu(
+        self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
+    ) -> Tensor:
+        """`silu_mul` of `norm_scaled_linear`, the weight being [2 N, K]: [T, K] -> [T, N]."""
+        ...
+
+    def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
+        """``residual + scaled_linear(x)``: [T, K], [T, N] -> [T, N]. It may be written over ``residual``."""
         ...
 
     def gather(

@@ -19,6 +19,7 @@ from draftline.kernels.reference_accept import accept
 from draftline.kernels.reference_attention import group_rows
 from draftline.kernels.reference_constraints import advance_constraints, constrain, draft_forced
 from draftline.kernels.reference_ngram import draft_ngram, draft_ngram_table, learn_ngrams
+from draftline.kernels.scaled import ScaledWeight, scaled_product
 from draftline.kernels.slots import SampleRows, SlotTable
 
 
@@ -67,8 +68,13 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def places(cache: Tensor) -> Tensor:
-    """A layer's keys or values [num_blocks, block_size, G, D] as [places, G, D]."""
+    """A layer's keys or values [num_blocks, block_size, G, D], or their scales without D, as [places, G, D]."""
     return cache.view(-1, *cache.shape[2:])
+
+
+def scale_places(scales: tuple[Tensor, Tensor] | None) -> tuple[Tensor | None, Tensor | None]:
+    """A layer's scales of keys and values as [places, G]; None where the cache has none."""
+    return (None, None) if scales is None else (places(scales[0]), places(scales[1]))
 
 
 class ReferenceOps:
@@ -113,6 +119,8 @@ class ReferenceOps:
         values: Tensor,
         norms: tuple[Tensor, Tensor] | None,
         eps: float,
+        *,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """See ``Ops.rope_write_kv``."""
         rotation = self._rotation(batch, rope, qkv.shape[0])
@@ -124,8 +132,9 @@ class ReferenceOps:
             weights = torch.cat((norms[0].expand(num_heads, -1), norms[1].expand(num_kv_heads, -1)))
             qk = self.rms_norm(qk, weights, eps)
         rotated = functional.rotate(qk, *rotation)
-        functional.write_cache(places(keys), batch.cache_index, rotated[:, num_heads:])
-        functional.write_cache(places(values), batch.cache_index, heads[:, num_heads + num_kv_heads :])
+        key_scales, value_scales = scale_places(scales)
+        functional.write_cache(places(keys), key_scales, batch.cache_index, rotated[:, num_heads:])
+        functional.write_cache(places(values), value_scales, batch.cache_index, heads[:, num_heads + num_kv_heads :])
         return rotated[:, :num_heads]
 
     def attention(
@@ -138,6 +147,7 @@ class ReferenceOps:
         scale: float,
         window: int | None,
         soft_cap: float = 0.0,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """See ``Ops.attention``."""
         tokens, num_heads, head_dim = q.shape
@@ -150,8 +160,9 @@ class ReferenceOps:
         q_heads = q.as_strided(((tokens - 1) * heads.queries_apart + num_heads, head_dim), (head_dim, 1))
         masks = known.masks(window, q.dtype)
         results = functional.attend(
-            q_heads, places(keys), places(values), known.groups, masks, known.results, scale, soft_cap
-        )
+            q_heads, places(keys), places(values), *scale_places(scales),
+            known.groups, masks, known.results, scale, soft_cap,
+        )  # fmt: skip
         return results.view(tokens, -1)
 
     def rope_attention(
@@ -167,10 +178,13 @@ class ReferenceOps:
         scale: float,
         window: int | None,
         soft_cap: float = 0.0,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """See ``Ops.rope_attention``."""
-        queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps)
-        return self.attention(queries, keys, values, batch, scale=scale, window=window, soft_cap=soft_cap)
+        queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps, scales=scales)
+        return self.attention(
+            queries, keys, values, batch, scale=scale, window=window, soft_cap=soft_cap, scales=scales
+        )
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See ``Ops.silu_mul``."""
@@ -214,6 +228,27 @@ class ReferenceOps:
         rotation = functional_step.rotation(rope, F.pad(batch.positions, (0, rows - batch.positions.shape[0])))
         self._rotations.append((batch, rope, rotation))
         return rotation
+
+    def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
+        """See ``Ops.scaled_linear``."""
+        product = scaled_product(x, weight)
+        return (product if bias is None else product + bias).to(x.dtype)
+
+    def norm_scaled_linear(
+        self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
+    ) -> Tensor:
+        """See ``Ops.norm_scaled_linear``."""
+        return self.scaled_linear(self.rms_norm(x, norm, eps), weight, bias)
+
+    def norm_scaled_swiglu(
+        self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
+    ) -> Tensor:
+        """See ``Ops.norm_scaled_swiglu``."""
+        return self.silu_mul(self.norm_scaled_linear(x, norm, eps, weight, bias))
+
+    def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
+        """See ``Ops.scaled_linear_add``."""
+        return residual + self.scaled_linear(x, weight, bias)
 
     def gather(
         self,

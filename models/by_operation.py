@@ -28,7 +28,9 @@ class ForwardByOperation:
         """[S, vocab] logits; see ``Model.forward``."""
         ops, eps, weights = self._ops, self._eps, self._weights
         residual = F.embedding(batch.token_ids, weights.embedding).to(self._dtype)
-        for layer, keys, values in zip(weights.layers, cache.keys, cache.values, strict=True):
-            residual = layer.attention(residual, layer.attention_norm, batch, keys, values, weights.rope, eps, ops)
+        for layer, (keys, values, scales) in zip(weights.layers, cache.layers, strict=True):
+            residual = layer.attention(
+                residual, layer.attention_norm, batch, keys, values, weights.rope, eps, ops, scales=scales
+            )
             residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
         return weights.head.of_norm(residual.index_select(0, batch.logits_index), weights.norm, eps, ops)

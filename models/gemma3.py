@@ -142,10 +142,19 @@ class _Layer:
     down: Linear
     post_mlp_norm: Tensor
 
-    def __call__(self, residual: Tensor, batch: Batch, keys: Tensor, values: Tensor, eps: float, ops: Ops) -> Tensor:
+    def __call__(
+        self,
+        residual: Tensor,
+        batch: Batch,
+        keys: Tensor,
+        values: Tensor,
+        scales: tuple[Tensor, Tensor] | None,
+        eps: float,
+        ops: Ops,
+    ) -> Tensor:
         attention = self.attention
         qkv = attention.qkv.of_norm(residual, self.attention_norm, eps, ops)
-        attended = attention.attend(qkv, batch, keys, values, self.rope, eps, ops)
+        attended = attention.attend(qkv, batch, keys, values, self.rope, eps, ops, scales=scales)
         residual = ops.rms_norm_add(attention.output.of(attended, ops), self.post_attention_norm, eps, residual)
         inner = ops.gelu_mul(self.gate_up.of_norm(residual, self.mlp_norm, eps, ops))
         return ops.rms_norm_add(self.down.of(inner, ops), self.post_mlp_norm, eps, residual)
@@ -176,8 +185,8 @@ class Gemma3:
         """See ``Model.forward``."""
         ops, eps = self._ops, self.config.norm_eps
         residual = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype) * self._embedding_scale
-        for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
-            residual = layer(residual, batch, keys, values, eps, ops)
+        for layer, (keys, values, scales) in zip(self._layers, cache.layers, strict=True):
+            residual = layer(residual, batch, keys, values, scales, eps, ops)
         logits = self._head.of_norm(residual.index_select(0, batch.logits_index), self._norm, eps, ops)
         cap = self.config.logits_soft_cap
         return ops.soft_cap(logits, cap) if cap else logits

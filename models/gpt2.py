@@ -142,10 +142,19 @@ class _Layer:
     up: Linear
     down: Linear
 
-    def __call__(self, residual: Tensor, batch: Batch, keys: Tensor, values: Tensor, rope: Tensor, ops: Ops) -> Tensor:
+    def __call__(
+        self,
+        residual: Tensor,
+        batch: Batch,
+        keys: Tensor,
+        values: Tensor,
+        scales: tuple[Tensor, Tensor] | None,
+        rope: Tensor,
+        ops: Ops,
+    ) -> Tensor:
         attention = self.attention
         qkv = attention.qkv.of(self.attention_norm(residual, ops), ops)
-        attended = attention.attend(qkv, batch, keys, values, rope, 0.0, ops)
+        attended = attention.attend(qkv, batch, keys, values, rope, 0.0, ops, scales=scales)
         residual = attention.output.added_to(residual, attended, ops)
         inner = ops.gelu(self.up.of(self.mlp_norm(residual, ops), ops))
         return self.down.added_to(residual, inner, ops)
@@ -173,8 +182,8 @@ class Gpt2:
         ops = self._ops
         residual = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype)
         residual += F.embedding(batch.positions, self._positions).to(self.cache_dtype)
-        for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):
-            residual = layer(residual, batch, keys, values, self._rope, ops)
+        for layer, (keys, values, scales) in zip(self._layers, cache.layers, strict=True):
+            residual = layer(residual, batch, keys, values, scales, self._rope, ops)
         return self._head.of(self._norm(residual.index_select(0, batch.logits_index), ops), ops)
 
 

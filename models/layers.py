@@ -44,20 +44,32 @@ class Attention:
         rope: Tensor,
         eps: float,
         ops: Ops,
+        *,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """The residual stream [T, hidden], with the attention of its norm added; it may be written over.
 
-        Writes the batch's keys and values to the cache.
+        Writes the batch's keys and values to the cache, and to an INT8 cache their ``scales``.
         """
         qkv = self.qkv.of_norm(residual, norm, eps, ops)
-        return self.output.added_to(residual, self.attend(qkv, batch, keys, values, rope, eps, ops), ops)
+        attended = self.attend(qkv, batch, keys, values, rope, eps, ops, scales=scales)
+        return self.output.added_to(residual, attended, ops)
 
     def attend(
-        self, qkv: Tensor, batch: Batch, keys: Tensor, values: Tensor, rope: Tensor, eps: float, ops: Ops
+        self,
+        qkv: Tensor,
+        batch: Batch,
+        keys: Tensor,
+        values: Tensor,
+        rope: Tensor,
+        eps: float,
+        ops: Ops,
+        *,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """What goes into the output projection, [T, H * D], of what the first one gave; it may be written over.
 
-        Writes the batch's keys and values to the cache.
+        Writes the batch's keys and values to the cache, and to an INT8 cache their ``scales``.
         """
         return ops.rope_attention(
             qkv,
@@ -70,6 +82,7 @@ class Attention:
             scale=self.scale,
             window=self.window,
             soft_cap=self.soft_cap,
+            scales=scales,
         )
 
 

@@ -14,20 +14,33 @@ from draftline.models.families import config_from_hf
 from draftline.models.gguf_checkpoint import GGUFCheckpoint
 from draftline.models.gguf_file import GGUFFile
 from draftline.models.json_file import read_json_object
+from draftline.models.quantized_checkpoint import ConvertedCheckpoint, with_scales
 from draftline.models.resolve import MODEL_FILES, TOKENIZER_FILES, ModelSource, SourceKind, resolve_model
 from draftline.models.safetensors_checkpoint import SafetensorsCheckpoint
+from draftline.quant import CONVERT
 
 
-def open_checkpoint(model: str, *, load_format: str = "auto") -> Checkpoint:
+def open_checkpoint(model: str, *, load_format: str = "auto", quantization: str = "auto") -> Checkpoint:
     """Open a model's checkpoint; tensors are read when they are asked for.
 
     Args:
         model: see `resolve_model`.
         load_format: ``auto`` reads the model's files; ``dummy`` reads its configuration and makes random weights.
+        quantization: ``auto`` leaves weights as the files have them; else what dense ones are converted to
+            (``quant.CONVERT``).
 
     Raises:
         ModelLoadError: there is no such model, or its files are missing, damaged or not supported.
     """
+    checkpoint = _open(model, load_format)
+    if quantization == "auto":
+        return checkpoint
+    if quantization not in CONVERT:
+        raise ModelLoadError(f"quantization: {quantization!r} is not supported; 'auto', {', '.join(CONVERT)} are")
+    return ConvertedCheckpoint(checkpoint, quantization)
+
+
+def _open(model: str, load_format: str) -> Checkpoint:
     if load_format == "auto":
         source = resolve_model(model, MODEL_FILES)
         return _CHECKPOINTS[source.kind](source)
@@ -73,7 +86,7 @@ def _open_folder(source: ModelSource) -> Checkpoint:
             f"{path}: {DRAFT_OF}: this is a draft model that takes {', '.join(draft_of.shared)} from its target"
             f" {draft_of.model}; it cannot be loaded by itself, only as the draft model of that"
         )
-    return SafetensorsCheckpoint(source.path, _folder_config(source))
+    return with_scales(SafetensorsCheckpoint(source.path, _folder_config(source)), read_json_object(path), str(path))
 
 
 def _open_gguf(source: ModelSource) -> Checkpoint:

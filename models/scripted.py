@@ -20,13 +20,15 @@ from draftline.kernels import functional, functional_step
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.functional import Group
 from draftline.kernels.functional_step import HeadShape, RowGroup, Step
-from draftline.kernels.reference import norm_factors, places
+from draftline.kernels.reference import norm_factors, places, scale_places
 from draftline.kernels.reference_attention import group_rows
 from draftline.models.config import ModelConfig
 from draftline.models.layers import DecoderLayer, DecoderWeights
 
+_Scales = list[Tensor | None]
 _Program = Callable[
-    [Tensor, Tensor, Tensor, Tensor, Tensor, int, list[RowGroup], int, list[Tensor], list[Tensor]], Tensor
+    [Tensor, Tensor, Tensor, Tensor, Tensor, int, list[RowGroup], int, list[Tensor], list[Tensor], _Scales, _Scales],
+    Tensor,
 ]
 
 
@@ -52,6 +54,8 @@ class ScriptedForward:
         self._cache: KVCache | None = None
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
+        self._key_scales: _Scales = []
+        self._value_scales: _Scales = []
         self._warm_up(config, dtype)
 
     def __call__(self, batch: Batch, cache: KVCache) -> Tensor:
@@ -62,6 +66,8 @@ class ScriptedForward:
                 [places(layer) for layer in cache.keys],
                 [places(layer) for layer in cache.values],
             )
+            scales = [scale_places(layer) for _, _, layer in cache.layers]
+            self._key_scales, self._value_scales = [keys for keys, _ in scales], [values for _, values in scales]
         num_blocks, block_size = cache.keys[0].shape[:2]
         return self._run(
             batch.token_ids,
@@ -74,6 +80,8 @@ class ScriptedForward:
             block_size,
             self._keys,
             self._values,
+            self._key_scales,
+            self._value_scales,
         )
 
     def _warm_up(self, config: ModelConfig, dtype: torch.dtype) -> None:
@@ -108,19 +116,28 @@ class _Layer(torch.nn.Module):
         self.gate_up = layer.mlp.gate_up
         self.down = layer.mlp.down
 
-    def forward(self, residual: Tensor, step: Step, keys: Tensor, values: Tensor) -> Tensor:
+    def forward(
+        self,
+        residual: Tensor,
+        step: Step,
+        keys: Tensor,
+        values: Tensor,
+        key_scales: Tensor | None,
+        value_scales: Tensor | None,
+    ) -> Tensor:
         qkv = self.qkv(functional.rms_norm(residual, self.attention_norm, self.floor))
         rows = residual.shape[0]
         qk, v = qkv.view(rows, -1, self.head_dim).split([self.num_heads + self.num_kv_heads, self.num_kv_heads], 1)
         if self.qk_norm.numel() > 0:
             qk = functional.rms_norm(qk, self.qk_norm, self.qk_floor)
         rotated = functional.rotate(qk, step.cos, step.signed_sin)
-        functional.write_cache(keys, step.cache_index, rotated.narrow(1, self.num_heads, self.num_kv_heads))
-        functional.write_cache(values, step.cache_index, v)
+        functional.write_cache(keys, key_scales, step.cache_index, rotated.narrow(1, self.num_heads, self.num_kv_heads))
+        functional.write_cache(values, value_scales, step.cache_index, v)
         q_heads = rotated.view(-1, self.head_dim)
         attended = functional.attend(
-            q_heads, keys, values, step.groups, step.masks[self.window], step.results, self.scale
-        )
+            q_heads, keys, values, key_scales, value_scales,
+            step.groups, step.masks[self.window], step.results, self.scale,
+        )  # fmt: skip
         residual = residual + self.output(attended.view(rows, -1))
         gate_up = self.gate_up(functional.rms_norm(residual, self.mlp_norm, self.floor))
         return residual + self.down(functional.silu_mul(gate_up))
@@ -154,6 +171,8 @@ class _Decoder(torch.nn.Module):
         block_size: int,
         keys: list[Tensor],
         values: list[Tensor],
+        key_scales: list[Tensor | None],
+        value_scales: list[Tensor | None],
     ) -> Tensor:
         missing = rows - token_ids.shape[0]
         if missing > 0:
@@ -170,7 +189,7 @@ class _Decoder(torch.nn.Module):
         step = Step(cache_index, cos, signed_sin, groups, masks, results)
         residual = F.embedding(token_ids, self.embedding).to(self.dtype)
         for index, layer in enumerate(self.layers):
-            residual = layer(residual, step, keys[index], values[index])
+            residual = layer(residual, step, keys[index], values[index], key_scales[index], value_scales[index])
         hidden = functional.rms_norm(residual.index_select(0, logits_index), self.norm, self.floor)
         logits: Tensor = self.head(hidden)
         return logits.to(torch.float32)

@@ -1,40 +1,52 @@
 """Weight formats: how a checkpoint's tensors become the model's projections, tables and vectors.
 
 A format is a file here and a line in ``DEQUANTIZE``; one that can run without being dequantized has a line in
-``make_linear`` too. What runs a weight depends on its format, the device and the dtype, never on the number of rows:
-batching must not change an output.
+``make_linear`` too. How a checkpoint says that it is quantized is a line in ``SCHEMES``, and what dense weights can be
+converted to while they are loaded one in ``CONVERT``. What runs a weight depends on its format, the device and the dtype,
+never on the number of rows: batching must not change an output.
 
-On a GPU a weight is dequantized to the dtype, and activations have it too. On a CPU the dtype says how much is kept:
+On a GPU eight-bit weights with scales (FP8, INT8) run as they are, and activations are quantized likewise; any other
+weight is dequantized to the dtype, and activations have it too. On a CPU the dtype says how much is kept:
 
 - float32: everything, to the last bit of the format. Activations are float32.
 - float16: weights are rounded to float16; activations, sums and the cache are float32, since CPUs compute in nothing
   narrower. The fastest.
-- bfloat16: four-bit weights stay packed, others are rounded to float16; activations and the cache are bfloat16. The
+- bfloat16: four-bit weights, and INT8 with a scale a row, stay packed; others are rounded to float16; activations and the cache are bfloat16. The
   smallest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from draftline.quant import half
+from draftline.quant.compressed_tensors import compressed_tensors_scheme
 from draftline.quant.dense import DenseLinear, dequantize_dense
+from draftline.quant.eight_bit import dequantize_scaled
+from draftline.quant.errors import UnsupportedFormatError as UnsupportedFormatError
+from draftline.quant.fp8 import to_fp8
+from draftline.quant.fp8_block import fp8_scheme
 from draftline.quant.ggml import FORMATS as GGML_FORMATS
 from draftline.quant.ggml import dequantize_ggml
 from draftline.quant.ggml_q4_1 import Int4Linear, dequantize_q4
 from draftline.quant.ggml_q8_0 import dequantize_q8_0
 from draftline.quant.half import HalfLinear, fits, padding_rows
+from draftline.quant.int8 import Int8Linear, to_int8
 from draftline.quant.linear import Linear
 from draftline.quant.prepacked import PrepackedLinear
+from draftline.quant.scaled import ScaledLinear, mergeable, merged
+from draftline.quant.scheme import Scheme, refused
 from draftline.quant.tensor import RawTensor
 
 DEQUANTIZE: dict[str, Callable[[RawTensor], Tensor]] = {
     "F32": dequantize_dense,
     "F16": dequantize_dense,
     "BF16": dequantize_dense,
+    "F8_E4M3": dequantize_scaled,
+    "I8": dequantize_scaled,
     "Q4_0": dequantize_q4,
     "Q4_1": dequantize_q4,
     "Q8_0": dequantize_q8_0,
@@ -42,8 +54,29 @@ DEQUANTIZE: dict[str, Callable[[RawTensor], Tensor]] = {
 }
 
 
-class UnsupportedFormatError(ValueError):
-    """A weight in a format that nothing here reads. The message names the tensor and the format."""
+SCHEMES: dict[str, Callable[[Mapping[str, object]], Scheme]] = {
+    "compressed-tensors": compressed_tensors_scheme,
+    "fp8": fp8_scheme,
+}
+"""By ``quant_method`` of a checkpoint's ``quantization_config``."""
+
+CONVERT: dict[str, Callable[[RawTensor, Tensor], RawTensor]] = {"fp8": to_fp8, "int8": to_int8}
+"""What dense weights can be converted to, from (tensor, its values)."""
+
+_FP8_CAPABILITY = (8, 9)
+
+
+def scheme_of(config: Mapping[str, object]) -> Scheme:
+    """The scheme of a checkpoint's ``quantization_config``.
+
+    Raises:
+        UnsupportedFormatError: nothing here reads such a checkpoint; the message names the field.
+    """
+    method = config.get("quant_method")
+    make = SCHEMES.get(str(method))
+    if make is None:
+        raise refused("quant_method", f"{method!r} is not supported; {', '.join(SCHEMES)} are")
+    return make(config)
 
 
 def dequantize(raw: RawTensor) -> Tensor:
@@ -87,20 +120,54 @@ def make_linear(parts: Sequence[RawTensor], bias: Tensor | None, *, dtype: torch
     Raises:
         UnsupportedFormatError: a part's format is not known.
     """
-    if device.type == "cpu" and dtype == torch.bfloat16 and all(part.format in ("Q4_0", "Q4_1") for part in parts):
+    packed = device.type == "cpu" and dtype == torch.bfloat16
+    if packed and all(part.format in ("Q4_0", "Q4_1") and part.convert_to is None for part in parts):
         return Int4Linear(parts, bias)
-    weight = torch.cat([dequantize(part.on(device)) for part in parts])
-    return _dense(weight, bias, dtype, compute_dtype(dtype, device), device)
+    parts = [_converted(part.on(device)) for part in parts]
+    if _runs_scaled(parts, device, packed):
+        weight = merged(parts)
+        if packed:
+            return Int8Linear(weight, bias)
+        return ScaledLinear(weight, None if bias is None else bias.to(device=device, dtype=dtype))
+    dense = torch.cat([dequantize(part) for part in parts])
+    return _dense(dense, bias, dtype, compute_dtype(dtype, device), device)
 
 
 def make_head(raw: RawTensor, *, dtype: torch.dtype, device: torch.device) -> Linear:
-    """The output projection. On a CPU its logits are float32 whatever ``dtype`` is; elsewhere they are ``dtype``."""
+    """The output projection. On a CPU its logits are float32 whatever ``dtype`` is; elsewhere they are ``dtype``.
+
+    It is not converted: the smallest differences between logits decide tokens.
+    """
+    if raw.scales is not None and _runs_scaled([raw], device, packed=False):
+        return ScaledLinear(merged([raw.on(device)]), None)
     return _dense(dequantize(raw.on(device)), None, dtype, torch.float32, device)
 
 
 def make_table(raw: RawTensor, *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """An embedding table, or a norm's weights, as a plain tensor."""
     return dequantize(raw.on(device)).to(dtype)
+
+
+def _converted(raw: RawTensor) -> RawTensor:
+    return raw if raw.convert_to is None or raw.scales is not None else CONVERT[raw.convert_to](raw, dequantize(raw))
+
+
+def _runs_scaled(parts: Sequence[RawTensor], device: torch.device, packed: bool) -> bool:
+    """Whether these parts run in eight bits: on a GPU, or packed on a CPU.
+
+    Raises:
+        UnsupportedFormatError: the GPU is too old for their format.
+    """
+    scales = [part.scales for part in parts if part.scales is not None]
+    if len(scales) < len(parts) or not mergeable(parts):
+        return False
+    if device.type == "cpu":
+        return packed and parts[0].format == "I8" and all(scale.columns == parts[0].shape[1] for scale in scales)
+    if parts[0].format == "F8_E4M3" and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
+        raise UnsupportedFormatError(
+            f"{parts[0].name}: FP8 needs a GPU of compute capability 8.9, and {device} is older; INT8 runs there"
+        )
+    return True
 
 
 def _dense(

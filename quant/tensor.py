@@ -9,21 +9,45 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
+class Scales:
+    """What eight-bit values are multiplied with: ``data[n, k] * values[n // rows, k // columns]``.
+
+    Attributes:
+        values: [ceil(N / rows), ceil(K / columns)] float32.
+        rows: weight rows that share a scale.
+        columns: weight columns that share a scale.
+    """
+
+    values: Tensor
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
 class RawTensor:
     """One tensor of a checkpoint.
 
     Attributes:
         name: its HF name (``model.layers.0.mlp.gate_proj.weight``), for error messages.
-        format: ``F32``, ``F16``, ``BF16``, or a GGUF block format: ``Q4_0``, ``Q4_1``, ``Q8_0``, ``Q6_K``, …
+        format: ``F32``, ``F16``, ``BF16``; ``F8_E4M3`` or ``I8``; or a GGUF block format: ``Q4_0``, ``Q8_0``, ``Q6_K``, …
         shape: the logical shape, as HF has it: [out_features, in_features] for a linear.
-        data: a dense tensor of that shape for F32/F16/BF16; else the raw blocks as uint8 [rows, bytes a row].
+        data: a dense tensor of that shape, or a GGUF format's raw blocks as uint8 [rows, bytes a row].
+        scales: of F8_E4M3 and I8, else None.
+        convert_to: the format that a projection should be converted to before it runs (``quant.CONVERT``); None: its own.
     """
 
     name: str
     format: str
     shape: tuple[int, ...]
     data: Tensor
+    scales: Scales | None = None
+    convert_to: str | None = None
 
     def on(self, device: torch.device) -> RawTensor:
         """The same tensor on another device, still as its file stores it."""
-        return self if self.data.device == device else replace(self, data=self.data.to(device))
+        if self.data.device == device:
+            return self
+        scales = self.scales
+        if scales is not None:
+            scales = replace(scales, values=scales.values.to(device))
+        return replace(self, data=self.data.to(device), scales=scales)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.constraints import Constrained, ConstraintTable
+from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.accept import accept
 from draftline.kernels.triton.attention import attention
@@ -33,6 +34,7 @@ from draftline.kernels.triton.ngram_table import draft_ngram_table, learn_ngrams
 from draftline.kernels.triton.norm import add_rms_norm, rms_norm, rms_norm_add
 from draftline.kernels.triton.rope import rope_write_kv
 from draftline.kernels.triton.sample import sample
+from draftline.kernels.triton.scaled import scaled_linear
 from draftline.kernels.triton.silu_mul import silu_mul
 from draftline.kernels.triton.soft_cap import soft_cap
 
@@ -89,9 +91,12 @@ class TritonOps:
         values: Tensor,
         norms: tuple[Tensor, Tensor] | None,
         eps: float,
+        *,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """See ``Ops.rope_write_kv``."""
-        return rope_write_kv(qkv, batch, rope, keys, values, norms, eps, overlap=overlaps(qkv, self.hopper))
+        overlap = overlaps(qkv, self.hopper)
+        return rope_write_kv(qkv, batch, rope, keys, values, norms, eps, overlap=overlap, scales=scales)
 
     def attention(
         self,
@@ -103,11 +108,12 @@ class TritonOps:
         scale: float,
         window: int | None,
         soft_cap: float = 0.0,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """See ``Ops.attention``."""
         return attention(
             q, keys, values, batch,
-            scale=scale, window=window, num_sms=self.num_sms, soft_cap=soft_cap, overlap=overlaps(q, self.hopper),
+            scale=scale, window=window, num_sms=self.num_sms, soft_cap=soft_cap, scales=scales, overlap=overlaps(q, self.hopper),
         )  # fmt: skip
 
     def rope_attention(
@@ -123,6 +129,7 @@ class TritonOps:
         scale: float,
         window: int | None,
         soft_cap: float = 0.0,
+        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """See ``Ops.rope_attention``: one launch where every row is a decode, unless scores are capped."""
         num_kv_heads, head_dim = keys.shape[2:]
@@ -131,14 +138,15 @@ class TritonOps:
         plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host) if soft_cap == 0.0 else None
         if plan is None:
             overlap = overlaps(qkv, self.hopper)
-            queries = rope_write_kv(qkv, batch, rope, keys, values, norms, eps, overlap=overlap)
+            queries = rope_write_kv(qkv, batch, rope, keys, values, norms, eps, overlap=overlap, scales=scales)
             return attention(
                 queries, keys, values, batch,
-                scale=scale, window=window, num_sms=self.num_sms, own=qkv, soft_cap=soft_cap, overlap=overlap,
+                scale=scale, window=window, num_sms=self.num_sms, own=qkv, soft_cap=soft_cap, scales=scales, overlap=overlap,
             )  # fmt: skip
         return decode_attention(
             qkv, batch, rope, keys, values, norms, eps,
             scale=scale, window=window, plan=plan, arrivals=self.arrivals, overlap=overlaps(qkv, self.hopper),
+            scales=scales,
         )  # fmt: skip
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
@@ -172,6 +180,26 @@ class TritonOps:
     def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
         """See ``Ops.linear_add``."""
         return dense_linear_add(x, weight, bias, residual, hopper=self.hopper)
+
+    def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
+        """See ``Ops.scaled_linear``."""
+        return scaled_linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
+
+    def norm_scaled_linear(
+        self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
+    ) -> Tensor:
+        """See ``Ops.norm_scaled_linear``."""
+        return scaled_linear(x, weight, bias, norm=(norm, eps), hopper=self.hopper, arrivals=self.arrivals)
+
+    def norm_scaled_swiglu(
+        self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
+    ) -> Tensor:
+        """See ``Ops.norm_scaled_swiglu``."""
+        return scaled_linear(x, weight, bias, norm=(norm, eps), swiglu=True, hopper=self.hopper, arrivals=self.arrivals)
+
+    def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
+        """See ``Ops.scaled_linear_add``."""
+        return scaled_linear(x, weight, bias, residual=residual, hopper=self.hopper, arrivals=self.arrivals)
 
     def gather(
         self,

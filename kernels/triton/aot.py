@@ -38,6 +38,7 @@ _TYPES = {
     torch.float32: "fp32",
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
+    torch.float8_e4m3fn: "fp8e4nv",
     torch.int8: "i8",
     torch.uint8: "u8",
     torch.int32: "i32",
@@ -63,6 +64,11 @@ class Launch:
     constants: tuple[tuple[str, Any], ...]
     aligned: tuple[int, ...]
     options: tuple[tuple[str, Any], ...]
+
+    @property
+    def capability(self) -> int:
+        """The least compute capability that has its types: FP8 in e4m3 came with 8.9."""
+        return 89 if any("fp8e4nv" in kind for _, kind in self.signature) else 80
 
     @property
     def variant(self) -> str:
@@ -187,7 +193,7 @@ def main(argv: list[str] | None = None, write: Callable[[str], object] = print) 
         (launch, capability)
         for capability, ops in OPS.items()
         for launch in collect(CASES, ops)
-        if options.kernel in launch.kernel
+        if options.kernel in launch.kernel and capability >= launch.capability
     ]
     failed = count = 0
     for result in compile_all(work, options.jobs):

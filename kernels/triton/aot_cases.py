@@ -11,6 +11,7 @@ from torch import Tensor
 from draftline.kernels.batch import Batch
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
+from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps
 from draftline.kernels.triton.gather import gather
@@ -90,16 +91,14 @@ BATCHES = {
 """One row, a few (split), some tens, many (not split), a verify, a prompt chunk."""
 
 
-def _layer(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype) -> None:
-    """What `models.layers` runs, over a dense checkpoint."""
-    tokens = batch.positions.shape[0]
-    attended = model.num_heads * model.head_dim
-    qkv = attended + 2 * model.num_kv_heads * model.head_dim
-    cache = _empty(64, 16, model.num_kv_heads, model.head_dim, dtype=dtype)
+def _attention(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype, cache_dtype: torch.dtype) -> None:
+    """What `models.layers` runs between two projections."""
+    heads = model.num_heads + 2 * model.num_kv_heads
+    cache = _empty(64, 16, model.num_kv_heads, model.head_dim, dtype=cache_dtype)
+    scale = _empty(64, 16, model.num_kv_heads, dtype=torch.float32)
     head_norm = _empty(model.head_dim, dtype=dtype)
-    hidden, norm = _empty(tokens, model.hidden, dtype=dtype), _empty(model.hidden, dtype=dtype)
     ops.rope_attention(
-        ops.norm_linear(hidden, norm, 1e-5, _empty(qkv, model.hidden, dtype=dtype), None),
+        _empty(batch.positions.shape[0], heads * model.head_dim, dtype=dtype),
         batch,
         _empty(4096, 2, model.head_dim // 2, dtype=torch.float32),
         cache,
@@ -108,7 +107,22 @@ def _layer(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype) -> Non
         1e-5,
         scale=model.head_dim**-0.5,
         window=model.window,
+        scales=(scale, scale) if cache_dtype == torch.int8 else None,
     )
+
+
+def _attention_case(model: ModelShape, batch: Batch, cache_dtype: torch.dtype) -> Case:
+    return lambda ops: _attention(ops, model, batch, torch.bfloat16, cache_dtype)
+
+
+def _layer(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype) -> None:
+    """What `models.layers` runs, over a dense checkpoint."""
+    tokens = batch.positions.shape[0]
+    attended = model.num_heads * model.head_dim
+    qkv = attended + 2 * model.num_kv_heads * model.head_dim
+    hidden, norm = _empty(tokens, model.hidden, dtype=dtype), _empty(model.hidden, dtype=dtype)
+    ops.norm_linear(hidden, norm, 1e-5, _empty(qkv, model.hidden, dtype=dtype), None)
+    _attention(ops, model, batch, dtype, dtype)
     ops.linear_add(_empty(tokens, attended, dtype=dtype), _empty(model.hidden, attended, dtype=dtype), None, hidden)
     ops.norm_swiglu(hidden, norm, 1e-5, _empty(2 * model.intermediate, model.hidden, dtype=dtype), None)
     ops.linear_add(
@@ -183,6 +197,27 @@ def _gemma3_case(batch: Batch, soft_cap: float) -> Case:
     return lambda ops: _gemma3_layer(ops, batch, soft_cap)
 
 
+def _scaled_layer(ops: Ops, model: ModelShape, tokens: int, dtype: torch.dtype, rows: int, columns: int) -> None:
+    """The projections of `models.layers` over a quantized checkpoint; ``columns`` 0 are all of a weight row."""
+
+    def weight(n: int, k: int) -> ScaledWeight:
+        across = columns or k
+        scale = _empty(-(-n // rows), -(-k // across), dtype=torch.float32)
+        return ScaledWeight(_empty(n, k, dtype=dtype), scale, rows, across)
+
+    hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden)
+    attended = model.num_heads * model.head_dim
+    qkv = attended + 2 * model.num_kv_heads * model.head_dim
+    ops.norm_scaled_linear(hidden, norm, 1e-5, weight(qkv, model.hidden), None)
+    ops.scaled_linear_add(_empty(tokens, attended), weight(model.hidden, attended), None, hidden)
+    ops.norm_scaled_swiglu(hidden, norm, 1e-5, weight(2 * model.intermediate, model.hidden), None)
+    ops.scaled_linear_add(_empty(tokens, model.intermediate), weight(model.hidden, model.intermediate), None, hidden)
+
+
+def _scaled_case(model: ModelShape, tokens: int, dtype: torch.dtype, rows: int, columns: int) -> Case:
+    return lambda ops: _scaled_layer(ops, model, tokens, dtype, rows, columns)
+
+
 def _gather(_: Ops) -> None:
     slots = SlotTable.allocate(256, 8192, 512, _META)
     rows = _empty(4, dtype=torch.int64)
@@ -242,6 +277,13 @@ FEATURES = {
 }
 """What the rows of a step may use together, and whether they have a mask."""
 
+_SCALED = {
+    "fp8": (torch.float8_e4m3fn, 1, 0),
+    "fp8-block": (torch.float8_e4m3fn, GROUP, GROUP),
+    "int8": (torch.int8, 1, 0),
+}
+"""Type, and weight rows and columns with one scale, of the eight-bit formats."""
+
 CASES: dict[str, Case] = {
     **{
         f"{name}-{kind}": _layer_case(model, batch, torch.bfloat16)
@@ -255,6 +297,18 @@ CASES: dict[str, Case] = {
     **{f"gpt2-{kind}": _gpt2_case(BATCHES[kind]) for kind in ("one", "decode", "chunk")},
     **{f"gemma-3-{kind}": _gemma3_case(BATCHES[kind], 0.0) for kind in ("one", "decode", "chunk")},
     **{f"gemma-3-{kind}-capped": _gemma3_case(BATCHES[kind], 50.0) for kind in ("decode", "chunk")},
+    **{
+        f"{name}-{kind}-{tokens}": _scaled_case(MODELS[name], tokens, *layout)
+        for name in ("llama-8b", "smollm2-135m")
+        for kind, layout in _SCALED.items()
+        for tokens in (1, 4, 40, 512)
+    },
+    **{
+        f"{name}-{kind}-cache-{rows}": _attention_case(MODELS[name], BATCHES[rows], cache_dtype)
+        for name in ("llama-8b", "qwen3-0.6b", "phi-2", "mistral-7b")
+        for kind, cache_dtype in (("fp8", torch.float8_e4m3fn), ("int8", torch.int8))
+        for rows in ("one", "decode", "wide", "verify", "chunk")
+    },
     "gather": _gather,
     **{
         f"sample-{name}": _sample_case(MODELS["llama-8b"], features, masked)

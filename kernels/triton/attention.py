@@ -22,6 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.triton.attention_plan import AttentionShape, Launch, plan_attention
+from draftline.kernels.triton.cache import load_heads
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _LOG2_E = math.log2(math.e)
@@ -88,6 +89,8 @@ def _attend_cache(
     row_sum: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
+    key_scales: tl.tensor,
+    value_scales: tl.tensor,
     table: tl.tensor,
     kv_head: tl.tensor,
     query_position: tl.tensor,
@@ -116,25 +119,22 @@ def _attend_cache(
         else:
             block = tl.load(table + position // BLOCK_SIZE)
         slot = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
-        source = (slot[:, None] * NUM_KV_HEADS + kv_head) * HEAD_DIM + dim
+        source = (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM
         # Slots past the end may hold anything, and a NaN times a zero weight would still be one: read zeros there.
+        seen = None
+        load_mask = None
         if MASKED:
-            load_mask = (position < end)[:, None]
+            seen = position < end
+            load_mask = seen[:, None]
             if HEAD_DIM != BLOCK_D:
                 load_mask = load_mask & (dim < HEAD_DIM)
-            key = tl.load(keys + source, mask=load_mask, other=0.0)
         elif HEAD_DIM != BLOCK_D:
-            key = tl.load(keys + source, mask=dim < HEAD_DIM, other=0.0)
-        else:
-            key = tl.load(keys + source)
+            load_mask = dim < HEAD_DIM
+        key = load_heads(keys, key_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
         score = _score(query, key, scale, SOFT_CAP, PRECISION)
         if MASKED:
             score = tl.where(_seen(position, query_position, end, window, WINDOWED), score, float("-inf"))
-            value = tl.load(values + source, mask=load_mask, other=0.0)
-        elif HEAD_DIM != BLOCK_D:
-            value = tl.load(values + source, mask=dim < HEAD_DIM, other=0.0)
-        else:
-            value = tl.load(values + source)
+        value = load_heads(values, value_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
         acc, row_max, row_sum = _add(score, value, acc, row_max, row_sum, scale, SOFT_CAP, PRECISION)
     return acc, row_max, row_sum
 
@@ -190,6 +190,8 @@ def _attention_kernel(
     queries: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
+    key_scales: tl.tensor,
+    value_scales: tl.tensor,
     own: tl.tensor,
     out: tl.tensor,
     partial: tl.tensor,
@@ -293,12 +295,12 @@ def _attention_kernel(
             whole_end = 0 if WINDOWED else history // BLOCK_N
             if not WINDOWED:
                 acc, row_max, row_sum = _attend_cache(
-                    query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
+                    query, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
                     0, whole_end, history, window, scale,
                     NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, False, SOFT_CAP, PRECISION,
                 )  # fmt: skip
             acc, row_max, row_sum = _attend_cache(
-                query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
+                query, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
                 tl.maximum(begin_tile, whole_end), tl.cdiv(history, BLOCK_N), history, window, scale,
                 NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
             )  # fmt: skip
@@ -329,7 +331,7 @@ def _attention_kernel(
         )  # fmt: skip
     else:
         acc, row_max, row_sum = _attend_cache(
-            query, acc, row_max, row_sum, keys, values, table, kv_head, query_position,
+            query, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
             begin_tile, end_tile, end, window, scale,
             NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
         )  # fmt: skip
@@ -397,6 +399,7 @@ def attention(
     own: Tensor | None = None,
     soft_cap: float = 0.0,
     overlap: bool = False,
+    scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """See ``Ops.attention``. Query and context lengths known to the host may be upper bounds.
 
@@ -412,13 +415,15 @@ def attention(
             keys faster than through the block table. Without it all are read from the cache.
         soft_cap: scores become ``soft_cap * tanh(score / soft_cap)``; 0 leaves them (Gemma 2).
         overlap: start before the previous kernel has ended.
+        scales: of INT8 keys and values, [num_blocks, block_size, G] float32.
     """
     shape = AttentionShape(q.shape[1] // keys.shape[2], keys.shape[2], q.shape[2], keys.element_size(), num_sms)
     out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
     for launch in plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0]):
         run_launch(
-            launch, q, keys, values, batch, out, scale=scale, window=window, own=own, soft_cap=soft_cap, overlap=overlap
-        )
+            launch, q, keys, values, batch, out,
+            scale=scale, window=window, own=own, soft_cap=soft_cap, overlap=overlap, scales=scales,
+        )  # fmt: skip
     return out
 
 
@@ -435,6 +440,7 @@ def run_launch(
     own: Tensor | None = None,
     soft_cap: float = 0.0,
     overlap: bool = False,
+    scales: tuple[Tensor, Tensor] | None = None,
 ) -> None:
     """Run one launch of a plan (and its reduction, where the plan splits), writing its rows of ``out``."""
     tokens, num_heads, head_dim = q.shape
@@ -446,6 +452,7 @@ def run_launch(
     if splits > 1:
         partial = torch.empty((tokens, num_heads, splits, head_dim), dtype=torch.float32, device=q.device)
         stats = torch.empty((tokens, num_heads, splits, 2), dtype=torch.float32, device=q.device)
+    key_scales, value_scales = scales if scales is not None else (q, q)
     chunks = None
     if own is not None and launch.reads_own:
         chunks = TensorDescriptor(own, list(own.shape), list(own.stride()), [tile.block_n, block_d])
@@ -453,6 +460,8 @@ def run_launch(
         q,
         keys,
         values,
+        key_scales,
+        value_scales,
         chunks,
         out,
         partial,

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.triton.attention_plan import DecodePlan
+from draftline.kernels.triton.cache import head_scale, load_heads, rounded
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _LOG2_E = math.log2(math.e)
@@ -135,6 +136,8 @@ def _decode_attention_kernel(
     qkv: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
+    key_scales: tl.tensor,
+    value_scales: tl.tensor,
     out: tl.tensor,
     partial: tl.tensor,
     log_sums: tl.tensor,
@@ -207,8 +210,8 @@ def _decode_attention_kernel(
         mask = seen[:, None]
         if HEAD_DIM != BLOCK_D:
             mask = mask & dim_mask
-        key = tl.load(keys + offset[:, None] + dim, mask=mask, other=0.0)
-        value = tl.load(values + offset[:, None] + dim, mask=mask, other=0.0)
+        key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, qkv.dtype.element_ty)
+        value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, qkv.dtype.element_ty)
     # The token's position is the length of the history.
     angles = rope + history.to(tl.int64) * HEAD_DIM + dim % HALF
     cos = tl.load(angles, mask=dim_mask, other=0.0)
@@ -232,16 +235,26 @@ def _decode_attention_kernel(
     if split == 0:
         key_head = heads + (NUM_HEADS + kv_head) * HEAD_DIM + tl.zeros([1, 1], tl.int32)
         new_key = _rotate(key_head, dim, partner, dim_mask, key_norm, cos, signed_sin, eps, HEAD_DIM, QK_NORM)
-        new_key = new_key.to(keys.dtype.element_ty)
         new_value = tl.load(heads + (NUM_HEADS + NUM_KV_HEADS + kv_head) * HEAD_DIM + dim, mask=dim_mask, other=0.0)
+        new_value = new_value.to(tl.float32)
+        key_scale = head_scale(tl.max(tl.abs(new_key), axis=1), keys)
+        value_scale = head_scale(tl.max(tl.abs(new_value), axis=1), values)
+        new_key = rounded(new_key, key_scale[:, None], keys)
+        new_value = rounded(new_value, value_scale[:, None], values)
         slot = tl.load(cache_index + token)
         if slot >= 0:
-            place = (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM + dim
-            tl.store(keys + place, new_key, mask=dim_mask)
-            tl.store(values + place, new_value.to(values.dtype.element_ty), mask=dim_mask)
+            place = slot * NUM_KV_HEADS + kv_head
+            tl.store(keys + place * HEAD_DIM + dim, new_key, mask=dim_mask)
+            tl.store(values + place * HEAD_DIM + dim, new_value, mask=dim_mask)
+            if keys.dtype.element_ty == tl.int8:
+                tl.store(key_scales + place + tl.arange(0, 1), key_scale)
+                tl.store(value_scales + place + tl.arange(0, 1), value_scale)
+        # As later steps will read them.
+        new_key = (new_key.to(tl.float32) * key_scale[:, None]).to(qkv.dtype.element_ty)
+        new_value = (new_value.to(tl.float32) * value_scale[:, None]).to(qkv.dtype.element_ty)
         row_max = tl.sum(query.to(tl.float32) * new_key.to(tl.float32), axis=1) * scale
         row_sum += 1.0
-        acc += new_value.to(values.dtype.element_ty).to(tl.float32)
+        acc += new_value.to(tl.float32)
 
     if SPLIT:
         acc, row_max, row_sum = _attend_tile(query, key, value, seen, acc, row_max, row_sum, scale, PRECISION)
@@ -251,8 +264,8 @@ def _decode_attention_kernel(
         mask = seen[:, None]
         if HEAD_DIM != BLOCK_D:
             mask = mask & dim_mask
-        key = tl.load(keys + offset[:, None] + dim, mask=mask, other=0.0)
-        value = tl.load(values + offset[:, None] + dim, mask=mask, other=0.0)
+        key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, qkv.dtype.element_ty)
+        value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, qkv.dtype.element_ty)
         acc, row_max, row_sum = _attend_tile(query, key, value, seen, acc, row_max, row_sum, scale, PRECISION)
 
     result = out + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
@@ -287,6 +300,7 @@ def decode_attention(
     plan: DecodePlan,
     arrivals: Tensor,
     overlap: bool,
+    scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """See ``Ops.rope_attention``; every row has one query token or, in padding, none.
 
@@ -303,6 +317,7 @@ def decode_attention(
         plan: the tile of each program, and the most parts of a history.
         arrivals: at least R * G int32 zeros, left as zeros; no other stream may use them meanwhile.
         overlap: start before the previous kernel has ended.
+        scales: of INT8 keys and values, [num_blocks, block_size, G] float32.
     """
     tokens = qkv.shape[0]
     block_size, num_kv_heads, head_dim = keys.shape[1:]
@@ -317,12 +332,15 @@ def decode_attention(
         partial = torch.empty((parts, head_dim), dtype=torch.float32, device=qkv.device)
         log_sums = torch.empty(parts, dtype=torch.float32, device=qkv.device)
     query_norm, key_norm = norms if norms is not None else (qkv, qkv)
+    key_scales, value_scales = scales if scales is not None else (qkv, qkv)
     ordered = batch.longest_first is not None and num_splits == 1
     join_cols = triton.next_power_of_2(group * head_dim)
     _decode_attention_kernel[(rows * num_kv_heads, num_splits)](
         qkv,
         keys,
         values,
+        key_scales,
+        value_scales,
         out,
         partial,
         log_sums,

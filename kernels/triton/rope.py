@@ -2,6 +2,9 @@
 
 A program owns a few heads of one token. Query, key and value heads lie side by side in the projection's output and
 differ in norm weight, rotation and destination only, so one tile may hold all three kinds.
+
+Where the cache has another type, keys and values are rounded in place too: attention may read a chunk's own from there, and
+must find what the cache has.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.batch import Batch
+from draftline.kernels.triton.cache import head_scale, rounded
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 
@@ -24,6 +28,8 @@ def _rope_write_kv_kernel(
     key_norm: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
+    key_scales: tl.tensor,
+    value_scales: tl.tensor,
     qkv_stride: int,
     eps: float,
     NUM_HEADS: tl.constexpr,
@@ -32,6 +38,7 @@ def _rope_write_kv_kernel(
     BLOCK_HEADS: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
     QK_NORM: tl.constexpr,
+    QUANTIZED: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
     wait_for_previous(OVERLAP)
@@ -68,18 +75,34 @@ def _rope_write_kv_kernel(
     rotated_first = tl.where(is_value, first, first * cos - second * sin)
     rotated_second = tl.where(is_value, second, second * cos + first * sin)
 
-    tl.store(source, rotated_first.to(qkv.dtype.element_ty), mask=mask & (is_value == 0))
-    tl.store(source + HALF, rotated_second.to(qkv.dtype.element_ty), mask=mask & (is_value == 0))
+    kept_first = rotated_first
+    kept_second = rotated_second
+    stored = mask & (is_value == 0)
+    if QUANTIZED:
+        largest = tl.maximum(tl.max(tl.abs(rotated_first), axis=1), tl.max(tl.abs(rotated_second), axis=1))
+        scale = head_scale(largest, keys)
+        kept_first = rounded(rotated_first, scale[:, None], keys)
+        kept_second = rounded(rotated_second, scale[:, None], keys)
+        rotated_first = tl.where(is_query, rotated_first, kept_first.to(tl.float32) * scale[:, None])
+        rotated_second = tl.where(is_query, rotated_second, kept_second.to(tl.float32) * scale[:, None])
+        stored = mask
+    tl.store(source, rotated_first.to(qkv.dtype.element_ty), mask=stored)
+    tl.store(source + HALF, rotated_second.to(qkv.dtype.element_ty), mask=stored)
 
     # Padding tokens of a graph's batch have no place in the cache: their index is negative.
     if slot >= 0:
         is_key = (head >= NUM_HEADS) & (head < NUM_HEADS + NUM_KV_HEADS)
-        key_out = keys + (slot * NUM_KV_HEADS + (head - NUM_HEADS)) * HEAD_DIM + col
-        tl.store(key_out, rotated_first.to(keys.dtype.element_ty), mask=mask & is_key)
-        tl.store(key_out + HALF, rotated_second.to(keys.dtype.element_ty), mask=mask & is_key)
-        value_out = values + (slot * NUM_KV_HEADS + (head - NUM_HEADS - NUM_KV_HEADS)) * HEAD_DIM + col
-        tl.store(value_out, rotated_first.to(values.dtype.element_ty), mask=mask & is_value)
-        tl.store(value_out + HALF, rotated_second.to(values.dtype.element_ty), mask=mask & is_value)
+        key_place = slot * NUM_KV_HEADS + (head - NUM_HEADS)
+        key_out = keys + key_place * HEAD_DIM + col
+        tl.store(key_out, kept_first.to(keys.dtype.element_ty), mask=mask & is_key)
+        tl.store(key_out + HALF, kept_second.to(keys.dtype.element_ty), mask=mask & is_key)
+        value_place = key_place - NUM_KV_HEADS
+        value_out = values + value_place * HEAD_DIM + col
+        tl.store(value_out, kept_first.to(values.dtype.element_ty), mask=mask & is_value)
+        tl.store(value_out + HALF, kept_second.to(values.dtype.element_ty), mask=mask & is_value)
+        if keys.dtype.element_ty == tl.int8:
+            tl.store(key_scales + key_place, scale[:, None], mask=is_key)
+            tl.store(value_scales + value_place, scale[:, None], mask=is_value & (head < TOTAL))
 
 
 def rope_write_kv(
@@ -92,6 +115,7 @@ def rope_write_kv(
     eps: float,
     *,
     overlap: bool = False,
+    scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """See ``Ops.rope_write_kv``; rotates ``qkv`` in place. A token whose cache index is negative is not written."""
     tokens = qkv.shape[0]
@@ -99,6 +123,7 @@ def rope_write_kv(
     total = qkv.shape[1] // head_dim
     num_heads = total - 2 * num_kv_heads
     query_norm, key_norm = norms if norms is not None else (qkv, qkv)
+    key_scales, value_scales = scales if scales is not None else (qkv, qkv)
     # Few tokens: small tiles, so that more programs share the work. Many: larger ones, so that fewer start.
     block_heads = 4 if tokens <= 64 else 16
     _rope_write_kv_kernel[(tokens, triton.cdiv(total, block_heads))](
@@ -110,6 +135,8 @@ def rope_write_kv(
         key_norm,
         keys,
         values,
+        key_scales,
+        value_scales,
         qkv.stride(0),
         eps,
         NUM_HEADS=num_heads,
@@ -118,6 +145,7 @@ def rope_write_kv(
         BLOCK_HEADS=block_heads,
         BLOCK_HALF=triton.next_power_of_2(head_dim // 2),
         QK_NORM=norms is not None,
+        QUANTIZED=keys.dtype != qkv.dtype,
         OVERLAP=overlap,
         num_warps=1 if block_heads == 4 else 4,
         **launch_options(overlap),

@@ -12,6 +12,7 @@ from gguf.quants import quantize
 
 from draftline.models.config import ModelConfig
 from draftline.models.families import weight_shapes
+from draftline.quant import CONVERT
 from draftline.quant.tensor import RawTensor
 
 LLAMA = ModelConfig(
@@ -49,7 +50,7 @@ class RandomCheckpoint:
     Args:
         config: the model's.
         std: of the matrices; large enough that outputs are not the same at every position.
-        weight_format: of the matrices; vectors are F32.
+        weight_format: of the matrices, or what they are to be converted to; vectors are F32.
         seed: another seed gives another model.
         noise: the size of random numbers that are added to all weights, which makes a model that often agrees.
     """
@@ -73,5 +74,7 @@ class RandomCheckpoint:
             return RawTensor(name, "F32", shape, weight if name.endswith("bias") else 1.0 + weight)
         if self._format == "F32":
             return RawTensor(name, "F32", shape, weight)
+        if self._format in CONVERT:
+            return RawTensor(name, "F32", shape, weight, convert_to=self._format)
         blocks = quantize(weight.numpy(), GGMLQuantizationType[self._format])
         return RawTensor(name, self._format, shape, torch.from_numpy(blocks))

@@ -67,7 +67,14 @@ def checkpoint(weight_format: str, config: ModelConfig = CONFIG) -> RandomCheckp
 class Engine:
     """The sequences of one model, computed in whatever rows a test asks for."""
 
-    def __init__(self, model: Model, ops: ReferenceOps, sequences: Sequence[Sequence[int]], seed: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        ops: ReferenceOps,
+        sequences: Sequence[Sequence[int]],
+        seed: int,
+        cache_dtype: torch.dtype | None = None,
+    ) -> None:
         self._model, self._ops = model, ops
         per_row = MAX_LEN // BLOCK
         order = torch.randperm(len(sequences) * per_row, generator=torch.Generator().manual_seed(seed))
@@ -81,7 +88,7 @@ class Engine:
             BLOCK,
             model.config.num_kv_heads,
             model.config.head_dim,
-            dtype=model.cache_dtype,
+            dtype=cache_dtype or model.cache_dtype,
             device=CPU,
         )
 
@@ -104,12 +111,20 @@ class Engine:
         ("Q8_0", torch.float16),
         ("Q4_1", torch.bfloat16),
         ("Q8_0", torch.bfloat16),
+        ("fp8", torch.float16),
+        ("int8", torch.bfloat16),
     ],
     ids=str,
 )
 def test_logits_have_the_same_bits_in_every_schedule(weight_format: str, dtype: torch.dtype) -> None:
     ops = ReferenceOps()
     check_schedules(Decoder(checkpoint(weight_format), CONFIG, ops, dtype, CPU), ops)
+
+
+@pytest.mark.parametrize("cache_dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
+def test_narrower_caches_keep_that(cache_dtype: torch.dtype) -> None:
+    ops = ReferenceOps()
+    check_schedules(Decoder(checkpoint("Q8_0"), CONFIG, ops, torch.float16, CPU), ops, cache_dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -119,10 +134,10 @@ def test_so_they_have_in_families_with_layers_of_their_own(config: ModelConfig, 
     check_schedules(build_model(checkpoint("F32", config), config, ops, dtype, CPU), ops)
 
 
-def check_schedules(model: Model, ops: ReferenceOps) -> None:
+def check_schedules(model: Model, ops: ReferenceOps, cache_dtype: torch.dtype | None = None) -> None:
     rng = random.Random(0)
     sequences = [[rng.randrange(CONFIG.vocab_size) for _ in range(length)] for length in (230, 150, 77, 9)]
-    whole = [Engine(model, ops, [tokens], 0).run([(0, 0, len(tokens))])[0] for tokens in sequences]
+    whole = [Engine(model, ops, [tokens], 0, cache_dtype).run([(0, 0, len(tokens))])[0] for tokens in sequences]
     assert whole[0].dtype == torch.float32
     assert whole[0].std() > 0.1
 
@@ -132,7 +147,7 @@ def check_schedules(model: Model, ops: ReferenceOps) -> None:
         torch.testing.assert_close(logits, expected, atol=0.05, rtol=0.05)
 
     for seed, sizes in enumerate(([1], [64], [5], [1, 1, 2, 5, 17, 40], [100, 7])):
-        engine = Engine(model, ops, sequences, seed)
+        engine = Engine(model, ops, sequences, seed, cache_dtype)
         done = [0] * len(sequences)
         while any(count < len(tokens) for count, tokens in zip(done, sequences, strict=True)):
             rows = []
@@ -147,8 +162,14 @@ def check_schedules(model: Model, ops: ReferenceOps) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("qk_norm", [False, True], ids=["plain", "qk-norm"])
-def test_operation_by_operation_gives_the_program_s_bits(qk_norm: bool, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("qk_norm", "cache_dtype"),
+    [(False, None), (True, None), (False, torch.float8_e4m3fn), (True, torch.int8)],
+    ids=["plain", "qk-norm", "fp8-cache", "int8-cache"],
+)
+def test_operation_by_operation_gives_the_program_s_bits(
+    qk_norm: bool, cache_dtype: torch.dtype | None, dtype: torch.dtype
+) -> None:
     config = replace(CONFIG, qk_norm=qk_norm)
     rng = random.Random(1)
     sequences = [[rng.randrange(CONFIG.vocab_size) for _ in range(length)] for length in (90, 33, 20)]
@@ -157,7 +178,8 @@ def test_operation_by_operation_gives_the_program_s_bits(qk_norm: bool, dtype: t
     for scripted in (True, False):
         ops = ReferenceOps()
         ops.scripted = scripted
-        engine = Engine(Decoder(checkpoint("Q8_0", config), config, ops, dtype, CPU), ops, sequences, 0)
+        model = Decoder(checkpoint("Q8_0", config), config, ops, dtype, CPU)
+        engine = Engine(model, ops, sequences, 0, cache_dtype)
         logits.append([part for step in rows for part in engine.run(step)])
     for program, by_operation in zip(*logits, strict=True):
         assert torch.equal(program, by_operation) or not EXACT

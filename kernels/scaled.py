@@ -1,0 +1,95 @@
+"""Eight-bit tensors with scales: what a quantized linear layer multiplies, and its arithmetic in plain torch.
+
+Weights have scales from their checkpoint, or from `draftline.quant`. Activations are quantized as they come, with one
+scale for each token, or one for each 128 of its channels: from the largest of them, and by the same rule at every number
+of rows. So a product has the same factors whatever a token is batched with, and only the order of additions differs.
+
+Integers have no exponent: one large channel would cost all others of its token their bits. So INT8 activations have a
+scale a group, and FP8 ones where the weight has one for each group of columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+GROUP = 128
+"""Channels of an activation that share a scale."""
+
+LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
+"""The largest magnitude that is used of an eight-bit type. (-128 is not, so that the range is symmetric.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledWeight:
+    """A weight ``data[n, k] * scale[n // rows, k // columns]``.
+
+    Attributes:
+        data: [N, K] float8_e4m3fn or int8, contiguous.
+        scale: [ceil(N / rows), ceil(K / columns)] float32, contiguous.
+        rows: weight rows that share a scale.
+        columns: weight columns that share a scale: all K, or `GROUP`.
+    """
+
+    data: Tensor
+    scale: Tensor
+    rows: int
+    columns: int
+
+    @property
+    def by_column(self) -> bool:
+        """Whether a weight row has several scales."""
+        return self.scale.shape[1] > 1
+
+    @property
+    def grouped(self) -> bool:
+        """Whether what it is multiplied with has a scale for each `GROUP` of a token's channels, not one for all."""
+        return self.by_column or self.data.dtype == torch.int8
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of values and scales."""
+        return self.data.nbytes + self.scale.nbytes
+
+    def dequantized(self) -> Tensor:
+        """The weight in float32."""
+        return scaled_up(self.data, self.scale, self.rows, self.columns)
+
+
+def scaled_up(data: Tensor, scale: Tensor, rows: int, columns: int) -> Tensor:
+    """``data[n, k] * scale[n // rows, k // columns]`` in float32; the last groups may be smaller."""
+    n, k = data.shape
+    by_row = scale.repeat_interleave(rows, dim=0)[:n]
+    return data.to(torch.float32) * by_row.repeat_interleave(columns, dim=1)[:, :k]
+
+
+def quantize(x: Tensor, dtype: torch.dtype, dim: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """``x`` as values of ``dtype`` and their float32 scales, one for all that differ only along ``dim`` (kept, size 1).
+
+    Rounds to the nearest, ties to even. Where all are zero, the scale is.
+    """
+    largest = LARGEST[dtype]
+    scale = x.abs().amax(dim, keepdim=True).to(torch.float32) / largest
+    values = (x.to(torch.float32) / torch.where(scale > 0, scale, 1.0)).clamp_(-largest, largest)
+    return (values.round_() if dtype == torch.int8 else values).to(dtype), scale
+
+
+def quantize_activations(x: Tensor, dtype: torch.dtype, *, grouped: bool) -> tuple[Tensor, Tensor]:
+    """[T, K] -> values [T, K] of ``dtype`` and scales float32: [ceil(K / 128), T] where grouped, else [1, T]."""
+    rows, k = x.shape
+    if not grouped:
+        values, scale = quantize(x, dtype, -1)
+        return values, scale.t().contiguous()
+    groups = F.pad(x, (0, -k % GROUP)).view(rows, -1, GROUP)
+    values, scale = quantize(groups, dtype, -1)
+    return values.flatten(1)[:, :k].contiguous(), scale.squeeze(-1).t().contiguous()
+
+
+def scaled_product(x: Tensor, weight: ScaledWeight) -> Tensor:
+    """``quantized(x) @ weight.T`` in float32: [T, K] -> [T, N]."""
+    values, scale = quantize_activations(x, weight.data.dtype, grouped=weight.grouped)
+    rounded = scaled_up(values, scale.t().contiguous(), 1, GROUP if weight.grouped else x.shape[1])
+    return F.linear(rounded, weight.dequantized())

@@ -1,0 +1,26 @@
+"""FP8 as transformers writes it (``quant_method: fp8``; Qwen3-8B-FP8, DeepSeek-V3): e4m3, a scale for each 128 x 128 block.
+
+A weight's scales are beside it as ``weight_scale_inv`` (they multiply, whatever the name says). Where the configuration
+has no block size, one ``weight_scale`` is for the whole weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from draftline.quant.scheme import Scheme, block, expect
+
+
+def fp8_scheme(config: Mapping[str, object]) -> Scheme:
+    """The scheme of a ``quantization_config`` with this method.
+
+    Raises:
+        UnsupportedFormatError: it asks for what is not done here; the message names the field.
+    """
+    expect(config, "fmt", "e4m3", None)
+    # Static activation scales may be there; quantizing each token by its own loses less.
+    expect(config, "activation_scheme", "dynamic", "static", None)
+    sizes = config.get("weight_block_size")
+    if sizes is None:
+        return Scheme("fp8", "F8_E4M3", "weight_scale", 0, 0)
+    return Scheme("fp8-block", "F8_E4M3", "weight_scale_inv", *block(sizes, "weight_block_size"))

@@ -1,0 +1,41 @@
+"""INT8 with a scale a row: dense weights converted on loading (``--quantization int8``), and packed weights on a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from draftline.kernels.scaled import ScaledWeight, quantize
+from draftline.quant.linear import SeparateLinear
+from draftline.quant.tensor import RawTensor, Scales
+
+
+def to_int8(raw: RawTensor, weight: Tensor) -> RawTensor:
+    """``weight`` [N, K] (the values of ``raw``, float32) as an I8 tensor with a scale a row."""
+    data, scale = quantize(weight, torch.int8, 1)
+    return replace(raw, format="I8", data=data, scales=Scales(scale, 1, weight.shape[1]))
+
+
+class Int8Linear(SeparateLinear):
+    """INT8 weights with a scale a row, still packed, on a CPU. Activations must be bfloat16.
+
+    torch's int8 kernel takes the scales in bfloat16: a relative error of at most 2^-9, what rounding the dequantized
+    weights to bfloat16 would lose too. Every row has the same bits at every row count.
+    """
+
+    def __init__(self, weight: ScaledWeight, bias: Tensor | None) -> None:
+        super().__init__()
+        self._weight = weight.data
+        self._scale = weight.scale.flatten().to(torch.bfloat16)
+        self._bias = None if bias is None else bias.to(torch.bfloat16)
+        self.out_features, self.in_features = weight.data.shape
+        self.format = "int8"
+        self.nbytes = self._weight.nbytes + self._scale.nbytes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[T, in_features] -> [T, out_features], both bfloat16."""
+        y: Tensor = torch.ops.aten._weight_int8pack_mm(x, self._weight, self._scale)
+        bias = self._bias
+        return y if bias is None else y.add_(bias)

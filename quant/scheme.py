@@ -1,0 +1,66 @@
+"""``Scheme``: where a quantized checkpoint keeps the scales of its weights, as its ``quantization_config`` says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from draftline.quant.eight_bit import with_scales
+from draftline.quant.errors import UnsupportedFormatError
+from draftline.quant.tensor import RawTensor
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """A checkpoint's way to store eight-bit weights. Those that it left dense need no mention: their format says so.
+
+    Attributes:
+        name: for reports.
+        format: ``F8_E4M3`` or ``I8``.
+        scale: what stands in a scale's name in the place of ``weight``.
+        rows: weight rows that share a scale; 0 for all.
+        columns: weight columns that share a scale; 0 for all.
+    """
+
+    name: str
+    format: str
+    scale: str
+    rows: int
+    columns: int
+
+    def scale_name(self, weight: str) -> str:
+        """The name of a weight's scales."""
+        return weight.removesuffix("weight") + self.scale
+
+    def scaled(self, raw: RawTensor, scale: RawTensor) -> RawTensor:
+        """The weight with its scales.
+
+        Raises:
+            UnsupportedFormatError: they do not fit.
+        """
+        return with_scales(raw, scale, self.rows, self.columns)
+
+
+def refused(field: str, problem: str) -> UnsupportedFormatError:
+    """The error of a field of ``quantization_config``, to be raised."""
+    return UnsupportedFormatError(f"quantization_config.{field}: {problem}")
+
+
+def expect(config: Mapping[str, object], field: str, *allowed: object, where: str = "") -> None:
+    """Raise UnsupportedFormatError where a field has another value than those allowed (None: it may be missing)."""
+    value = config.get(field)
+    if value not in allowed:
+        known = " and ".join(repr(one) for one in allowed if one is not None)
+        raise refused(where + field, f"{value!r} is not supported; {known} {'are' if ' and ' in known else 'is'}")
+
+
+def block(sizes: object, field: str) -> tuple[int, int]:
+    """Rows and columns of a weight's blocks.
+
+    Raises:
+        UnsupportedFormatError: they are not two sizes, or the columns are not 128, as activations' groups are.
+    """
+    match sizes:
+        case [int(rows), int(columns)] if rows > 0 and columns == 128:
+            return rows, columns
+    raise refused(field, f"{sizes!r} is not supported; blocks of 128 columns are, as [128, 128]")

@@ -1,0 +1,44 @@
+"""What the quantization benchmark measures, on a few tokens."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from quantization import main
+from quantization_quality import VARIANTS, Piece, perplexity
+
+from draftline import LLM
+
+
+def test_perplexity_counts_the_predicted_tokens_alone() -> None:
+    llm = LLM("smollm2", max_model_len=64, kv_cache_memory_gib=0.05, drafter="none")
+    tokens = (504, 3575, 282, 4649, 314, 7042, 28, 284, 260, 3575, 282)
+    whole, end = perplexity(llm, [Piece((), tokens)]), perplexity(llm, [Piece(tokens[:6], tokens[6:])])
+    begin = perplexity(llm, [Piece((), tokens[:6])])
+    # Ten tokens are predicted: five of them by either half.
+    assert math.log(whole) == pytest.approx((5 * math.log(begin) + 5 * math.log(end)) / 10, rel=1e-4)
+    assert 1 < whole < 1000
+
+
+def test_the_first_variant_is_the_unquantized_model() -> None:
+    assert VARIANTS[0] == {}
+    assert {"quantization": "fp8"} in VARIANTS
+
+
+@pytest.mark.parametrize("sections", ["speed", "quality,layer"])
+def test_unknown_sections_are_refused(
+    sections: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["quantization.py", "--sections", sections])
+    with pytest.raises(SystemExit):
+        main()
+    assert "there is no" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which would run the section")
+def test_gpu_sections_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["quantization.py", "--sections", "layers"])
+    with pytest.raises(SystemExit, match="layers needs a GPU"):
+        main()

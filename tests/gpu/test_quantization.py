@@ -1,0 +1,172 @@
+"""Eight-bit layers and caches on a real GPU, against the reference's arithmetic in float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from draftline import LLM, SamplingParams
+from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.scaled import GROUP, ScaledWeight, quantize
+from draftline.kernels.triton import TritonOps
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
+
+EPS = 1e-6
+BLOCK_SIZE = 16
+TYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
+
+
+@pytest.fixture(scope="module")
+def device() -> torch.device:
+    return torch.device("cuda")
+
+
+@pytest.fixture(scope="module")
+def ops(device: torch.device) -> TritonOps:
+    return TritonOps.for_device(device)
+
+
+@pytest.fixture
+def rng(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(7)
+
+
+@pytest.fixture(autouse=True)
+def _fp8_needs_hardware(request: pytest.FixtureRequest) -> None:
+    if "fp8" in request.node.name and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("FP8 needs compute capability 8.9")
+
+
+def draw(rng: torch.Generator, *shape: int, scale: float = 1.0) -> Tensor:
+    return (scale * torch.randn(shape, generator=rng, device=rng.device)).to(torch.bfloat16)
+
+
+def make_weight(rng: torch.Generator, n: int, k: int, kind: str) -> ScaledWeight:
+    weight = draw(rng, n, k, scale=k**-0.5)
+    if kind != "fp8-block":
+        data, scale = quantize(weight, TYPES[kind], -1)
+        return ScaledWeight(data, scale, 1, k)
+    padded = pad(weight, (0, -k % GROUP, 0, -n % GROUP))
+    data, scale = quantize(padded.view(padded.shape[0] // GROUP, GROUP, -1, GROUP), TYPES["fp8"], (1, 3))
+    return ScaledWeight(data.view(padded.shape)[:n, :k].contiguous(), scale[:, 0, :, 0].contiguous(), GROUP, GROUP)
+
+
+def relative(actual: Tensor, expected: Tensor) -> float:
+    return float((actual.double() - expected.double()).norm() / expected.double().norm())
+
+
+# Results are rounded to bfloat16, and an input's norm may be rounded to the next eight-bit number.
+BOUND = 1e-2
+
+
+@pytest.mark.parametrize("kind", ["fp8", "fp8-block", "int8"])
+@pytest.mark.parametrize(("n", "k"), [(768, 512), (960, 576), (1024, 1536), (256, 14336)])
+@pytest.mark.parametrize("rows", [1, 3, 16, 17, 64, 65, 128, 129, 400, 1000])
+def test_layers(rows: int, n: int, k: int, kind: str, ops: TritonOps, rng: torch.Generator) -> None:
+    weight, reference = make_weight(rng, n, k, kind), ReferenceOps()
+    x, norm, bias = draw(rng, rows, k), draw(rng, k), draw(rng, n)
+    residual = draw(rng, rows, n)
+    wide, wide_bias = x.float(), bias.float()
+    assert relative(ops.scaled_linear(x, weight, None), reference.scaled_linear(wide, weight, None)) < BOUND
+    expected = reference.norm_scaled_linear(wide, norm.float(), EPS, weight, wide_bias)
+    assert relative(ops.norm_scaled_linear(x, norm, EPS, weight, bias), expected) < BOUND
+    expected = reference.norm_scaled_swiglu(wide, norm.float(), EPS, weight, wide_bias)
+    assert relative(ops.norm_scaled_swiglu(x, norm, EPS, weight, bias), expected) < 2 * BOUND
+    expected = reference.scaled_linear_add(wide, weight, wide_bias, residual.float())
+    assert relative(ops.scaled_linear_add(x, weight, bias, residual.clone()), expected) < BOUND
+    assert not ops.arrivals.any()
+
+
+@pytest.mark.parametrize("kind", ["fp8", "fp8-block", "int8"])
+def test_a_row_s_result_changes_by_rounding_only(kind: str, ops: TritonOps, rng: torch.Generator) -> None:
+    """Through every kernel: far less than another quantization of its input would."""
+    weight, x = make_weight(rng, 1024, 1024, kind), draw(rng, 2000, 1024)
+    alone = ops.scaled_linear(x[:1], weight, None)
+    for rows in (2, 16, 17, 64, 100, 128, 132, 600, 2000):
+        assert relative(ops.scaled_linear(x[:rows], weight, None)[:1], alone) < 4e-3
+
+
+def make_batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:
+    device = rng.device
+    needed = [-(-context // BLOCK_SIZE) for context in context_lens]
+    order = torch.randperm(sum(needed), generator=rng, device=device).int()
+    tables = torch.zeros(len(needed), max(needed), dtype=torch.int32, device=device)
+    for row, (blocks, count) in enumerate(zip(order.split(needed), needed, strict=True)):
+        tables[row, :count] = blocks
+    spans = zip(query_lens, context_lens, strict=True)
+    positions = torch.cat([torch.arange(context - query, context, device=device) for query, context in spans])
+    row = torch.arange(len(needed), device=device).repeat_interleave(torch.tensor(query_lens, device=device))
+    batch = Batch(
+        token_ids=positions,
+        positions=positions,
+        cache_index=tables[row, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE,
+        query_starts=torch.tensor([0, *query_lens], device=device).cumsum(0).int(),
+        context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
+        block_tables=tables,
+        logits_index=positions,
+        query_lens_host=query_lens,
+        context_lens_host=context_lens,
+    )
+    return batch, sum(needed)
+
+
+BATCHES = {
+    "decode-1": ((1,), (1500,)),
+    "decode-64": ((1,) * 64, tuple(17 * row + 1 for row in range(64))),
+    "decode-300": ((1,) * 300, tuple(3 * row + 1 for row in range(300))),
+    "verify": ((5,) * 9, tuple(111 * row + 5 for row in range(9))),
+    "mixed": ((1, 300, 5, 33, 1000), (900, 300, 505, 40, 1500)),
+}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("heads", [(32, 8, 128), (9, 3, 64), (8, 8, 80)], ids=str)
+@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
+def test_attention_over_a_quantized_cache(
+    lengths: tuple[tuple[int, ...], tuple[int, ...]],
+    heads: tuple[int, int, int],
+    kind: str,
+    ops: TritonOps,
+    rng: torch.Generator,
+) -> None:
+    num_heads, kv_heads, head_dim = heads
+    batch, blocks = make_batch(*lengths, rng)
+    angle = torch.rand(1600, head_dim // 2, generator=rng, device=rng.device)
+    rope = torch.stack([angle.cos(), angle.sin()], dim=1)
+    qkv = draw(rng, batch.positions.shape[0], (num_heads + 2 * kv_heads) * head_dim)
+    content = draw(rng, 2, blocks, BLOCK_SIZE, kv_heads, head_dim)
+    results = []
+    for chosen, wide in ((ops, False), (ReferenceOps(), True)):
+        cache = KVCache.allocate(1, blocks, BLOCK_SIZE, kv_heads, head_dim, dtype=TYPES[kind], device=rng.device)
+        keys, values, scales = next(cache.layers)
+        for index, stored in enumerate((keys, values)):
+            if scales is None:
+                stored.copy_(content[index].to(TYPES[kind]))
+            else:
+                data, scale = quantize(content[index], TYPES[kind], -1)
+                stored.copy_(data)
+                scales[index].copy_(scale.squeeze(-1))
+        results.append(
+            chosen.rope_attention(
+                qkv.float() if wide else qkv.clone(), batch, rope, keys, values, None, EPS,
+                scale=head_dim**-0.5, window=None, scales=scales,
+            )
+        )  # fmt: skip
+    assert relative(*results) < BOUND
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"quantization": "fp8"}, {"quantization": "int8"}, {"kv_cache_dtype": "fp8"}, {"kv_cache_dtype": "int8"}],
+    ids=["fp8", "int8", "fp8-cache", "int8-cache"],
+)
+def test_the_embedded_model(options: dict[str, str]) -> None:
+    """With graphs: it still knows what it knows."""
+    llm = LLM("smollm2", max_model_len=512, max_num_seqs=8, gpu_memory_utilization=0.3, **options)
+    (output,) = llm.generate(["The capital of France is"], SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
+    assert "Paris" in output.outputs[0].text
+    assert llm.info.quantization == options.get("quantization", llm.info.quantization)
