@@ -77,14 +77,18 @@ class OutputConstraint:
         progress: its place, advanced when a step's results are read.
         closes_at: the length before which the text must be complete, or None if it need not be.
         on_host: whether the host writes its masks. Then no step can be planned while another is unread.
+        is_json: whether the text is to be a JSON document.
     """
 
     progress: Progress
     closes_at: int | None
     on_host: bool
+    is_json: bool
 
     @staticmethod
-    def of(compiled: Compiled, prompt_len: int, max_len: int, *, closes: bool) -> OutputConstraint:
-        """At the beginning of an output, of at most ``max_len`` tokens with its prompt; ``closes``: complete by then."""
+    def of(compiled: Compiled, asked: params.Constraint, prompt_len: int, max_len: int) -> OutputConstraint:
+        """``asked``, compiled, at the beginning of an output of at most ``max_len`` tokens with its prompt."""
+        closes = asked.close_within_budget
         progress = compiled.begin(max_len - prompt_len if closes else None)
-        return OutputConstraint(progress, max_len if closes else None, on_host=progress.automaton is None)
+        is_json = asked.json_object or asked.json_schema is not None
+        return OutputConstraint(progress, max_len if closes else None, progress.automaton is None, is_json)

@@ -128,6 +128,7 @@ def finished(end: Finished) -> pb.Finished:
             total_s=end.timing.total_s,
         ),
         constraint_complete=end.constraint_complete,
+        json_valid=end.json_valid,
         seed=end.seed,
     )
 

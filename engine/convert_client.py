@@ -101,6 +101,7 @@ def _finished(end: pb.Finished) -> Finished:
         ),
         timing=Timing(timing.queued_s, timing.prefill_s, timing.first_token_s, timing.total_s),
         constraint_complete=end.constraint_complete if end.HasField("constraint_complete") else None,
+        json_valid=end.json_valid if end.HasField("json_valid") else None,
         seed=end.seed,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import NamedTuple
 
@@ -36,6 +37,19 @@ class _End(NamedTuple):
     def cuts_text(self) -> bool:
         """Whether the last token is not, or not all, part of the text."""
         return self.reason is FinishReason.STOP
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is one JSON document (RFC 8259, which has no NaN and no infinities)."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        json.loads(text, parse_constant=refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 class OutputState:
@@ -79,6 +93,9 @@ class OutputState:
         self._scheduled_at: float | None = None
         self._first_token_at: float | None = None
         self._steps = 0
+        # The text so far, where it is to be JSON.
+        constraint = sequence.constraint
+        self._json = "" if constraint is not None and constraint.is_json else None
         self._drafts = DraftTally(drafter)
         self._synthetic = synthetic
 
@@ -115,6 +132,8 @@ class OutputState:
             self._drafts.count(row.drafts, min(row.drafts, len(kept) - 1))
             if times is not None:
                 self._drafts.took(times)
+        if self._json is not None:
+            self._json += text
         delta = Delta(self.sequence.index, kept, text, logprobs[: len(kept)], self._prompt_logprobs)
         self._prompt_logprobs = ()
         return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now, complete))
@@ -122,6 +141,8 @@ class OutputState:
     def cancel(self, now: float) -> tuple[Update, ...]:
         """The updates that end a cancelled output: what text is left, and the finish."""
         text = self._detokenizer.flush()
+        if self._json is not None:
+            self._json += text
         end = _End(FinishReason.CANCELLED)
         finished = self._finished(end, 0, now, self._constrain((), end))
         return (Delta(self.sequence.index, (), text), finished) if text else (finished,)
@@ -200,6 +221,7 @@ class OutputState:
                 total_s=now - submitted,
             ),
             constraint_complete=complete,
+            json_valid=None if self._json is None else is_json(self._json),
             seed=sequence.seed,
             stopped_by_token=end.stopped_by_token,
         )

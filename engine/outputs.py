@@ -102,7 +102,8 @@ class Delta:
 class Finished:
     """The end of output ``index``.
 
-    ``matched_stop`` is the stop string, or the stop token's id in decimal (then ``stopped_by_token``), or empty.
+    ``matched_stop`` is the stop string, or the stop token's id in decimal (then ``stopped_by_token``), or empty. Where a
+    JSON constraint was asked for, ``json_valid`` says whether the text is a JSON document.
     """
 
     ends_output: ClassVar[bool] = True
@@ -117,6 +118,7 @@ class Finished:
     constraint_complete: bool | None
     seed: int
     stopped_by_token: bool = False
+    json_valid: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,8 +114,8 @@ class RequestBuilder:
                     leader=sequences[0] if index else None,
                     draft_tokens=_draft_tokens(request.speculation),
                     constraint=None
-                    if compiled is None
-                    else OutputConstraint.of(compiled, len(token_ids), max_len, closes=closes),
+                    if compiled is None or request.constraint is None
+                    else OutputConstraint.of(compiled, request.constraint, len(token_ids), max_len),
                 )
             )
         return tuple(sequences)

@@ -91,7 +91,12 @@ def assert_right(output: CompletionOutput, constraint: Constraint | None) -> Non
     assert finished is not None
     if constraint is None:
         assert finished.constraint_complete is None
+        assert finished.json_valid is None
         return
+    if constraint.json_schema is None and not constraint.json_object:
+        assert finished.json_valid is None
+    elif finished.constraint_complete:
+        assert finished.json_valid
     if finished.finish_reason is FinishReason.EOS:
         assert finished.constraint_complete
     if finished.constraint_complete and constraint.json_schema is not None:
@@ -185,6 +190,7 @@ def test_what_is_cut_off_says_so() -> None:
     assert output.text == '{"name": '
     assert output.finished is not None
     assert output.finished.constraint_complete is False
+    assert output.finished.json_valid is False
 
 
 @pytest.mark.parametrize("constraint", [Constraint(choice=("ab",)), Constraint(grammar='start: "ab"')])

@@ -680,6 +680,7 @@ class Finished(_message.Message):
     TIMING_FIELD_NUMBER: _builtins.int
     CONSTRAINT_COMPLETE_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
+    JSON_VALID_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     finish_reason: Global___FinishReason.ValueType
     matched_stop: _builtins.str
@@ -688,6 +689,8 @@ class Finished(_message.Message):
     """Set where the request had a constraint."""
     seed: _builtins.int
     """Repeats this output when sent as SamplingParams.seed with n = 1."""
+    json_valid: _builtins.bool
+    """Whether the text is a JSON document; set where the constraint was a JSON schema or object."""
     @_builtins.property
     def usage(self) -> Global___Usage: ...
     @_builtins.property
@@ -705,14 +708,20 @@ class Finished(_message.Message):
         timing: Global___Timing | None = ...,
         constraint_complete: _builtins.bool | None = ...,
         seed: _builtins.int = ...,
+        json_valid: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "constraint_complete", b"constraint_complete", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "constraint_complete", b"constraint_complete", "json_valid", b"json_valid", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "matched_stop", b"matched_stop", "seed", b"seed", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "json_valid", b"json_valid", "matched_stop", b"matched_stop", "seed", b"seed", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__constraint_complete: _TypeAlias = _typing.Literal["constraint_complete"]  # noqa: Y015
     _WhichOneofArgType__constraint_complete: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete"]  # noqa: Y015
+    _WhichOneofReturnType__json_valid: _TypeAlias = _typing.Literal["json_valid"]  # noqa: Y015
+    _WhichOneofArgType__json_valid: _TypeAlias = _typing.Literal["_json_valid", b"_json_valid"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__constraint_complete) -> _WhichOneofReturnType__constraint_complete | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__json_valid) -> _WhichOneofReturnType__json_valid | None: ...
 
 Global___Finished: _TypeAlias = Finished  # noqa: Y015
 
