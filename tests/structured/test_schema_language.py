@@ -223,6 +223,15 @@ def test_best_effort_reports_what_it_leaves_out() -> None:
     assert json_schema_language('{"type": "string"}').unenforced == ()
 
 
+def test_schemas_exclude_one_another_whatever_a_validator_takes_for_a_format() -> None:
+    one = walker({"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}]})
+    assert one.accepts('"2024-01-01"')
+    assert one.accepts('"2024-01-01T00:00:00Z"')
+    # Punycode is no host name here, and is one for most validators.
+    overlapping = {"oneOf": [{"type": "string", "format": "hostname"}, {"type": "string", "pattern": "^xn--"}]}
+    assert refused(overlapping) == {"/oneOf/0/format": "format"}
+
+
 def test_numbers_without_a_short_expression_may_stand_in_many_places() -> None:
     nines = {"type": "integer", "multipleOf": 9, "minimum": 1}
     one = walker({"type": "array", "prefixItems": [nines, {"anyOf": [nines, {"type": "array", "items": nines}]}]})
