@@ -363,10 +363,11 @@ def number_automaton(numbers: NumberSet) -> automaton.Dfa:
     parts = [automaton.Part(automaton.build(_plain(interval)))]
     decimals = 0 if numbers.step is None else len(decimal_text(numbers.step % 1).partition(".")[2])
     if numbers.step is not None and decimals == 0:
-        exact = alt([seq(_DIGIT, _DIGITS), seq(repeat(_DIGIT, 1, FLOAT_DIGITS), literal(".0"))])
+        fractions = seq(repeat(_DIGIT, 1, FLOAT_DIGITS), literal(".0"))
     else:
         after = decimals or FLOAT_DIGITS // 2
-        exact = seq(repeat(_DIGIT, 1, FLOAT_DIGITS - after), optional(seq(_POINT, repeat(_DIGIT, 1, after))))
+        fractions = seq(repeat(_DIGIT, 1, FLOAT_DIGITS - after), _POINT, repeat(_DIGIT, 1, after))
+    exact = alt([seq(_DIGIT, _DIGITS), fractions])
     parts.append(automaton.Part(automaton.build(seq(optional(_MINUS), exact))))
     if numbers.step is not None:
         parts.append(automaton.Part(divisible(numbers.step)))
