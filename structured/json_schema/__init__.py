@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.json_schema.document import Document, parse
+from draftline.structured.json_schema.formats import format_set, has_wider, widest_format_set
 from draftline.structured.json_schema.graph import Graph, build_graph
 from draftline.structured.json_schema.lark import LarkWriter
 from draftline.structured.json_schema.limits import DEFAULT_LIMITS as DEFAULT_LIMITS
@@ -53,7 +54,8 @@ def _language(
     max_repetition: int | None,
 ) -> Language:
     document = Document(parse(schema, limits))
-    normaliser = Normaliser(document, limits)
+    wider = Normaliser(document, limits, widest_format_set) if has_wider(schema) else None
+    normaliser = Normaliser(document, limits, format_set, wider)
     graph = build_graph(normaliser, normaliser.demand(document.root), limits)
     violations = tuple(normaliser.violations.values())
     if violations and not best_effort:

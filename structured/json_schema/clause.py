@@ -75,6 +75,9 @@ class Expander(Protocol):
     def count_values(self, location: Location, keyword: str, number: int) -> None:
         """Count enum values against the limit."""
 
+    def format_set(self, name: str) -> StringSet | None:
+        """The strings of a format; None where it is not enforced."""
+
     def expand(self, demands: Demands) -> Shapes:
         """The values that meet all demands."""
 

@@ -1,9 +1,13 @@
 """How JSON spells the numbers of a set, as trees over the characters of the text.
 
 Every number of a set can be written plainly, like -12.50. Scientific notation is accepted where its whole range of exponents lies
-in the set: every exponent of a 64-bit float for numbers without conditions, and beside bounds the magnitudes that json.dumps itself
-writes that way (from 1e16 on, and below 1e-4). An integer may also be written 1.0: JSON Schema takes that for an
+in the set: every exponent of a 64-bit float for numbers without conditions, and beside bounds the magnitudes that json.dumps
+itself writes that way (from 1e16 on, and below 1e-4). An integer may also be written 1.0: JSON Schema takes that for an
 integer since draft 6, and json.dumps writes integral floats so.
+
+Values are compared as decimals; but most readers round what has a fraction to a 64-bit float before they validate it. So nothing is
+accepted that such rounding would carry out of the set: fractions have 15 digits at most where divisibility counts, and beside an
+excluded bound there is the gap that floats have there.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
@@ -19,6 +24,9 @@ from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.regular import automaton, charset
 from draftline.structured.regular.expression import to_tree
 from draftline.structured.regular.syntax import EMPTY, NEVER, Chars, Node, alt, literal, optional, repeat, seq
+
+FLOAT_DIGITS = 15
+"""Decimals of at most so many digits are told apart as 64-bit floats."""
 
 MAX_LISTED = 256
 """Sets of at most so many numbers are spelled one by one."""
@@ -80,6 +88,8 @@ _LARGE_INTEGER: Final = seq(
     optional(literal("+")),
     _FROM_1E16,
 )
+_TINY: Final = Fraction(1, 10**20)
+_HUGE: Final = Fraction(10**300)
 _LARGEST_PLAIN: Final = Fraction(10**16)
 _SMALLEST_PLAIN: Final = Fraction(1, 10**4)
 
@@ -96,10 +106,12 @@ def number_text(numbers: NumberSet) -> Node:
     listed = numbers.values(MAX_LISTED)
     if listed is not None:
         return alt(_one(value, numbers.literal_integers) for value in listed)
+    if numbers == NumberSet(step=Fraction(1)):
+        return seq(optional(_MINUS), alt([seq(_INTEGER, optional(literal(".0"))), _LARGE_INTEGER]))
     if numbers.step == 1 and not numbers.not_steps:
         return _signed(numbers, _integers)
     if numbers.step is None and not numbers.not_steps:
-        return _signed(numbers, _reals)
+        return _signed(_as_floats(numbers), _reals)
     return _multiples(numbers)
 
 
@@ -118,6 +130,19 @@ def _one(value: Fraction, literally: bool) -> Node:
 
 _Interval = tuple[Fraction, bool, Fraction | None, bool]
 """Magnitudes: from (or, if open, above) the first up to (or below) the third, None being without end."""
+
+
+def _as_floats(numbers: NumberSet) -> NumberSet:
+    """The interval with the nearest float inside instead of each excluded bound; zero has floats as near as anyone will write."""
+
+    def inside(bound: Fraction | None, is_open: bool, towards: float) -> tuple[Fraction | None, bool]:
+        if bound is None or not is_open or not _TINY < abs(bound) < _HUGE:
+            return bound, is_open
+        return Fraction(repr(math.nextafter(float(bound), towards))), False
+
+    low, low_open = inside(numbers.low, numbers.low_open, math.inf)
+    high, high_open = inside(numbers.high, numbers.high_open, -math.inf)
+    return replace(numbers, low=low, low_open=low_open, high=high, high_open=high_open)
 
 
 def _signed(numbers: NumberSet, magnitudes: Callable[[_Interval, bool], Node]) -> Node:
@@ -151,7 +176,9 @@ def _integers(interval: _Interval, literally: bool) -> Node:
     plain = _integer_range(first, last)
     if literally or plain == NEVER:
         return plain
-    options = [seq(plain, optional(literal(".0")))]
+    largest = 10**FLOAT_DIGITS - 1
+    as_float = _integer_range(first, largest if last is None else min(last, largest))
+    options = [seq(plain, optional(literal(".0")))] if as_float == plain else [plain, seq(as_float, literal(".0"))]
     if last is None and low < _LARGEST_PLAIN:
         options.append(_LARGE_INTEGER)
     return alt(options)
@@ -334,6 +361,14 @@ def number_automaton(numbers: NumberSet) -> automaton.Dfa:
     """
     interval = NumberSet(numbers.low, numbers.low_open, numbers.high, numbers.high_open)
     parts = [automaton.Part(automaton.build(_plain(interval)))]
+    decimals = 0 if numbers.step is None else len(decimal_text(numbers.step % 1).partition(".")[2])
+    if numbers.step is not None and decimals == 0:
+        fractions = seq(repeat(_DIGIT, 1, FLOAT_DIGITS), literal(".0"))
+    else:
+        after = decimals or FLOAT_DIGITS // 2
+        fractions = seq(repeat(_DIGIT, 1, FLOAT_DIGITS - after), _POINT, repeat(_DIGIT, 1, after))
+    exact = alt([seq(_DIGIT, _DIGITS), fractions])
+    parts.append(automaton.Part(automaton.build(seq(optional(_MINUS), exact))))
     if numbers.step is not None:
         parts.append(automaton.Part(divisible(numbers.step)))
     parts.extend(automaton.Part(divisible(step), inside=False) for step in sorted(numbers.not_steps))

@@ -115,6 +115,15 @@ _PATTERNS: Final = {
     "relative-json-pointer": f"(?:0|[1-9]\\d*)(?:#|{_POINTER})",
 }
 
+_AT_MOST: Final = {
+    "date": "^[0-9.+-]{10}$",
+    "time": ":",
+    "date-time": ":",
+    "email": "@",
+    "hostname": "^[^\\s@:/]*$",
+}
+"""Where a set leaves out what some validators accept: patterns of what any of them might."""
+
 UNENFORCEABLE: Final = {
     "regex": "whether a string is a regular expression is no regular property",
     "idn-hostname": "internationalised names depend on Unicode's tables",
@@ -128,3 +137,17 @@ def format_set(name: str) -> StringSet | None:
     """The strings of a format; None where the name is no known format."""
     pattern = _PATTERNS.get(name)
     return None if pattern is None else StringSet(patterns=frozenset([without_anchors(ecma.parse(f"^(?:{pattern})$"))]))
+
+
+@functools.cache
+def widest_format_set(name: str) -> StringSet | None:
+    """What a validator might take for the format at most: for the proof that schemas exclude one another."""
+    pattern = _AT_MOST.get(name)
+    return (
+        format_set(name) if pattern is None else StringSet(patterns=frozenset([without_anchors(ecma.parse(pattern))]))
+    )
+
+
+def has_wider(schema: str) -> bool:
+    """Whether a schema's text mentions a format whose set is narrower than what validators may accept."""
+    return any(f'"{name}"' in schema for name in _AT_MOST)

@@ -97,7 +97,11 @@ def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
     return replace(
         shapes,
         numbers=tuple(_exact_multiples(normaliser, value, one) for one in shapes.numbers),
-        arrays=tuple(_exact_uniqueness(normaliser, _exact_counts(normaliser, one)) for one in shapes.arrays),
+        arrays=tuple(
+            exact
+            for one in shapes.arrays
+            if (exact := _exact_uniqueness(normaliser, _exact_counts(normaliser, one))) is not None
+        ),
         objects=tuple(_exact_members(normaliser, value, one) for one in shapes.objects),
     )
 
@@ -129,6 +133,10 @@ def _exact_members(normaliser: Normaliser, value: Demands, shape: ObjectShape) -
     if shape.max_members is not None and shape.max_members.bit_length() > _COUNTER_BITS:
         normaliser.report(_where(value, "maxProperties"), "maxProperties", f"it is beyond {2**_COUNTER_BITS - 1}")
         shape = replace(shape, max_members=None)
+    if shape.some and shape.max_members is not None:
+        reason = "it would have to leave room for members that only some schema asks for"
+        normaliser.report(_where(value, "maxProperties"), "maxProperties", reason)
+        shape = replace(shape, max_members=None)
     if (counted or shape.some) and len(shape.named) + len(shape.some) + _COUNTER_BITS > BITS:
         keyword = "minProperties" if shape.min_members else "maxProperties"
         reason = f"members are counted among at most {BITS - _COUNTER_BITS} named properties"
@@ -151,9 +159,13 @@ def _exact_counts(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:
     return replace(shape, contains=())
 
 
-def _exact_uniqueness(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:
-    if not shape.unique or unique_values(shape, normaliser.expand) is not None:
+def _exact_uniqueness(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape | None:
+    """The same arrays; None where there are fewer values than items that must differ."""
+    if not shape.unique:
         return shape
+    values = unique_values(shape, normaliser.expand)
+    if values is not None:
+        return shape if len(values) >= shape.min_items else None
     for pointer in sorted(shape.unique):
         reason = "items can only be kept apart where they are few enumerated strings, numbers, booleans or null"
         normaliser.report(pointer, "uniqueItems", reason)

@@ -145,9 +145,9 @@ class LarkWriter:
 
     def _digits(self, numbers: NumberSet) -> str:
         """Numbers that are recognised digit by digit, for which there is no short expression: a rule for each state."""
-        known = self._shared.get(numbers)
-        if known is not None:
-            return known
+        name = self._shared.get(numbers)
+        if name is not None:
+            return f"{name}_0"
         name = self._shared[numbers] = f"d{len(self._shared)}"
         dfa = number_automaton(numbers)
         alive = alive_states(dfa)
@@ -332,32 +332,38 @@ class LarkWriter:
     def _unordered(self, name: str, shape: ObjectShape) -> None:
         """Properties in any order, with a bit for each that is required, counted or must not come twice."""
         layout = Layout(shape)
-        options: list[tuple[str, str, str]] = []  # member, how it changes the parameter, when it is allowed
+        needed: list[tuple[str, str, str]] = []  # member, how it changes the parameter, when it is allowed
+        further: list[tuple[str, str, str]] = []
         for one, value in shape.named:
             if value != NEVER:
                 bit = layout.bit_of.get(one)
+                free = "" if bit is None else f"bit_clear({bit})"
                 step = "_" if bit is None else f"set_bit({bit})"
-                options.append((self._member(one, value), step, "" if bit is None else f"bit_clear({bit})"))
+                (needed if one in shape.required else further).append((self._member(one, value), step, free))
         other_step = "_" if layout.other_bit is None else f"set_bit({layout.other_bit})"
-        options.extend((other, other_step, "") for other in self._others(shape))
+        further.extend((other, other_step, "") for other in self._others(shape))
         for index, members in enumerate(shape.some):
             member = f"{self._key(members.names)} {self._value(members.value)}"
-            options.append((member, f"set_bit({layout.some_bit + index})", ""))
+            further.append((member, f"set_bit({layout.some_bit + index})", ""))
         more = [f"{self._close_object}{when(layout.done)}"]
+        more.extend(f"{self._comma} {one} {name}_more::{step}{when(free)}" for one, step, free in needed)
+        first = [f"{self._empty_object}{when(layout.done)}"]
+        first.extend(f"{one} {name}_more::{step}" for one, step, _ in needed)
+        start = [f"{self._open_object} {name}_first::0x0"]
         if layout.counter:
-            room = f"lt({layout.counter}, {shape.max_members - 1 if shape.max_members else 0})"
-            more.append(f"{self._comma} {name}_next::incr({layout.counter}){when(room)}")
-            self._parametric(f"{name}_next", [f"{one} {name}_more::{step}{when(free)}" for one, step, free in options])
+            # A rule applies one step to its parameter, so the counter's stands between the comma and the member.
+            self._parametric(f"{name}_next", [f"{one} {name}_more::{step}{when(free)}" for one, step, free in further])
+            more.append(f"{self._comma} {name}_next::incr({layout.counter}){when(layout.room)}")
+            start.append(f"{self._open_object} {name}_next::{hex(layout.one)}")
         else:
             more.extend(
                 f"{self._comma} {one} {name}_more::{step}{when(both_of(free, layout.room))}"
-                for one, step, free in options
+                for one, step, free in further
             )
+            first.extend(f"{one} {name}_more::{step}" for one, step, _ in further)
         self._parametric(f"{name}_more", more)
-        first = [f"{self._empty_object}{when(layout.done)}"]
-        first.extend(f"{one} {name}_more::{step}" for one, step, _ in options)
         self._parametric(f"{name}_first", first)
-        self._rule(name, [f"{self._open_object} {name}_first::0x0"])
+        self._rule(name, start)
 
 
 def _is_scalar(shapes: Shapes) -> bool:

@@ -12,8 +12,18 @@ BITS: Final = 64
 class Layout:
     """Which bit of an object's parameter means what.
 
-    Required properties come first, then what some member must be, whether there was an unnamed member, a counter of commas, and optional
-    properties as far as bits are left: one without a bit may be written twice, which leaves the object valid.
+    Required properties come first, then what some member must be, whether there was an unnamed member, a counter of members that are not
+    required, and optional properties as far as bits are left: one without a bit may be written twice, which leaves the
+    object valid. Members that are not required are counted apart, so that there is always room for those that are.
+
+    Attributes:
+        bit_of: the bits of properties.
+        some_bit: the first of those of ``some``, in order.
+        other_bit: set by an unnamed member; None where it does not matter.
+        counter: the range of bits that counts; empty where none does.
+        one: the parameter with the counter at one.
+        room: whether a member that is not required may follow.
+        done: whether the object may end.
     """
 
     def __init__(self, shape: ObjectShape) -> None:
@@ -24,21 +34,24 @@ class Layout:
         used = self.some_bit + len(shape.some)
         self.other_bit: int | None = None
         self.counter = ""
+        self.one = 0
         self.room = ""
         conditions = [f"is_ones([0:{used}])"] if used else []
         if shape.min_members and shape.others and not shape.some:
             self.other_bit = used
             used += 1
-        if shape.max_members is not None and shape.others:
-            width = shape.max_members.bit_length()
+        further = None if shape.max_members is None else shape.max_members - len(required)
+        if further is not None and shape.others:
+            width = further.bit_length()
             self.counter = f"[{used}:{used + width}]"
+            self.one = 1 << used
+            self.room = f"lt({self.counter}, {further})"
             used += width
         start = used
         kept = optional[: BITS - used]
         self.bit_of.update((name, start + index) for index, name in enumerate(kept))
-        if shape.max_members is not None and not shape.others:
-            # All members are named: those required, and optional ones up to the rest.
-            self.room = _count("lt", start, len(kept), shape.max_members - len(required))
+        if further is not None and not shape.others:
+            self.room = _count("lt", start, len(kept), further)
         if shape.min_members and not shape.some:
             enough = _count("ge", start, len(kept), shape.min_members - len(required))
             if self.other_bit is not None:

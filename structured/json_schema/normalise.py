@@ -42,6 +42,7 @@ from draftline.structured.json_schema.shapes import (
     unite,
     widest,
 )
+from draftline.structured.json_schema.strings import StringSet
 from draftline.structured.json_schema.unevaluated import unevaluated_clauses
 from draftline.structured.json_schema.value_keywords import value_clauses
 from draftline.structured.regular.automaton import TooComplexError
@@ -57,13 +58,27 @@ class _InProgressError(Exception):
 class Normaliser:
     """Expands demands on values to shapes, and remembers what it has expanded.
 
+    Args:
+        document: where the schemas stand.
+        limits: how much may come of them.
+        format_set: the strings of each format.
+        wider: if not None, proves emptiness instead: one whose formats hold all that any validator accepts.
+
     Attributes:
         violations: what could not be enforced so far, by pointer and keyword.
     """
 
-    def __init__(self, document: Document, limits: SchemaLimits) -> None:
+    def __init__(
+        self,
+        document: Document,
+        limits: SchemaLimits,
+        format_set: Callable[[str], StringSet | None],
+        wider: Normaliser | None = None,
+    ) -> None:
         self.document = document
+        self.format_set = format_set
         self._limits = limits
+        self._wider = wider
         self._expanded: dict[Demand, Shapes] = {}
         self._joined: dict[Demands, Shapes] = {}
         self._expanding: list[Demand] = []
@@ -175,6 +190,8 @@ class Normaliser:
         """Whether it is proven that no value meets the demands; a no may only mean that no proof was found."""
         if demands == NEVER:
             return True
+        if self._wider is not None:
+            return self._wider.is_empty(demands, depth)
         if not demands or depth == 0:
             return False
         known = self._empty.get(demands)

@@ -22,7 +22,7 @@ from draftline.structured.json_schema.clause import (
     unsupported,
 )
 from draftline.structured.json_schema.document import Draft, Location
-from draftline.structured.json_schema.formats import UNENFORCEABLE, format_set
+from draftline.structured.json_schema.formats import UNENFORCEABLE
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import (
     ANY_NUMBER,
@@ -131,7 +131,7 @@ def _format(expander: Expander, location: Location) -> Iterator[Clause]:
     name = location.schema["format"]
     if not isinstance(name, str):
         raise invalid(location, "format", "a string")
-    given = format_set(name)
+    given = expander.format_set(name)
     if given is not None:
         clause = _string_clause("format", given)
         yield Clause("format", clause.holds, None)

@@ -32,7 +32,7 @@ def refused(schema: Any) -> dict[str, str]:
         ({"type": "integer", "minimum": -5, "exclusiveMaximum": 3}, "-5 -1 0 -0 2", "-6 3 4 -10"),
         ({"minimum": 1.25, "exclusiveMaximum": 2.5}, "1.25 1.250 1.3 2 2.49999", "1.24999 2.5 2.50 3 1 12"),
         ({"type": "number", "exclusiveMinimum": 0}, "0.001 1e-05 1 1e16", "0 0.0 -1 -1e-05"),
-        ({"type": "number", "multipleOf": 0.01}, "0.01 1.1 4.35 7 7.00 7.1000", "0.001 7.123 7.10001"),
+        ({"type": "number", "multipleOf": 0.01}, "0.01 1.1 4.35 7 7.00 7.10", "0.001 7.123 7.10001"),
         ({"type": "integer", "multipleOf": 7}, "0 7 14 -7 70 700 7777", "1 6 8 71 7778"),
         ({"type": "integer", "multipleOf": 64, "minimum": 65}, "128 640 6400 64000.0", "64 0 -128 100 129 65"),
         ({"multipleOf": 9, "maximum": 900, "not": {"const": 18}}, "9 900 -27 0 9.0", "18 18.0 909 10 9.9"),
@@ -221,6 +221,37 @@ def test_best_effort_reports_what_it_leaves_out() -> None:
     assert Walker.of_grammar(language.grammar).accepts("[1,1]")
     assert language.regex is not None
     assert json_schema_language('{"type": "string"}').unenforced == ()
+
+
+def test_schemas_exclude_one_another_whatever_a_validator_takes_for_a_format() -> None:
+    one = walker({"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}]})
+    assert one.accepts('"2024-01-01"')
+    assert one.accepts('"2024-01-01T00:00:00Z"')
+    # Punycode is no host name here, and is one for most validators.
+    overlapping = {"oneOf": [{"type": "string", "format": "hostname"}, {"type": "string", "pattern": "^xn--"}]}
+    assert refused(overlapping) == {"/oneOf/0/format": "format"}
+
+
+def test_numbers_without_a_short_expression_may_stand_in_many_places() -> None:
+    nines = {"type": "integer", "multipleOf": 9, "minimum": 1}
+    one = walker({"type": "array", "prefixItems": [nines, {"anyOf": [nines, {"type": "array", "items": nines}]}]})
+    assert one.accepts("[9,99]")
+    assert one.accepts("[9,[18,27]]")
+    assert not one.accepts("[9,[18,28]]")
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "number", "exclusiveMaximum": 0.3}, "0.29999999999999999999"),
+        ({"type": "number", "exclusiveMinimum": 2.5}, "2.50000000000000000001"),
+        ({"type": "integer", "multipleOf": 5}, "-9165414670472035.0"),
+        ({"type": "number", "not": {"type": "integer"}}, "1.00000000000000000001"),
+        ({"type": "integer", "maximum": 9007199254740991}, "9007199254740991.0000"),
+    ],
+)
+def test_a_reader_that_rounds_to_floats_finds_nothing_invalid(schema: Any, text: str) -> None:
+    assert not walker(schema).accepts(text)
 
 
 def test_items_that_differ() -> None:

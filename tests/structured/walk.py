@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
@@ -15,6 +16,9 @@ class _Bytes:
 
     def __call__(self, text: str | bytes) -> list[int]:
         return list(text.encode() if isinstance(text, str) else text)
+
+
+_ENDING = {256, *b'"}]'}
 
 
 @functools.cache
@@ -46,3 +50,26 @@ class Walker:
         consumed = self._matcher.try_consume_tokens(tokens)
         assert not self._matcher.is_error(), self._matcher.get_error()
         return consumed == len(tokens) and self._matcher.is_accepting()
+
+    def write(self, source: random.Random, limit: int = 400) -> str | None:
+        """A random text of the language; None if it does not end in time.
+
+        After a while closing brackets and quotes are preferred, so that most texts end.
+        """
+        self._matcher.reset()
+        written = bytearray()
+        while len(written) < limit:
+            mask = self._matcher.compute_bitmask()
+            assert not self._matcher.is_error(), self._matcher.get_error()
+            allowed = [token for token in range(257) if mask[token // 8] >> (token % 8) & 1]
+            assert allowed, f"stuck after {bytes(written)!r}"
+            ending = [token for token in allowed if token in _ENDING]
+            likely = ending if ending and (len(written) > 60 or source.random() < 0.2) else allowed
+            token = source.choice(likely)
+            if token == 256:
+                break
+            assert self._matcher.consume_token(token)
+            written.append(token)
+        else:
+            return None
+        return written.decode()
