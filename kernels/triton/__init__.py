@@ -131,7 +131,7 @@ class TritonOps:
         soft_cap: float = 0.0,
         scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """See ``Ops.rope_attention``: one launch where every row is a decode, unless scores are capped."""
+        """See ``Ops.rope_attention``: one launch where all rows are decodes and verifies, unless scores are capped."""
         num_kv_heads, head_dim = keys.shape[2:]
         group = qkv.shape[1] // head_dim // num_kv_heads - 2
         shape = AttentionShape(group, num_kv_heads, head_dim, keys.element_size(), self.num_sms)

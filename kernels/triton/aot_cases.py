@@ -85,10 +85,17 @@ BATCHES = {
     "decode": _batch((1,) * 4, (1024,) * 4),
     "tall": _batch((1,) * 40, (1024,) * 40),
     "wide": _batch((1,) * 256, (1024,) * 256),
+    "two": _batch((2,) * 2, (1024,) * 2),
     "verify": _batch((5,) * 4, (1024,) * 4),
     "chunk": _batch((512,), (2048,)),
 }
-"""One row, a few (split), some tens, many (not split), a verify, a prompt chunk."""
+"""One row, a few (split), some tens, many (not split), a draft model's first step, a few verifies, a prompt chunk."""
+
+
+def _verifies(model: ModelShape) -> Batch:
+    """As many verifies as one launch takes."""
+    rows = 200 // model.num_kv_heads
+    return _batch((5,) * rows, (1024,) * rows)
 
 
 def _attention(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype, cache_dtype: torch.dtype) -> None:
@@ -291,8 +298,10 @@ CASES: dict[str, Case] = {
         for kind, batch in BATCHES.items()
         if name in _MAIN or kind in ("decode", "chunk")
     },
+    **{f"{name}-verifies": _layer_case(model, _verifies(model), torch.bfloat16) for name, model in MODELS.items()},
     "float16": _layer_case(MODELS["llama-1b"], BATCHES["decode"], torch.float16),
     "float32-decode": _layer_case(MODELS["llama-8b"], BATCHES["decode"], torch.float32),
+    "float32-verifies": _layer_case(MODELS["llama-1b"], _verifies(MODELS["llama-1b"]), torch.float32),
     "float32-chunk": _layer_case(MODELS["llama-8b"], BATCHES["chunk"], torch.float32),
     **{f"gpt2-{kind}": _gpt2_case(BATCHES[kind]) for kind in ("one", "decode", "chunk")},
     **{f"gemma-3-{kind}": _gemma3_case(BATCHES[kind], 0.0) for kind in ("one", "decode", "chunk")},

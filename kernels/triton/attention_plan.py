@@ -16,7 +16,11 @@ chunks) have their own, with a large tile."""
 MAX_SPLITS = 64
 """The most parts that one row's history is split into."""
 
+MOST_QUERIES = 16
+"""The most query tokens a row that one launch rotates, writes and attends to."""
+
 _LONG_TILE = 64
+_MOST_DECODE_LANES = 64
 _PROGRAMS_PER_SM = 4
 _MOST_DECODE_PROGRAMS_PER_SM = 12
 
@@ -163,39 +167,53 @@ def plan_attention(
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """How a batch of one query token a row is divided.
+    """How a batch of few query tokens a row is divided.
 
     Attributes:
         tile: the tile of each program.
-        num_splits: the most parts of one row's history.
+        queries: query tokens a row that the tile has room for.
+        num_splits: the most parts of one row's history; 1 with more than one query token.
     """
 
     tile: Tile
+    queries: int
     num_splits: int
 
 
 @lru_cache(maxsize=64)
 def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
-    """The plan of a batch whose rows have one query token or none; None for any other, and for one of very many rows.
+    """The plan of a batch whose rows have few query tokens or none, if one launch for all of it is fastest; else None.
 
-    With so many programs, each runs for long enough that rotation and cache write cost less in kernels of their own.
+    With very many programs, each runs for long enough that rotation and cache write cost less in kernels of their own.
+    So they do where rows with several query tokens are few: joining the parts of a history takes a kernel then.
 
     Args:
         shape: the model and the device.
         query_lens: each row's query length, or an upper bound of it.
         context_lens: each row's context length, or an upper bound of it.
     """
-    if max(query_lens, default=0) != 1:
-        return None
-    block_m, block_n = max(16, _next_power_of_2(shape.group)), _keys_a_step(shape, 64)
+    longest = max(query_lens, default=0)
     programs = max(len(query_lens) * shape.num_kv_heads, 1)
+    if longest == 1:
+        return _plan_ones(shape, programs, max(context_lens))
+    fits = 1 < longest <= MOST_QUERIES and longest * shape.group <= _MOST_DECODE_LANES
+    if not fits or not shape.num_sms < programs <= 2 * shape.num_sms:
+        return None
+    block_m = max(16, _next_power_of_2(longest * shape.group))
+    tile = Tile(block_m, _keys_a_step(shape, 64), num_warps=4, num_stages=5)
+    return DecodePlan(tile, min(block_m // shape.group, MOST_QUERIES), 1)
+
+
+def _plan_ones(shape: AttentionShape, programs: int, context: int) -> DecodePlan | None:
+    """The plan of one query token a row."""
+    block_m, block_n = max(16, _next_power_of_2(shape.group)), _keys_a_step(shape, 64)
     if programs <= max_split_programs(shape.num_sms):
-        tiles = -(-max(context_lens) // block_n)
+        tiles = -(-context // block_n)
         splits = min(2 * shape.num_sms // programs, max(tiles, 1), MAX_SPLITS)
-        return DecodePlan(Tile(block_m, block_n, num_warps=8, num_stages=3), splits)
+        return DecodePlan(Tile(block_m, block_n, num_warps=8, num_stages=3), 1, splits)
     if programs > _MOST_DECODE_PROGRAMS_PER_SM * shape.num_sms:
         return None
     # With two programs a multiprocessor or less, each must have more in flight; with many waves of them, it pays that
     # three fit a multiprocessor, so that the last wave is short.
     deep, many = programs <= 2 * shape.num_sms, programs > 4 * shape.num_sms
-    return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=5 if deep else 2 if many else 3), 1)
+    return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=5 if deep else 2 if many else 3), 1, 1)

@@ -1,13 +1,13 @@
-"""A decode step's attention in one launch: (QK-norm,) rotation, cache write and attention of one query token a row.
+"""Attention of decodes and verifies in one launch: (QK-norm,) rotation, cache write and attention of a few tokens a row.
 
-A program owns one row, one key/value head and a part of the row's history. It rotates the queries of the heads that
-share the key/value head, and attends to its part through the block table, with the online softmax of FlashAttention-2
-(Dao 2023) in base 2. The program of the first part also rotates the token's own key, writes key and value to the cache,
-and begins its softmax with them. Where a history has several parts (Flash-Decoding, Dao et al. 2023), the program that
-ends last joins them. A part without keys costs one short program: the parts are counted by the bounds of a CUDA graph's
-bucket, the keys by the row.
+A program owns one row, one key/value head and a part of the row's history. It rotates the row's queries of the heads that
+share the key/value head, packed into one tile, and attends to its part through the block table, with the online softmax
+of FlashAttention-2 (Dao 2023) in base 2. The program of the first part also rotates the new tokens' own keys, writes keys
+and values to the cache, and begins its softmax with them: each token sees itself and those before it. Where a history
+has several parts (Flash-Decoding, Dao et al. 2023), the program that ends last joins them. A part without keys costs one
+short program: the parts are counted by the bounds of a CUDA graph's bucket, the keys by the row.
 
-Not here: longer queries (`attention.py`, `rope.py`), and how many parts (`attention_plan.py`).
+Not here: prompt chunks (`attention.py`, `rope.py`), and how many parts (`attention_plan.py`).
 """
 
 from __future__ import annotations
@@ -20,118 +20,15 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.batch import Batch
-from draftline.kernels.triton.attention_plan import DecodePlan
+from draftline.kernels.triton.attention_plan import MOST_QUERIES, DecodePlan
 from draftline.kernels.triton.cache import head_scale, load_heads, rounded
+from draftline.kernels.triton.decode_parts import NO_KEY, angles, attend_tile, cache_offset, join, rotate, visible
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _LOG2_E = math.log2(math.e)
 
-# A finite stand-in for minus infinity: a row that has seen no key yet keeps this maximum, and differences stay numbers.
-_NO_KEY = tl.constexpr(-1.0e30)
 
-
-@triton.jit
-def _cache_offset(
-    tile: tl.tensor,
-    table: tl.tensor,
-    kv_head: tl.tensor,
-    begin: tl.tensor,
-    end: tl.tensor,
-    NUM_KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
-    """[BLOCK_N] offsets into the cache of a tile's keys, and which of them are within ``[begin, end)``."""
-    position = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    seen = (position >= begin) & (position < end)
-    block = tl.load(table + position // BLOCK_SIZE, mask=seen, other=0)
-    slot = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
-    return (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM, seen
-
-
-@triton.jit
-def _attend_tile(
-    query: tl.tensor,
-    key: tl.tensor,
-    value: tl.tensor,
-    seen: tl.tensor,
-    acc: tl.tensor,
-    row_max: tl.tensor,
-    row_sum: tl.tensor,
-    scale: tl.tensor,
-    PRECISION: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-    score = tl.where(seen[None, :], score, float("-inf"))
-    new_max = tl.maximum(row_max, tl.max(score, axis=1) * scale)
-    weight = tl.exp2(score * scale - new_max[:, None])
-    rescale = tl.exp2(row_max - new_max)
-    row_sum = row_sum * rescale + tl.sum(weight, axis=1)
-    acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision=PRECISION)
-    return acc, new_max, row_sum
-
-
-@triton.jit
-def _rotate(
-    head: tl.tensor,
-    dim: tl.tensor,
-    partner: tl.tensor,
-    mask: tl.tensor,
-    norm: tl.tensor,
-    cos: tl.tensor,
-    signed_sin: tl.tensor,
-    eps: tl.tensor,
-    HEAD_DIM: tl.constexpr,
-    QK_NORM: tl.constexpr,
-) -> tl.tensor:
-    """Heads [N, D] at pointers [N, 1], normalised and rotated. ``partner`` is the other of the two dimensions of a pair."""
-    x = tl.load(head + dim, mask=mask, other=0.0).to(tl.float32)
-    other = tl.load(head + partner, mask=mask, other=0.0).to(tl.float32)
-    if QK_NORM:
-        inverse = tl.rsqrt(tl.sum(x * x, axis=1) / HEAD_DIM + eps)[:, None]
-        x = x * inverse * tl.load(norm + dim, mask=dim < HEAD_DIM, other=0.0).to(tl.float32)
-        other = other * inverse * tl.load(norm + partner, mask=dim < HEAD_DIM, other=0.0).to(tl.float32)
-    return x * cos + other * signed_sin
-
-
-@triton.jit
-def _join(
-    partial: tl.tensor,
-    log_sums: tl.tensor,
-    out: tl.tensor,
-    first_part: tl.tensor,
-    num_parts: tl.tensor,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    COLS: tl.constexpr,
-    PARTS: tl.constexpr,
-) -> None:
-    """Join the parts of one row and key/value head, each weighted by its share of the softmax's sum."""
-    col = tl.arange(0, COLS)
-    col_mask = col < GROUP * HEAD_DIM
-    acc = tl.zeros([COLS], tl.float32)
-    total = tl.zeros([COLS], tl.float32)
-    largest = tl.full([COLS], _NO_KEY, tl.float32)
-    for base in range(0, num_parts, PARTS):
-        part = base + tl.arange(0, PARTS)[:, None]
-        mask = (part < num_parts) & col_mask[None, :]
-        row = first_part + part
-        # Not through the L1 cache, which need not have what other multiprocessors stored.
-        log_sum = tl.load(
-            log_sums + row * GROUP + (col // HEAD_DIM)[None, :], mask=mask, other=_NO_KEY, cache_modifier=".cg"
-        )
-        result = tl.load(partial + row * (GROUP * HEAD_DIM) + col[None, :], mask=mask, other=0.0, cache_modifier=".cg")
-        new_largest = tl.maximum(largest, tl.max(log_sum, axis=0))
-        weight = tl.exp2(log_sum - new_largest[None, :])
-        rescale = tl.exp2(largest - new_largest)
-        acc = acc * rescale + tl.sum(result * weight, axis=0)
-        total = total * rescale + tl.sum(weight, axis=0)
-        largest = new_largest
-    tl.store(out + col, (acc / total).to(out.dtype.element_ty), mask=col_mask)
-
-
-@triton.jit(do_not_specialize=["num_splits", "window", "qkv_stride", "table_stride"])
+@triton.jit(do_not_specialize=["num_splits", "window", "table_stride"])
 def _decode_attention_kernel(
     qkv: tl.tensor,
     keys: tl.tensor,
@@ -161,8 +58,10 @@ def _decode_attention_kernel(
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    QUERIES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    NEW: tl.constexpr,
     JOIN_COLS: tl.constexpr,
     JOIN_PARTS: tl.constexpr,
     SPLIT: tl.constexpr,
@@ -172,8 +71,10 @@ def _decode_attention_kernel(
     OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
+    """A row has up to QUERIES query tokens, where that is more than one; NEW is what a tile of them is padded to."""
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     HALF: tl.constexpr = HEAD_DIM // 2
+    EACH: tl.constexpr = WINDOWED and QUERIES > 1
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     row = tl.program_id(0) // NUM_KV_HEADS
     if ORDERED:
@@ -181,9 +82,9 @@ def _decode_attention_kernel(
         row = tl.load(longest_first + row)
     split = tl.program_id(1)
     token = tl.load(query_starts + row).to(tl.int64)
-    used = tl.load(query_starts + row + 1) > token
+    query_len = (tl.load(query_starts + row + 1) - token).to(tl.int32)
     # A row of padding has no token, and its length means nothing.
-    history = tl.where(used, tl.load(context_lens + row) - 1, 0)
+    history = tl.where(query_len > 0, tl.load(context_lens + row) - query_len, 0)
     begin = 0
     if WINDOWED:
         begin = tl.maximum(history + 1 - window, 0)
@@ -204,7 +105,7 @@ def _decode_attention_kernel(
     if SPLIT:
         # The history was written by earlier steps: its first tile, often the only one, need not wait for this step's
         # kernels. It takes registers, which would cost occupancy where programs fill the device anyway.
-        offset, seen = _cache_offset(
+        offset, seen = cache_offset(
             first_tile, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, BLOCK_N
         )
         mask = seen[:, None]
@@ -212,66 +113,90 @@ def _decode_attention_kernel(
             mask = mask & dim_mask
         key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, qkv.dtype.element_ty)
         value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, qkv.dtype.element_ty)
-    # The token's position is the length of the history.
-    angles = rope + history.to(tl.int64) * HEAD_DIM + dim % HALF
-    cos = tl.load(angles, mask=dim_mask, other=0.0)
-    sin = tl.load(angles + HALF, mask=dim_mask, other=0.0)
-    signed_sin = tl.where(dim < HALF, -sin, sin)
-    partner = tl.where(dim < HALF, dim + HALF, dim - HALF)
+    # The tile's rows: the heads of the first token, of the second, and so on. Positions count on from the history.
+    packed = tl.arange(0, BLOCK_M)[:, None]
+    order = 0
+    group_head = packed
+    num_lanes = GROUP
+    rope_mask = dim_mask
+    if QUERIES > 1:
+        # Rows past the last token do as if they were its own.
+        order = tl.minimum(packed // GROUP, query_len - 1)
+        group_head = packed % GROUP
+        num_lanes = query_len * GROUP
+        rope_mask = dim_mask & (packed < num_lanes)
+    query_mask = (packed < num_lanes) & dim_mask
+    position = history + order
+    cos, signed_sin = angles(rope, position, dim, rope_mask, HEAD_DIM)
+    # The other dimension of each pair. (The compiler sees that pieces of it lie side by side, as it would not in a choice.)
+    partner = (dim + HALF) % HEAD_DIM
     wait_for_previous(OVERLAP)
-    if used == 0:
+    if query_len == 0:
         return
 
-    packed = tl.arange(0, BLOCK_M)[:, None]
-    query_mask = (packed < GROUP) & dim_mask
     heads = qkv + token * qkv_stride
-    query_head = heads + (kv_head * GROUP + packed) * HEAD_DIM
-    query = _rotate(query_head, dim, partner, query_mask, query_norm, cos, signed_sin, eps, HEAD_DIM, QK_NORM)
+    query_head = heads + order * qkv_stride + (kv_head * GROUP + group_head) * HEAD_DIM
+    query = rotate(query_head, dim, partner, query_mask, query_norm, cos, signed_sin, eps, HEAD_DIM, QK_NORM)
     query = query.to(qkv.dtype.element_ty)
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    row_max = tl.full([BLOCK_M], _NO_KEY, dtype=tl.float32)
+    row_max = tl.full([BLOCK_M], NO_KEY, dtype=tl.float32)
     row_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     if split == 0:
-        key_head = heads + (NUM_HEADS + kv_head) * HEAD_DIM + tl.zeros([1, 1], tl.int32)
-        new_key = _rotate(key_head, dim, partner, dim_mask, key_norm, cos, signed_sin, eps, HEAD_DIM, QK_NORM)
-        new_value = tl.load(heads + (NUM_HEADS + NUM_KV_HEADS + kv_head) * HEAD_DIM + dim, mask=dim_mask, other=0.0)
-        new_value = new_value.to(tl.float32)
-        key_scale = head_scale(tl.max(tl.abs(new_key), axis=1), keys)
-        value_scale = head_scale(tl.max(tl.abs(new_value), axis=1), values)
-        new_key = rounded(new_key, key_scale[:, None], keys)
-        new_value = rounded(new_value, value_scale[:, None], values)
-        slot = tl.load(cache_index + token)
-        if slot >= 0:
-            place = slot * NUM_KV_HEADS + kv_head
-            tl.store(keys + place * HEAD_DIM + dim, new_key, mask=dim_mask)
-            tl.store(values + place * HEAD_DIM + dim, new_value, mask=dim_mask)
-            if keys.dtype.element_ty == tl.int8:
-                tl.store(key_scales + place + tl.arange(0, 1), key_scale)
-                tl.store(value_scales + place + tl.arange(0, 1), value_scale)
+        new = tl.arange(0, NEW)
+        new_mask = dim_mask
+        new_cos = cos
+        new_sin = signed_sin
+        slot = tl.load(cache_index + token + new, mask=new < query_len, other=-1)[:, None]
+        if QUERIES > 1:
+            new_mask = dim_mask & (new < query_len)[:, None]
+            new_cos, new_sin = angles(rope, history + new[:, None], dim, new_mask, HEAD_DIM)
+        new_head = heads + new[:, None] * qkv_stride + (NUM_HEADS + kv_head) * HEAD_DIM
+        new_key = rotate(new_head, dim, partner, new_mask, key_norm, new_cos, new_sin, eps, HEAD_DIM, QK_NORM)
+        new_value = tl.load(new_head + NUM_KV_HEADS * HEAD_DIM + dim, mask=new_mask, other=0.0).to(tl.float32)
+        key_scale = head_scale(tl.max(tl.abs(new_key), axis=1), keys)[:, None]
+        value_scale = head_scale(tl.max(tl.abs(new_value), axis=1), values)[:, None]
+        new_key = rounded(new_key, key_scale, keys)
+        new_value = rounded(new_value, value_scale, values)
+        place = slot * NUM_KV_HEADS + kv_head
+        tl.store(keys + place * HEAD_DIM + dim, new_key, mask=new_mask & (slot >= 0))
+        tl.store(values + place * HEAD_DIM + dim, new_value, mask=new_mask & (slot >= 0))
+        if keys.dtype.element_ty == tl.int8:
+            tl.store(key_scales + place, key_scale, mask=slot >= 0)
+            tl.store(value_scales + place, value_scale, mask=slot >= 0)
         # As later steps will read them.
-        new_key = (new_key.to(tl.float32) * key_scale[:, None]).to(qkv.dtype.element_ty)
-        new_value = (new_value.to(tl.float32) * value_scale[:, None]).to(qkv.dtype.element_ty)
-        row_max = tl.sum(query.to(tl.float32) * new_key.to(tl.float32), axis=1) * scale
-        row_sum += 1.0
-        acc += new_value.to(tl.float32)
+        new_key = (new_key.to(tl.float32) * key_scale).to(qkv.dtype.element_ty)
+        new_value = (new_value.to(tl.float32) * value_scale).to(qkv.dtype.element_ty)
+        if QUERIES > 1:
+            new_seen = (new[None, :] <= order) & (new < query_len)[None, :]
+            if WINDOWED:
+                new_seen = new_seen & (new[None, :] > order - window)
+            acc, row_max, row_sum = attend_tile(
+                query, new_key, new_value, new_seen, acc, row_max, row_sum, scale, PRECISION
+            )
+        else:
+            row_max = tl.sum(query.to(tl.float32) * new_key.to(tl.float32), axis=1) * scale
+            row_sum += 1.0
+            acc += new_value.to(tl.float32)
 
     if SPLIT:
-        acc, row_max, row_sum = _attend_tile(query, key, value, seen, acc, row_max, row_sum, scale, PRECISION)
+        acc, row_max, row_sum = attend_tile(query, key, value, seen[None, :], acc, row_max, row_sum, scale, PRECISION)
         first_tile += 1
     for tile in range(first_tile, end_tile):
-        offset, seen = _cache_offset(tile, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, BLOCK_N)
+        offset, seen = cache_offset(tile, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, BLOCK_N)
         mask = seen[:, None]
         if HEAD_DIM != BLOCK_D:
             mask = mask & dim_mask
         key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, qkv.dtype.element_ty)
         value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, qkv.dtype.element_ty)
-        acc, row_max, row_sum = _attend_tile(query, key, value, seen, acc, row_max, row_sum, scale, PRECISION)
+        shown = visible(tile, seen, position, window, BLOCK_N, EACH)
+        acc, row_max, row_sum = attend_tile(query, key, value, shown, acc, row_max, row_sum, scale, PRECISION)
 
     result = out + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
     acc = acc / row_sum[:, None]
     if num_parts == 1:
-        tl.store(result + packed * HEAD_DIM + dim, acc.to(out.dtype.element_ty), mask=query_mask)
+        place = (order * NUM_HEADS + group_head) * HEAD_DIM + dim
+        tl.store(result + place, acc.to(out.dtype.element_ty), mask=query_mask)
     else:
         first_part = tl.program_id(0).to(tl.int64) * num_splits
         part = (first_part + split) * GROUP
@@ -283,7 +208,7 @@ def _decode_attention_kernel(
         arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")
         if arrived == num_parts - 1:
             tl.store(arrivals + tl.program_id(0), 0)
-            _join(partial, log_sums, result, first_part, num_parts, GROUP, HEAD_DIM, JOIN_COLS, JOIN_PARTS)
+            join(partial, log_sums, result, first_part, num_parts, GROUP, HEAD_DIM, JOIN_COLS, JOIN_PARTS)
 
 
 def decode_attention(
@@ -302,7 +227,7 @@ def decode_attention(
     overlap: bool,
     scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """See ``Ops.rope_attention``; every row has one query token or, in padding, none.
+    """See ``Ops.rope_attention``; every row has up to ``plan.queries`` query tokens or, in padding, none.
 
     Args:
         qkv: [T, (H + 2 G) * D].
@@ -314,7 +239,7 @@ def decode_attention(
         eps: RMSNorm's epsilon.
         scale: multiplies the scores.
         window: positions that a query sees, itself included; None for all.
-        plan: the tile of each program, and the most parts of a history.
+        plan: the tile of each program, the query tokens that it holds, and the most parts of a history.
         arrivals: at least R * G int32 zeros, left as zeros; no other stream may use them meanwhile.
         overlap: start before the previous kernel has ended.
         scales: of INT8 keys and values, [num_blocks, block_size, G] float32.
@@ -364,8 +289,10 @@ def decode_attention(
         HEAD_DIM=head_dim,
         BLOCK_D=triton.next_power_of_2(head_dim),
         BLOCK_SIZE=block_size,
+        QUERIES=plan.queries,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
+        NEW=1 if plan.queries == 1 else MOST_QUERIES,
         JOIN_COLS=join_cols,
         JOIN_PARTS=max(1, min(8, 2048 // join_cols)),
         SPLIT=num_splits > 1,

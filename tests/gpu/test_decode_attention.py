@@ -1,4 +1,4 @@
-"""A decode step's attention on a real GPU, in the types that models run in, against float32."""
+"""Attention of decodes and verifies on a real GPU, in the types that models run in, against float32."""
 
 from __future__ import annotations
 
@@ -55,29 +55,62 @@ def assert_near(actual: Tensor, expected: Tensor, bound: float = 8e-3) -> None:
     assert error < bound, f"relative error {error:.2e}, bound {bound:.0e}"
 
 
-def make_batch(context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:
-    """One query token a row over scattered blocks, with a graph's bounds, and the size of the pool."""
+def make_batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:
+    """A batch over scattered blocks, with a graph's bounds, and the size of the pool."""
     device, rows = rng.device, len(context_lens)
     needed = [-(-context // BLOCK_SIZE) for context in context_lens]
     order = torch.randperm(sum(needed), generator=rng, device=device).int()
     tables = torch.full((rows, MAX_CONTEXT // BLOCK_SIZE), 2**30, dtype=torch.int32, device=device)
     for row, blocks in enumerate(order.split(needed)):
         tables[row, : len(blocks)] = blocks
-    positions = torch.tensor(context_lens, device=device) - 1
-    row = torch.arange(rows, device=device)
+    spans = list(zip(query_lens, context_lens, strict=True))
+    positions = torch.cat([torch.arange(context - query, context, device=device) for query, context in spans])
+    row = torch.arange(rows, device=device).repeat_interleave(torch.tensor(query_lens, device=device))
     batch = Batch(
         token_ids=positions,
         positions=positions,
         cache_index=tables[row, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE,
-        query_starts=torch.arange(rows + 1, dtype=torch.int32, device=device),
+        query_starts=torch.tensor([0, *query_lens], device=device).cumsum(0).int(),
         context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
         block_tables=tables,
-        logits_index=row,
-        query_lens_host=(1,) * rows,
+        logits_index=positions,
+        query_lens_host=(max(query_lens),) * rows,
         context_lens_host=(MAX_CONTEXT,) * rows,
-        longest_first=torch.argsort(positions, descending=True).int(),
+        longest_first=torch.argsort(torch.tensor(context_lens, device=device), descending=True).int(),
     )
     return batch, sum(needed)
+
+
+def assert_as_reference(
+    query_lens: tuple[int, ...],
+    context_lens: tuple[int, ...],
+    heads: tuple[int, int, int],
+    window: int | None,
+    dtype: torch.dtype,
+    ops: TritonOps,
+    rng: torch.Generator,
+) -> None:
+    """Results and cache as the reference's in float32."""
+    num_heads, kv_heads, head_dim = heads
+    batch, pool = make_batch(query_lens, context_lens, rng)
+    keys, values = draw(rng, 2, pool, BLOCK_SIZE, kv_heads, head_dim, dtype=dtype)
+    wide_keys, wide_values = keys.float(), values.float()
+    angle = torch.arange(MAX_CONTEXT, device=rng.device)[:, None] / 10.0 ** torch.arange(
+        head_dim // 2, device=rng.device
+    )
+    rope = torch.stack([angle.cos(), angle.sin()], dim=1)
+    qkv = draw(rng, sum(query_lens), (num_heads + 2 * kv_heads) * head_dim, dtype=dtype)
+    norms = draw(rng, 2, head_dim, dtype=dtype)
+    options = {"scale": head_dim**-0.5, "window": window}
+    wide_qkv = qkv.float()  # the operation may rotate it in place
+    out = ops.rope_attention(qkv, batch, rope, keys, values, (norms[0], norms[1]), EPS, **options)
+    exact = dataclasses.replace(batch, query_lens_host=query_lens, context_lens_host=context_lens)
+    wide_norms = (norms[0].float(), norms[1].float())
+    expected = ReferenceOps().rope_attention(wide_qkv, exact, rope, wide_keys, wide_values, wide_norms, EPS, **options)
+    assert_near(out, expected)
+    assert_near(keys, wide_keys)
+    assert torch.equal(values.float(), wide_values)
+    assert not ops.arrivals.any()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -92,23 +125,32 @@ def test_decode_attention(
     ops: TritonOps,
     rng: torch.Generator,
 ) -> None:
-    num_heads, kv_heads, head_dim = heads
-    batch, pool = make_batch(context_lens, rng)
-    keys, values = draw(rng, 2, pool, BLOCK_SIZE, kv_heads, head_dim, dtype=dtype)
-    wide_keys, wide_values = keys.float(), values.float()
-    angle = torch.arange(MAX_CONTEXT, device=rng.device)[:, None] / 10.0 ** torch.arange(
-        head_dim // 2, device=rng.device
-    )
-    rope = torch.stack([angle.cos(), angle.sin()], dim=1)
-    qkv = draw(rng, len(context_lens), (num_heads + 2 * kv_heads) * head_dim, dtype=dtype)
-    norms = draw(rng, 2, head_dim, dtype=dtype)
-    options = {"scale": head_dim**-0.5, "window": window}
-    wide_qkv = qkv.float()  # the operation may rotate it in place
-    out = ops.rope_attention(qkv, batch, rope, keys, values, (norms[0], norms[1]), EPS, **options)
-    exact = dataclasses.replace(batch, context_lens_host=context_lens)
-    wide_norms = (norms[0].float(), norms[1].float())
-    expected = ReferenceOps().rope_attention(wide_qkv, exact, rope, wide_keys, wide_values, wide_norms, EPS, **options)
-    assert_near(out, expected)
-    assert_near(keys, wide_keys)
-    assert torch.equal(values.float(), wide_values)
-    assert not ops.arrivals.any()
+    assert_as_reference((1,) * len(context_lens), context_lens, heads, window, dtype, ops, rng)
+
+
+VERIFIES = {
+    "1x5": ((5,), (400,)),
+    "2x2": ((2, 2), (2, 3000)),
+    "ragged": ((5, 1, 0, 3, 2), (1000, 17, 9, 64, 2050)),
+    "1x16": ((16,), (77,)),
+    "32x4": (tuple(1 + row % 4 for row in range(32)), tuple(30 * row + 5 for row in range(32))),
+    "64x5": (tuple(row % 6 for row in range(64)), tuple(17 * row + 5 for row in range(64))),
+    "200x5": ((5,) * 200, tuple(3 * row + 5 for row in range(200))),
+}
+"""Query lengths and context lengths."""
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("window", [None, 100], ids=["full", "window"])
+@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize(("query_lens", "context_lens"), VERIFIES.values(), ids=VERIFIES.keys())
+def test_verify_attention(
+    query_lens: tuple[int, ...],
+    context_lens: tuple[int, ...],
+    heads: tuple[int, int, int],
+    window: int | None,
+    dtype: torch.dtype,
+    ops: TritonOps,
+    rng: torch.Generator,
+) -> None:
+    assert_as_reference(query_lens, context_lens, heads, window, dtype, ops, rng)

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
+
 from draftline.kernels.triton.attention_plan import (
     MAX_SPLITS,
+    MOST_QUERIES,
     SHORT_QUERY,
     AttentionShape,
     max_split_programs,
@@ -64,8 +67,19 @@ def test_a_decode_s_history_is_split_while_the_device_has_room() -> None:
     assert splits(64, 100_000) == 1
 
 
+def test_verifies_that_fill_the_device_are_one_launch() -> None:
+    for longest in range(2, MOST_QUERIES + 1):
+        plan = plan_decode(LLAMA_8B, (1,) * 31 + (longest,), (500,) * 32)
+        assert plan is not None
+        assert longest <= plan.queries <= plan.tile.block_m // LLAMA_8B.group
+        assert plan.num_splits == 1
+    for rows in (1, 16, 64):
+        assert plan_decode(LLAMA_8B, (5,) * rows, (500,) * rows) is None
+
+
 def test_other_batches_are_no_decodes() -> None:
     assert plan_decode(LLAMA_8B, (), ()) is None
-    assert plan_decode(LLAMA_8B, (1, 2), (5, 5)) is None
+    assert plan_decode(LLAMA_8B, (1,) * 31 + (MOST_QUERIES + 1,), (50,) * 32) is None
+    assert plan_decode(dataclasses.replace(LLAMA_8B, group=16), (5,) * 32, (50,) * 32) is None, "too large a tile"
     assert plan_decode(LLAMA_8B, (0, 0), (5, 5)) is None
     assert plan_decode(LLAMA_8B, (1, 0), (5, 5)) is not None

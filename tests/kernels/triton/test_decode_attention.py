@@ -17,33 +17,34 @@ BLOCK_SIZE = 16
 EPS = 1e-5
 
 
-def make_batch(context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:
-    """One query token a row over scattered blocks, and the size of the pool. Unused table entries point outside it."""
+def make_batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:
+    """A batch over scattered blocks, and the size of the pool. Unused table entries point outside it."""
     device = rng.device
     needed = [-(-context // BLOCK_SIZE) for context in context_lens]
     order = torch.randperm(sum(needed), generator=rng, device=device).int()
     tables = torch.full((len(needed), max(needed)), 2**30, dtype=torch.int32, device=device)
     for row, (blocks, count) in enumerate(zip(order.split(needed), needed, strict=True)):
         tables[row, :count] = blocks
-    rows = torch.arange(len(needed), device=device)
-    positions = torch.tensor(context_lens, device=device) - 1
+    spans = list(zip(query_lens, context_lens, strict=True))
+    positions = torch.cat([torch.arange(context - query, context, device=device) for query, context in spans])
+    rows = torch.arange(len(spans), device=device).repeat_interleave(torch.tensor(query_lens, device=device))
     batch = Batch(
         token_ids=positions,
         positions=positions,
         cache_index=tables[rows, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE,
-        query_starts=torch.arange(len(needed) + 1, dtype=torch.int32, device=device),
+        query_starts=torch.tensor([0, *query_lens], device=device).cumsum(0).int(),
         context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
         block_tables=tables,
-        logits_index=rows,
-        query_lens_host=(1,) * len(needed),
+        logits_index=positions,
+        query_lens_host=query_lens,
         context_lens_host=context_lens,
-        longest_first=torch.argsort(positions, descending=True).int(),
+        longest_first=torch.argsort(torch.tensor(context_lens, device=device), descending=True).int(),
     )
     return batch, sum(needed)
 
 
 def padded(batch: Batch, bound: int) -> Batch:
-    """The batch as in a graph's bucket: a row of padding, with a token of padding, and a bound for the lengths."""
+    """The batch as in a graph's bucket: a row of padding, with a token of padding, and bounds for the lengths."""
 
     def with_one(x: Tensor, value: int) -> Tensor:
         return torch.cat((x, torch.full_like(x[:1], value)))
@@ -54,13 +55,50 @@ def padded(batch: Batch, bound: int) -> Batch:
         batch,
         positions=with_one(batch.positions, 0),
         cache_index=with_one(batch.cache_index, -1),
-        query_starts=with_one(batch.query_starts, rows),
+        query_starts=with_one(batch.query_starts, len(batch.positions)),
         context_lens=with_one(batch.context_lens, 12345),
         block_tables=with_one(batch.block_tables, 2**30),
         longest_first=with_one(batch.longest_first, rows),
-        query_lens_host=(1,) * (rows + 1),
+        query_lens_host=(max(batch.query_lens_host),) * (rows + 1),
         context_lens_host=(bound,) * (rows + 1),
     )
+
+
+def assert_as_one_by_one(
+    query_lens: tuple[int, ...],
+    context_lens: tuple[int, ...],
+    heads: tuple[int, int, int],
+    rng: torch.Generator,
+    *,
+    qk_norm: bool,
+    window: int | None,
+    num_sms: int,
+) -> None:
+    """Results and cache as the reference's, twice in a row, for a batch as in a graph's bucket."""
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=rng, device=rng.device)
+
+    num_heads, num_kv_heads, head_dim = heads
+    batch, pool = make_batch(query_lens, context_lens, rng)
+    keys, values = draw(2, pool, BLOCK_SIZE, num_kv_heads, head_dim)
+    expected_keys, expected_values = keys.clone(), values.clone()
+    rope = draw(max(context_lens), 2, head_dim // 2)
+    norms = (draw(head_dim), draw(head_dim)) if qk_norm else None
+    tokens = sum(query_lens)
+    qkv = draw(tokens + 1, (num_heads + 2 * num_kv_heads) * head_dim)
+    ops = TritonOps.sized(num_sms, hopper=False, device=rng.device)
+    options = {"scale": head_dim**-0.5, "window": window}
+    for _ in range(2):  # the second time, what the first one left behind
+        # A copy: the operation may rotate it in place.
+        out = ops.rope_attention(qkv.clone(), padded(batch, 512), rope, keys, values, norms, EPS, **options)
+        expected = ReferenceOps().rope_attention(
+            qkv[:tokens], batch, rope, expected_keys, expected_values, norms, EPS, **options
+        )
+        assert_close(out[:tokens], expected, rtol=1e-4, atol=1e-5)
+        assert_close(keys, expected_keys)
+        assert_close(values, expected_values)
+        assert not ops.arrivals.any()
 
 
 @pytest.mark.parametrize("window", [None, 40], ids=["full", "window"])
@@ -81,58 +119,51 @@ def test_as_the_operations_one_by_one(
     window: int | None,
     rng: torch.Generator,
 ) -> None:
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=rng, device=rng.device)
-
-    batch, pool = make_batch(context_lens, rng)
-    keys, values = draw(2, pool, BLOCK_SIZE, num_kv_heads, head_dim)
-    expected_keys, expected_values = keys.clone(), values.clone()
-    rope = draw(max(context_lens), 2, head_dim // 2)
-    norms = (draw(head_dim), draw(head_dim)) if qk_norm else None
-    rows = len(context_lens)
-    qkv = draw(rows + 1, (num_heads + 2 * num_kv_heads) * head_dim)
-    ops = TritonOps.sized(num_sms, hopper=False, device=rng.device)
-    options = {"scale": head_dim**-0.5, "window": window}
-    for _ in range(2):  # the second time, what the first one left behind
-        # A copy: the operation may rotate it in place.
-        out = ops.rope_attention(qkv.clone(), padded(batch, 512), rope, keys, values, norms, EPS, **options)
-        expected = ReferenceOps().rope_attention(
-            qkv[:rows], batch, rope, expected_keys, expected_values, norms, EPS, **options
-        )
-        assert_close(out[:rows], expected, rtol=1e-4, atol=1e-5)
-        assert_close(keys, expected_keys)
-        assert_close(values, expected_values)
-        assert not ops.arrivals.any()
+    heads = (num_heads, num_kv_heads, head_dim)
+    ones = (1,) * len(context_lens)
+    assert_as_one_by_one(ones, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=num_sms)
 
 
-def test_longer_queries_take_the_other_kernels(rng: torch.Generator) -> None:
-    batch, pool = make_batch((20, 9), rng)
-    two = dataclasses.replace(
-        batch,
-        positions=torch.tensor([18, 19, 8], device=rng.device),
-        cache_index=torch.tensor([0, 1, 2], device=rng.device),
-        query_starts=torch.tensor([0, 2, 3], dtype=torch.int32, device=rng.device),
-        query_lens_host=(2, 1),
-    )
-    keys, values = torch.randn(2, pool, BLOCK_SIZE, 1, 16, generator=rng, device=rng.device)
-    rope = torch.randn(20, 2, 8, generator=rng, device=rng.device)
-    qkv = torch.randn(3, 4 * 16, generator=rng, device=rng.device)
-    ops = TritonOps.sized(132, hopper=False, device=rng.device)
-    out = ops.rope_attention(qkv.clone(), two, rope, keys.clone(), values.clone(), None, EPS, scale=0.25, window=None)
-    expected = ReferenceOps().rope_attention(qkv, two, rope, keys, values, None, EPS, scale=0.25, window=None)
-    assert_close(out, expected, rtol=1e-4, atol=1e-5)
+def one_launch(rows: int, num_kv_heads: int) -> int:
+    """A number of multiprocessors that such a verify fills."""
+    return rows * num_kv_heads * 3 // 4
 
 
-def test_capped_scores_take_the_other_kernels(rng: torch.Generator) -> None:
-    batch, pool = make_batch((20, 150), rng)
-    keys, values = torch.randn(2, pool, BLOCK_SIZE, 1, 16, generator=rng, device=rng.device)
-    rope = torch.randn(150, 2, 8, generator=rng, device=rng.device)
-    qkv = 3 * torch.randn(2, 4 * 16, generator=rng, device=rng.device)
-    ops = TritonOps.sized(132, hopper=False, device=rng.device)
-    results = [
-        run.rope_attention(
-            qkv.clone(), batch, rope, keys.clone(), values.clone(), None, EPS, scale=0.25, window=40, soft_cap=5.0
-        )
-        for run in (ops, ReferenceOps())
-    ]
-    assert_close(*results, rtol=1e-4, atol=1e-5)
+VERIFIES = {
+    "first-tokens": ((3, 2), (3, 2)),
+    "draft-model": ((2, 2), (70, 33)),
+    "ragged": ((5, 1, 0, 4), (150, 9, 4, 64)),
+    "across-tiles": ((7, 2), (131, 66)),
+    "most": ((16, 16), (16, 90)),
+}
+"""Query lengths and context lengths."""
+
+
+@pytest.mark.parametrize(("window", "qk_norm"), [(None, True), (40, False), (3, True)], ids=str)
+@pytest.mark.parametrize("heads", [(6, 2, 32), (2, 2, 80), (4, 1, 64)], ids=str)
+@pytest.mark.parametrize(("query_lens", "context_lens"), VERIFIES.values(), ids=VERIFIES.keys())
+def test_verifies_as_the_operations_one_by_one(
+    query_lens: tuple[int, ...],
+    context_lens: tuple[int, ...],
+    heads: tuple[int, int, int],
+    window: int | None,
+    qk_norm: bool,
+    rng: torch.Generator,
+) -> None:
+    num_sms = one_launch(len(query_lens) + 1, heads[1])
+    assert_as_one_by_one(query_lens, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=num_sms)
+
+
+def test_a_verify_writes_only_where_it_may(rng: torch.Generator) -> None:
+    batch, pool = make_batch((4, 3), (30, 20), rng)
+    hidden = torch.tensor([1, 5], device=rng.device)
+    places = batch.cache_index.clone()
+    batch = dataclasses.replace(batch, cache_index=batch.cache_index.index_fill(0, hidden, -1))
+    keys, values = torch.zeros(2, pool, BLOCK_SIZE, 1, 16, device=rng.device)
+    rope = torch.randn(30, 2, 8, generator=rng, device=rng.device)
+    qkv = torch.randn(7, 4 * 16, generator=rng, device=rng.device)
+    ops = TritonOps.sized(one_launch(2, 1), hopper=False, device=rng.device)
+    ops.rope_attention(qkv, batch, rope, keys, values, None, EPS, scale=0.25, window=None)
+    for cache in (keys, values):
+        written = set(cache.flatten(0, 1).any(dim=(1, 2)).nonzero().flatten().tolist())
+        assert written == set(places.tolist()) - set(places[hidden].tolist())
