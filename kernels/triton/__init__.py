@@ -37,6 +37,7 @@ from draftline.kernels.triton.sample import sample
 from draftline.kernels.triton.scaled import scaled_linear
 from draftline.kernels.triton.silu_mul import silu_mul
 from draftline.kernels.triton.soft_cap import soft_cap
+from draftline.kernels.triton.split_gemm import MAX_TILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class TritonOps:
     @staticmethod
     def sized(num_sms: int, *, hopper: bool, device: torch.device) -> TritonOps:
         """The operations for a device with ``num_sms`` multiprocessors."""
-        return TritonOps(num_sms, hopper, torch.zeros(max_split_programs(num_sms), dtype=torch.int32, device=device))
+        most = max(max_split_programs(num_sms), MAX_TILES)
+        return TritonOps(num_sms, hopper, torch.zeros(most, dtype=torch.int32, device=device))
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See ``Ops.rms_norm``."""
@@ -143,10 +145,12 @@ class TritonOps:
                 queries, keys, values, batch,
                 scale=scale, window=window, num_sms=self.num_sms, own=qkv, soft_cap=soft_cap, scales=scales, overlap=overlap,
             )  # fmt: skip
+        # Programs that started early would be spread unevenly over the device. With one history a program, each runs long
+        # enough for that to cost more than the start.
+        overlap = overlaps(qkv, self.hopper) and plan.num_splits > 1
         return decode_attention(
             qkv, batch, rope, keys, values, norms, eps,
-            scale=scale, window=window, plan=plan, arrivals=self.arrivals, overlap=overlaps(qkv, self.hopper),
-            scales=scales,
+            scale=scale, window=window, plan=plan, arrivals=self.arrivals, overlap=overlap, scales=scales,
         )  # fmt: skip
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
@@ -167,11 +171,11 @@ class TritonOps:
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.linear``."""
-        return dense_linear(x, weight, bias, hopper=self.hopper)
+        return dense_linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
 
     def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_linear``."""
-        return dense_norm_linear(x, norm, eps, weight, bias, hopper=self.hopper)
+        return dense_norm_linear(x, norm, eps, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
 
     def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_swiglu``."""
@@ -179,7 +183,7 @@ class TritonOps:
 
     def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
         """See ``Ops.linear_add``."""
-        return dense_linear_add(x, weight, bias, residual, hopper=self.hopper)
+        return dense_linear_add(x, weight, bias, residual, hopper=self.hopper, arrivals=self.arrivals)
 
     def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
         """See ``Ops.scaled_linear``."""

@@ -4,7 +4,7 @@
 |---|---|---|---|
 | 1 | matrix-vector product | the same | the same |
 | 2 to 16 | vendor's | `skinny_gemm.py` | `skinny_gemm.py` |
-| 17 to 64 | `tall_gemm.py` | `tall_gemm.py` | vendor's |
+| 17 to 64 | `tall_gemm.py` | `tall_gemm.py` | `split_gemm.py`; large ones with N > K vendor's |
 | more | vendor's | vendor's | vendor's |
 
 Measured on an H200 for the shapes of 0.1 to 8 billion parameters; see docs/benchmarks.md. Norm and activation are part
@@ -22,14 +22,16 @@ from draftline.kernels.triton.gemv import gemv
 from draftline.kernels.triton.norm import rms_norm
 from draftline.kernels.triton.silu_mul import silu_mul
 from draftline.kernels.triton.skinny_gemm import skinny_linear
+from draftline.kernels.triton.split_gemm import split_linear
 from draftline.kernels.triton.tall_gemm import tall_linear
 
 _WIDE = 2**15
+_LARGE = 2**23
 
 
 def overlaps(x: Tensor, hopper: bool) -> bool:
-    """Whether launches overlap for so many tokens: with more, the vendor's kernels stand between, which do not."""
-    return hopper and x.shape[0] <= skinny_gemm.MAX_ROWS
+    """Whether launches overlap for so many tokens: with more, only the vendor's kernels stand between, which do not."""
+    return hopper and x.shape[0] <= tall_gemm.MAX_ROWS
 
 
 def runs_skinny(rows: int, weight: Tensor) -> bool:
@@ -44,25 +46,41 @@ def runs_tall(rows: int, weight: Tensor, hopper: bool) -> bool:
     return hopper and skinny_gemm.MAX_ROWS < rows <= tall_gemm.MAX_ROWS and weight.element_size() == 2 and aligned
 
 
-def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, hopper: bool) -> Tensor:
-    """See ``Ops.linear``. ``hopper`` says that the device has compute capability 9.0 or more, here and below."""
+def runs_split(rows: int, weight: Tensor, hopper: bool) -> bool:
+    """Whether `split_gemm.py` runs so many rows, if the layer is one of those it is for."""
+    n, k = weight.shape
+    return runs_tall(rows, weight, hopper) and (n <= k or n * k <= _LARGE)
+
+
+def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, hopper: bool, arrivals: Tensor) -> Tensor:
+    """See ``Ops.linear``.
+
+    Args:
+        x: [T, K].
+        weight: [N, K].
+        bias: [N], or None.
+        hopper: whether the device has compute capability 9.0 or more, here and below.
+        arrivals: `split_gemm.MAX_TILES` int32 zeros, left as zeros, here and below.
+    """
     if x.shape[0] == 1:
         return gemv(x, weight, bias, overlap=overlaps(x, hopper))
     if runs_skinny(x.shape[0], weight):
         return skinny_linear(x, weight, bias, overlap=overlaps(x, hopper))
     if weight.shape[0] >= _WIDE and runs_tall(x.shape[0], weight, hopper):
-        return tall_linear(x, weight, bias)
+        return tall_linear(x, weight, bias, overlap=overlaps(x, hopper))
+    if runs_split(x.shape[0], weight, hopper):
+        return split_linear(x, weight, bias, arrivals=arrivals, overlap=overlaps(x, hopper))
     return linear(x, weight, bias)
 
 
 def dense_norm_linear(
-    x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None, *, hopper: bool
+    x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None, *, hopper: bool, arrivals: Tensor
 ) -> Tensor:
     """See ``Ops.norm_linear``."""
     overlap = overlaps(x, hopper)
     if x.shape[0] == 1:
         return gemv(x, weight, bias, norm=(norm, eps), overlap=overlap)
-    return dense_linear(rms_norm(x, norm, eps, overlap=overlap), weight, bias, hopper=hopper)
+    return dense_linear(rms_norm(x, norm, eps, overlap=overlap), weight, bias, hopper=hopper, arrivals=arrivals)
 
 
 def dense_norm_swiglu(
@@ -76,17 +94,21 @@ def dense_norm_swiglu(
     if runs_skinny(x.shape[0], weight):
         return skinny_linear(normed, weight, bias, swiglu=True, overlap=overlap)
     if runs_tall(x.shape[0], weight, hopper):
-        return tall_linear(normed, weight, bias, swiglu=True)
+        return tall_linear(normed, weight, bias, swiglu=True, overlap=overlap)
     return silu_mul(linear(normed, weight, bias), overlap=overlap)
 
 
-def dense_linear_add(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor, *, hopper: bool) -> Tensor:
+def dense_linear_add(
+    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor, *, hopper: bool, arrivals: Tensor
+) -> Tensor:
     """See ``Ops.linear_add``."""
     overlap = overlaps(x, hopper)
     if x.shape[0] == 1:
         return gemv(x, weight, bias, residual=residual, overlap=overlap)
     if runs_skinny(x.shape[0], weight):
         return skinny_linear(x, weight, bias, residual=residual, overlap=overlap)
+    if runs_split(x.shape[0], weight, hopper):
+        return split_linear(x, weight, bias, arrivals=arrivals, residual=residual, overlap=overlap)
     if bias is not None:
         residual += bias
     return residual.addmm_(x, weight.t())

@@ -28,7 +28,8 @@ class SkinnyConfig:
 
     Attributes:
         block_n: output columns (weight rows) a program.
-        block_k: elements of K an iteration takes, of all warps together.
+        block_k: elements of K an iteration takes, of all warps together. With all of K in one, there is no pipeline: the
+            weights are asked for before the wait for the previous kernel, where launches overlap.
         num_warps: warps a program; each takes its share of ``block_k``.
         num_stages: depth of the pipeline that loads weights.
         ahead: elements of each weight row that are asked for before the wait for the previous kernel, where launches
@@ -58,6 +59,7 @@ def _skinny_kernel(
     SPLITS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
     AHEAD: tl.constexpr,
+    HELD: tl.constexpr,
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
@@ -81,34 +83,59 @@ def _skinny_kernel(
             prefetch(weight + N * K + rows + line)
     acc = tl.zeros([SPLITS, BLOCK_M, BLOCK_N], tl.float32)
     acc_up = tl.zeros([SPLITS, BLOCK_M, BLOCK_N], tl.float32)
-    wait_for_previous(OVERLAP)
-    for start in tl.range(0, K, BLOCK_K, num_stages=NUM_STAGES):
-        k_mask = start + k < K
-        tile = tl.load(weight + weight_offset + start, mask=n_mask & k_mask, other=0.0)
-        value = tl.load(x + x_offset + start, mask=row_mask & k_mask, other=0.0)
-        acc = tl.dot(value, tl.permute(tile, (0, 2, 1)), acc, input_precision=PRECISION)
-        if SWIGLU:
-            tile_up = tl.load(weight + N * K + weight_offset + start, mask=n_mask & k_mask, other=0.0)
-            acc_up = tl.dot(value, tl.permute(tile_up, (0, 2, 1)), acc_up, input_precision=PRECISION)
-    result = tl.sum(acc, axis=0)
-    up = tl.sum(acc_up, axis=0)
     out_mask = (m < num_rows)[:, None] & (n < N)[None, :]
     out_offset = m[:, None] * N + n[None, :]
+    # What is added at the end is asked for early, where its latency passes behind the weights'.
     if BIAS:
-        result += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+        shift = tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
         if SWIGLU:
-            up += tl.load(bias + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+            up_shift = tl.load(bias + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    if HELD:
+        # All weights are asked for before the wait, and kept in registers.
+        weight_mask = n_mask & (k < K)
+        tile = tl.load(weight + weight_offset, mask=weight_mask, other=0.0)
+        if SWIGLU:
+            tile_up = tl.load(weight + N * K + weight_offset, mask=weight_mask, other=0.0)
+        wait_for_previous(OVERLAP)
+        if ADD:
+            before = tl.load(residual + out_offset, mask=out_mask, other=0.0).to(tl.float32)
+        value = tl.load(x + x_offset, mask=row_mask & (k < K), other=0.0)
+        acc = tl.dot(value, tl.permute(tile, (0, 2, 1)), acc, input_precision=PRECISION)
+        if SWIGLU:
+            acc_up = tl.dot(value, tl.permute(tile_up, (0, 2, 1)), acc_up, input_precision=PRECISION)
+    else:
+        wait_for_previous(OVERLAP)
+        if ADD:
+            before = tl.load(residual + out_offset, mask=out_mask, other=0.0).to(tl.float32)
+        for start in tl.range(0, K, BLOCK_K, num_stages=NUM_STAGES):
+            k_mask = start + k < K
+            tile = tl.load(weight + weight_offset + start, mask=n_mask & k_mask, other=0.0)
+            value = tl.load(x + x_offset + start, mask=row_mask & k_mask, other=0.0)
+            acc = tl.dot(value, tl.permute(tile, (0, 2, 1)), acc, input_precision=PRECISION)
+            if SWIGLU:
+                tile_up = tl.load(weight + N * K + weight_offset + start, mask=n_mask & k_mask, other=0.0)
+                acc_up = tl.dot(value, tl.permute(tile_up, (0, 2, 1)), acc_up, input_precision=PRECISION)
+    result = tl.sum(acc, axis=0)
+    up = tl.sum(acc_up, axis=0)
+    if BIAS:
+        result += shift
+        if SWIGLU:
+            up += up_shift
     if SWIGLU:
         result = result / (1.0 + tl.exp(-result)) * up
     if ADD:
-        result += tl.load(residual + out_offset, mask=out_mask, other=0.0).to(tl.float32)
+        result += before
     tl.store(out + out_offset, result.to(out.dtype.element_ty), mask=out_mask)
 
 
 def skinny_config(n: int, k: int) -> SkinnyConfig:
     """A division that suits a layer with ``n`` weight rows of ``k`` elements; `benchmarks/kernels.py` compares others."""
+    if k <= 1024:
+        return SkinnyConfig(block_n=16, block_k=1024, num_warps=4, num_stages=1)
     if n > k:
         return SkinnyConfig(block_n=16, block_k=256, num_warps=2, num_stages=5)
+    if k <= 2048:
+        return SkinnyConfig(block_n=16, block_k=2048, num_warps=8, num_stages=1)
     return SkinnyConfig(block_n=16, block_k=512, num_warps=4, num_stages=4)
 
 
@@ -157,6 +184,7 @@ def skinny_linear(
         SPLITS=config.num_warps,
         NUM_STAGES=config.num_stages,
         AHEAD=config.ahead,
+        HELD=k <= config.block_k,
         BIAS=bias is not None,
         SWIGLU=swiglu,
         ADD=residual is not None,

@@ -4,8 +4,7 @@ One tile holds all rows of x, up to 64, so that each weight is read by one progr
 (tensor descriptors; fast from compute capability 9.0 on), several ahead. SwiGLU's activation is part of the launch. A
 row's result does not depend on the other rows of x.
 
-Not here: weights with few rows, whose K would have to be split to occupy the device: with a second pass over the parts,
-that was no faster than the vendor's. Nor fewer tokens (`gemv.py`, `skinny_gemm.py`), more, which are bound by
+Not here: weights with few rows (`split_gemm.py`), fewer tokens (`gemv.py`, `skinny_gemm.py`), more, which are bound by
 arithmetic, and quantized weights.
 """
 
@@ -18,6 +17,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
+
+# Elements of each weight row that are asked for before the wait for the previous kernel, where launches overlap.
+_AHEAD = tl.constexpr(256)
 
 MAX_ROWS = 64
 """The most rows of x that the kernel takes."""
@@ -44,6 +48,7 @@ class TallConfig:
 def _tall_kernel(
     x: tl.tensor,
     weight: tl.tensor,
+    weight_start: tl.tensor,
     bias: tl.tensor,
     out: tl.tensor,
     num_rows: int,
@@ -54,10 +59,18 @@ def _tall_kernel(
     BLOCK_K: tl.constexpr,
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
+    OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
     """With SwiGLU the weight is [2 N, K]: gates first."""
     first = tl.program_id(0) * BLOCK_N
+    if OVERLAP:
+        rows = tl.minimum(first + tl.arange(0, BLOCK_N), N - 1).to(tl.int64)[:, None] * K
+        line = tl.minimum(tl.arange(0, _AHEAD // 64)[None, :] * 64, K - 1)
+        prefetch(weight_start + rows + line)
+        if SWIGLU:
+            prefetch(weight_start + N * K + rows + line)
+    wait_for_previous(OVERLAP)
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for k in tl.range(0, K, BLOCK_K):
@@ -84,7 +97,13 @@ def tall_config(n: int, *, swiglu: bool) -> TallConfig:
 
 
 def tall_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, *, swiglu: bool = False, config: TallConfig | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    swiglu: bool = False,
+    overlap: bool = False,
+    config: TallConfig | None = None,
 ) -> Tensor:
     """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, accumulated in float32.
 
@@ -93,6 +112,7 @@ def tall_linear(
         weight: [N, K]; with ``swiglu``, [2 N, K], gates first. A row is a multiple of 16 bytes.
         bias: [weight rows], or None.
         swiglu: return ``silu(gate) * up``.
+        overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `tall_config`.
 
     Raises:
@@ -107,6 +127,7 @@ def tall_linear(
     _tall_kernel[(triton.cdiv(n, config.block_n),)](
         TensorDescriptor(x, [num_rows, k], [k, 1], [MAX_ROWS, config.block_k]),
         TensorDescriptor(weight, [weight.shape[0], k], [k, 1], [config.block_n, config.block_k]),
+        weight,
         bias if bias is not None else x,
         out,
         num_rows,
@@ -117,8 +138,10 @@ def tall_linear(
         BLOCK_K=config.block_k,
         BIAS=bias is not None,
         SWIGLU=swiglu,
+        OVERLAP=overlap,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=config.num_warps,
         num_stages=config.num_stages,
+        **launch_options(overlap),
     )
     return out

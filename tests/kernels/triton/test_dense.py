@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.triton import TritonOps
-from draftline.kernels.triton.dense import runs_skinny, runs_tall
+from draftline.kernels.triton.dense import runs_skinny, runs_split, runs_tall
 
 EPS = 1e-5
 ROWS = [1, 4, 20]
@@ -52,4 +52,9 @@ def test_the_choice_of_kernel() -> None:
     tall = [runs_tall(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
     assert tall == [False, True, True, False]
     assert not runs_tall(32, weight(512, torch.bfloat16), hopper=False)
+    split = [runs_split(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
+    assert split == [False, True, True, False]
+    large = torch.empty(6144, 4096, dtype=torch.bfloat16, device="meta")
+    assert not runs_split(40, large, hopper=True)
+    assert runs_split(40, large.t().contiguous(), hopper=True)
     assert not runs_skinny(8, weight(128_000, torch.bfloat16)), "an output head"

@@ -30,7 +30,9 @@ def test_the_result_is_added_to_the_residual(rng: torch.Generator) -> None:
 def test_swiglu(rng: torch.Generator) -> None:
     x, weight, bias = draw(rng, 3, 320), draw(rng, 2 * 40, 320) / 20, draw(rng, 80)
     gate, up = linear(x, weight, bias).chunk(2, dim=-1)
-    assert_close(skinny_linear(x, weight, bias, swiglu=True), silu(gate) * up, rtol=1e-4, atol=1e-4)
+    for config in (None, SkinnyConfig(16, 128, 2, 3)):
+        actual = skinny_linear(x, weight, bias, swiglu=True, config=config)
+        assert_close(actual, silu(gate) * up, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("config", [SkinnyConfig(8, 128, 2, 3), SkinnyConfig(32, 64, 1, 2)], ids=str)
