@@ -37,7 +37,6 @@ from draftline.kernels.triton.sample import sample
 from draftline.kernels.triton.scaled import scaled_linear
 from draftline.kernels.triton.silu_mul import silu_mul
 from draftline.kernels.triton.soft_cap import soft_cap
-from draftline.kernels.triton.split_gemm import MAX_TILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +64,7 @@ class TritonOps:
     @staticmethod
     def sized(num_sms: int, *, hopper: bool, device: torch.device) -> TritonOps:
         """The operations for a device with ``num_sms`` multiprocessors."""
-        most = max(max_split_programs(num_sms), MAX_TILES)
-        return TritonOps(num_sms, hopper, torch.zeros(most, dtype=torch.int32, device=device))
+        return TritonOps(num_sms, hopper, torch.zeros(max_split_programs(num_sms), dtype=torch.int32, device=device))
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See ``Ops.rms_norm``."""

@@ -4,7 +4,7 @@
 |---|---|---|---|
 | 1 | matrix-vector product | the same | the same |
 | 2 to 16 | vendor's | `skinny_gemm.py` | `skinny_gemm.py` |
-| 17 to 64 | `tall_gemm.py` | `tall_gemm.py` | `split_gemm.py`; large ones with N > K vendor's |
+| 17 to 64 | `tall_gemm.py` | `tall_gemm.py` | vendor's; with N or K up to 1,024 `split_gemm.py` |
 | more | vendor's | vendor's | vendor's |
 
 Measured on an H200 for the shapes of 0.1 to 8 billion parameters; see docs/benchmarks.md. Norm and activation are part
@@ -26,7 +26,7 @@ from draftline.kernels.triton.split_gemm import split_linear
 from draftline.kernels.triton.tall_gemm import tall_linear
 
 _WIDE = 2**15
-_LARGE = 2**23
+_SMALL = 1024
 
 
 def overlaps(x: Tensor, hopper: bool) -> bool:
@@ -48,8 +48,7 @@ def runs_tall(rows: int, weight: Tensor, hopper: bool) -> bool:
 
 def runs_split(rows: int, weight: Tensor, hopper: bool) -> bool:
     """Whether `split_gemm.py` runs so many rows, if the layer is one of those it is for."""
-    n, k = weight.shape
-    return runs_tall(rows, weight, hopper) and (n <= k or n * k <= _LARGE)
+    return runs_tall(rows, weight, hopper) and min(weight.shape) <= _SMALL
 
 
 def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, hopper: bool, arrivals: Tensor) -> Tensor:
@@ -60,7 +59,7 @@ def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, hopper: bool
         weight: [N, K].
         bias: [N], or None.
         hopper: whether the device has compute capability 9.0 or more, here and below.
-        arrivals: `split_gemm.MAX_TILES` int32 zeros, left as zeros, here and below.
+        arrivals: see `split_gemm.split_linear`, here and below.
     """
     if x.shape[0] == 1:
         return gemv(x, weight, bias, overlap=overlaps(x, hopper))

@@ -23,9 +23,6 @@ from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_
 MAX_ROWS = 64
 """The most rows of x that the kernel takes."""
 
-MAX_TILES = 1024
-"""The most tiles of weight rows."""
-
 
 @dataclass(frozen=True, slots=True)
 class SplitConfig:
@@ -112,10 +109,6 @@ def _split_kernel(
 
 def split_config(n: int, k: int) -> SplitConfig:
     """A division that suits a layer with ``n`` weight rows of ``k`` elements; `benchmarks/kernels.py` compares others."""
-    if n >= 4096 and k >= 4096:
-        return SplitConfig(block_n=64, block_k=128, splits=2, num_warps=4, num_stages=4)
-    if k >= 8192:
-        return SplitConfig(block_n=64, block_k=64, splits=4, num_warps=4, num_stages=6)
     if n <= 1024 and k >= 2048:
         return SplitConfig(block_n=32, block_k=64, splits=4, num_warps=4, num_stages=5)
     return SplitConfig(block_n=32, block_k=128, splits=1, num_warps=4, num_stages=4)
@@ -137,7 +130,7 @@ def split_linear(
         x: [M, K].
         weight: [N, K]. A row is a multiple of 16 bytes.
         bias: [N], or None.
-        arrivals: at least as many int32 zeros as there are tiles, left as zeros; no other stream may use them meanwhile.
+        arrivals: int32 zeros, left as zeros; no other stream may use them meanwhile. With more tiles, K is not split.
         residual: [M, N], added to the result, or None.
         overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `split_config`.
@@ -151,7 +144,8 @@ def split_linear(
     n = weight.shape[0]
     config = config or split_config(n, k)
     tiles = triton.cdiv(n, config.block_n)
-    share = triton.cdiv(triton.cdiv(k, config.splits), config.block_k) * config.block_k
+    wanted = config.splits if tiles <= arrivals.shape[0] else 1
+    share = triton.cdiv(triton.cdiv(k, wanted), config.block_k) * config.block_k
     splits = triton.cdiv(k, share)
     out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
     partial = out

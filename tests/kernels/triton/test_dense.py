@@ -54,7 +54,5 @@ def test_the_choice_of_kernel() -> None:
     assert not runs_tall(32, weight(512, torch.bfloat16), hopper=False)
     split = [runs_split(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
     assert split == [False, True, True, False]
-    large = torch.empty(6144, 4096, dtype=torch.bfloat16, device="meta")
-    assert not runs_split(40, large, hopper=True)
-    assert runs_split(40, large.t().contiguous(), hopper=True)
+    assert not runs_split(40, torch.empty(2048, 2048, dtype=torch.bfloat16, device="meta"), hopper=True)
     assert not runs_skinny(8, weight(128_000, torch.bfloat16)), "an output head"

@@ -34,6 +34,12 @@ def test_split_linear(
     assert not arrivals.any()
 
 
+def test_many_tiles_are_not_split(arrivals: Tensor, rng: torch.Generator) -> None:
+    x, weight = draw(rng, 20, 256), draw(rng, 300, 256)
+    actual = split_linear(x, weight, None, arrivals=arrivals, config=SplitConfig(32, 64, 4, 4, 3))
+    assert_close(actual, linear(x, weight), rtol=1e-4, atol=1e-4)
+
+
 def test_a_row_does_not_depend_on_the_others(arrivals: Tensor, rng: torch.Generator) -> None:
     x, weight = draw(rng, 30, 256), draw(rng, 40, 256)
     some = split_linear(x[12:14], weight, None, arrivals=arrivals)
