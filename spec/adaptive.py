@@ -90,7 +90,7 @@ def expected_tokens(rate: float, drafts: int) -> float:
 class DraftLengths:
     """Chooses the draft length of each step."""
 
-    def __init__(self, costs: CostTable, *, prior: float = 0.4) -> None:
+    def __init__(self, costs: CostTable, *, prior: float = 0.5) -> None:
         """``prior`` is the acceptance rate that is assumed until drafts have been verified."""
         self._costs = costs
         self._typical = Acceptance(prior, _LONG_MEMORY)
