@@ -189,9 +189,14 @@ def _reals(interval: _Interval, literally: bool) -> Node:
     options = [_plain_range(low, low_open, high, high_open)]
     if high is None and low < _LARGEST_PLAIN:
         options.append(_LARGE)
-    if low == 0 and (high is None or high >= _SMALLEST_PLAIN):
+    if _holds_small(interval):
         options.append(_SMALL)
     return alt(option for option in options if option != NEVER)
+
+
+def _holds_small(interval: _Interval) -> bool:
+    low, _, high, _ = interval
+    return low == 0 and (high is None or high >= _SMALLEST_PLAIN)
 
 
 def _integer_range(low: int, high: int | None) -> Node:
@@ -354,7 +359,12 @@ def _multiples(numbers: NumberSet) -> Node:
     if after == 0:
         return _expression(numbers, seq(_DIGIT, _DIGITS))
     fraction = seq(repeat(_DIGIT, 1, FLOAT_DIGITS - after), _POINT, repeat(_DIGIT, 1, after))
-    return _expression(numbers, alt([seq(_DIGIT, _DIGITS), fraction]))
+    plain = _expression(numbers, alt([seq(_DIGIT, _DIGITS), fraction]))
+    if numbers.step is not None or min(numbers.not_steps) < _SMALLEST_PLAIN:
+        return plain
+    # What is below every excluded step is a multiple of none.
+    small = [seq(sign, _SMALL) for sign, interval in _by_sign(numbers) if _holds_small(interval)]
+    return alt([plain, *small])
 
 
 def _expression(numbers: NumberSet, magnitudes: Node) -> Node:
