@@ -189,9 +189,14 @@ def _reals(interval: _Interval, literally: bool) -> Node:
     options = [_plain_range(low, low_open, high, high_open)]
     if high is None and low < _LARGEST_PLAIN:
         options.append(_LARGE)
-    if low == 0 and (high is None or high >= _SMALLEST_PLAIN):
+    if _holds_small(interval):
         options.append(_SMALL)
     return alt(option for option in options if option != NEVER)
+
+
+def _holds_small(interval: _Interval) -> bool:
+    low, _, high, _ = interval
+    return low == 0 and (high is None or high >= _SMALLEST_PLAIN)
 
 
 def _integer_range(low: int, high: int | None) -> Node:
@@ -346,38 +351,55 @@ def _digits_between(low: str, low_open: bool, high: str, high_open: bool, some: 
 
 
 def _multiples(numbers: NumberSet) -> Node:
-    try:
-        return to_tree(number_automaton(numbers))
-    except automaton.TooComplexError as error:
-        raise UnspeakableNumbersError(f"multiples have too many cases within these bounds: {error}") from None
+    if numbers.step is not None and numbers.step.denominator == 1 and not numbers.not_steps:
+        plain = _expression(numbers, seq(_DIGIT, _DIGITS))
+        floats = NEVER if numbers.literal_integers else _short_floats(numbers)
+        return plain if floats == NEVER else alt([plain, floats])
+    after = FLOAT_DIGITS // 2 if numbers.step is None else len(decimal_text(numbers.step % 1).partition(".")[2])
+    if after == 0:
+        return _expression(numbers, seq(_DIGIT, _DIGITS))
+    fraction = seq(repeat(_DIGIT, 1, FLOAT_DIGITS - after), _POINT, repeat(_DIGIT, 1, after))
+    plain = _expression(numbers, alt([seq(_DIGIT, _DIGITS), fraction]))
+    if numbers.step is not None or min(numbers.not_steps) < _SMALLEST_PLAIN:
+        return plain
+    # What is below every excluded step is a multiple of none.
+    small = [seq(sign, _SMALL) for sign, interval in _by_sign(numbers) if _holds_small(interval)]
+    return alt([plain, *small])
 
 
-@functools.lru_cache(maxsize=256)
-def number_automaton(numbers: NumberSet) -> automaton.Dfa:
-    """The plain decimals of a set with conditions on divisibility: a conjunction of each of these and of the interval.
-
-    Raises:
-        UnspeakableNumbersError: over a budget.
-    """
+def _expression(numbers: NumberSet, magnitudes: Node) -> Node:
+    """The plain decimals of a set with conditions on divisibility whose magnitudes are written in one of these ways."""
     interval = NumberSet(numbers.low, numbers.low_open, numbers.high, numbers.high_open)
-    parts = [automaton.Part(automaton.build(_plain(interval)))]
-    decimals = 0 if numbers.step is None else len(decimal_text(numbers.step % 1).partition(".")[2])
-    if numbers.step is not None and decimals == 0:
-        fractions = seq(repeat(_DIGIT, 1, FLOAT_DIGITS), literal(".0"))
-    else:
-        after = decimals or FLOAT_DIGITS // 2
-        fractions = seq(repeat(_DIGIT, 1, FLOAT_DIGITS - after), _POINT, repeat(_DIGIT, 1, after))
-    exact = alt([seq(_DIGIT, _DIGITS), fractions])
-    parts.append(automaton.Part(automaton.build(seq(optional(_MINUS), exact))))
+    parts = [
+        automaton.Part(automaton.build(_plain(interval))),
+        automaton.Part(automaton.build(seq(optional(_MINUS), magnitudes))),
+    ]
     if numbers.step is not None:
         parts.append(automaton.Part(divisible(numbers.step)))
     parts.extend(automaton.Part(divisible(step), inside=False) for step in sorted(numbers.not_steps))
     if numbers.literal_integers:
         parts.append(automaton.Part(automaton.build(seq(optional(_MINUS), _INTEGER))))
     try:
-        return automaton.conjunction(parts)
+        return to_tree(automaton.conjunction(parts))
     except automaton.TooComplexError as error:
         raise UnspeakableNumbersError(f"multiples have too many cases within these bounds: {error}") from None
+
+
+def _short_floats(numbers: NumberSet) -> Node:
+    """Multiples of an integer written like 10.0, where the last digits decide and all numbers of a sign are within the bounds."""
+    step = int(numbers.step or 1)
+    width = next((width for width in range(1, 4) if 10**width % step == 0), 0)
+    if width == 0:
+        return NEVER
+    endings = alt(literal(str(ending).rjust(width, "0")) for ending in range(0, 10**width, step))
+    short = alt(literal(str(value)) for value in range(step, 10**width, step))
+    long = seq(_NONZERO, repeat(_DIGIT, 0, FLOAT_DIGITS - width - 1), endings)
+    signs = [
+        sign
+        for sign, (low, low_open, high, _) in _by_sign(numbers)
+        if low == 0 and not low_open and (high is None or high >= 10**FLOAT_DIGITS)
+    ]
+    return seq(alt(signs), alt(one for one in (_ZERO, short, long) if one != NEVER), literal(".0")) if signs else NEVER
 
 
 def _plain(numbers: NumberSet) -> Node:

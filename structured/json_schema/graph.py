@@ -11,11 +11,11 @@ from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.counting import all_kinds, counter, is_small
-from draftline.structured.json_schema.decimals import MAX_LISTED, number_automaton
+from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.limits import SchemaLimits
 from draftline.structured.json_schema.member_bits import BITS
-from draftline.structured.json_schema.multiples import UnspeakableNumbersError
+from draftline.structured.json_schema.multiples import UnspeakableNumbersError, is_native
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import (
@@ -108,9 +108,10 @@ def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
 
 def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet) -> NumberSet:
     try:
-        if numbers.values(MAX_LISTED) is None and (numbers.step not in (None, 1) or numbers.not_steps):
-            number_automaton(numbers)
+        number_text(numbers)
     except UnspeakableNumbersError as error:
+        if is_native(numbers):
+            return numbers
         normaliser.report(_where(value, "multipleOf"), "multipleOf", str(error))
         return replace(numbers, step=None, not_steps=frozenset())
     return numbers

@@ -6,11 +6,12 @@ any order: a rule's 64-bit parameter remembers which properties have been writte
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from draftline.structured.json_schema.counting import counter
-from draftline.structured.json_schema.decimals import number_automaton, number_text
+from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.graph import Graph
 from draftline.structured.json_schema.member_bits import BITS, Layout, both_of, when
@@ -28,12 +29,9 @@ from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet, mee
 from draftline.structured.json_schema.text import string_text
 from draftline.structured.json_schema.whitespace import separators
 from draftline.structured.language import PropertyOrder, Whitespace
-from draftline.structured.regular import charset
-from draftline.structured.regular.automaton import alive_states
 from draftline.structured.regular.syntax import (
     ANY_CHAR,
     ANY_TEXT,
-    Chars,
     Node,
     alt,
     literal,
@@ -119,7 +117,7 @@ class LarkWriter:
     def _options(self, shapes: Shapes) -> str:
         options = [self._array(shape) for shape in shapes.arrays]
         options.extend(self._object(shape) for shape in shapes.objects)
-        options.extend(self._digits(numbers) for numbers in shapes.numbers if _text_of(numbers) is None)
+        options.extend(self._native(numbers) for numbers in shapes.numbers if _text_of(numbers) is None)
         scalar = self._scalar(shapes)
         assert scalar or options, "values that nothing can be have been pruned"
         return "\n  | ".join(([scalar] if scalar else []) + list(dict.fromkeys(options)))
@@ -143,25 +141,20 @@ class LarkWriter:
             bodies.insert(0, f"/{to_regex(alt(words))}/")
         return self._named(" | ".join(bodies)) if bodies else ""
 
-    def _digits(self, numbers: NumberSet) -> str:
-        """Numbers that are recognised digit by digit, for which there is no short expression: a rule for each state."""
+    def _native(self, numbers: NumberSet) -> str:
+        """Multiples for which there is no short expression, as llguidance's own schema: of integers in plain notation it is exact."""
+        assert numbers.step is not None
+        low, high = numbers.integral_bounds()
+        schema = {"type": "integer", "multipleOf": int(numbers.step)}
+        if low is not None:
+            schema["minimum"] = low * int(numbers.step)
+        if high is not None:
+            schema["maximum"] = high * int(numbers.step)
         name = self._shared.get(numbers)
-        if name is not None:
-            return f"{name}_0"
-        name = self._shared[numbers] = f"d{len(self._shared)}"
-        dfa = number_automaton(numbers)
-        alive = alive_states(dfa)
-        for state in alive:
-            after: dict[int, list[int]] = {}
-            for position, letter in enumerate(dfa.letters):
-                if dfa.steps[state][letter] in alive:
-                    after.setdefault(dfa.steps[state][letter], []).append(dfa.starts[position])
-            options = [
-                f"{self._terminal(Chars(charset.of(''.join(map(chr, codes)))))} {name}_{target}"
-                for target, codes in after.items()
-            ]
-            self._rule(f"{name}_{state}", (['""'] if dfa.accepts[state] else []) + options)
-        return f"{name}_0"
+        if name is None:
+            name = self._shared[numbers] = f"d{len(self._shared)}"
+            self._rule(name, [f"%json {json.dumps(schema)}"])
+        return name
 
     def _string_body(self, strings: StringSet) -> str:
         """The quoted strings of a set as an expression over regexes."""

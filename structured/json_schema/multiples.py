@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.regular import automaton
 
 MAX_MODULUS = 1_000
@@ -23,6 +24,14 @@ def decimal_text(value: Fraction) -> str:
         digits += 1
     text = str(value.numerator).rjust(digits + 1, "0")
     return f"{text[:-digits]}.{text[-digits:]}" if digits else text
+
+
+def is_native(numbers: NumberSet) -> bool:
+    """Whether llguidance recognises the set by itself: integers that are multiples of one number, in plain notation."""
+    step = numbers.step
+    if any(bound is not None and abs(bound) >= 2**53 for bound in (numbers.low, numbers.high)):
+        return False
+    return step is not None and step.denominator == 1 and step <= MAX_MODULUS and not numbers.not_steps
 
 
 def divisible(step: Fraction) -> automaton.Dfa:

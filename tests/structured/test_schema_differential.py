@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import jsonschema_rs
@@ -40,8 +41,8 @@ def check(schema: Any, candidates: list[Any]) -> None:
         valid = validator.is_valid(value)
         assert not (valid and language is None), value
         for text in serialisations(value):
-            if "multipleOf" in json.dumps(schema) and ("e+" in text or "e-" in text):
-                continue  # multiples are only recognised in plain notation
+            if "multipleOf" in json.dumps(schema) and re.search(r"e[+-]|\d\.0\b", text):
+                continue  # multiples have fewer spellings: see docs/structured.md
             for walker in walkers:
                 assert walker.accepts(text) == valid, (text, valid)
 

@@ -34,8 +34,10 @@ def refused(schema: Any) -> dict[str, str]:
         ({"type": "number", "exclusiveMinimum": 0}, "0.001 1e-05 1 1e16", "0 0.0 -1 -1e-05"),
         ({"type": "number", "multipleOf": 0.01}, "0.01 1.1 4.35 7 7.00 7.10", "0.001 7.123 7.10001"),
         ({"type": "integer", "multipleOf": 7}, "0 7 14 -7 70 700 7777", "1 6 8 71 7778"),
-        ({"type": "integer", "multipleOf": 64, "minimum": 65}, "128 640 6400 64000.0", "64 0 -128 100 129 65"),
-        ({"multipleOf": 9, "maximum": 900, "not": {"const": 18}}, "9 900 -27 0 9.0", "18 18.0 909 10 9.9"),
+        ({"type": "integer", "multipleOf": 64, "minimum": 65}, "128 640 6400 64000", "64 0 -128 100 129 65"),
+        ({"multipleOf": 9, "maximum": 900, "not": {"const": 18}}, "9 900 -27 0", "18 18.0 909 10 9.9"),
+        ({"type": "number", "not": {"type": "integer"}}, "1.5 -0.25 1e-07 -2.5e-300", "1 1.0 0.0 1e16"),
+        ({"multipleOf": 20}, "20 20.0 -140.0 0.0 123456789012340.0", "10.0 20.5 1234567890123460.0"),
         ({"const": 1}, "1 1.0", "2 1.5 true"),
         ({"const": 1e20}, "100000000000000000000 100000000000000000000.0 1e+20", "1e20 1"),
         ({"enum": [0, None, False]}, "0 0.0 -0 null false", "true 1"),
@@ -238,6 +240,9 @@ def test_numbers_without_a_short_expression_may_stand_in_many_places() -> None:
     assert one.accepts("[9,99]")
     assert one.accepts("[9,[18,27]]")
     assert not one.accepts("[9,[18,28]]")
+    some = walker({"type": "array", "contains": {"type": "integer", "multipleOf": 9}})
+    assert some.accepts('[{},100,{"a":1},99]')
+    assert not some.accepts('[{},100,{"a":1}]')
 
 
 @pytest.mark.parametrize(
