@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from draftline.engine.histogram import HistogramCounts
 from draftline.engine.outputs import Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.stopwatch import NO_TIME, StepTimes
+from draftline.engine.step_times import NO_TIME, StepTimes
 from draftline.models.config import ModelConfig
 
 if TYPE_CHECKING:
