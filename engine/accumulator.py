@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from draftline.engine.outputs import CompletionOutput, Delta, Failed, Finished, FinishReason, RequestOutput, Update
-from draftline.engine.request import Request
+
+if TYPE_CHECKING:
+    from draftline.engine.request import Request  # which reads models; clients of a server do without
 
 
 class Accumulator:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from draftline.engine.cache_journal import CacheJournal
 from draftline.engine.histogram import HistogramCounts
 from draftline.engine.outputs import Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.stopwatch import NO_TIME, StepTimes
+from draftline.engine.step_times import NO_TIME, StepTimes
 from draftline.models.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -161,12 +162,14 @@ class EngineClient(Protocol):
         info: what it serves, and its limits.
         tokenizer: the model's.
         compiler: compiles constraints; None where the engine enforces none.
+        journal: what its prefix cache holds.
         stopped: done once the engine has ended: None where it was closed, or the fault that it could not survive.
     """
 
     info: EngineInfo
     tokenizer: Tokenizer
     compiler: ConstraintCompiler | None
+    journal: CacheJournal
     stopped: Future[EngineStoppedError | None]
 
     def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:

@@ -15,7 +15,7 @@ from draftline.engine.outputs import (
     Usage,
 )
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.stopwatch import StepTimes
+from draftline.engine.step_times import StepTimes
 from draftline.v1 import engine_pb2 as pb
 
 _WHITESPACE = {

@@ -80,6 +80,7 @@ class Core:
         self.info = info
         self.tokenizer = tokenizer
         self.compiler = compiler
+        self.journal = scheduler.journal
         self._scheduler = scheduler
         self._runner = runner
         self.now = clock

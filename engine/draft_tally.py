@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from draftline.engine.client import DrafterStats
-from draftline.engine.stopwatch import StepTimes
+from draftline.engine.step_times import StepTimes
 
 
 class DraftTally:

@@ -73,7 +73,11 @@ class PermissionDeniedError(DraftlineError):
 
 
 class EngineStoppedError(DraftlineError):
-    """The engine is draining or has stopped (gRPC UNAVAILABLE)."""
+    """The engine is draining, has stopped, or cannot be reached (gRPC UNAVAILABLE)."""
+
+
+class CallFailedError(DraftlineError):
+    """A call to a server failed in a way that no other class names; the message begins with the code."""
 
 
 class ProfilerError(DraftlineError):

@@ -28,6 +28,11 @@ class Gate:
         self._draining = True
 
     @property
+    def is_open(self) -> bool:
+        """Whether requests may enter, to an engine that runs."""
+        return self._engine is not None and not self._draining and not self._engine.stopped.done()
+
+    @property
     def engine(self) -> EngineClient:
         """The engine, also while draining.
 

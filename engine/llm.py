@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from tqdm import tqdm
 
 from draftline.engine.accumulator import Accumulator
 from draftline.engine.build import build_core
-from draftline.engine.client import Chat, EngineInfo, EngineStats, GenerateRequest, Prompt
+from draftline.engine.client import EngineInfo, EngineStats, GenerateRequest, Prompt
 from draftline.engine.config import EngineConfig
-from draftline.engine.errors import InvalidRequestError, Violation
 from draftline.engine.outputs import RequestOutput, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.prompt_input import Message, PromptInput, as_chats, as_prompts, for_each
 from draftline.engine.request import RequestBuilder
 from draftline.models.tokenizer import Tokenizer
-
-PromptInput = str | Sequence[int] | Mapping[str, object]
-"""A text, token ids, or ``{"prompt_token_ids": [...]}`` / ``{"prompt": "..."}``."""
-
-Message = Mapping[str, str]
-"""A chat message: ``{"role": ..., "content": ...}``."""
 
 
 class LLM:
@@ -84,7 +78,7 @@ class LLM:
         Raises:
             InvalidRequestError: a prompt or its parameters cannot be served; none has been started then.
         """
-        listed = [_prompt(prompt) for prompt in _as_list(prompts)]
+        listed = as_prompts(prompts)
         return self._run(listed, sampling_params, constraint, speculation or Speculation(), priority, use_tqdm)
 
     def chat(
@@ -98,9 +92,9 @@ class LLM:
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of a list of them, through the model's chat template. See `generate`."""
-        conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
-        chats = [_chat(conversation) for conversation in conversations]  # type: ignore[arg-type]
-        return self._run(chats, sampling_params, constraint, speculation or Speculation(), priority, use_tqdm)
+        return self._run(
+            as_chats(messages), sampling_params, constraint, speculation or Speculation(), priority, use_tqdm
+        )
 
     def _run(
         self,
@@ -118,7 +112,7 @@ class LLM:
                 bar.update(results[request_id].take(update))
 
         requests = []
-        for prompt, sampling in zip(prompts, _each(sampling_params, len(prompts)), strict=True):
+        for prompt, sampling in zip(prompts, for_each(sampling_params, len(prompts)), strict=True):
             wanted = GenerateRequest(prompt, sampling, constraint, speculation, priority)
             requests.append(self._builder.build(str(next(self._ids)), wanted, sink, self._core.now()))
         with tqdm(total=len(requests), desc="Prompts", unit="prompt", disable=not use_tqdm, dynamic_ncols=True) as bar:
@@ -134,37 +128,3 @@ class LLM:
                 self._core.step()
                 raise
         return [accumulator.result() for accumulator in results.values()]
-
-
-def _as_list(prompts: PromptInput | Sequence[PromptInput]) -> Sequence[PromptInput]:
-    if isinstance(prompts, str | Mapping) or (len(prompts) > 0 and isinstance(prompts[0], int)):
-        return [prompts]  # type: ignore[list-item]
-    return prompts  # type: ignore[return-value]
-
-
-def _prompt(prompt: PromptInput) -> Prompt:
-    if not isinstance(prompt, Mapping):
-        return prompt
-    for key in ("prompt_token_ids", "prompt"):
-        if key in prompt:
-            return prompt[key]  # type: ignore[return-value]
-    raise InvalidRequestError(Violation("prompt", f"has neither 'prompt_token_ids' nor 'prompt', but {sorted(prompt)}"))
-
-
-def _chat(messages: Iterable[Message]) -> Chat:
-    pairs: list[tuple[str, str]] = []
-    for place, message in enumerate(messages):
-        if set(message) != {"role", "content"}:
-            raise InvalidRequestError(
-                Violation(f"messages[{place}]", f"needs exactly 'role' and 'content', has {sorted(message)}")
-            )
-        pairs.append((message["role"], message["content"]))
-    return Chat(tuple(pairs))
-
-
-def _each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Sequence[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
-    if len(params) != count:
-        raise InvalidRequestError(Violation("sampling_params", f"{len(params)} of them for {count} prompts"))
-    return params

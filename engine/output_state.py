@@ -20,7 +20,7 @@ from draftline.engine.outputs import (
 )
 from draftline.engine.request import Request
 from draftline.engine.sequence import Row, Sequence
-from draftline.engine.stopwatch import StepTimes
+from draftline.engine.step_times import StepTimes
 from draftline.models.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from draftline.engine.stopwatch import NO_TIME, StepTimes
+from draftline.engine.step_times import NO_TIME, StepTimes
 
 
 class FinishReason(enum.Enum):

@@ -16,6 +16,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Protocol
 
+from draftline.engine.cache_journal import CacheJournal
+
 ROOT = -1
 """The parent of every sequence's first block."""
 
@@ -64,9 +66,10 @@ class PrefixIndex(Protocol):
 class PrefixTree:
     """A prefix tree over blocks of ``block_size`` tokens."""
 
-    def __init__(self, block_size: int) -> None:
-        """An empty tree."""
+    def __init__(self, block_size: int, journal: CacheJournal | None = None) -> None:
+        """An empty tree, which tells ``journal`` of what it knows."""
         self._block_size = block_size
+        self._journal = journal or CacheJournal()
         self._blocks: dict[tuple[int, tuple[int, ...]], int] = {}
         self._keys: dict[int, tuple[int, tuple[int, ...]]] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
@@ -99,6 +102,7 @@ class PrefixTree:
         known = self._blocks.setdefault(key, block)
         if known == block:
             self._keys[block] = key
+            self._journal.stored(block, parent, tokens)
         return known
 
     def hold(self, block: int) -> None:
@@ -116,6 +120,7 @@ class PrefixTree:
         """Forget the least recently used idle leaf, and return it. There must be an idle block."""
         block, _ = self._idle.popitem(last=False)
         del self._blocks[self._keys.pop(block)]
+        self._journal.removed(block)
         return block
 
     def check(self, references: Sequence[int]) -> set[int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from draftline.engine.block_pool import BlockPool
+from draftline.engine.cache_journal import CacheJournal
 from draftline.engine.prefix_tree import ROOT, NoPrefixTree, PrefixTree
 from draftline.engine.sequence import Row, Sequence
 from draftline.engine.sequence_queue import SequenceQueue
@@ -20,6 +21,7 @@ class Residency:
     Attributes:
         pool: the cache blocks.
         block_size: tokens a block.
+        journal: what the prefix tree knows.
         running: the sequences that hold a slot, in queue order.
         preemptions: how often a sequence lost its place.
         prefix_hit_tokens: prompt tokens that were found in the cache at first admissions.
@@ -35,7 +37,8 @@ class Residency:
         for name, value in (("num_blocks", num_blocks), ("block_size", block_size), ("num_slots", num_slots)):
             if value < 1:
                 raise ValueError(f"{name}: must be at least 1, not {value}")
-        self.pool = BlockPool(num_blocks, PrefixTree(block_size) if prefix_caching else NoPrefixTree())
+        self.journal = CacheJournal()
+        self.pool = BlockPool(num_blocks, PrefixTree(block_size, self.journal) if prefix_caching else NoPrefixTree())
         self.block_size = block_size
         self.running = SequenceQueue()
         self.preemptions = 0

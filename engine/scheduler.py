@@ -35,6 +35,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import chain, count
 
+from draftline.engine.cache_journal import CacheJournal
 from draftline.engine.planner import DraftLength, Planner
 from draftline.engine.residency import Residency
 from draftline.engine.sequence import Plan, Sequence
@@ -105,6 +106,11 @@ class Scheduler:
         self._token_budget = token_budget
         self._longest = min(max_model_len, num_blocks * block_size + 1)
         self._arrivals = count()
+
+    @property
+    def journal(self) -> CacheJournal:
+        """What the prefix tree knows; any thread may follow it."""
+        return self._residency.journal
 
     @property
     def running(self) -> Iterable[Sequence]:

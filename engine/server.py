@@ -91,7 +91,8 @@ class Server:
         add_AdminServiceServicer_to_server(AdminService(front, self._metrics.registry), self._server)
         add_HealthServicer_to_server(self._health, self._server)
         add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), self._server)
-        add_reflection(self._server, [SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, _CHANNELZ])
+        self._services = [SERVICE, ADMIN_SERVICE, *_gateway(config, front, self._server)]
+        add_reflection(self._server, [*self._services, health.SERVICE_NAME, _CHANNELZ])
 
     async def start(self) -> None:
         """Listen, and answer that the model is still loading.
@@ -168,7 +169,7 @@ class Server:
             self._watching.cancel()
 
     async def _report(self, status: int) -> None:
-        for service in ("", SERVICE, ADMIN_SERVICE):
+        for service in ("", *self._services):
             await self._health.set(service, status)
 
 
@@ -180,6 +181,20 @@ def _tracing(config: ServerConfig) -> Tracing | None:
     except ImportError as error:
         raise MissingExtraError("otlp_endpoint", "tracing") from error
     return Tracing(config.otlp_endpoint)
+
+
+def _gateway(config: ServerConfig, front: Front, server: grpc.aio.Server) -> list[str]:
+    """Add the gateway's service, if it is wanted: its name."""
+    if not config.gateway:
+        return []
+    try:
+        from smg_grpc_proto.generated.vllm_engine_pb2_grpc import add_VllmEngineServicer_to_server
+
+        from draftline.engine.gateway_service import GATEWAY_SERVICE, GatewayService  # an extra, as above
+    except ImportError as error:
+        raise MissingExtraError("gateway", "gateway") from error
+    add_VllmEngineServicer_to_server(GatewayService(front), server)
+    return [GATEWAY_SERVICE]
 
 
 def _certificate(config: ServerConfig) -> Certificate | None:

@@ -55,6 +55,7 @@ class ServerConfig(BaseModel):
         le=86400,
         description="seconds that a message may wait for a client that has stopped reading; then its requests are cancelled",
     )
+    gateway: bool = Field(default=False, description="serve as a worker of the gateway smg, too")
     metrics_port: int | None = Field(
         default=None, ge=0, le=65535, description="port of Prometheus metrics over HTTP; none where unset"
     )

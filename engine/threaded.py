@@ -39,6 +39,7 @@ class ThreadedEngine:
         self.info = core.info
         self.tokenizer = core.tokenizer
         self.compiler = core.compiler
+        self.journal = core.journal
         self.stopped: Future[EngineStoppedError | None] = Future()
         self._core = core
         self._builder = RequestBuilder(core.info, core.tokenizer, ageing_s, core.compiler)

@@ -36,6 +36,7 @@ class Tokenizer:
             ModelLoadError: the vocabulary's convention is not supported, or the chat template is not valid.
         """
         self._backend = data.backend
+        self._data = data
         try:
             decoded = token_bytes(data.backend)
             template = None if data.chat_template is None else ChatTemplate(data.chat_template, data.template_variables)
@@ -74,6 +75,10 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         """Whether the model says how a conversation becomes text."""
         return self._chat is not None
+
+    def files(self) -> dict[str, str]:
+        """Files, by name, that HF's tokenizers are loaded from: for others who must tokenize as this one does."""
+        return self._data.files()
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, as the model's own tokenizer gives them.

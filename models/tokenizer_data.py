@@ -30,6 +30,13 @@ class TokenizerData:
     chat_template: str | None = None
     template_variables: dict[str, str] = field(default_factory=dict)
 
+    def files(self) -> dict[str, str]:
+        """The files that HF's tokenizers are loaded from, by name."""
+        config: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast", **self.template_variables}
+        if self.chat_template is not None:
+            config["chat_template"] = self.chat_template
+        return {"tokenizer.json": self.backend.to_str(), "tokenizer_config.json": json.dumps(config)}
+
     def within(self, vocab_size: int) -> TokenizerData:
         """The same without the special tokens that a model of so many tokens does not have: their names stay text.
 

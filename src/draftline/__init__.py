@@ -11,41 +11,52 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 if TYPE_CHECKING:
+    from draftline.engine.async_client import AsyncClient, Tls
     from draftline.engine.async_engine import AsyncEngine
     from draftline.engine.client import Chat
     from draftline.engine.config import EngineConfig
     from draftline.engine.llm import LLM
     from draftline.engine.outputs import CompletionOutput, RequestOutput
     from draftline.engine.params import Constraint, SamplingParams, Speculation
+    from draftline.engine.retry import RetryPolicy
     from draftline.engine.schema import Schema
+    from draftline.engine.sync_client import Client
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "AsyncClient",
     "AsyncEngine",
     "Chat",
+    "Client",
     "CompletionOutput",
     "Constraint",
     "EngineConfig",
     "RequestOutput",
+    "RetryPolicy",
     "SamplingParams",
     "Schema",
     "Speculation",
+    "Tls",
     "__version__",
 ]
 
 _HOMES = {
     "LLM": "llm",
+    "AsyncClient": "async_client",
     "AsyncEngine": "async_engine",
     "Chat": "client",
+    "Client": "sync_client",
     "CompletionOutput": "outputs",
     "Constraint": "params",
     "EngineConfig": "config",
     "RequestOutput": "outputs",
+    "RetryPolicy": "retry",
     "SamplingParams": "params",
     "Schema": "schema",
     "Speculation": "params",
+    "Tls": "async_client",
 }
 
 

@@ -10,7 +10,7 @@ from speculation import Answers, compare, main, since, table
 from speculation_prompts import Question, extraction, random_tokens, read_spec_bench
 
 from draftline.engine.client import DrafterStats
-from draftline.engine.stopwatch import StepTimes
+from draftline.engine.step_times import StepTimes
 
 
 def dataset(path: Path, count: int) -> Path:

@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import cast
 
+from draftline.engine.cache_journal import CacheJournal
 from draftline.engine.client import EngineInfo, EngineStats, GenerateRequest, Sink
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError, StepFailedError
 from draftline.engine.outputs import (
@@ -119,6 +120,7 @@ class FakeEngine:
         self.info = fake_info()
         self.tokenizer = cast(Tokenizer, ByteTokenizer())
         self.compiler: ConstraintCompiler | None = None
+        self.journal = CacheJournal()
         self.stopped: Future[EngineStoppedError | None] = Future()
         self.steps = 0
         self.cancelled: list[str] = []

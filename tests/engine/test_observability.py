@@ -32,7 +32,7 @@ from draftline.engine.log_format import JsonFormatter, TextFormatter
 from draftline.engine.metrics import ENGINE_METRICS
 from draftline.engine.server import Server
 from draftline.engine.server_config import ServerConfig
-from draftline.engine.stopwatch import StepTimes
+from draftline.engine.step_times import StepTimes
 from draftline.engine.top_view import Snapshot
 from draftline.v1 import admin_pb2
 from draftline.v1.admin_pb2_grpc import AdminServiceStub

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 
-from draftline.engine.server import SERVICE, Server
+from draftline.engine.server import ADMIN_SERVICE, SERVICE, Server
 
 GRPCURL = shutil.which("grpcurl", path=str(Path(sys.executable).parent)) or shutil.which("grpcurl")
 
@@ -112,3 +112,24 @@ async def test_health(address: str) -> None:
     for request in ("{}", json.dumps({"service": SERVICE})):
         code, out, _ = await grpcurl("-d", request, address, "grpc.health.v1.Health/Check")
         assert (code, messages(out)) == (0, [{"status": "SERVING"}])
+
+
+async def test_the_admin_service(address: str, engine: FakeEngine) -> None:
+    code, out, err = await grpcurl(address, "list", ADMIN_SERVICE)
+    assert (code, err) == (0, "")
+    assert {line.rpartition(".")[2] for line in out.split()} == {
+        "GetStatistics",
+        "Abort",
+        "FlushPrefixCache",
+        "Profile",
+    }
+    code, out, err = await grpcurl(address, f"{ADMIN_SERVICE}/GetStatistics")
+    assert (code, err) == (0, "")
+    [statistics] = messages(out)
+    assert "draftline_running_sequences" in {metric["name"] for metric in statistics["metrics"]}
+    code, out, err = await grpcurl("-d", '{"request_ids": ["s99"]}', address, f"{ADMIN_SERVICE}/Abort")
+    assert (code, err) == (0, "")
+    assert messages(out) == [{"results": [{"request_id": "s99"}]}]  # was_running is false, which is not written
+    code, _, err = await grpcurl("-d", '{"duration": "61s"}', address, f"{ADMIN_SERVICE}/Profile")
+    assert code != 0
+    assert "duration" in err

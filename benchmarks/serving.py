@@ -1,0 +1,403 @@
+"""A server under load, over real gRPC: how long clients wait for the first token, for each next one, and for the end.
+
+    python benchmarks/serving.py                                                the embedded model, a few small workloads
+    python benchmarks/serving.py --shape qwen3-0.6b --workloads all --plot docs/serving.svg
+    python benchmarks/serving.py --shape qwen3-0.6b --streams 256               streams over one Session and over as many
+                                                                                connections, against offline throughput
+
+The server is a process of its own; the clients share one. Results are JSON lines, on standard output or in --output; a
+table of them goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import grpc
+import grpc.aio
+import numpy as np
+import torch
+import uvloop
+import yaml
+from contenders import Draftline, Model
+from provenance import Conditions
+from rich.console import Console
+from rich.table import Table
+from serving_workloads import SERVING_WORKLOADS, Conversation, ServingWorkload
+from shapes import SHAPES, find_shape
+from workloads import Workload
+
+from draftline.v1 import engine_pb2 as pb
+from draftline.v1.engine_pb2_grpc import InferenceServiceStub
+
+if TYPE_CHECKING:
+    from draftline.v1.engine_pb2_grpc import InferenceServiceAsyncStub
+else:
+    from draftline.v1.engine_pb2_grpc import InferenceServiceStub as InferenceServiceAsyncStub
+
+CPU_DEFAULT = ("baseline",)
+"""What is run where nothing is said: the small ones; a GPU runs all."""
+
+_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+
+
+@dataclass(slots=True)
+class Turn:
+    """What a client saw of one request, in seconds."""
+
+    first_s: float = 0.0
+    total_s: float = 0.0
+    gaps_s: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    prompt_tokens: int = 0
+
+
+def request(prompt: Sequence[int], output_len: int, seed: int) -> pb.GenerateRequest:
+    """Exactly so many tokens, greedy."""
+    sampling = pb.SamplingParams(max_tokens=output_len, ignore_eos=True, temperature=0.0, seed=seed)
+    return pb.GenerateRequest(token_ids=pb.TokenIds(ids=prompt), sampling=sampling)
+
+
+async def ask(stub: InferenceServiceAsyncStub, prompt: Sequence[int], output_len: int) -> Turn:
+    """One request. A delta of several tokens counts as many gaps, of equal length.
+
+    Raises:
+        RuntimeError: it got another number of tokens.
+    """
+    turn = Turn(prompt_tokens=len(prompt))
+    start = last = time.perf_counter()
+    async for response in stub.Generate(request(prompt, output_len, 0)):
+        if not response.HasField("delta"):
+            continue
+        now, count = time.perf_counter(), len(response.delta.token_ids)
+        if not turn.tokens:
+            turn.first_s = now - start
+            turn.gaps_s += [0.0] * (count - 1)
+        else:
+            turn.gaps_s += [(now - last) / count] * count
+        turn.tokens += response.delta.token_ids
+        last = now
+    turn.total_s = time.perf_counter() - start
+    if len(turn.tokens) != output_len:
+        raise RuntimeError(f"a request got {len(turn.tokens)} tokens where {output_len} were asked for")
+    return turn
+
+
+async def converse(stub: InferenceServiceAsyncStub, conversation: Conversation) -> list[Turn]:
+    """All turns of a conversation, one after the other."""
+    said: list[int] = []
+    turns: list[Turn] = []
+    for new, output_len in conversation.turns:
+        if turns:
+            await asyncio.sleep(conversation.think_s)
+        said += new
+        turns.append(await ask(stub, said, output_len))
+        said += turns[-1].tokens
+    return turns
+
+
+async def run(address: str, workload: ServingWorkload, vocab_size: int) -> tuple[list[Turn], float]:
+    """All turns of a workload, and how long it took."""
+    conversations = workload.draw(vocab_size)
+    places = asyncio.Semaphore(workload.at_once or len(conversations))
+    async with grpc.aio.insecure_channel(address, _OPTIONS) as channel:
+        stub = InferenceServiceAsyncStub(channel)
+        await ask(stub, conversations[0].turns[0][0], 4)  # warm
+        start = time.perf_counter()
+
+        async def one(conversation: Conversation) -> list[Turn]:
+            await asyncio.sleep(conversation.arrives_s)
+            async with places:
+                return await converse(stub, conversation)
+
+        turns = await asyncio.gather(*map(one, conversations))
+        return list(itertools.chain(*turns)), time.perf_counter() - start
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float]:
+    """Of milliseconds, where the values are seconds."""
+    if not values:
+        return {"p50": 0.0, "p95": 0.0, "p99": 0.0}
+    p50, p95, p99 = np.percentile(np.array(values) * 1000, [50, 95, 99])
+    return {"p50": round(float(p50), 2), "p95": round(float(p95), 2), "p99": round(float(p99), 2)}
+
+
+def summary(turns: Sequence[Turn], seconds: float, slo_first_s: float, slo_gap_s: float) -> dict[str, Any]:
+    """A workload's line. Goodput counts the requests whose first token and mean gap were within the limits."""
+    good = [t for t in turns if t.first_s <= slo_first_s and t.gaps_s and float(np.mean(t.gaps_s)) <= slo_gap_s]
+    tokens = sum(len(turn.tokens) for turn in turns)
+    return {
+        "requests": len(turns),
+        "prompt_tokens": sum(turn.prompt_tokens for turn in turns),
+        "tokens": tokens,
+        "seconds": round(seconds, 3),
+        "tokens_per_s": round(tokens / seconds, 1),
+        "first_token_ms": percentiles([turn.first_s for turn in turns]),
+        "inter_token_ms": percentiles([gap for turn in turns for gap in turn.gaps_s]),
+        "end_to_end_ms": percentiles([turn.total_s for turn in turns]),
+        "goodput_per_s": round(len(good) / seconds, 2),
+        "good_share": round(len(good) / len(turns), 3),
+        "limits_ms": {"first_token": slo_first_s * 1000, "inter_token": slo_gap_s * 1000},
+    }
+
+
+async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> int:
+    """All at once over one Session: how many tokens came."""
+    async with grpc.aio.insecure_channel(address, _OPTIONS) as channel:
+        call = InferenceServiceAsyncStub(channel).Session()
+        for name, wanted in enumerate(requests):
+            await call.write(pb.SessionRequest(request_id=str(name), submit=wanted))
+        await call.done_writing()
+        return await _count(response.delta async for response in call)
+
+
+async def many_connections(address: str, requests: Sequence[pb.GenerateRequest]) -> int:
+    """All at once, each over a connection of its own: how many tokens came."""
+    channels = [grpc.aio.insecure_channel(address, _OPTIONS) for _ in requests]
+    try:
+        await asyncio.gather(*(channel.channel_ready() for channel in channels))
+        calls = [InferenceServiceAsyncStub(c).Generate(r) for c, r in zip(channels, requests, strict=True)]
+        return sum(await asyncio.gather(*(_count(response.delta async for response in call) for call in calls)))
+    finally:
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+
+async def _count(deltas: AsyncIterator[pb.Delta]) -> int:
+    return sum([len(delta.token_ids) async for delta in deltas])
+
+
+def streams_workload(streams: int, prompt_len: int, output_len: int) -> Workload:
+    """What --streams runs, in the server and offline."""
+    return Workload(f"streams{streams}", streams, (prompt_len, prompt_len), (output_len, output_len))
+
+
+def measure_streams(address: str, workload: Workload, vocab_size: int, best_of: int) -> Iterator[dict[str, Any]]:
+    """Both ways of sending so many requests at once, the best of some rounds of each."""
+    drawn = workload.draw(vocab_size)
+    requests = [request(drawn_one.prompt, drawn_one.output_len, 0) for drawn_one in drawn]
+    expected = sum(drawn_one.output_len for drawn_one in drawn)
+    for send in (one_session, many_connections):
+        seconds = []
+        for _ in range(best_of + 1):  # the first warms up
+            start = time.perf_counter()
+            tokens = uvloop.run(send(address, requests))
+            seconds.append(time.perf_counter() - start)
+            if tokens != expected:
+                raise RuntimeError(f"{send.__name__}: {tokens} tokens came where {expected} were asked for")
+        best = min(seconds[1:])
+        yield {"workload": workload.name, "way": send.__name__, "seconds": best, "tokens_per_s": expected / best}
+
+
+@contextmanager
+def server(model: Model, options: Mapping[str, object]) -> Iterator[str]:
+    """A server process: its address, once it serves."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+        yaml.safe_dump({"model": model.checkpoint, **options}, config)
+        config.flush()
+        command = (sys.executable, "-m", "draftline", "serve", "--port", "0", "--config", config.name)
+        quiet = ("--log-level", "warning", "--no-log-requests")
+        process = subprocess.Popen([*command, *quiet], stdout=subprocess.PIPE, text=True)
+        yield from _address(process)
+
+
+def _address(process: subprocess.Popen[str]) -> Iterator[str]:
+    try:
+        assert process.stdout is not None
+        address = ""
+        for line in process.stdout:
+            if "listening on " in line:
+                address = line.rpartition(" ")[2].strip()
+            if "ready: " in line:
+                break
+        else:
+            raise RuntimeError(f"the server ended with {process.wait()}")
+        yield address
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def served(address: str) -> pb.GetModelResponse:
+    """What the server serves."""
+    with grpc.insecure_channel(address) as channel:
+        return InferenceServiceStub(channel).GetModel(pb.GetModelRequest())
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> Table:
+    """The results as a person reads them."""
+    shown = Table(title=f"{results[0]['model']} ({results[0]['dtype']}), {results[0]['machine']}", title_justify="left")
+    if "way" in results[0]:
+        for name in ("workload", "way", "tokens/s", "of offline"):
+            shown.add_column(name, justify="right")
+        for result in results:
+            shown.add_row(
+                result["workload"], result["way"], f"{result['tokens_per_s']:,.0f}", f"{result['of_offline']:.1%}"
+            )
+        return shown
+    for name in (
+        "workload",
+        "requests",
+        "tokens/s",
+        "first token ms",
+        "inter-token ms",
+        "end to end ms",
+        "goodput/s",
+        "good",
+    ):
+        shown.add_column(name, justify="right")
+    for result in results:
+        times = [
+            " / ".join(
+                f"{result[name][p]:,.0f}" if result[name][p] >= 100 else f"{result[name][p]:.1f}"
+                for p in ("p50", "p95", "p99")
+            )
+            for name in ("first_token_ms", "inter_token_ms", "end_to_end_ms")
+        ]
+        shown.add_row(
+            result["workload"],
+            str(result["requests"]),
+            f"{result['tokens_per_s']:,.0f}",
+            *times,
+            f"{result['goodput_per_s']:.2f}",
+            f"{result['good_share']:.0%}",
+        )
+    shown.caption = "p50 / p95 / p99"
+    return shown
+
+
+def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Throughput and waiting by the number of clients, of the ``load`` workloads."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    loads = [(int(r["workload"].removeprefix("load")), r) for r in results if r["workload"].startswith("load")]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    clients = [count for count, _ in loads]
+    left.plot(clients, [r["tokens_per_s"] for _, r in loads], marker="o")
+    left.set(xlabel="clients", ylabel="tokens a second", xscale="log", ylim=(0, None))
+    for name, label in (("first_token_ms", "first token"), ("inter_token_ms", "inter-token")):
+        for percentile, style in (("p50", "-"), ("p99", ":")):
+            values = [r[name][percentile] for _, r in loads]
+            right.plot(clients, values, style, marker=".", label=f"{label}, {percentile}")
+    right.set(xlabel="clients", ylabel="milliseconds", xscale="log", yscale="log")
+    right.legend(fontsize="small")
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
+    what.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
+    names = ", ".join(workload.name for workload in SERVING_WORKLOADS)
+    parser.add_argument("--workloads", help=f"comma-separated, of {names}, or all (default: baseline; all on a GPU)")
+    parser.add_argument(
+        "--streams", type=int, help="measure so many streams at once against offline throughput instead"
+    )
+    parser.add_argument("--prompt-len", type=int, default=128, help="of each of the --streams (default: 128)")
+    parser.add_argument("--output-len", type=int, default=256, help="of each of the --streams (default: 256)")
+    parser.add_argument("--best-of", type=int, default=2, help="rounds of --streams (default: 2)")
+    parser.add_argument("--first-token-limit", type=float, default=1.0, help="seconds, for goodput (default: 1)")
+    parser.add_argument("--inter-token-limit", type=float, default=0.05, help="seconds, for goodput (default: 0.05)")
+    parser.add_argument("--plot", type=Path, help="draw the load workloads to this SVG file")
+    parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    return parser.parse_args(argv)
+
+
+def chosen(names: str | None, on_gpu: bool) -> list[ServingWorkload]:
+    """The workloads that are named.
+
+    Raises:
+        ValueError: one is unknown.
+    """
+    known = {workload.name: workload for workload in SERVING_WORKLOADS}
+    if names == "all" or (names is None and on_gpu):
+        return list(SERVING_WORKLOADS)
+    wanted = list(CPU_DEFAULT) if names is None else [name.strip() for name in names.split(",")]
+    for name in wanted:
+        if name not in known:
+            raise ValueError(f"workload {name!r} is not one of {', '.join(known)}")
+    return [known[name] for name in wanted]
+
+
+def measure(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[dict[str, Any]]:
+    """Everything that the arguments ask for; each line is written as it is there."""
+    model = Model(arguments.model, arguments.model, None)
+    if arguments.shape is not None:
+        model = Model.of_shape(arguments.shape, find_shape(arguments.shape), folder)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    conditions = Conditions.now(device)
+    results: list[dict[str, Any]] = []
+
+    def write(line: Mapping[str, Any], info: pb.GetModelResponse) -> None:
+        results.append({**asdict(conditions), "model": model.name, "dtype": info.dtype, **line})
+        out.write(json.dumps(results[-1]) + "\n")
+        out.flush()
+
+    options: dict[str, object] = {"load_format": "auto" if model.shape is None else "dummy"}
+    if arguments.streams:
+        workload = streams_workload(arguments.streams, arguments.prompt_len, arguments.output_len)
+        # Neither may remember prompts of the round before.
+        own = {"drafter": "none", "max_num_seqs": arguments.streams, "prefix_caching": False}
+        with server(model, {**options, **own, "max_model_len": workload.max_model_len}) as address:
+            info = served(address)
+            lines = list(measure_streams(address, workload, info.vocab_size, arguments.best_of))
+        offline = _offline(model, workload, arguments.best_of, own)  # last: it keeps its device's memory
+        for line in lines:
+            write({**line, "offline_tokens_per_s": offline, "of_offline": line["tokens_per_s"] / offline}, info)
+        return results
+    workloads = chosen(arguments.workloads, device.type == "cuda")
+    with server(model, options | {"max_model_len": max(w.max_model_len for w in workloads)}) as address:
+        info = served(address)
+        for wanted in workloads:
+            turns, seconds = uvloop.run(run(address, wanted, info.vocab_size))
+            line = summary(turns, seconds, arguments.first_token_limit, arguments.inter_token_limit)
+            write({"workload": wanted.name, **line}, info)
+    return results
+
+
+def _offline(model: Model, workload: Workload, best_of: int, options: Mapping[str, object]) -> float:
+    """Tokens a second of the engine in this process, without a server."""
+    engine = Draftline(model, "auto", "auto", workload.max_model_len, options)
+    requests = workload.draw(engine.vocab_size)
+    seconds = []
+    for _ in range(best_of + 1):
+        start = time.perf_counter()
+        engine.run(requests, 0.0)
+        seconds.append(time.perf_counter() - start)
+    return sum(r.output_len for r in requests) / min(seconds[1:])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    arguments = _arguments(argv)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out,
+    ):
+        try:
+            results = measure(arguments, Path(folder), out)
+        except ValueError as error:
+            raise SystemExit(str(error)) from None
+    Console(stderr=True, width=150).print(table(results))
+    if arguments.plot is not None:
+        plot(results, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()

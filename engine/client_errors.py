@@ -1,0 +1,73 @@
+"""From a call's status to the error that the server raised: the other direction of `grpc_errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+from google.rpc import code_pb2
+from google.rpc.error_details_pb2 import BadRequest, RetryInfo
+from google.rpc.status_pb2 import Status
+from grpc_status import rpc_status
+
+from draftline.engine.errors import (
+    CallFailedError,
+    DeadlineExceededError,
+    DraftlineError,
+    DuplicateRequestError,
+    EngineStoppedError,
+    InvalidRequestError,
+    PermissionDeniedError,
+    QueueFullError,
+    StalledReaderError,
+    StepFailedError,
+    UnauthenticatedError,
+    Violation,
+)
+
+_Detail = TypeVar("_Detail", bound=Message)
+
+_PLAIN: Mapping[int, Callable[[str], DraftlineError]] = {
+    code_pb2.ALREADY_EXISTS: DuplicateRequestError,
+    code_pb2.UNAVAILABLE: EngineStoppedError,
+    code_pb2.DEADLINE_EXCEEDED: DeadlineExceededError,
+    code_pb2.ABORTED: StalledReaderError,
+    code_pb2.UNAUTHENTICATED: UnauthenticatedError,
+    code_pb2.PERMISSION_DENIED: PermissionDeniedError,
+    code_pb2.INTERNAL: StepFailedError,
+}
+
+
+def error_of(status: Status) -> DraftlineError:
+    """The error that a status tells of."""
+    if status.code == code_pb2.INVALID_ARGUMENT:
+        listed = _detail(status, BadRequest).field_violations
+        violations = [Violation(entry.field, entry.description) for entry in listed]
+        return InvalidRequestError(*(violations or [Violation("request", status.message)]))
+    if status.code == code_pb2.RESOURCE_EXHAUSTED:
+        delay = _detail(status, RetryInfo).retry_delay
+        return QueueFullError(status.message, delay.seconds + delay.nanos / 1e9)
+    if status.code in _PLAIN:
+        return _PLAIN[status.code](status.message)
+    return CallFailedError(f"{code_pb2.Code.Name(status.code)}: {status.message}")
+
+
+def call_error(error: grpc.aio.AioRpcError) -> DraftlineError:
+    """The error that ended a whole call: the server's own, or gRPC's where no server answered."""
+    try:
+        status = rpc_status.from_call(error)  # type: ignore[arg-type]
+    except ValueError:  # details that do not fit the code: some proxy's
+        status = None
+    return error_of(status or Status(code=error.code().value[0], message=error.details() or ""))
+
+
+def _detail(status: Status, kind: type[_Detail]) -> _Detail:
+    """The status's detail of this kind; an empty one where it has none."""
+    detail = kind()
+    for packed in status.details:
+        if packed.Is(kind.DESCRIPTOR):
+            packed.Unpack(detail)
+    return detail
