@@ -53,9 +53,10 @@ def language(constraint: Constraint) -> Language:
 
 
 def _json_schema(constraint: Constraint) -> Language:
-    # Members in the schema's order: no value is lost, since JSON's objects have none, and names can be drafted.
+    # Any order of members is valid. Where the schema's makes the language regular, that is worth more: no value is lost,
+    # since JSON's objects have no order, the device enforces it by itself, and names can be drafted.
     return json_schema_language(
-        constraint.source, whitespace=constraint.whitespace, best_effort=constraint.best_effort, order="schema"
+        constraint.source, whitespace=constraint.whitespace, best_effort=constraint.best_effort, order="auto"
     )
 
 

@@ -217,11 +217,7 @@ def test_a_stop_ends_the_text_before_it_is_complete() -> None:
     [
         Schema(PERSON, whitespace="spaced"),
         Schema(
-            {
-                "properties": {"first": {"const": 1}, "second": {"const": 2}},
-                "required": ["first", "second"],
-                "type": "object",
-            },
+            {"type": "array", "prefixItems": [{"const": "alpha and beta"}, {"const": "gamma"}], "minItems": 2},
             whitespace="spaced",
         ),
     ],
