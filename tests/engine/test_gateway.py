@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -134,6 +135,24 @@ async def test_the_openai_client_through_the_gateway() -> None:
             model=MODEL, prompt="The capital of France is", max_tokens=8, temperature=0
         )
         assert "Paris" in completion.choices[0].text
+
+        schema = {
+            "type": "object",
+            "properties": {"colour": {"enum": ["red", "green"]}, "warm": {"type": "boolean"}},
+            "required": ["colour", "warm"],
+            "additionalProperties": False,
+        }
+        constrained = await client.chat.completions.create(
+            model=MODEL,
+            messages=QUESTION,
+            max_tokens=60,
+            temperature=0,
+            response_format={"type": "json_schema", "json_schema": {"name": "c", "schema": schema, "strict": True}},
+        )
+        document = json.loads(str(constrained.choices[0].message.content))
+        assert document.keys() == {"colour", "warm"}
+        assert document["colour"] in ("red", "green")
+        assert isinstance(document["warm"], bool)
 
         async def ask(number: int, max_tokens: int) -> str:
             message = {"role": "user", "content": f"Count from {number}."}
