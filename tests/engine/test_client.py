@@ -133,7 +133,9 @@ async def test_a_server_that_is_away_is_waited_for(server: Server, engine: FakeE
         assert (await generation.result()).outputs[0].text == "abc"
 
 
-async def test_after_a_broken_connection_the_next_request_has_a_new_stream(engine: FakeEngine) -> None:
+async def test_after_a_broken_connection_the_next_request_has_a_new_stream(
+    engine: FakeEngine, make_engine: Callable[..., FakeEngine]
+) -> None:
     first = Server(ServerConfig(port=0))
     await first.start()
     await first.serve(engine)
@@ -146,9 +148,11 @@ async def test_after_a_broken_connection_the_next_request_has_a_new_stream(engin
         second = Server(ServerConfig(port=port))
         waiting = client.submit("abc", params(3))
         await second.start()
-        await second.serve(engine)
-        assert (await waiting.result()).outputs[0].text == "abc"
-        await second.abort()
+        await second.serve(make_engine())
+        try:
+            assert (await waiting.result()).outputs[0].text == "abc"
+        finally:
+            await second.abort()
 
 
 async def test_what_has_begun_is_not_begun_again(server: Server, make_engine: Callable[..., FakeEngine]) -> None:

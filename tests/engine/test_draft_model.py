@@ -74,7 +74,7 @@ def computed_at_once(drafter: DraftModel, tokens: list[int]) -> KVCache:
 
 
 @pytest.mark.parametrize("steps_ahead", [0, 1, 3])
-@pytest.mark.parametrize("drafts", [1, 2, 4, 8])
+@pytest.mark.parametrize("drafts", [1, 4])
 @pytest.mark.parametrize("noise", [0.0, 0.03, 1.0], ids=["itself", "alike", "another"])
 def test_a_draft_model_changes_nothing(solo: list[RequestOutput], noise: float, drafts: int, steps_ahead: int) -> None:
     client = Client(

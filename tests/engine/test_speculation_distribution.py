@@ -18,7 +18,7 @@ from draftline.models.families import build_model
 CONFIG = llama(vocab_size=5, eos_token_ids=())
 PROMPT = [1, 4, 2]
 LENGTH = 3
-DRAWS = 6000
+DRAWS = 3000
 TEMPERATURE, TOP_K = 0.8, 4
 
 

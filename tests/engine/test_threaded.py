@@ -24,6 +24,7 @@ class BrokenCore:
         self.info = fake_info()
         self.tokenizer = ByteTokenizer()
         self.compiler = None
+        self.journal = None
         self.requests: list[Request] = []
         self.backlog = Backlog()
 
