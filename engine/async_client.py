@@ -103,11 +103,13 @@ class AsyncGeneration:
             while not self._task.done():
                 await self._has_news.wait()
                 self._has_news.clear()
-                if self._answered and not (self._task.done() and self._task.exception()):
+                if self._task.done():
+                    break
+                if self._answered:
                     yield self._accumulator.snapshot()
                     if self._accumulator.result().finished:
-                        break
-            await self.result()
+                        return
+            yield await self.result()
         finally:
             self.cancel()
 
