@@ -38,13 +38,15 @@ from draftline.engine.client import EngineInfo, GenerateRequest
 from draftline.engine.constraining import Constraining
 from draftline.engine.core import Core
 from draftline.engine.drafting import NoDrafting
-from draftline.engine.graph_inputs import fill_inputs, input_words, is_decode
+from draftline.engine.graph_inputs import fill_plan, plan_words
 from draftline.engine.outputs import Update
 from draftline.engine.params import SamplingParams
+from draftline.engine.passes import Passes, Sampled
 from draftline.engine.request import RequestBuilder
-from draftline.engine.runner import Runner, Sampled
+from draftline.engine.runner import Runner
 from draftline.engine.scheduler import Scheduler
 from draftline.engine.sequence import Row
+from draftline.engine.stopwatch import Stopwatch
 from draftline.kernels import select_ops
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SamplingFeatures, SlotTable
@@ -91,7 +93,7 @@ class NoDevice:
     def __init__(self, max_rows: int, vocab_size: int) -> None:
         """Draw the tokens."""
         self._max_rows = max_rows
-        self._inputs = np.zeros(input_words(max_rows), np.int64)
+        self._inputs = np.zeros(plan_words(max_rows), np.int64)
         self._tokens = torch.randint(vocab_size, (max_rows,), generator=torch.Generator().manual_seed(0))
         self._accepted = torch.ones(max_rows, dtype=torch.int32)
         self._logits = torch.empty(0, vocab_size)
@@ -100,13 +102,13 @@ class NoDevice:
         """Any rows."""
         return True
 
-    def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> Sampled:
+    def run(self, rows: tuple[Row, ...], features: SamplingFeatures, watch: Stopwatch | None = None) -> Sampled:
         """See `Pass.run`. There are no logits."""
-        if is_decode(rows):
-            fill_inputs(self._inputs, self._max_rows, rows)
-            return Sampled(self._logits, self._tokens[: len(rows)], self._accepted[: len(rows)])
-        samples = torch.tensor([row.samples for row in rows], dtype=torch.int32)
-        return Sampled(self._logits, self._tokens[: samples.sum()], samples)
+        fill_plan(self._inputs, self._max_rows, rows)
+        samples = [row.samples for row in rows]
+        decodes = sum(samples) == len(rows)
+        accepted = self._accepted[: len(rows)] if decodes else torch.tensor(samples, dtype=torch.int32)
+        return Sampled(self._logits, self._tokens[: sum(samples)], accepted)
 
 
 def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, prefix_caching: bool) -> Core:
@@ -137,9 +139,9 @@ def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, pref
     )
     device = torch.device("cpu")
     table = SlotTable.allocate(max_rows, max_model_len, blocks_a_row, device)
-    passes = [NoDevice(max_rows, config.vocab_size)]
     nothing = ConstraintTable.allocate(max_rows, config.vocab_size, words=1024, masks=1, samples=1, device=device)
     constraining = Constraining(nothing, table)
+    passes = Passes([], [NoDevice(max_rows, config.vocab_size)], constraining, device)
     runner = Runner(passes, Nothing(), table, constraining, select_ops(device), config.eos_token_ids)
     return Core(scheduler, runner, tokenizer, info, NoDrafting(), steps_ahead=1)
 

@@ -7,12 +7,13 @@ import time
 
 import torch
 
-from draftline.engine.buckets import Buckets
+from draftline.engine.buckets import Buckets, launch_bound_tokens
 from draftline.engine.build_drafter import DrafterParts
 from draftline.engine.client import EngineInfo
 from draftline.engine.config import EngineConfig
 from draftline.engine.constraining import Constraining
 from draftline.engine.core import Core
+from draftline.engine.draft_by_operation import DraftByOperation
 from draftline.engine.memory import (
     DEFAULT_CPU_CACHE_GIB,
     GIB,
@@ -23,7 +24,8 @@ from draftline.engine.memory import (
     peak_bytes,
 )
 from draftline.engine.pass_by_operation import PassByOperation
-from draftline.engine.runner import Pass, Runner
+from draftline.engine.passes import DraftPass, Pass, Passes
+from draftline.engine.runner import Runner
 from draftline.engine.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.batch import KVCache
@@ -77,7 +79,7 @@ def build_core(config: EngineConfig) -> Core:
     with memory_explained(device, f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"):
         model = build_model(checkpoint, shape, ops, dtype, device)
     parts = DrafterParts(config, checkpoint, ops, dtype, device)
-    buckets = Buckets(config.max_num_seqs, parts.max_draft_tokens)
+    buckets = Buckets(config.max_num_seqs, parts.max_draft_tokens, launch_bound_tokens(shape))
     vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
     with memory_explained(device, "the tables of constraints"):
         constraints = _constraint_table(config, shape.vocab_size, parts.max_draft_tokens, device)
@@ -135,10 +137,14 @@ def build_core(config: EngineConfig) -> Core:
         logger.warning(
             "synthetic acceptance of %g: drafts are accepted by chance, and all outputs mean nothing", chance
         )
-    passes: list[Pass] = [PassByOperation(model, cache, table, ops, drafter, accept, constraining)]
+    deciding: list[Pass] = [PassByOperation(model, cache, table, ops, accept, constraining)]
+    proposing: list[DraftPass] = [DraftByOperation(drafter, table)]
     if device.type == "cuda" and not config.enforce_eager:
         with memory_explained(device, "the CUDA graphs"):
-            passes.insert(0, _graphs(model, cache, table, ops, drafter, accept, constraining, buckets))
+            graphs = _graphs(model, cache, table, ops, drafter, accept, constraining, buckets)
+            proposing.insert(0, graphs[0])
+            deciding.insert(0, graphs[1])
+    passes = Passes(proposing, deciding, constraining, device)
     runner = Runner(passes, drafter, table, constraining, ops, eos_ids)
     drafting = parts.build_policy(passes, table, buckets, generation=scheduler.block_generation, step_tokens=budget)
     logger.info(
@@ -165,11 +171,11 @@ def _constraint_table(config: EngineConfig, vocab: int, drafts: int, device: tor
 
 
 def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, buckets: Buckets) -> int:
-    """What the graphs keep for themselves: each bucket's logits, and the activations of the largest."""
+    """What the graphs keep for themselves: the largest logits, and what sampling makes of them in float32."""
     if config.enforce_eager:
         return 0
-    tokens = sum(rows * (drafts + 1) for rows, drafts in buckets.all())
-    return 2 * tokens * vocab_size * dtype.itemsize
+    samples = max(shape.samples for shape in [*buckets.decodes, *buckets.prompts])
+    return samples * vocab_size * (dtype.itemsize + 2 * torch.float32.itemsize)
 
 
 def _graphs(
@@ -181,15 +187,20 @@ def _graphs(
     accept: Accept,
     constraining: Constraining,
     buckets: Buckets,
-) -> Pass:
+) -> tuple[DraftPass, Pass]:
     # Imported here, since a CPU does without Triton.
+    from draftline.engine.draft_graphs import DraftGraphs
+    from draftline.engine.graph_recorder import GraphRecorder
     from draftline.engine.pass_graphs import GraphPasses
 
     started = time.monotonic()
-    graphs = GraphPasses(model, cache, table, ops, drafter, accept, constraining, buckets)
+    recorder = GraphRecorder(table.tokens.device)
+    graphs = GraphPasses(model, cache, table, ops, accept, constraining, buckets, recorder)
+    drafts = DraftGraphs(drafter, table, buckets, recorder)
     torch.cuda.synchronize(table.tokens.device)
-    logger.info("CUDA graphs for %d step shapes captured in %.1f s", len(buckets.all()), time.monotonic() - started)
-    return graphs
+    count = len(buckets.decodes) + len(buckets.prompts)
+    logger.info("CUDA graphs for %d step shapes captured in %.1f s", count, time.monotonic() - started)
+    return drafts, graphs
 
 
 def _device(name: str) -> torch.device:

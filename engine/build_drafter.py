@@ -13,7 +13,7 @@ from draftline.engine.draft_cache import CachedDrafting
 from draftline.engine.draft_costs import measure_costs
 from draftline.engine.drafting import AdaptiveDrafting, Drafting, FixedDrafting, NoDrafting
 from draftline.engine.memory import block_bytes, memory_explained
-from draftline.engine.runner import Pass
+from draftline.engine.passes import Passes
 from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
@@ -90,7 +90,7 @@ class DrafterParts:
 
     def build_policy(
         self,
-        passes: list[Pass],
+        passes: Passes,
         table: SlotTable,
         buckets: Buckets,
         *,
@@ -100,7 +100,7 @@ class DrafterParts:
         """Who drafts how far.
 
         Args:
-            passes: the ways to compute a step, timed where costs decide.
+            passes: what computes a step, timed where costs decide.
             table: the slot table, unused yet.
             buckets: the steps for which there are graphs.
             generation: how often a cache block has been allocated.
@@ -118,10 +118,9 @@ class DrafterParts:
             block_size=self._config.block_size,
             step_tokens=step_tokens,
             longest=self._model.config.max_positions,
-            beside_prompts=not self._by_graph,
         )
 
-    def _lengths(self, passes: list[Pass], table: SlotTable, buckets: Buckets) -> Drafting:
+    def _lengths(self, passes: Passes, table: SlotTable, buckets: Buckets) -> Drafting:
         config = self._config
         if not self.max_draft_tokens:
             return NoDrafting()

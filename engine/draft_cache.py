@@ -58,7 +58,6 @@ class CachedDrafting:
         block_size: int,
         step_tokens: int,
         longest: int,
-        beside_prompts: bool,
     ) -> None:
         """An empty draft cache.
 
@@ -68,16 +67,12 @@ class CachedDrafting:
             block_size: tokens a cache block.
             step_tokens: the most tokens that a step catches up with, where rows' drafts can wait for later steps.
             longest: the draft model's positions.
-            beside_prompts: whether to draft in steps that compute prompts, too. Where only decode steps are CUDA
-                graphs, launching a draft model's operations one by one takes longer than its drafts are worth.
         """
         self._policy = policy
         self._generation = generation
         self._block_size = block_size
         self._step_tokens = step_tokens
         self._longest = longest
-        self._beside_prompts = beside_prompts
-        self._on = True
         self._left = 0
         self._behind: dict[Sequence, int] = {}
         self._covered: dict[Sequence, _Coverage] = {}
@@ -93,14 +88,12 @@ class CachedDrafting:
         """See `Drafting.begin_step`."""
         sequences = list(running)
         self._policy.begin_step(sequences)
-        self._on = self._beside_prompts or all(s.known - s.computed == 1 for s in sequences)
         self._left = min(self._step_tokens, _EXPLORING_TOKENS) if self._policy.exploring else self._step_tokens
         self._behind.clear()
 
     def wanted(self, sequence: Sequence) -> int:
         """See `Drafting.wanted`: none where the draft cache lacks more than this step can make up for."""
-        alone = self._on and (self._beside_prompts or sequence.known - sequence.computed == 1)
-        wanted = min(self._policy.wanted(sequence), self._longest - sequence.known) if alone else 0
+        wanted = min(self._policy.wanted(sequence), self._longest - sequence.known)
         if wanted <= 0 or len(sequence.tokens) < 2:
             return 0
         lacking = 0 if sequence in self._current else sequence.known - self._coverage(sequence).tokens

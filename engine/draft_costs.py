@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import torch
 
 from draftline.engine.params import SamplingParams
-from draftline.engine.runner import Pass
+from draftline.engine.passes import Passes
 from draftline.engine.sequence import Row, Sequence
 from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.spec.adaptive import CostTable
@@ -19,18 +19,17 @@ _CONTEXT = 256
 
 @torch.inference_mode()
 def measure_costs(
-    passes: Iterable[Pass], table: SlotTable, row_counts: Iterable[int], draft_lens: Iterable[int], rounds: int
+    passes: Passes, table: SlotTable, row_counts: Iterable[int], draft_lens: Iterable[int], rounds: int
 ) -> CostTable:
     """Time a step for each number of rows and drafts. The slot table must be unused, and is left as it was.
 
     Args:
-        passes: the ways to compute a step; the first that fits runs.
+        passes: what computes a step.
         table: the slot table.
         row_counts: rows to measure.
         draft_lens: drafts a row to measure.
         rounds: how often each step is timed. The fastest counts: what disturbs a step only ever makes it slower.
     """
-    ways = tuple(passes)
     draft_lens = tuple(draft_lens)
     # The table has room for drafts behind the longest sequence, the model has no positions for them.
     known = max(1, min(_CONTEXT, table.tokens.shape[1] - 2 * max(draft_lens)))
@@ -39,7 +38,7 @@ def measure_costs(
     for count in row_counts:
         for drafts in draft_lens:
             rows = tuple(_row(slot, known, drafts) for slot in range(count))
-            seconds[count, drafts] = _time(next(way for way in ways if way.fits(rows)), rows, table, rounds)
+            seconds[count, drafts] = _time(passes, rows, table, rounds)
     table.lengths.zero_()
     table.tokens.zero_()
     return CostTable(seconds)
@@ -50,14 +49,14 @@ def _row(slot: int, known: int, drafts: int) -> Row:
     return Row(sequence, slot, known - 1, 1, known, drafts, drafts + 1)
 
 
-def _time(way: Pass, rows: tuple[Row, ...], table: SlotTable, rounds: int) -> float:
+def _time(passes: Passes, rows: tuple[Row, ...], table: SlotTable, rounds: int) -> float:
     known = rows[0].known
     taken = []
     for _ in range(rounds):
         table.lengths.fill_(known)  # what the last round has accepted is forgotten
         _finish(table)
         start = time.perf_counter()
-        way.run(rows, SamplingFeatures.NONE)
+        passes.run(rows, SamplingFeatures.NONE)
         _finish(table)
         taken.append(time.perf_counter() - start)
     return min(taken)

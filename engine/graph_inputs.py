@@ -1,7 +1,7 @@
-"""What the host writes for a decode graph: each row's slot and drafts, and the plan of the gather kernel.
+"""What the host writes for a graph: each row's slot, and the plan of the gather kernel; or each row's slot and drafts.
 
-A bucket's rows beyond the step's own are padding: they have no query token, so no kernel writes anything for them.
-Arithmetic on the host only; the graphs, and the transfer, are `pass_graphs`' business.
+A graph's rows beyond the step's own are padding: they have no query token, so no kernel writes anything for them.
+Arithmetic on the host only; the graphs, and the transfer, are others' business.
 """
 
 from __future__ import annotations
@@ -13,29 +13,44 @@ import numpy as np
 from draftline.engine.sequence import Row
 
 
-def is_decode(rows: tuple[Row, ...]) -> bool:
-    """Whether every row computes its last known token, and no other but drafts."""
-    return all(row.count == 1 and row.samples for row in rows)
-
-
-def input_words(size: int) -> int:
+def plan_words(size: int) -> int:
     """How many int64 the inputs of ``size`` rows take."""
-    return size + (4 * size + 3) // 2
+    return size + (3 * size + 3) // 2
 
 
-def fill_inputs(inputs: np.ndarray, size: int, rows: tuple[Row, ...]) -> None:
-    """Write the inputs of decode rows, padded to ``size`` rows.
+def fill_plan(inputs: np.ndarray, size: int, rows: tuple[Row, ...]) -> None:
+    """Write a step's rows, padded to ``size``.
 
     Args:
-        inputs: [input_words(size)] int64: ``size`` slots (0 for padding), then as pairs of int32 the plan of
-            `gather_planned`, and each row's drafts. Where rows start, the device knows better than the host.
-        size: the bucket's rows.
-        rows: the step's, which `is_decode`; at most ``size``.
+        inputs: [plan_words(size)] int64: ``size`` slots (0 for padding), then as pairs of int32 the plan of
+            `gather_planned`. Where a decode starts, the device knows better than the host.
+        size: the graph's rows.
+        rows: the step's, at most ``size``, that want logits of what they sample only.
     """
     padding = [0] * (size - len(rows))
     inputs[:size] = [row.slot for row in rows] + padding
-    begins = list(accumulate([row.samples for row in rows], initial=0))
-    begins += begins[-1:] * len(padding)
+    queries = list(accumulate([row.count + row.drafts for row in rows], initial=0))
+    samples = list(accumulate([row.samples for row in rows], initial=0))
+    starts = [~row.start if row.count == 1 and row.samples else row.start for row in rows]
     # One list, and one assignment: numpy takes longer to be called than to copy a few rows.
-    starts, drafts = [~row.start for row in rows] + padding, [row.drafts for row in rows] + padding
-    inputs[size:].view(np.int32)[: 4 * size + 2] = begins + begins + starts + drafts
+    inputs[size:].view(np.int32)[: 3 * size + 2] = (
+        queries + queries[-1:] * len(padding) + samples + samples[-1:] * len(padding) + starts + padding
+    )
+
+
+def draft_words(size: int) -> int:
+    """How many int64 the drafter's inputs for ``size`` rows take."""
+    return size + (size + 1) // 2
+
+
+def fill_drafts(inputs: np.ndarray, size: int, rows: tuple[Row, ...]) -> None:
+    """Write who wants how many drafts.
+
+    Args:
+        inputs: [draft_words(size)] int64: ``size`` slots, then as pairs of int32 the drafts; both 0 for padding.
+        size: the graph's rows.
+        rows: the step's, at most ``size``.
+    """
+    padding = [0] * (size - len(rows))
+    inputs[:size] = [row.slot for row in rows] + padding
+    inputs[size:].view(np.int32)[:size] = [row.drafts for row in rows] + padding

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from draftline.engine.constraining import Constraining
 from draftline.engine.decide import Decider
-from draftline.engine.runner import Sampled
+from draftline.engine.passes import Sampled
 from draftline.engine.sequence import Row
 from draftline.engine.stopwatch import Stopwatch
 from draftline.engine.transfer import upload
@@ -18,7 +18,6 @@ from draftline.kernels.batch import Inputs, KVCache
 from draftline.kernels.ops import Accept, Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.models.model import Model
-from draftline.spec.drafter import Drafter, DraftRows
 
 
 class PassByOperation:
@@ -30,7 +29,6 @@ class PassByOperation:
         cache: KVCache,
         table: SlotTable,
         ops: Ops,
-        drafter: Drafter,
         accept: Accept,
         constraining: Constraining,
     ) -> None:
@@ -39,7 +37,6 @@ class PassByOperation:
         self._cache = cache
         self._table = table
         self._ops = ops
-        self._drafter = drafter
         self._constraining = constraining
         self._decider = Decider(ops, accept, table, constraining.table)
         self._block_size = cache.keys[0].shape[1]
@@ -49,18 +46,8 @@ class PassByOperation:
         """Any rows."""
         return True
 
-    def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> Sampled:
+    def run(self, rows: tuple[Row, ...], features: SamplingFeatures, watch: Stopwatch | None = None) -> Sampled:
         """See `Pass.run`."""
-        drafts = max(row.drafts for row in rows)
-        watch = Stopwatch(self._device) if drafts else None
-        if watch is not None:
-            watch.mark()
-            drafting = [row for row in rows if row.drafts]
-            slots = upload(np.array([row.slot for row in drafting], np.int64), self._device)
-            wanted = upload(np.array([row.drafts for row in drafting], np.int32), self._device)
-            self._drafter.propose(DraftRows(slots, wanted, drafts), self._table)
-            self._constraining.write_drafts(rows)
-            watch.mark()
         inputs = self._ops.gather(
             self._table,
             upload(np.array([row.slot for row in rows], np.int64), self._device),
@@ -74,10 +61,7 @@ class PassByOperation:
         self._constraining.write_masks(rows)
         if watch is not None:
             watch.mark()
-        tokens, accepted = self._sample(rows, inputs, logits, features)
-        if watch is not None:
-            watch.mark()
-        return Sampled(logits, tokens, accepted, watch)
+        return Sampled(logits, *self._sample(rows, inputs, logits, features))
 
     def _sample(
         self, rows: tuple[Row, ...], inputs: Inputs, logits: Tensor, features: SamplingFeatures

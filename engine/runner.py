@@ -6,8 +6,6 @@ It knows rows and slots. What a token means (text, stops, finishing) is the host
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,64 +14,29 @@ from torch import Tensor
 from draftline.engine.constraining import Constraining
 from draftline.engine.device_health import check_device
 from draftline.engine.launched import LaunchedStep, LogprobTensors
+from draftline.engine.passes import Passes, Sampled
 from draftline.engine.sequence import Plan, Row
 from draftline.engine.slot_writer import SlotWriter
-from draftline.engine.stopwatch import Stopwatch
 from draftline.engine.transfer import Readback, upload
 from draftline.kernels.ops import Ops
-from draftline.kernels.slots import SamplingFeatures, SlotTable
+from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftChunk, Drafter
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """What a pass over the rows leaves on the device.
-
-    Attributes:
-        logits: [L, vocab], of every position that wants them, in the rows' order.
-        tokens: [S] int64, the token sampled at each sampled position, in the rows' order.
-        accepted: [R] int32, how many of its tokens each row keeps.
-        watch: how long its parts take, where it drafted.
-    """
-
-    logits: Tensor
-    tokens: Tensor
-    accepted: Tensor
-    watch: Stopwatch | None = None
-
-
-class Pass(Protocol):
-    """A way to compute rows: draft, gather, forward, sample, accept."""
-
-    def fits(self, rows: tuple[Row, ...]) -> bool:
-        """Whether it can compute these rows."""
-        ...
-
-    def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> Sampled:
-        """Compute the rows, which sample with ``features``.
-
-        What it returns may be overwritten by the next call, in the order of the device.
-        """
-        ...
-
-
 class Runner:
-    """Owns the slot table, and the ways to compute a step."""
+    """Brings a plan to the device, has it computed, and reads the results."""
 
     def __init__(
         self,
-        passes: Seq[Pass],
+        passes: Passes,
         drafter: Drafter,
         table: SlotTable,
         constraining: Constraining,
         ops: Ops,
         eos_ids: tuple[int, ...],
     ) -> None:
-        """Each step is computed by the first of ``passes`` that fits; the last fits all.
-
-        They draft with ``drafter``, and with what ``constraining`` brings to the device.
-        """
-        self._passes = tuple(passes)
+        """``passes`` draft with ``drafter``, and with what ``constraining`` brings to the device."""
+        self._passes = passes
         self._drafter = drafter
         self._table = table
         self._ops = ops
@@ -94,7 +57,7 @@ class Runner:
         self._constraining.apply(plan)
         if behind:
             self._drafter.catch_up(behind, self._table)
-        sampled = next(way for way in self._passes if way.fits(rows)).run(rows, self._writer.features(rows))
+        sampled, watch = self._passes.run(rows, self._writer.features(rows))
         readback = Readback(self._device)
         step = LaunchedStep(
             rows=rows,
@@ -103,7 +66,7 @@ class Runner:
             accepted=readback.take(sampled.accepted),
             logprobs=self._logprobs(rows, sampled, readback),
             prompt_logprobs=self._prompt_logprobs(rows, sampled, readback),
-            watch=sampled.watch,
+            watch=watch,
         )
         readback.seal()
         return step

@@ -347,13 +347,12 @@ def _attention_kernel(
         tl.store(out + flat[:, None] * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=tensor_mask)
 
 
-@triton.jit(do_not_specialize=["queries_per_row", "num_splits", "max_query"])
+@triton.jit(do_not_specialize=["num_splits", "max_query"])
 def _join_kernel(
     partial: tl.tensor,
     stats: tl.tensor,
     out: tl.tensor,
     query_starts: tl.tensor,
-    queries_per_row: int,
     num_splits: int,
     max_query: int,
     NUM_HEADS: tl.constexpr,
@@ -366,8 +365,8 @@ def _join_kernel(
     wait_for_previous(OVERLAP)
     pid = tl.program_id(0)
     head = pid % NUM_HEADS
-    row = pid // NUM_HEADS // queries_per_row
-    row_query = pid // NUM_HEADS % queries_per_row
+    row = pid // NUM_HEADS // max_query
+    row_query = pid // NUM_HEADS % max_query
     row_start = tl.load(query_starts + row)
     query_len = tl.load(query_starts + row + 1) - row_start
     if (row_query >= query_len) | (query_len > max_query):
@@ -498,12 +497,11 @@ def run_launch(
         **launch_options(overlap),
     )
     if splits > 1:
-        _join_kernel[(rows * launch.queries_per_row * num_heads,)](
+        _join_kernel[(rows * launch.max_query * num_heads,)](
             partial,
             stats,
             out,
             batch.query_starts,
-            launch.queries_per_row,
             splits,
             launch.max_query,
             NUM_HEADS=num_heads,

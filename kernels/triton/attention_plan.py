@@ -50,7 +50,6 @@ class Launch:
         tile: the tile of each program.
         min_query: shorter rows are left to another launch.
         max_query: longer rows are left to another launch.
-        queries_per_row: the most query tokens of one of its rows.
         tiles_per_row: query tiles a row where program ids map to rows by division; 0 where they search for their row.
         num_tiles: query tiles in all, an upper bound.
         num_splits: parts that each row's history is split into; 1 needs no reduction.
@@ -59,7 +58,6 @@ class Launch:
     tile: Tile
     min_query: int
     max_query: int
-    queries_per_row: int
     tiles_per_row: int
     num_tiles: int
     num_splits: int
@@ -67,7 +65,7 @@ class Launch:
     @property
     def reads_own(self) -> bool:
         """Whether its rows are long enough to read their own keys apart from their history."""
-        return self.min_query > SHORT_QUERY
+        return self.max_query > SHORT_QUERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +153,14 @@ def plan_attention(
         tiles = rows * tiles_per_row
         context = max(c for q, c in zip(query_lens, context_lens, strict=True) if 0 < q <= SHORT_QUERY)
         splits = num_splits(shape, tiles, context, tile.block_n)
-        launches.append(Launch(tile, 1, SHORT_QUERY, longest_short, tiles_per_row, tiles, splits))
+        launches.append(Launch(tile, 1, longest_short, tiles_per_row, tiles, splits))
     if longest > SHORT_QUERY:
         tile = long_tile(shape)
         queries_a_tile = tile.block_m // shape.group
         # Row r's tiles start at query_starts[r] // queries_a_tile + r, so this many cover every division into rows.
         tiles = num_tokens // queries_a_tile + rows
-        launches.append(Launch(tile, SHORT_QUERY + 1, longest, longest, 0, tiles, 1))
+        # From where the other launch ends: where lengths are bounds, any row may have any length up to the longest.
+        launches.append(Launch(tile, longest_short + 1, longest, 0, tiles, 1))
     return tuple(launches)
 
 

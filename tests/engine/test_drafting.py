@@ -12,8 +12,9 @@ from tiny import Client, alone, tiny_core
 from draftline.engine.draft_costs import measure_costs
 from draftline.engine.drafting import AdaptiveDrafting, FixedDrafting
 from draftline.engine.params import SamplingParams, Speculation
-from draftline.engine.runner import Sampled
+from draftline.engine.passes import Sampled
 from draftline.engine.sequence import Row, Sequence
+from draftline.engine.stopwatch import Stopwatch
 from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.spec.adaptive import CostTable, DraftLengths
@@ -61,19 +62,16 @@ class Clockwork:
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
 
-    def fits(self, rows: tuple[Row, ...]) -> bool:
-        return True
-
-    def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> Sampled:
+    def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> tuple[Sampled, Stopwatch | None]:
         assert all(row.samples == row.drafts + 1 for row in rows)
         self.asked.append((len(rows), rows[0].drafts))
-        return Sampled(torch.empty(0), torch.empty(0), torch.empty(0))
+        return Sampled(torch.empty(0), torch.empty(0), torch.empty(0)), None
 
 
 def test_costs_are_measured_for_every_shape_and_leave_the_table_clean() -> None:
     table = SlotTable.allocate(4, 60, 4, torch.device("cpu"))
     clockwork = Clockwork()
-    costs = measure_costs([clockwork], table, (1, 4), (0, 2), rounds=2)
+    costs = measure_costs(clockwork, table, (1, 4), (0, 2), rounds=2)
     assert clockwork.asked == [shape for shape in [(1, 0), (1, 2), (4, 0), (4, 2)] for _ in range(2)]
     assert costs.draft_lens == (0, 2)
     assert costs.seconds(3, 2) > 0

@@ -92,7 +92,6 @@ def engine(draw: random.Random, chosen: Sequence[int]) -> Core:
         token_budget=draw.choice((9, 24, 64, 512)),
         prefix_caching=draw.random() < 0.7,
         steps_ahead=draw.choice((0, 1, 1, 3)),
-        beside_prompts=draw.random() < 0.5,
         policy=(lambda drafting: SomeSteps(drafting, int(seed * 1e9))) if seed < 0.5 else (lambda drafting: drafting),
     )
 

@@ -14,11 +14,13 @@ from draftline.engine.client import EngineInfo, GenerateRequest
 from draftline.engine.constrained_drafting import ConstrainedDrafting
 from draftline.engine.constraining import Constraining
 from draftline.engine.core import Core
+from draftline.engine.draft_by_operation import DraftByOperation
 from draftline.engine.draft_cache import CachedDrafting
 from draftline.engine.drafting import Drafting, FixedDrafting
 from draftline.engine.outputs import RequestOutput, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.pass_by_operation import PassByOperation
+from draftline.engine.passes import Passes
 from draftline.engine.request import RequestBuilder
 from draftline.engine.runner import Runner
 from draftline.engine.scheduler import Scheduler
@@ -52,7 +54,6 @@ def tiny_core(
     policy: Callable[[Drafting], Drafting] = lambda drafting: drafting,
     synthetic_acceptance: float | None = None,
     config: ModelConfig = CONFIG,
-    beside_prompts: bool = True,
     constraints: ConstraintTable | None = None,
 ) -> Core:
     """A core on the CPU in float32.
@@ -99,7 +100,8 @@ def tiny_core(
     )
     if not isinstance(drafter, DraftModel):
         drafter = Forced(drafter, ops, constraining.table)
-    passes = [PassByOperation(model, cache, table, ops, drafter, accept, constraining)]
+    deciding = PassByOperation(model, cache, table, ops, accept, constraining)
+    passes = Passes([DraftByOperation(drafter, table)], [deciding], constraining, device)
     runner = Runner(passes, drafter, table, constraining, ops, config.eos_token_ids)
     drafting: Drafting = FixedDrafting(drafter.max_draft_tokens, num_slots)
     if drafter.max_draft_tokens:
@@ -112,7 +114,6 @@ def tiny_core(
             block_size=block_size,
             step_tokens=token_budget,
             longest=config.max_positions,
-            beside_prompts=beside_prompts,
         )
     return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead, compiler=tiny_compiler())  # type: ignore[arg-type]
 

@@ -90,6 +90,20 @@ def test_graphs_equal_operations(llm: LLM, folder: Path) -> None:
             assert len(a.outputs[0].logprobs or []) == len(b.outputs[0].logprobs or [])
 
 
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+def test_prompts_in_chunks_beside_decodes(llm: LLM, folder: Path, drafter: str) -> None:
+    """Steps with prompts are graphs, too: of one row and of many, with drafts beside the chunks."""
+    chunked = LLM(
+        str(folder), load_format="dummy", device="cuda", dtype="float32", kv_cache_memory_gib=0.25, max_num_seqs=32,
+        max_batched_tokens=48, drafter=drafter, draft_tokens=3, draft_length="fixed",
+    )  # fmt: skip
+    prompts = [prompt + [40 + i] * (i % 5) * 17 for i, prompt in enumerate(PROMPTS)]
+    samplings = [SamplingParams(temperature=i % 2 * 0.8, seed=i, max_tokens=9 + i % 20) for i in range(len(prompts))]
+    whole, parts = (engine.generate(prompts, samplings, use_tqdm=False) for engine in (llm, chunked))
+    same = sum(a.outputs[0].token_ids == b.outputs[0].token_ids for a, b in zip(whole, parts, strict=True))
+    assert same >= len(prompts) - 1, f"{same} of {len(prompts)} equal; one near tie is forgiven"
+
+
 def test_preemption_changes_nothing_with_steps_under_way(llm: LLM, folder: Path) -> None:
     tight = LLM(
         str(folder), load_format="dummy", device="cuda", dtype="float32", max_num_seqs=32, max_model_len=160,

@@ -5,7 +5,6 @@ import dataclasses
 from draftline.kernels.triton.attention_plan import (
     MAX_SPLITS,
     MOST_QUERIES,
-    SHORT_QUERY,
     AttentionShape,
     max_split_programs,
     num_splits,
@@ -24,8 +23,8 @@ def test_decodes_are_one_launch_of_one_tile_a_row() -> None:
 
 def test_a_decode_beside_a_prompt_chunk_has_its_own_launch() -> None:
     short, long = plan_attention(LLAMA_8B, (1, 512, 1), (900, 512, 30), 514)
-    assert short.max_query == SHORT_QUERY
-    assert long.min_query == SHORT_QUERY + 1
+    assert (short.min_query, short.max_query) == (1, 1)
+    assert (long.min_query, long.max_query) == (2, 512)
     assert short.tile.block_m < long.tile.block_m
 
 
