@@ -53,8 +53,15 @@ def chats(questions: list[Question], max_tokens: int) -> list[GenerateRequest]:
 
 
 def random_tokens(concurrency: int, vocab_size: int) -> list[GenerateRequest]:
-    """As many requests as run at once, of fixed lengths: the shapes bs1 to bs256 of the throughput benchmark."""
+    """As many requests as run at once, of fixed lengths: the shapes bs1 to bs256 of the throughput benchmark.
+
+    Their seeds are fixed, for synthetic acceptance draws by them.
+    """
     draw = random.Random(_SEED)
     prompt_len, output_len = 128 if concurrency <= 8 else 512, 512 if concurrency == 1 else 256
-    sampling = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True)
-    return [GenerateRequest(tuple(draw.choices(range(vocab_size), k=prompt_len)), sampling) for _ in range(concurrency)]
+
+    def request(seed: int) -> GenerateRequest:
+        sampling = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True, seed=seed)
+        return GenerateRequest(tuple(draw.choices(range(vocab_size), k=prompt_len)), sampling)
+
+    return [request(seed) for seed in range(concurrency)]
