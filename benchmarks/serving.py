@@ -153,23 +153,27 @@ def summary(turns: Sequence[Turn], seconds: float, slo_first_s: float, slo_gap_s
     }
 
 
-async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> int:
-    """All at once over one Session: how many tokens came."""
+async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[int, float]:
+    """All at once over one Session: how many tokens came, and in how many seconds."""
     async with grpc.aio.insecure_channel(address, _OPTIONS) as channel:
+        await channel.channel_ready()
+        start = time.perf_counter()
         call = InferenceServiceAsyncStub(channel).Session()
         for name, wanted in enumerate(requests):
             await call.write(pb.SessionRequest(request_id=str(name), submit=wanted))
         await call.done_writing()
-        return await _count(response.delta async for response in call)
+        return await _count(response.delta async for response in call), time.perf_counter() - start
 
 
-async def many_connections(address: str, requests: Sequence[pb.GenerateRequest]) -> int:
-    """All at once, each over a connection of its own: how many tokens came."""
+async def many_connections(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[int, float]:
+    """All at once, each over a connection of its own that is open already: how many tokens came, in how many seconds."""
     channels = [grpc.aio.insecure_channel(address, _OPTIONS) for _ in requests]
     try:
         await asyncio.gather(*(channel.channel_ready() for channel in channels))
+        start = time.perf_counter()
         calls = [InferenceServiceAsyncStub(c).Generate(r) for c, r in zip(channels, requests, strict=True)]
-        return sum(await asyncio.gather(*(_count(response.delta async for response in call) for call in calls)))
+        counts = await asyncio.gather(*(_count(response.delta async for response in call) for call in calls))
+        return sum(counts), time.perf_counter() - start
     finally:
         await asyncio.gather(*(channel.close() for channel in channels))
 
@@ -191,9 +195,8 @@ def measure_streams(address: str, workload: Workload, vocab_size: int, best_of: 
     for send in (one_session, many_connections):
         seconds = []
         for _ in range(best_of + 1):  # the first warms up
-            start = time.perf_counter()
-            tokens = uvloop.run(send(address, requests))
-            seconds.append(time.perf_counter() - start)
+            tokens, taken = uvloop.run(send(address, requests))
+            seconds.append(taken)
             if tokens != expected:
                 raise RuntimeError(f"{send.__name__}: {tokens} tokens came where {expected} were asked for")
         best = min(seconds[1:])

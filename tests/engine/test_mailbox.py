@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import defaultdict
 
 import pytest
@@ -158,9 +159,27 @@ async def test_a_step_wakes_the_loop_once_for_all_streams(monkeypatch: pytest.Mo
     assert len(wakes) == 1
     assert [len(mailbox) for mailbox in mailboxes] == [1] * 50
     mailboxes[0].sink([("a", delta(2))])
-    await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
     assert len(wakes) == 2
     assert (await read_all(mailboxes[0])) == [("a", delta(1, 2))]
+
+
+async def test_a_busy_loop_leaves_the_interpreter_to_others_for_as_long_and_news_merges() -> None:
+    hub = Hub(asyncio.get_running_loop())
+    mailbox = Mailbox(hub)
+    mailbox.sink([("a", delta(1))])
+    await asyncio.sleep(0)
+    assert len(mailbox) == 1
+    busy_until = time.thread_time() + 0.1
+    while time.thread_time() < busy_until:
+        mailbox.sink([("a", delta(2))])
+    await asyncio.sleep(0.02)
+    assert (await anext(aiter(mailbox))) == ("a", delta(1))  # what came since is not there yet
+    started = time.monotonic()
+    _, update = await anext(aiter(mailbox))
+    assert isinstance(update, Delta)
+    assert len(update.token_ids) > 1
+    assert time.monotonic() - started < 5
 
 
 def test_posting_to_a_closed_loop_is_harmless() -> None:
