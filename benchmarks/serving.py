@@ -153,8 +153,8 @@ def summary(turns: Sequence[Turn], seconds: float, slo_first_s: float, slo_gap_s
     }
 
 
-async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[int, float]:
-    """All at once over one Session: how many tokens came, and in how many seconds."""
+async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[list[int], float]:
+    """All at once over one Session: the tokens of each message that came, and in how many seconds."""
     async with grpc.aio.insecure_channel(address, _OPTIONS) as channel:
         await channel.channel_ready()
         start = time.perf_counter()
@@ -162,24 +162,25 @@ async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> t
         for name, wanted in enumerate(requests):
             await call.write(pb.SessionRequest(request_id=str(name), submit=wanted))
         await call.done_writing()
-        return await _count(response.delta async for response in call), time.perf_counter() - start
+        return await _counts(response.delta async for response in call), time.perf_counter() - start
 
 
-async def many_connections(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[int, float]:
-    """All at once, each over a connection of its own that is open already: how many tokens came, in how many seconds."""
+async def many_connections(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[list[int], float]:
+    """All at once, each over a connection of its own that is open already: as `one_session`."""
     channels = [grpc.aio.insecure_channel(address, _OPTIONS) for _ in requests]
     try:
         await asyncio.gather(*(channel.channel_ready() for channel in channels))
         start = time.perf_counter()
         calls = [InferenceServiceAsyncStub(c).Generate(r) for c, r in zip(channels, requests, strict=True)]
-        counts = await asyncio.gather(*(_count(response.delta async for response in call) for call in calls))
-        return sum(counts), time.perf_counter() - start
+        counts = await asyncio.gather(*(_counts(response.delta async for response in call) for call in calls))
+        return [*itertools.chain.from_iterable(counts)], time.perf_counter() - start
     finally:
         await asyncio.gather(*(channel.close() for channel in channels))
 
 
-async def _count(deltas: AsyncIterator[pb.Delta]) -> int:
-    return sum([len(delta.token_ids) async for delta in deltas])
+async def _counts(deltas: AsyncIterator[pb.Delta]) -> list[int]:
+    """Tokens of each message that has any."""
+    return [len(delta.token_ids) async for delta in deltas if delta.token_ids]
 
 
 def streams_workload(streams: int, prompt_len: int, output_len: int) -> Workload:
@@ -193,14 +194,20 @@ def measure_streams(address: str, workload: Workload, vocab_size: int, best_of: 
     requests = [request(drawn_one.prompt, drawn_one.output_len, 0) for drawn_one in drawn]
     expected = sum(drawn_one.output_len for drawn_one in drawn)
     for send in (one_session, many_connections):
-        seconds = []
+        rounds = []
         for _ in range(best_of + 1):  # the first warms up
-            tokens, taken = uvloop.run(send(address, requests))
-            seconds.append(taken)
-            if tokens != expected:
-                raise RuntimeError(f"{send.__name__}: {tokens} tokens came where {expected} were asked for")
-        best = min(seconds[1:])
-        yield {"workload": workload.name, "way": send.__name__, "seconds": best, "tokens_per_s": expected / best}
+            counts, taken = uvloop.run(send(address, requests))
+            rounds.append((taken, sum(counts) / len(counts)))
+            if sum(counts) != expected:
+                raise RuntimeError(f"{send.__name__}: {sum(counts)} tokens came where {expected} were asked for")
+        best, tokens_a_message = min(rounds[1:])
+        yield {
+            "workload": workload.name,
+            "way": send.__name__,
+            "seconds": best,
+            "tokens_per_s": expected / best,
+            "tokens_a_message": round(tokens_a_message, 2),
+        }
 
 
 @contextmanager
@@ -242,11 +249,15 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     """The results as a person reads them."""
     shown = Table(title=f"{results[0]['model']} ({results[0]['dtype']}), {results[0]['machine']}", title_justify="left")
     if "way" in results[0]:
-        for name in ("workload", "way", "tokens/s", "of offline"):
+        for name in ("workload", "way", "tokens/s", "of offline", "tokens a message"):
             shown.add_column(name, justify="right")
         for result in results:
             shown.add_row(
-                result["workload"], result["way"], f"{result['tokens_per_s']:,.0f}", f"{result['of_offline']:.1%}"
+                result["workload"],
+                result["way"],
+                f"{result['tokens_per_s']:,.0f}",
+                f"{result['of_offline']:.1%}",
+                f"{result['tokens_a_message']:.1f}",
             )
         return shown
     for name in (

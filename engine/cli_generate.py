@@ -90,7 +90,7 @@ def print_json(prompt: str, updates: Iterator[Update], n: int) -> None:
     deltas = [Delta(index, (), "") for index in range(n)]
     for update in updates:
         if isinstance(update, Delta):
-            deltas[update.index] = deltas[update.index].merge(update)
+            deltas[update.index] = Delta.merge([deltas[update.index], update])
         elif isinstance(update, Finished):
             whole = dataclasses.asdict(deltas[update.index]) | dataclasses.asdict(update)
             outputs[update.index] = whole | {"finish_reason": update.finish_reason.name.lower()}

@@ -8,13 +8,11 @@ delta and one end for each output, however long its reader takes. It knows nothi
 from __future__ import annotations
 
 import asyncio
-import enum
 import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from functools import reduce
 
 from draftline.engine.outputs import Delta, Failed, Finished, Update
 
@@ -22,14 +20,13 @@ Updates = Sequence[tuple[str, Update]]
 """(request id, update) pairs of one step."""
 
 
-class _Place(enum.Enum):
-    DELTA = enum.auto()
-    END = enum.auto()
-    FAILURE = enum.auto()
+_DELTA, _END, _FAILURE = range(3)
 
+_Key = tuple[str, int, int]
+"""Request id, output, and what it is. (No enum: its members' hashes are computed in Python.)"""
 
-_Key = tuple[str, int, _Place]
-
+_MOST_PARTS = 64
+"""Unread deltas of one output, before they are merged: an object each takes more memory than its token."""
 
 _SHARE = 0.5
 """How much of the time the loop's thread may take while there is always news."""
@@ -73,24 +70,6 @@ class Hub:
             mailbox.put(updates)
 
 
-class _Merging:
-    """A delta that grows at its end: n tokens cost O(n log n) copies, where merging each at once would cost O(n²)."""
-
-    __slots__ = ("_parts",)
-
-    def __init__(self, first: Delta) -> None:
-        self._parts = [first]  # longest first, like the digits of a binary counter
-
-    def append(self, delta: Delta) -> None:
-        parts = self._parts
-        while parts and len(parts[-1].token_ids) <= len(delta.token_ids):
-            delta = parts.pop().merge(delta)
-        parts.append(delta)
-
-    def whole(self) -> Delta:
-        return reduce(Delta.merge, self._parts)
-
-
 class Mailbox:
     """The unread updates of one stream's requests, in the order of each request. One reader, on the hub's loop."""
 
@@ -99,7 +78,7 @@ class Mailbox:
         self._hub = hub
         # In the order in which they came. An output's delta and what ends it lie in different places, so that the one
         # still merges while the other is there, and neither overtakes: nothing comes after an end.
-        self._unread: OrderedDict[_Key, _Merging | Finished | Failed] = OrderedDict()
+        self._unread: OrderedDict[_Key, list[Delta] | Finished | Failed] = OrderedDict()
         self._changed = asyncio.Event()
         self._closed = False
 
@@ -112,16 +91,18 @@ class Mailbox:
         for request_id, update in updates:
             match update:
                 case Delta():
-                    key = (request_id, update.index, _Place.DELTA)
+                    key = (request_id, update.index, _DELTA)
                     unread = self._unread.get(key)
-                    if isinstance(unread, _Merging):
+                    if isinstance(unread, list):
                         unread.append(update)
+                        if len(unread) == _MOST_PARTS:
+                            unread[:] = [Delta.merge(unread)]
                     else:
-                        self._unread[key] = _Merging(update)
+                        self._unread[key] = [update]
                 case Finished():
-                    self._unread[request_id, update.index, _Place.END] = update
+                    self._unread[request_id, update.index, _END] = update
                 case Failed():
-                    self._unread[request_id, 0, _Place.FAILURE] = update
+                    self._unread[request_id, 0, _FAILURE] = update
         self._changed.set()
 
     def close(self) -> None:
@@ -138,7 +119,7 @@ class Mailbox:
         while True:
             while self._unread:
                 (request_id, _, _), unread = self._unread.popitem(last=False)
-                yield request_id, unread.whole() if isinstance(unread, _Merging) else unread
+                yield request_id, Delta.merge(unread) if isinstance(unread, list) else unread
             if self._closed:
                 return
             self._changed.clear()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import ClassVar
 
 from draftline.engine.step_times import NO_TIME, StepTimes
@@ -87,14 +89,18 @@ class Delta:
     logprobs: tuple[PositionLogprobs, ...] = ()
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
 
-    def merge(self, later: Delta) -> Delta:
-        """This delta followed by ``later``, as one."""
+    @staticmethod
+    def merge(deltas: Sequence[Delta]) -> Delta:
+        """Deltas of one output that follow each other, as one."""
+        if len(deltas) == 1:
+            return deltas[0]
+        flat = chain.from_iterable
         return Delta(
-            self.index,
-            self.token_ids + later.token_ids,
-            self.text + later.text,
-            self.logprobs + later.logprobs,
-            self.prompt_logprobs + later.prompt_logprobs,
+            deltas[0].index,
+            tuple(flat([delta.token_ids for delta in deltas])),
+            "".join([delta.text for delta in deltas]),
+            tuple(flat([delta.logprobs for delta in deltas])),
+            tuple(flat([delta.prompt_logprobs for delta in deltas])),
         )
 
 
