@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 import uvloop
@@ -21,9 +21,12 @@ from draftline.engine.server import Server
 from draftline.engine.server_config import ServerConfig
 
 if TYPE_CHECKING:
+    from draftline.engine.remote_engine import RemoteEngine
     from draftline.engine.threaded import ThreadedEngine
 
 logger = logging.getLogger(__name__)
+
+_EngineT = TypeVar("_EngineT")
 
 LISTENING = "listening on "
 READY = "ready: "
@@ -57,7 +60,7 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
     server = Server(server_config)
     await server.start()
     _say(LISTENING + server.address)
-    loading = asyncio.ensure_future(_load(engine_config))
+    loading = asyncio.ensure_future(_load(engine_config, server_config))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not loading.done():
@@ -98,16 +101,33 @@ def _stop_event() -> asyncio.Event:
     return stop
 
 
-async def _load(config: EngineConfig) -> ThreadedEngine:
+async def _load(engine: EngineConfig, server: ServerConfig) -> ThreadedEngine | RemoteEngine:
     """Load the engine on a thread that does not keep the process alive."""
-    from draftline.engine.async_engine import start_engine  # loads torch, which takes seconds
 
-    return await _on_daemon_thread(lambda: start_engine(config))
+    def load() -> ThreadedEngine | RemoteEngine:
+        from draftline.engine.async_engine import start_engine  # loads torch, which takes seconds
+
+        if not _in_own_process(engine, server):
+            return start_engine(engine)
+        from draftline.engine.remote_engine import RemoteEngine
+
+        return RemoteEngine(engine, log_level=server.log_level, log_format=server.log_format)
+
+    return await _on_daemon_thread(load)
 
 
-async def _on_daemon_thread(work: Callable[[], ThreadedEngine]) -> ThreadedEngine:
+def _in_own_process(engine: EngineConfig, server: ServerConfig) -> bool:
+    """On a CPU the server takes from the model what it uses, wherever it runs. The gateway follows the prefix cache."""
+    import torch
+
+    if server.engine_process is not None:
+        return server.engine_process
+    return not server.gateway and engine.device != "cpu" and torch.cuda.is_available()
+
+
+async def _on_daemon_thread(work: Callable[[], _EngineT]) -> _EngineT:
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[ThreadedEngine] = loop.create_future()
+    done: asyncio.Future[_EngineT] = loop.create_future()
 
     def run() -> None:
         try:

@@ -24,6 +24,10 @@ class InvalidRequestError(DraftlineError, ValueError):
         super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))
         self.violations = violations
 
+    def __reduce__(self) -> tuple[type[InvalidRequestError], tuple[Violation, ...]]:
+        """For pickle: an exception is made again of its arguments."""
+        return type(self), self.violations
+
 
 class CannotListenError(DraftlineError):
     """An address cannot be listened on; the message says which and why."""
@@ -54,6 +58,10 @@ class QueueFullError(DraftlineError):
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[type[QueueFullError], tuple[str, float]]:
+        """See `InvalidRequestError`."""
+        return type(self), (str(self), self.retry_after_s)
 
 
 class DeadlineExceededError(DraftlineError):

@@ -56,6 +56,10 @@ class ServerConfig(BaseModel):
         description="seconds that a message may wait for a client that has stopped reading; then its requests are cancelled",
     )
     gateway: bool = Field(default=False, description="serve as a worker of the gateway smg, too")
+    engine_process: bool | None = Field(
+        default=None,
+        description="run the engine in a process of its own; where unset, on a GPU, unless the gateway is served",
+    )
     metrics_port: int | None = Field(
         default=None, ge=0, le=65535, description="port of Prometheus metrics over HTTP; none where unset"
     )
@@ -86,6 +90,12 @@ class ServerConfig(BaseModel):
             raise ValueError(
                 f"host {self.host}: others can reach it; set tls_cert and tls_key, or insecure to serve plaintext"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _the_gateway_follows_the_prefix_cache(self) -> ServerConfig:
+        if self.gateway and self.engine_process:
+            raise ValueError("engine_process: the gateway is told what the prefix cache holds, which takes one process")
         return self
 
     @property

@@ -1,0 +1,96 @@
+"""What a server's process and its engine's process tell each other, pickled, over a socket that only they have."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from draftline.engine.client import EngineInfo, EngineStats, GenerateRequest
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import EngineStoppedError
+from draftline.engine.outputs import Update
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """To the engine, first of all: load, and log like this."""
+
+    config: EngineConfig
+    log_level: str
+    log_format: Literal["text", "json"]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """From the engine, first of all: it serves."""
+
+    info: EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """To the engine: queue a request, whose prompt is token ids."""
+
+    request_id: str
+    request: GenerateRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """To the engine: end a request."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """To the engine: something to do between two steps, which `Answer` answers by its serial."""
+
+    serial: int
+    what: Literal["flush_prefix_cache", "start_profile", "stop_profile"]
+    path: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """From the engine: what became of an order."""
+
+    serial: int
+    result: object = None
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """From the engine: updates of requests, in the order of each; and its state, where that was not told for a while."""
+
+    updates: Sequence[tuple[str, Update]]
+    stats: EngineStats | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """From the engine, last of all: why it ended, or None where it was closed. Or it could not start."""
+
+    error: Exception | None
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """To the engine: stop after the step in progress."""
+
+
+ToEngine = Start | Submit | Cancel | Order | Close
+FromEngine = Started | News | Answer | Stopped
+
+
+def portable(error: Exception) -> Exception:
+    """The error if it can be pickled, or one that says as much."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001  whatever its class made of it
+        return EngineStoppedError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,181 @@
+"""The engine's own process: ``python -m draftline.engine.engine_process FD``, which `RemoteEngine` starts.
+
+Sending tokens to hundreds of clients takes Python as long as a step takes the device, and Python runs one thread of a process
+at a time. So on a GPU the server and the engine are two processes: a step never waits for a message.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+
+from draftline.engine.client import EngineStats
+from draftline.engine.engine_messages import (
+    Answer,
+    Cancel,
+    Close,
+    FromEngine,
+    News,
+    Order,
+    Start,
+    Started,
+    Stopped,
+    Submit,
+    ToEngine,
+    portable,
+)
+from draftline.engine.log_format import start_logging
+from draftline.engine.outputs import Failed, Update
+from draftline.engine.threaded import ThreadedEngine
+
+_STATS_S = 0.05
+"""How often the server is told the engine's state."""
+
+_COMPILING = 8
+"""Requests whose constraints are waited for at once."""
+
+
+class _Outbox:
+    """Sends what the step thread leaves here, all that has come meanwhile in one message."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._updates: deque[tuple[str, Update]] = deque()
+        self._others: SimpleQueue[FromEngine] = SimpleQueue()
+        self._wake = threading.Event()
+
+    def put(self, updates: list[tuple[str, Update]]) -> None:
+        """The step thread's sink."""
+        self._updates.extend(updates)
+        self._wake.set()
+
+    def tell(self, message: FromEngine) -> None:
+        """Something else than updates."""
+        self._others.put(message)
+        self._wake.set()
+
+    def run(self, engine: ThreadedEngine) -> None:
+        """Send until the engine has stopped."""
+        told: EngineStats | None = None
+        while True:
+            self._wake.wait(_STATS_S)
+            self._wake.clear()
+            stats = engine.stats()
+            updates = [self._updates.popleft() for _ in range(len(self._updates))]
+            if updates or stats is not told:
+                self._send(News(updates, stats if stats is not told else None))
+                told = stats
+            while not self._others.empty():
+                message = self._others.get()
+                self._send(message)
+                if isinstance(message, Stopped):
+                    return
+
+    def _send(self, message: FromEngine) -> None:
+        self._connection.send_bytes(pickle.dumps(message, protocol=5))
+
+
+class _Desk:
+    """Does what the server says."""
+
+    def __init__(self, engine: ThreadedEngine, outbox: _Outbox) -> None:
+        self._engine = engine
+        self._outbox = outbox
+        self._compiling = ThreadPoolExecutor(_COMPILING, thread_name_prefix="draftline-compile")
+
+    def handle(self, message: ToEngine) -> None:
+        """One message; returns at once, but for `Close`."""
+        match message:
+            case Submit() if message.request.constraint is not None:
+                self._compiling.submit(self._submit, message)  # waits for the constraint
+            case Submit():
+                self._submit(message)
+            case Cancel():
+                self._engine.cancel(message.request_id)
+            case Order():
+                self._order(message).add_done_callback(partial(self._answer, message.serial))
+            case Close():
+                self._engine.close()
+
+    def _submit(self, message: Submit) -> None:
+        try:
+            self._engine.submit(message.request_id, message.request, self._sink)
+        except Exception as error:  # noqa: BLE001  it is the request's
+            self._outbox.put([(message.request_id, Failed(portable(error)))])
+
+    def _sink(self, updates: object) -> None:
+        self._outbox.put([(name, _portable(update)) for name, update in updates])  # type: ignore[attr-defined]
+
+    def _order(self, order: Order) -> Future[int] | Future[None]:
+        match order.what:
+            case "flush_prefix_cache":
+                return self._engine.flush_prefix_cache()
+            case "start_profile":
+                return self._engine.start_profile()
+            case "stop_profile":
+                assert order.path is not None
+                return self._engine.stop_profile(order.path)
+
+    def _answer(self, serial: int, done: Future[int] | Future[None]) -> None:
+        error = done.exception()
+        if error is None:
+            self._outbox.tell(Answer(serial, done.result()))
+        else:
+            self._outbox.tell(
+                Answer(serial, error=portable(error if isinstance(error, Exception) else Exception(error)))
+            )
+
+
+def _portable(update: Update) -> Update:
+    return Failed(portable(update.error)) if isinstance(update, Failed) else update
+
+
+def _read(connection: Connection, inbox: SimpleQueue[ToEngine]) -> None:
+    """Take messages from the server. Without it there is nothing left to do, whatever the engine is at."""
+    while True:
+        try:
+            inbox.put(pickle.loads(connection.recv_bytes()))
+        except (EOFError, OSError):
+            os._exit(0)
+
+
+def main(descriptor: int) -> None:
+    """Load, serve, and end when told, or when the server's process has ended."""
+    # Signals to the whole group are the server's to answer: it lets requests finish first.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    connection = Connection(descriptor)
+    inbox: SimpleQueue[ToEngine] = SimpleQueue()
+    threading.Thread(target=_read, args=(connection, inbox), name="draftline-read", daemon=True).start()
+    start = inbox.get()
+    assert isinstance(start, Start)
+    start_logging(start.log_level, start.log_format)
+    outbox = _Outbox(connection)
+    try:
+        from draftline.engine.async_engine import start_engine  # loads torch, which takes seconds
+
+        engine = start_engine(start.config)
+    except Exception as error:  # noqa: BLE001  the server tells it
+        connection.send_bytes(pickle.dumps(Stopped(portable(error))))
+        return
+    connection.send_bytes(pickle.dumps(Started(engine.info)))
+    engine.stopped.add_done_callback(lambda stopped: outbox.tell(Stopped(stopped.result())))
+    desk = _Desk(engine, outbox)
+    sender = threading.Thread(target=outbox.run, args=(engine,), name="draftline-send", daemon=True)
+    sender.start()
+    while sender.is_alive():
+        desk.handle(inbox.get())
+        if engine.stopped.done():
+            sender.join()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
