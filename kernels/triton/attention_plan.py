@@ -184,7 +184,8 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     """The plan of a batch whose rows have few query tokens or none, if one launch for all of it is fastest; else None.
 
     With very many programs, each runs for long enough that rotation and cache write cost less in kernels of their own.
-    So they do where rows with several query tokens are few: joining the parts of a history takes a kernel then.
+    So they do where rows with several query tokens are few: with a join in a kernel of its own, split histories were
+    faster (docs/benchmarks.md).
 
     Args:
         shape: the model and the device.
