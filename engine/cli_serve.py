@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
@@ -105,24 +106,24 @@ async def _load(engine: EngineConfig, server: ServerConfig) -> ThreadedEngine | 
     """Load the engine on a thread that does not keep the process alive."""
 
     def load() -> ThreadedEngine | RemoteEngine:
+        if _in_own_process(engine, server):
+            from draftline.engine.remote_engine import RemoteEngine
+
+            return RemoteEngine(engine, log_level=server.log_level, log_format=server.log_format)
         from draftline.engine.async_engine import start_engine  # loads torch, which takes seconds
 
-        if not _in_own_process(engine, server):
-            return start_engine(engine)
-        from draftline.engine.remote_engine import RemoteEngine
-
-        return RemoteEngine(engine, log_level=server.log_level, log_format=server.log_format)
+        return start_engine(engine)
 
     return await _on_daemon_thread(load)
 
 
 def _in_own_process(engine: EngineConfig, server: ServerConfig) -> bool:
     """On a CPU the server takes from the model what it uses, wherever it runs. The gateway follows the prefix cache."""
-    import torch
-
     if server.engine_process is not None:
         return server.engine_process
-    return not server.gateway and engine.device != "cpu" and torch.cuda.is_available()
+    # Without torch, which this process has no other use for then.
+    has_gpu = Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+    return has_gpu and engine.device != "cpu" and not server.gateway
 
 
 async def _on_daemon_thread(work: Callable[[], _EngineT]) -> _EngineT:

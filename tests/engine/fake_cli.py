@@ -22,10 +22,11 @@ def start_engine(config: EngineConfig) -> FakeEngine:
 
 
 def install() -> None:
-    """Replace the module that loads models, which nothing else of the command line imports."""
-    fake = types.ModuleType("draftline.engine.async_engine")
-    fake.start_engine = start_engine  # type: ignore[attr-defined]
-    sys.modules[fake.__name__] = fake
+    """Replace the modules that load models, here or in a process, which nothing else of the command line imports."""
+    here, elsewhere = (types.ModuleType(f"draftline.engine.{name}") for name in ("async_engine", "remote_engine"))
+    here.start_engine = start_engine  # type: ignore[attr-defined]
+    elsewhere.RemoteEngine = lambda config, **_: start_engine(config)  # type: ignore[attr-defined]
+    sys.modules |= {module.__name__: module for module in (here, elsewhere)}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import queue
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 from placeholder_tokenizer import write_placeholder_tokenizer
 
+from draftline import Client
 from draftline.engine.async_engine import start_engine
 from draftline.engine.client import EngineClient, GenerateRequest
 from draftline.engine.config import EngineConfig
@@ -200,6 +203,25 @@ def test_the_process_ends_with_the_server_s(config: EngineConfig) -> None:
     assert isinstance(engine.stopped.result(30), EngineStoppedError)
     assert engine.process.wait(30) == 0
     engine.close()
+
+
+def test_a_server_drains_and_takes_its_engine_along(config: EngineConfig) -> None:
+    """As supervisors do it: the signal goes to both processes."""
+    command = (sys.executable, "-m", "draftline", "serve", "--engine-process", "--port", "0", "--model", config.model)
+    options = ("--load-format", "dummy", "--device", "cpu", "--dtype", "float32", "--kv-cache-memory-gib", "0.05")
+    with subprocess.Popen((*command, *options), stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
+        assert server.stdout is not None
+        lines = iter(server.stdout)
+        address = next(line for line in lines if "listening on" in line).split()[-1]
+        assert any("ready" in line for line in lines)
+        with Client(address) as client:
+            running = client.submit([5, 6], SamplingParams(max_tokens=300, ignore_eos=True))
+            outputs = iter(running)
+            last = next(outputs)
+            os.killpg(server.pid, signal.SIGTERM)
+            *_, last = last, *outputs
+            assert len(last.outputs[0].token_ids) == 300
+        assert server.wait(60) == 0
 
 
 def test_errors_travel_whole() -> None:
