@@ -17,7 +17,7 @@ import uvloop
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
-from draftline.engine.log_format import start_logging
+from draftline.engine.process_start import start_process
 from draftline.engine.server import Server
 from draftline.engine.server_config import ServerConfig
 
@@ -34,11 +34,6 @@ READY = "ready: "
 """How the two lines on standard output begin that tell a program which started us where we are."""
 
 
-_SWITCH_S = 0.0005
-"""After how long a thread that runs Python makes way for one that waits for its turn. With Python's own five milliseconds
-the step thread would wait longer than a step takes."""
-
-
 def serve(engine: EngineConfig, server: ServerConfig) -> None:
     """Serve a model over gRPC: sessions, generation, health and reflection on one port.
 
@@ -51,8 +46,7 @@ def serve(engine: EngineConfig, server: ServerConfig) -> None:
     - `draftline serve --config draftline.yaml --max-num-seqs 64`
     - `grpcurl -plaintext -d '{"text": "The sky is"}' localhost:50051 draftline.v1.InferenceService/Generate`
     """
-    start_logging(server.log_level, server.log_format)
-    sys.setswitchinterval(_SWITCH_S)
+    start_process(server.log_level, server.log_format)
     uvloop.run(_serve(engine, server))
 
 

@@ -32,8 +32,8 @@ from draftline.engine.engine_messages import (
     ToEngine,
     portable,
 )
-from draftline.engine.log_format import start_logging
 from draftline.engine.outputs import Failed, Update
+from draftline.engine.process_start import start_process
 from draftline.engine.threaded import ThreadedEngine
 
 _STATS_S = 0.05
@@ -157,7 +157,7 @@ def main(descriptor: int) -> None:
     threading.Thread(target=_read, args=(connection, inbox), name="draftline-read", daemon=True).start()
     start = inbox.get()
     assert isinstance(start, Start)
-    start_logging(start.log_level, start.log_format)
+    start_process(start.log_level, start.log_format)
     outbox = _Outbox(connection)
     try:
         from draftline.engine.async_engine import start_engine  # loads torch, which takes seconds
