@@ -28,6 +28,7 @@ class Started:
     """From the engine, first of all: it serves."""
 
     info: EngineInfo
+    stats: EngineStats
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,21 +89,38 @@ class _Desk:
     def __init__(self, engine: ThreadedEngine, outbox: _Outbox) -> None:
         self._engine = engine
         self._outbox = outbox
-        self._compiling = ThreadPoolExecutor(_COMPILING, thread_name_prefix="draftline-compile")
+        self._compilers = ThreadPoolExecutor(_COMPILING, thread_name_prefix="draftline-compile")
+        self._lock = threading.Lock()
+        self._compiling: set[str] = set()
+        self._given_up: set[str] = set()  # of those that are compiling
 
     def handle(self, message: ToEngine) -> None:
         """One message; returns at once, but for `Close`."""
         match message:
             case Submit() if message.request.constraint is not None:
-                self._compiling.submit(self._submit, message)  # waits for the constraint
+                self._compiling.add(message.request_id)
+                self._compilers.submit(self._compile_and_submit, message)
             case Submit():
                 self._submit(message)
             case Cancel():
+                with self._lock:
+                    self._given_up |= self._compiling & {message.request_id}
                 self._engine.cancel(message.request_id)
             case Order():
                 self._order(message).add_done_callback(partial(self._answer, message.serial))
             case Close():
                 self._engine.close()
+
+    def _compile_and_submit(self, message: Submit) -> None:
+        """Submitting waits for the constraint; a request that was cancelled meanwhile ends at once."""
+        name = message.request_id
+        self._submit(message)
+        with self._lock:
+            given_up = name in self._given_up
+            self._given_up.discard(name)
+            self._compiling.discard(name)
+        if given_up:
+            self._engine.cancel(name)
 
     def _submit(self, message: Submit) -> None:
         try:
@@ -166,7 +183,7 @@ def main(descriptor: int) -> None:
     except Exception as error:  # noqa: BLE001  the server tells it
         connection.send_bytes(pickle.dumps(Stopped(portable(error))))
         return
-    connection.send_bytes(pickle.dumps(Started(engine.info)))
+    connection.send_bytes(pickle.dumps(Started(engine.info, engine.stats())))
     engine.stopped.add_done_callback(lambda stopped: outbox.tell(Stopped(stopped.result())))
     desk = _Desk(engine, outbox)
     sender = threading.Thread(target=outbox.run, args=(engine,), name="draftline-send", daemon=True)

@@ -78,7 +78,8 @@ class RemoteEngine:
         self.connection = Connection(ours.detach())
         self._sending = threading.Lock()
         self._send(Start(config, log_level, log_format))
-        self.info = self._started().info
+        started = self._started()
+        self.info, self._stats = started.info, started.stats
         self.tokenizer = load_tokenizer(config.tokenizer or config.model, self.info.config)
         eos_ids = frozenset(self.info.eos_token_ids)
         self.compiler: ConstraintCompiler | None = ConstraintCompiler(
@@ -87,8 +88,6 @@ class RemoteEngine:
         self.journal = CacheJournal()
         self.stopped: Future[EngineStoppedError | None] = Future()
         self._builder = RequestBuilder(self.info, self.tokenizer, config.ageing_s, self.compiler)
-        blocks = self.info.cache_blocks
-        self._stats = EngineStats(0, 0, blocks, 0, blocks, 0, 0, 0, 0, 0)
         self._lock = threading.Lock()
         self._live: dict[str, _Live] = {}
         self._closing = False
@@ -142,6 +141,7 @@ class RemoteEngine:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self.connection.close()
         if self.compiler is not None:
             self.compiler.close()
 

@@ -161,6 +161,14 @@ def test_constraints_are_compiled_on_both_sides(engine: RemoteEngine) -> None:
     assert update.constraint_complete == bool(re.fullmatch("[a-c]{3}", text))
 
 
+def test_a_request_is_given_up_while_its_constraint_compiles(engine: RemoteEngine) -> None:
+    inbox = Inbox(engine)
+    wanted = GenerateRequest((5,), ENDLESS, constraint=Constraint(regex="[a-d]{1000,}"))
+    engine.submit("one", wanted, inbox.sink)
+    engine.cancel("one")
+    assert len(inbox.tokens(1).get("one", ())) < 400
+
+
 def test_orders_are_answered(engine: RemoteEngine, tmp_path: Path) -> None:
     inbox = Inbox(engine)
     inbox.submit("one", range(5, 60), SamplingParams(max_tokens=3, ignore_eos=True))

@@ -1,0 +1,18 @@
+"""What the processes of a server begin with."""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal
+
+from draftline.engine.log_format import start_logging
+
+_SWITCH_S = 0.0005
+"""After how long a thread that runs Python makes way for one that waits for its turn. With Python's own five milliseconds
+the step thread would wait longer than a step takes."""
+
+
+def start_process(log_level: str, log_format: Literal["text", "json"]) -> None:
+    """Log to standard error, and let threads take turns quickly."""
+    start_logging(log_level, log_format)
+    sys.setswitchinterval(_SWITCH_S)
