@@ -73,7 +73,8 @@ class RemoteEngine:
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            command = (sys.executable, "-m", "draftline.engine.engine_process", str(theirs.fileno()))
+            # Without the current directory on the path: it may have modules that hide others (-P).
+            command = (sys.executable, "-P", "-m", "draftline.engine.engine_process", str(theirs.fileno()))
             self.process = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
         self.connection = Connection(ours.detach())
         self._sending = threading.Lock()
