@@ -95,7 +95,7 @@ class Draftline:
         ]
         outputs = self._llm.generate(prompts, params, use_tqdm=False)
         for request, output in zip(requests, outputs, strict=True):
-            _check_length(self.name, request, len(output.outputs[0].token_ids))
+            check_length(self.name, request, len(output.outputs[0].token_ids))
 
 
 class Transformers:
@@ -124,10 +124,11 @@ class Transformers:
         self._model.generation_config = GenerationConfig(max_new_tokens=longest, pad_token_id=0, **sampling)
         output = self._model.generate(ids.to(self.device), attention_mask=attention_mask.to(self.device))
         for request in requests:
-            _check_length(self.name, request, min(output.shape[1] - ids.shape[1], request.output_len))
+            check_length(self.name, request, min(output.shape[1] - ids.shape[1], request.output_len))
 
 
-def _check_length(name: str, request: BenchmarkRequest, length: int) -> None:
+def check_length(name: str, request: BenchmarkRequest, length: int) -> None:
+    """Refuse an output of another length than was asked for, with a RuntimeError."""
     if length != request.output_len:
         raise RuntimeError(f"{name} generated {length} tokens where {request.output_len} were asked for")
 

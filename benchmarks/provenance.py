@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-_PACKAGES = ("draftline", "torch", "triton", "transformers")
+_PACKAGES = ("draftline", "torch", "triton", "transformers", "llama-cpp-python")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
     python benchmarks/throughput.py                                    the embedded model, on what this machine has
     python benchmarks/throughput.py --shape qwen3-0.6b --workloads nano,bs1,bs64
     python benchmarks/throughput.py --compare transformers             side by side with generate(), in alternating rounds
+    python benchmarks/throughput.py --dtype auto,bfloat16 --compare llama.cpp      two forms of this one beside another
 
 Every round runs each workload twice: once for one token a request, which is the prefill time, and once in full. Results
 are JSON lines, on standard output or in --output; a table of them goes to standard error. What is *not* measured here:
@@ -26,6 +27,7 @@ from typing import TextIO
 import torch
 import yaml
 from contenders import Contender, Draftline, Model, Transformers
+from llama_cpp_contender import LlamaCpp
 from provenance import Conditions
 from rich.console import Console
 from rich.table import Table
@@ -36,6 +38,8 @@ STATISTICS: dict[str, Callable[[list[float]], float]] = {"best": min, "median": 
 """How several rounds' times become one."""
 
 _WARM_UP_TOKENS = 8
+
+_OTHERS = ("transformers", "llama.cpp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +228,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"comma-separated, of {', '.join(WORKLOADS)} (default: those for the device)",
     )
     parser.add_argument("--best-of", type=int, default=3, metavar="N", help="rounds (default: 3)")
-    parser.add_argument("--dtype", default="auto", help="Draftline's (default: auto)")
+    parser.add_argument("--dtype", default="auto", help="Draftline's dtypes, comma-separated (default: auto)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU where there is one)")
     parser.add_argument(
         "--set",
@@ -233,15 +237,29 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="OPTION=VALUE",
         help="another of EngineConfig's options, as in --set max_batched_tokens=16384; repeatable",
     )
-    parser.add_argument("--compare", choices=["transformers"], help="run another engine too; times are medians then")
     parser.add_argument(
-        "--compare-dtype", default="bfloat16", help="the other's dtypes, comma-separated (default: bfloat16)"
+        "--compare",
+        default="",
+        metavar="ENGINES",
+        help=f"run others too, comma-separated, of {', '.join(_OTHERS)}; times are medians then",
+    )
+    parser.add_argument(
+        "--compare-dtype", default="bfloat16", help="transformers' dtypes, comma-separated (default: bfloat16)"
     )
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
     if arguments.best_of < 1:
         parser.error(f"--best-of {arguments.best_of}: at least one round is needed")
+    if not _names(arguments.dtype):
+        parser.error(f"--dtype {arguments.dtype!r}: none is named")
+    for name in _names(arguments.compare):
+        if name not in _OTHERS:
+            parser.error(f"--compare {name}: not one of {', '.join(_OTHERS)}")
     return arguments
+
+
+def _names(listed: str) -> list[str]:
+    return [name.strip() for name in listed.split(",") if name.strip()]
 
 
 def _options(settings: Sequence[str]) -> dict[str, object]:
@@ -268,11 +286,16 @@ def run(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[Result
     else:
         model = Model.of_shape(arguments.shape, find_shape(arguments.shape), folder)
     max_model_len = max(workload.max_model_len for workload in workloads)
-    ours = Draftline(model, arguments.dtype, arguments.device, max_model_len, _options(arguments.set))
-    conditions = Conditions.now(ours.device)
-    contenders: list[Contender] = [ours]
-    if arguments.compare == "transformers":
-        contenders += [Transformers(model, dtype.strip(), ours.device) for dtype in arguments.compare_dtype.split(",")]
+    options = _options(arguments.set)
+    ours = [Draftline(model, dtype, arguments.device, max_model_len, options) for dtype in _names(arguments.dtype)]
+    device = ours[0].device
+    conditions = Conditions.now(device)
+    compared = _names(arguments.compare)
+    contenders: list[Contender] = [*ours]
+    if "transformers" in compared:
+        contenders += [Transformers(model, dtype, device) for dtype in _names(arguments.compare_dtype)]
+    if "llama.cpp" in compared:
+        contenders.append(LlamaCpp(model, device, max_model_len))
     results: list[Result] = []
     for workload in workloads:
         for result in compare(contenders, model.name, workload, arguments.best_of, conditions):

@@ -236,6 +236,22 @@ def test_a_bad_argument_is_one_message(arguments: list[str], message: str) -> No
         throughput.main(["--device", "cpu", *arguments])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--compare", "transformers,ollama"], "--compare ollama: not one of transformers, llama.cpp"),
+        (["--dtype", ","], "--dtype ',': none is named"),
+        (["--best-of", "0"], "at least one round"),
+    ],
+)
+def test_a_list_that_makes_no_sense_is_refused_before_anything_is_loaded(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        throughput.main(arguments)
+    assert message in capsys.readouterr().err
+
+
 def test_the_command_writes_a_line_for_each_engine_and_workload(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,20 +259,21 @@ def test_the_command_writes_a_line_for_each_engine_and_workload(
     shape.write_text(json.dumps(TINY))
     throughput.main(
         [
-            *("--shape", str(shape), "--device", "cpu", "--dtype", "float32", "--best-of", "1"),
+            *("--shape", str(shape), "--device", "cpu", "--dtype", "float32,bfloat16", "--best-of", "1"),
             *("--workloads", "cpu1,cpu8", "--set", "max_batched_tokens=256", "--output", str(output)),
             *("--compare", "transformers", "--compare-dtype", "float32"),
         ]
     )
     lines = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [(line["engine"], line["workload"], line["tokens"]) for line in lines] == [
-        ("draftline", "cpu1", 128),
-        ("transformers", "cpu1", 128),
-        ("draftline", "cpu8", 1024),
-        ("transformers", "cpu8", 1024),
+    assert [(line["engine"], line["dtype"], line["workload"], line["tokens"]) for line in lines] == [
+        ("draftline", "float32", "cpu1", 128),
+        ("draftline", "bfloat16", "cpu1", 128),
+        ("transformers", "float32", "cpu1", 128),
+        ("draftline", "float32", "cpu8", 1024),
+        ("draftline", "bfloat16", "cpu8", 1024),
+        ("transformers", "float32", "cpu8", 1024),
     ]
     for line in lines:
-        assert line["dtype"] == "float32"
         assert line["seconds"] > line["prefill_s"] > 0
         assert line["tokens_per_s"] == pytest.approx(line["tokens"] / line["seconds"])
         assert line["versions"]["torch"] == torch.__version__
