@@ -7,18 +7,21 @@ mask behind a draft depends on it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence as Seq
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from draftline.engine.launched import LaunchedStep
 from draftline.engine.sequence import Plan, Row, Sequence
-from draftline.engine.transfer import upload
+from draftline.engine.transfer import send, staging, upload
 from draftline.kernels.constraints import FREE, HOST, ConstraintTable
 from draftline.kernels.slots import SlotTable
 from draftline.structured.arena import ConstraintArena
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.matcher import fill_verify
+from draftline.structured.verify import Verify, VerifyMasks
 
 
 class Constraining:
@@ -38,10 +41,19 @@ class Constraining:
             int, tuple[Sequence, TokenAutomaton]
         ] = {}  # by slot, whose automaton is in the arena for them
         self._written: set[int] = set()  # slots whose state is not FREE
-        self._drafts: dict[Sequence, tuple[int, ...]] = {}  # of this step's rows that the host masks
+        self._verify_masks = VerifyMasks()
+        # Of the step that is being launched.
+        self._unread: Seq[LaunchedStep] = ()
+        self._drafts: dict[Sequence, tuple[int, ...]] = {}  # of the rows that the host masks
 
-    def apply(self, plan: Plan) -> None:
-        """Bring the slots that the plan's admitted rows enter up to date."""
+    def apply(self, plan: Plan, unread: Seq[LaunchedStep] = ()) -> None:
+        """Bring the slots that the plan's admitted rows enter up to date.
+
+        Args:
+            plan: of the step that is being launched.
+            unread: the steps before it whose tokens the matchers have not been told.
+        """
+        self._unread, self._drafts = unread, {}
         changed = [row for row in plan.admitted if row.sequence.constraint is not None or row.slot in self._written]
         if not changed:
             return
@@ -69,21 +81,35 @@ class Constraining:
             self._slots.tokens[slots, positions] = tokens.int()
 
     def write_masks(self, rows: Seq[Row]) -> None:
-        """Write the masks of the rows that the host masks; the forward pass may run meanwhile."""
+        """Write the masks of the rows that the host masks; the forward pass may run meanwhile.
+
+        They depend on what the steps before have decided: this waits for these, while the device goes on.
+        """
+        masked = [row for row in rows if row.samples and (c := row.sequence.constraint) is not None and c.on_host]
+        if not masked:
+            return
+        taken = self._taken()
+        verifies: list[Verify] = []
         places: list[int] = []
-        masks: list[np.ndarray] = []
-        for row in rows:
-            constraint = row.sequence.constraint
-            if constraint is None or not constraint.on_host or not row.samples:
-                continue
+        for row in masked:
+            sequence = row.sequence
+            assert sequence.constraint is not None
+            matcher = sequence.constraint.progress.matcher
+            verifies.append(Verify(matcher, taken.get(sequence, ()), self._drafts.get(sequence, ())))
             first = self.table.host_masks + row.slot * self.table.host_samples
             places += range(first, first + row.samples)
-            words = np.empty((row.samples, self.table.masks.shape[1]), np.int32)
-            fill_verify(constraint.progress.matcher, self._drafts.get(row.sequence, ()), words)
-            masks.append(words)
-        self._drafts.clear()
-        if places:
-            self.table.masks[self._places(places)] = upload(np.concatenate(masks), self._device)
+        masks = staging(len(places), self.table.masks.shape[1], dtype=torch.int32, device=self._device)
+        self._verify_masks.fill(verifies, masks.numpy())
+        self.table.masks[self._places(places)] = send(masks, self._device)
+
+    def _taken(self) -> dict[Sequence, list[int]]:
+        """What each sequence has got from the steps that are not read."""
+        taken: dict[Sequence, list[int]] = defaultdict(list)
+        for step in self._unread:
+            step.wait()
+            for row, tokens in zip(step.rows, step.accepted_tokens(), strict=True):
+                taken[row.sequence] += tokens
+        return taken
 
     def check(self) -> None:
         """Assert the arena's invariants (for tests)."""

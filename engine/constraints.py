@@ -76,7 +76,7 @@ class OutputConstraint:
     Attributes:
         progress: its place, advanced when a step's results are read.
         closes_at: the length before which the text must be complete, or None if it need not be.
-        on_host: whether the host writes its masks. Then no step can be planned while another is unread.
+        on_host: whether the host writes its masks.
         is_json: whether the text is to be a JSON document.
     """
 

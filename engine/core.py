@@ -207,7 +207,7 @@ class Core:
             self._outputs[row.sequence].scheduled(now)
             self.backlog.start(row.sequence.request_id, now)
         try:
-            step = self._runner.launch(plan, behind)
+            step = self._runner.launch(plan, behind, [under_way.step for under_way in self._under_way])
         except Exception as error:  # noqa: BLE001 - whatever it was, only this step's requests fail
             return self._fail(plan, error)
         self._under_way.append(_UnderWay(plan, step, time.perf_counter() - started))

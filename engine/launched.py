@@ -68,7 +68,7 @@ class LaunchedStep:
 
     def results(self) -> Iterable[RowResult]:
         """The results of a step that has arrived, in the order of ``rows``."""
-        tokens = self._accepted()
+        tokens = self.accepted_tokens()
         nothing: list[Logprobs] = [()] * len(tokens)
         logprobs = prompt_logprobs = nothing
         if self.logprobs is not None:
@@ -82,8 +82,8 @@ class LaunchedStep:
             ]
         return zip(tokens, logprobs, prompt_logprobs, strict=True)
 
-    def _accepted(self) -> list[tuple[int, ...]]:
-        """The tokens that each row keeps of its samples."""
+    def accepted_tokens(self) -> list[tuple[int, ...]]:
+        """The tokens that each row keeps of its samples, once the step has arrived."""
         sampled, kept = self.tokens.tolist(), self.accepted.tolist()
         if len(sampled) == len(kept) == kept.count(1):
             return [(token,) for token in sampled]

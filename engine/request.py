@@ -112,7 +112,7 @@ class RequestBuilder:
                     max_len=max_len,
                     order=now - request.priority * self._ageing_s,
                     leader=sequences[0] if index else None,
-                    draft_tokens=_draft_tokens(request.speculation),
+                    draft_tokens=_draft_tokens(request.speculation) if self._info.drafters else 0,
                     constraint=None
                     if compiled is None or request.constraint is None
                     else OutputConstraint.of(compiled, request.constraint, len(token_ids), max_len),

@@ -45,16 +45,19 @@ class Runner:
         self._device = table.tokens.device
 
     @torch.inference_mode()
-    def launch(self, plan: Plan, behind: Seq[DraftChunk] = ()) -> LaunchedStep:
+    def launch(
+        self, plan: Plan, behind: Seq[DraftChunk] = (), unread: Seq[LaunchedStep] = ()
+    ) -> LaunchedStep:
         """Start one step. Steps run in the order of their launch, each on what the one before it left on the device.
 
         Args:
             plan: the step.
             behind: what the drafter must catch up with before.
+            unread: the steps before it that were not committed yet.
         """
         rows = plan.rows
         self._writer.apply(plan)
-        self._constraining.apply(plan)
+        self._constraining.apply(plan, unread)
         if behind:
             self._drafter.catch_up(behind, self._table)
         sampled, watch = self._passes.run(rows, self._writer.features(rows))

@@ -28,7 +28,7 @@ class Sequence:
         sampling: how it is sampled.
         seed: the seed of its draws.
         max_len: the length at which it must end (prompt plus max_tokens).
-        draft_tokens: the drafts a step that its request asks for; None leaves it to the server.
+        draft_tokens: the drafts a step that its request asks for; None leaves it to the server's drafter.
         order: its place in the queue, smaller first: arrival time minus the head start that its priority buys.
         leader: the request's first output, whose prompt the others wait for (to share its blocks); None for itself.
         constraint: what its output must match, and how far it has come in it; None for anything.
@@ -80,8 +80,10 @@ class Sequence:
 
     @property
     def waits_for_host(self) -> bool:
-        """Whether no step can be planned for it until those under way are read."""
-        return self.unread > 0 and self.constraint is not None and self.constraint.on_host
+        """Whether no step can be planned for it until those under way are read: the host drafts what its text forces."""
+        if not self.unread or self.draft_tokens == 0 or self.constraint is None:
+            return False
+        return self.constraint.on_host
 
     @property
     def known(self) -> int:

@@ -16,6 +16,16 @@ def upload(values: np.ndarray, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
+def staging(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor on the host, to be written and then sent to ``device`` with `send`."""
+    return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
+
+
+def send(staged: Tensor, device: torch.device) -> Tensor:
+    """What was written to a `staging` tensor, on ``device``, in the order of the current stream."""
+    return staged.to(device, non_blocking=True)  # see `upload` for when its memory is used again
+
+
 class Readback:
     """Tensors on their way to the host. `wait` once, before any of them is read."""
 

@@ -7,6 +7,8 @@ back in some states and not in others.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
@@ -32,6 +34,7 @@ class GrammarBackend:
             TokenizerWrapper(_Tokens(vocabulary)), n_vocab=len(vocabulary.tokens), eos_token=sorted(vocabulary.eos_ids)
         )
         self._vocabulary = vocabulary
+        self._end = EndOfSequence.of(vocabulary)
 
     def compile(self, grammar: str) -> GrammarMatcher:
         """The matcher of a grammar, to be copied for every output.
@@ -46,7 +49,7 @@ class GrammarBackend:
         engine = LLMatcher(self._tokenizer, whole, log_level=0, limits=_LIMITS)
         if engine.is_error():
             raise InvalidConstraintError(engine.get_error().strip())
-        matcher = GrammarMatcher(engine, self._vocabulary, pristine=engine.deep_copy())
+        matcher = GrammarMatcher(engine, len(self._vocabulary.tokens), self._end, pristine=engine.deep_copy())
         # The first mask takes longest. It also tells whether there is any text.
         matcher.fill_mask(np.empty(self._vocabulary.mask_words, np.int32))
         if matcher.error is not None:
@@ -54,32 +57,59 @@ class GrammarBackend:
         return matcher
 
 
+@dataclass(frozen=True, slots=True)
+class EndOfSequence:
+    """The tokens that end an output.
+
+    Attributes:
+        ids: which.
+        mask: [ceil(vocab / 32)] int32, allows these alone.
+        words: the place and value of each word of ``mask`` that is not 0.
+    """
+
+    ids: frozenset[int]
+    mask: Words
+    words: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def of(vocabulary: ByteVocabulary) -> EndOfSequence:
+        """A vocabulary's."""
+        bits = np.zeros(vocabulary.mask_words, np.uint32)
+        for token in vocabulary.eos_ids:
+            bits[token // 32] |= np.uint32(1 << token % 32)
+        mask = bits.view(np.int32)
+        return EndOfSequence(
+            vocabulary.eos_ids, mask, tuple((place, mask.item(place)) for place in np.flatnonzero(mask).tolist())
+        )
+
+    def allowed(self, words: Words) -> bool:
+        """Whether a mask allows any of them."""
+        return any([words.item(place) & bits for place, bits in self.words])
+
+
 class GrammarMatcher:
     """See `Matcher`."""
 
-    def __init__(self, engine: LLMatcher, vocabulary: ByteVocabulary, pristine: LLMatcher) -> None:
+    def __init__(self, engine: LLMatcher, size: int, end: EndOfSequence, pristine: LLMatcher) -> None:
         """At the beginning of a text.
 
         Args:
             engine: this matcher's own.
-            vocabulary: what it was made for.
-            pristine: a copy of it that stays at the beginning.
+            size: how many tokens there are.
+            end: which of them end an output.
+            pristine: a copy of ``engine`` that stays at the beginning.
         """
         self._engine = engine
         self._pristine = pristine
-        self._vocabulary = vocabulary
-        self._eos_ids = vocabulary.eos_ids
-        self._end_mask = np.zeros(vocabulary.mask_words, np.int32)
-        bits = self._end_mask.view(np.uint32)
-        for token in vocabulary.eos_ids:
-            bits[token // 32] |= np.uint32(1 << token % 32)
+        self._size = size
+        self._end = end
         self._taken: list[int] = []
         self._ends = 0
         self._dead_end = False
 
     def copy(self) -> GrammarMatcher:
         """Another one, at the same place, independent of this one."""
-        copy = GrammarMatcher(self._engine.deep_copy(), self._vocabulary, self._pristine)
+        copy = GrammarMatcher(self._engine.deep_copy(), self._size, self._end, self._pristine)
         copy._taken, copy._ends, copy._dead_end = list(self._taken), self._ends, self._dead_end
         return copy
 
@@ -110,30 +140,35 @@ class GrammarMatcher:
         """See `Matcher.ended`."""
         return bool(self._ends) or (self._engine.is_stopped() and self.complete)
 
+    @property
+    def mask_engine(self) -> LLMatcher:
+        """See `Matcher.mask_engine`."""
+        return self._engine
+
     def fill_mask(self, words: Words) -> None:
         """See `Matcher.fill_mask`."""
-        if self.finished or self._engine.is_stopped():
-            words[:] = self._end_mask
-            return
         self._engine.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-        if self._engine.is_error():
-            words[:] = self._end_mask
-            return
-        words &= ~self._end_mask
-        if self._engine.is_accepting():
-            words |= self._end_mask
-        elif not words.any():
-            self._dead_end = True
-            words[:] = self._end_mask
+        self.finish_mask(words)
+
+    def finish_mask(self, words: Words) -> None:
+        """See `Matcher.finish_mask`. An engine that has stopped, or failed, allows one end-of-sequence token."""
+        if self._ends or self._engine.is_stopped():
+            words[:] = self._end.mask
+        elif not self._engine.is_accepting() and self._end.allowed(words):
+            # The grammar names end-of-sequence as if it were text.
+            words &= ~self._end.mask
+            if not words.any():
+                self._dead_end = True
+                words[:] = self._end.mask
 
     def advance(self, token: int) -> bool:
         """See `Matcher.advance`."""
-        if token in self._eos_ids:
+        if token in self._end.ids:
             if not self.complete:
                 return False
             self._ends += 1
             return True
-        if self._ends or not 0 <= token < len(self._vocabulary.tokens) or self._engine.is_error():
+        if self._ends or not 0 <= token < self._size or self._engine.is_error():
             return False
         if not self._engine.try_consume_tokens([token]):
             return False

@@ -10,11 +10,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from llguidance import LLMatcher
 
 Words = npt.NDArray[np.int32]
 """[ceil(vocab / 32)] int32 of allowed tokens: token t is bit t % 32 of word t // 32."""
@@ -55,6 +55,15 @@ class Matcher(Protocol):
         """Write which tokens may come next."""
         ...
 
+    @property
+    def mask_engine(self) -> LLMatcher | None:
+        """What can write the mask side by side with those of others, for `finish_mask` to finish; None: that does it all."""
+        ...
+
+    def finish_mask(self, words: Words) -> None:
+        """Make of what ``mask_engine`` has written what `fill_mask` writes."""
+        ...
+
     def advance(self, token: int) -> bool:
         """Take one more token; False, and nothing changes, if it is not allowed here."""
         ...
@@ -70,28 +79,3 @@ class Matcher(Protocol):
     def forced(self) -> bytes:
         """What every continuation begins with."""
         ...
-
-
-def fill_verify(matcher: Matcher, drafts: Sequence[int], masks: npt.NDArray[np.int32]) -> int:
-    """Write the masks of a verify: before each draft, and after the last.
-
-    Positions after an illegal draft are never accepted; they get the mask of the place before it.
-
-    Args:
-        matcher: left as it was.
-        drafts: tokens that may come next.
-        masks: [len(drafts) + 1, ceil(vocab / 32)] int32.
-
-    Returns:
-        How many of the drafts are legal, one after the other.
-    """
-    legal = 0
-    matcher.fill_mask(masks[0])
-    for draft in drafts:
-        if not matcher.advance(draft):
-            break
-        legal += 1
-        matcher.fill_mask(masks[legal])
-    masks[legal + 1 :] = masks[legal]
-    matcher.rollback(legal)
-    return legal

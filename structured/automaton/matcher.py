@@ -10,6 +10,7 @@ class AutomatonMatcher:
     """See `Matcher`. Everything is a look-up."""
 
     error: str | None = None
+    mask_engine: None = None
 
     def __init__(self, automaton: TokenAutomaton, state: int = 0, budget: int | None = None) -> None:
         """At a state of the automaton, the first of which is the beginning of a text.
@@ -57,6 +58,8 @@ class AutomatonMatcher:
         automaton = self._automaton
         mask = automaton.mask_of[self.state] if self._budget is None else self._closing_mask(self._budget)
         words[:] = automaton.masks[mask]
+
+    finish_mask = fill_mask
 
     def _closing_mask(self, budget: int) -> int:
         automaton = self._automaton

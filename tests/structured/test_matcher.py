@@ -16,7 +16,8 @@ from draftline.structured.automaton.token_automaton import compile_tokens
 from draftline.structured.constraint import regex_grammar
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar_matcher import GrammarBackend
-from draftline.structured.matcher import Matcher, fill_verify
+from draftline.structured.matcher import Matcher
+from draftline.structured.verify import Verify, VerifyMasks
 from draftline.structured.vocabulary import ByteVocabulary
 
 VOCABULARY = vocabulary("ab", "abc", "bc", "aa", "é", '{"', '": ', '":', '"}', "12", "3.", ' "', "true", '"a', 'b"')
@@ -31,6 +32,7 @@ EXPRESSIONS = {
     "once": "abc",
 }
 GRAMMARS = GrammarBackend(VOCABULARY)
+VERIFY_MASKS = VerifyMasks()
 
 Make = Callable[[str], Matcher]
 
@@ -48,6 +50,12 @@ def mask(matcher: Matcher) -> set[int]:
     words = np.empty(VOCABULARY.mask_words, np.int32)
     matcher.fill_mask(words)
     return allowed(words, SIZE)
+
+
+def verify(*verifies: Verify) -> list[set[int]]:
+    masks = np.empty((sum(len(verify.drafts) + 1 for verify in verifies), VOCABULARY.mask_words), np.int32)
+    VERIFY_MASKS.fill(verifies, masks)
+    return [allowed(row, SIZE) for row in masks]
 
 
 def look(matcher: Matcher) -> tuple[object, ...]:
@@ -83,7 +91,7 @@ def test_whatever_is_done_it_is_as_if_replayed_from_scratch(make: Make, expressi
                 del taken[len(taken) - count :]
             case "verify":
                 drafts = data.draw(st.lists(st.sampled_from([*sorted(mask(matcher)), 0, 5]), max_size=4))
-                fill_verify(matcher, drafts, np.empty((len(drafts) + 1, VOCABULARY.mask_words), np.int32))
+                verify(Verify(matcher, drafts=drafts))
         again = make(expression)
         assert all(again.advance(token) for token in taken)
         assert look(matcher) == look(again)
@@ -134,15 +142,42 @@ def test_after_the_end_nothing_but_the_end_is_allowed(make: Make) -> None:
 def test_a_verify_masks_each_place_and_goes_no_further_than_what_is_legal(make: Make) -> None:
     matcher = make("abc|abd*")
     a, b, c, d = (VOCABULARY.tokens.index(text) for text in (b"a", b"b", b"c", b"d"))
-    masks = np.empty((5, VOCABULARY.mask_words), np.int32)
     before = look(matcher)
-    assert fill_verify(matcher, [a, b, a, d], masks) == 2
-    seen = [allowed(row, SIZE) for row in masks]
+    seen = verify(Verify(matcher, drafts=[a, b, a, d]))
     ab, abc, bc = (VOCABULARY.tokens.index(text) for text in (b"ab", b"abc", b"bc"))
     assert seen[0] == {a, ab, abc}
     assert seen[1] == {b, bc}
     assert seen[2] == seen[3] == seen[4] == {c, d, *EOS}
     assert look(matcher) == before
+
+
+@every
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_masks_of_many_verifies_are_those_of_each_alone(expression: str, data: st.DataObject) -> None:
+    verifies, expected = [], []
+    for _ in range(data.draw(st.integers(1, 6))):
+        make = data.draw(st.sampled_from([by_automaton, by_grammar]))
+        matcher, alone = make(expression), make(expression)
+        for _ in range(data.draw(st.integers(0, 3))):
+            token = data.draw(st.sampled_from(sorted(mask(matcher))))
+            assert matcher.advance(token)
+            assert alone.advance(token)
+        taken: list[int] = []
+        for _ in range(data.draw(st.integers(0, 2))):
+            taken.append(data.draw(st.sampled_from(sorted(mask(alone)))))
+            assert alone.advance(taken[-1])
+        drafts = data.draw(st.lists(st.integers(0, SIZE - 1), max_size=3))
+        expected.append(mask(alone))
+        for place, draft in enumerate(drafts):
+            if not alone.advance(draft):
+                expected += [expected[-1]] * (len(drafts) - place)
+                break
+            expected.append(mask(alone))
+        verifies.append(Verify(matcher, taken, drafts))
+    before = [look(verify.matcher) for verify in verifies]
+    assert verify(*verifies) == expected
+    assert [look(verify.matcher) for verify in verifies] == before
 
 
 @both
@@ -162,6 +197,18 @@ def test_a_grammar_may_name_tokens_that_stand_for_no_text() -> None:
     assert not matcher.complete
     assert matcher.advance(VOCABULARY.tokens.index(b"c"))
     assert matcher.ended
+
+
+def test_a_grammar_cannot_take_the_end_of_sequence_for_text() -> None:
+    for grammar, after in (("<[{}]>", set(EOS)), ('(<[{}]> "b" | "c")', {VOCABULARY.tokens.index(b"c")})):
+        matcher = GRAMMARS.compile('start: "a" ' + grammar.format(EOS[0]))
+        assert matcher.advance(VOCABULARY.tokens.index(b"a"))
+        assert mask(matcher) == after
+        assert not matcher.complete
+        assert not matcher.advance(EOS[0])
+        assert (matcher.error is not None) == (after == set(EOS))
+        matcher.rollback(1)
+        assert matcher.error is None
 
 
 def test_a_grammar_that_leads_nowhere_says_so_and_ends() -> None:
