@@ -5,11 +5,12 @@
 
 Three things, as JSON lines:
 
-- mask: microseconds for the host to write one mask, along a document, by an automaton and by llguidance; and for the
-  device's look-ups of a verify of 64 rows with 5 positions, where that is the CPU.
+- mask: microseconds for the host to write one row's mask, along a document, by an automaton and by llguidance, and by
+  llguidance for 64 rows at once; and for the device's look-ups of a verify of 64 rows with 5 positions, where that is the CPU.
 - rate: tokens a second of batches in which no row, every row or every other row is constrained by an automaton, and in which
   every row is by a grammar, in rounds that alternate; the median of each, and what it is of the unconstrained one's.
-- steps: how many a document takes without drafts, and with what is forced (and n-grams) drafted.
+- steps: how many it takes to extract a record from a text, without drafts and with what is forced drafted, and nothing else.
+  It needs a model that ends its documents, so not --shape.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from constrained_documents import PERSON, documents
 from contenders import Model
 from provenance import Conditions
 from shapes import SHAPES, find_shape
 
 from draftline.engine.build import build_core
-from draftline.engine.client import GenerateRequest
+from draftline.engine.client import Chat, GenerateRequest
 from draftline.engine.config import EngineConfig
 from draftline.engine.constraints import structured_constraint
 from draftline.engine.core import Core
@@ -42,19 +44,8 @@ from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.structured.arena import ConstraintArena
 from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.verify import Verify, VerifyMasks
 
-PERSON = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["first_name", "last_name", "age", "email", "languages"],
-    "properties": {
-        "first_name": {"type": "string"},
-        "last_name": {"type": "string"},
-        "age": {"type": "integer", "minimum": 0, "maximum": 150},
-        "email": {"type": "string"},
-        "languages": {"type": "array", "items": {"type": "string"}, "maxItems": 5},
-    },
-}
 DOCUMENT = json.dumps(
     {
         "first_name": "Ada",
@@ -64,12 +55,15 @@ DOCUMENT = json.dumps(
         "languages": ["English", "French"],
     }
 )
+OPEN_PERSON = PERSON | {"additionalProperties": True}
 CLOSED = Schema(PERSON, whitespace="spaced")
-OPEN = Schema(PERSON | {"additionalProperties": True}, whitespace="spaced")
+OPEN = Schema(OPEN_PERSON, whitespace="spaced")
+OPEN_PERSONS = Schema({"type": "array", "items": OPEN_PERSON, "minItems": 1000}, whitespace="spaced")
+"""A document that is longer than any output, by a grammar."""
 
 
-def endless(characters: int) -> tuple[Constraint, Constraint]:
-    """JSON that is longer than any output: by an automaton, and by a grammar."""
+def long_text(characters: int) -> tuple[Constraint, Constraint]:
+    """JSON with a text that is longer than any output, by an automaton, and by a grammar that counts its characters."""
     text = f"[ -!#-\\[\\]-~]{{{characters},}}"
     regex = f'\\{{"text": "{text}"\\}}'
     return Constraint(regex=regex), Constraint(grammar=f"start: /{regex}/")
@@ -92,6 +86,24 @@ def mask_times(compiler: ConstraintCompiler) -> Iterator[dict[str, object]]:
                     raise RuntimeError("the document does not fit its schema")
             matcher.rollback(len(tokens))
         yield {"section": "mask", "what": f"one row, {compiled.report.backend}", "masks": len(times)} | _spread(times)
+
+
+def batch_mask_times(compiler: ConstraintCompiler, rows: int = 64) -> dict[str, object]:
+    """Of one of many rows that a grammar constrains, whose masks are written at once, along a document."""
+    compiled = compiler.compile(structured_constraint(OPEN))
+    tokens = compiler.vocabulary.encode(DOCUMENT)
+    words = np.empty((rows, compiler.vocabulary.mask_words), np.int32)
+    verify_masks, times = VerifyMasks(), []
+    for _ in range(20):
+        matchers = [compiled.begin().matcher for _ in range(rows)]
+        verifies = [Verify(matcher) for matcher in matchers]
+        for token in tokens:
+            started = time.perf_counter_ns()
+            verify_masks.fill(verifies, words)
+            times.append((time.perf_counter_ns() - started) / 1000 / rows)
+            for matcher in matchers:
+                matcher.advance(token)
+    return {"section": "mask", "what": f"one of {rows} rows, grammar", "masks": len(times) * rows} | _spread(times)
 
 
 def verify_times(compiler: ConstraintCompiler, rows: int = 64, drafts: int = 4) -> dict[str, object]:
@@ -147,14 +159,8 @@ class Bench:
         assert self.core.compiler is not None
         return self.core.compiler
 
-    def run(
-        self,
-        constraints: Sequence[Constraint | None],
-        sampling: SamplingParams,
-        speculation: Speculation,
-        prompt_len: int,
-    ) -> tuple[float, list[Finished]]:
-        """Seconds of a batch, one request a constraint, with how each ended."""
+    def run(self, requests: Sequence[GenerateRequest]) -> tuple[float, list[Finished]]:
+        """Seconds of a batch, with how each request ended."""
         ends: list[Finished] = []
 
         def sink(updates: Sequence[tuple[str, Update]]) -> None:
@@ -164,12 +170,8 @@ class Bench:
                 elif update.ends_output:
                     raise RuntimeError("a request failed")
 
-        draw = np.random.default_rng(0)
-        vocab = self.core.info.config.vocab_size
-        for place, constraint in enumerate(constraints):
-            prompt = draw.integers(3, vocab, prompt_len).tolist()
-            wanted = GenerateRequest(prompt, sampling.model_copy(update={"seed": place}), constraint, speculation)
-            self.core.add(self._builder.build(str(place), wanted, sink, self.core.now()))
+        for place, request in enumerate(requests):
+            self.core.add(self._builder.build(str(place), request, sink, self.core.now()))
         started = time.perf_counter()
         while self.core.has_work:
             self.core.step()
@@ -178,18 +180,26 @@ class Bench:
 
 def rates(bench: Bench, rows: int, prompt_len: int, output_len: int, rounds: int) -> Iterator[dict[str, object]]:
     """Tokens a second, constrained in several ways, and not."""
-    automaton, grammar = endless(64 * output_len)
+    automaton, counting = long_text(64 * output_len)
     kinds: dict[str, list[Constraint | None]] = {
         "none": [None] * rows,
         "every row, automaton": [automaton] * rows,
         "every other row, automaton": [automaton if row % 2 else None for row in range(rows)],
-        "every row, grammar": [grammar] * rows,
+        "every row, grammar": [OPEN_PERSONS] * rows,
+        "every row, counting grammar": [counting] * rows,
     }
+    draw, vocab = np.random.default_rng(0), bench.core.info.config.vocab_size
+    prompts = [draw.integers(3, vocab, prompt_len).tolist() for _ in range(rows)]
     sampling = SamplingParams(max_tokens=output_len, ignore_eos=True, temperature=1.0)
+    undrafted = Speculation(enabled=False)
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for round_ in range(rounds + 1):
         for kind, constraints in kinds.items():
-            took, _ = bench.run(constraints, sampling, Speculation(enabled=False), prompt_len)
+            requests = [
+                GenerateRequest(prompt, sampling.model_copy(update={"seed": place}), constraint, undrafted)
+                for place, (prompt, constraint) in enumerate(zip(prompts, constraints, strict=True))
+            ]
+            took, _ = bench.run(requests)
             if round_:  # the first compiles
                 seconds[kind].append(took)
     free = statistics.median(seconds["none"])
@@ -205,19 +215,33 @@ def rates(bench: Bench, rows: int, prompt_len: int, output_len: int, rounds: int
 
 
 def steps(bench: Bench) -> Iterator[dict[str, object]]:
-    """Steps of documents that a schema of forced names and free values gives."""
-    sampling = SamplingParams(max_tokens=256, temperature=1.0)
-    for constraint, backend in ((CLOSED, "automaton"), (OPEN, "grammar")):
-        taken: dict[bool, int] = {}
-        for enabled in (False, True):
-            _, ends = bench.run([constraint] * 8, sampling, Speculation(enabled=enabled), 32)
-            taken[enabled] = sum(end.speculation.steps for end in ends)
+    """Steps that records take, each counted for itself: beside others or alone, a document takes as many."""
+    sampling = SamplingParams(max_tokens=256, temperature=0)
+    for kind, more in (("closed schemas", {}), ("open schemas", {"additionalProperties": True})):
+        ends: dict[bool, list[Finished]] = {}
+        for drafted in (False, True):
+            requests = [
+                GenerateRequest(
+                    Chat((("user", prompt),)),
+                    sampling,
+                    Schema({**schema, **more}, whitespace="spaced"),
+                    Speculation(enabled=drafted),
+                )
+                for prompt, schema in documents()
+            ]
+            _, ends[drafted] = bench.run(requests)
+        without, with_drafts = (sum(end.speculation.steps for end in ends[drafted]) for drafted in (False, True))
         yield {
             "section": "steps",
-            "what": backend,
-            "without_drafts": taken[False],
-            "with_drafts": taken[True],
-            "fewer_by": round(taken[False] / taken[True], 3),
+            "what": kind,
+            "documents": len(ends[True]),
+            "complete": sum(end.constraint_complete is True for end in ends[True]),
+            "tokens": sum(end.usage.completion_tokens for end in ends[True]),
+            "without_drafts": without,
+            "with_drafts": with_drafts,
+            "fewer_by": round(without / with_drafts, 3),
+            "drafted": sum(end.speculation.drafted for end in ends[True]),
+            "accepted": sum(end.speculation.accepted for end in ends[True]),
         }
 
 
@@ -231,9 +255,13 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
     parser.add_argument("--prompt-len", type=int, default=128, help="tokens (default: 128)")
     parser.add_argument("--output-len", type=int, default=256, help="tokens (default: 256)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default: 3)")
-    parser.add_argument("--sections", default="mask,rate,steps", help="comma-separated (default: all)")
+    parser.add_argument(
+        "--sections", help="of mask, rate and steps, comma-separated (default: all that --shape allows)"
+    )
     arguments = parser.parse_args(argv)
-    sections = arguments.sections.split(",")
+    sections = (arguments.sections or ("mask,rate" if arguments.shape else "mask,rate,steps")).split(",")
+    if arguments.shape and "steps" in sections:
+        parser.error("steps: random weights end no document; give a --model")
     with tempfile.TemporaryDirectory() as folder:
         name, load_format = arguments.model, "auto"
         if arguments.shape is not None:
@@ -244,9 +272,10 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
                 "model": name,
                 "load_format": load_format,
                 "device": arguments.device,
-                "max_model_len": max(arguments.prompt_len + arguments.output_len, 320),
-                "max_num_seqs": max(arguments.rows, 8),
-                "drafter": "ngram",
+                "max_model_len": max(arguments.prompt_len + arguments.output_len, 512),
+                "max_num_seqs": max(arguments.rows, 16),
+                "drafter": "forced" if "steps" in sections else "none",
+                "draft_tokens": 8,
                 "prefix_caching": False,
             }
         )
@@ -259,7 +288,8 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
             "commit": conditions.commit,
         }
         if "mask" in sections:
-            for line in (*mask_times(bench.compiler), verify_times(bench.compiler)):
+            compiler = bench.compiler
+            for line in (*mask_times(compiler), batch_mask_times(compiler), verify_times(compiler)):
                 write(json.dumps(line | about))
         if "rate" in sections:
             for line in rates(bench, arguments.rows, arguments.prompt_len, arguments.output_len, arguments.rounds):

@@ -26,7 +26,7 @@ from draftline.models.model import Model
 from draftline.spec.adaptive import DraftLengths
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
-from draftline.spec.forced import Forced
+from draftline.spec.forced import Forced, OnlyForced
 from draftline.spec.ngram import NGram
 from draftline.spec.ngram_table import NGramTable
 from draftline.spec.nothing import Nothing
@@ -67,6 +67,8 @@ class DrafterParts:
             step_tokens: the most tokens that it sees at once.
             constraints: the constraint table.
         """
+        if self._name == OnlyForced.name:
+            return OnlyForced(self.max_draft_tokens, self._ops, constraints)
         if self._name == NGram.name:
             return Forced(NGram(self.max_draft_tokens, self._ops), self._ops, constraints)
         model, device = self._model, self._device
@@ -122,7 +124,7 @@ class DrafterParts:
 
     def _lengths(self, passes: Passes, table: SlotTable, buckets: Buckets) -> Drafting:
         config = self._config
-        if not self.max_draft_tokens:
+        if self._name in (Nothing.name, OnlyForced.name):
             return NoDrafting()
         if config.draft_length == "fixed":
             return FixedDrafting(self.max_draft_tokens, buckets.max_drafting_rows)

@@ -59,10 +59,11 @@ class EngineConfig(BaseModel):
     enforce_eager: bool = Field(
         default=False, description="launch every operation from the host instead of replaying CUDA graphs"
     )
-    drafter: Literal["auto", "none", "ngram", "ngram_table", "draft_model"] = Field(
+    drafter: Literal["auto", "none", "forced", "ngram", "ngram_table", "draft_model"] = Field(
         default="auto",
-        description="what guesses tokens ahead: 'ngram' looks them up in the sequence itself, 'ngram_table' also in what "
-        "others were given, 'draft_model' is a smaller model; 'auto' is draft_model where one is given, else ngram on a CPU, and none on a GPU",
+        description="what guesses tokens ahead: 'forced' writes what a constraint leaves no choice in, as the others do too; "
+        "'ngram' looks them up in the sequence itself, 'ngram_table' also in what others were given, 'draft_model' is a "
+        "smaller model; 'auto' is draft_model where one is given, else ngram on a CPU, and none on a GPU",
     )
     draft_model: str | None = Field(
         default=None,

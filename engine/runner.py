@@ -45,9 +45,7 @@ class Runner:
         self._device = table.tokens.device
 
     @torch.inference_mode()
-    def launch(
-        self, plan: Plan, behind: Seq[DraftChunk] = (), unread: Seq[LaunchedStep] = ()
-    ) -> LaunchedStep:
+    def launch(self, plan: Plan, behind: Seq[DraftChunk] = (), unread: Seq[LaunchedStep] = ()) -> LaunchedStep:
         """Start one step. Steps run in the order of their launch, each on what the one before it left on the device.
 
         Args:

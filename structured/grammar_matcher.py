@@ -84,7 +84,7 @@ class EndOfSequence:
 
     def allowed(self, words: Words) -> bool:
         """Whether a mask allows any of them."""
-        return any([words.item(place) & bits for place, bits in self.words])
+        return any(words.item(place) & bits for place, bits in self.words)
 
 
 class GrammarMatcher:

@@ -14,7 +14,9 @@ from pydantic import BaseModel
 from tiny import Client, alone, draft_model, free_constraints, tiny_core
 
 from draftline import Schema
+from draftline.engine.constrained_drafting import ConstrainedDrafting
 from draftline.engine.core import Core
+from draftline.engine.drafting import NoDrafting
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.outputs import CompletionOutput, FinishReason, RequestOutput
 from draftline.engine.params import Constraint, SamplingParams, Speculation
@@ -22,6 +24,7 @@ from draftline.kernels.constraints import FREE
 from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftRows
+from draftline.spec.forced import OnlyForced
 from draftline.spec.ngram import NGram
 
 SCHEMAS = Path(__file__).parents[2].parent / "shared" / "data" / "schemas"
@@ -114,6 +117,7 @@ CORES: dict[str, Callable[[int], Core]] = {
     "wrong drafts": lambda ahead: tiny_core(drafter=Garbage(), steps_ahead=ahead),
     "small chunks": lambda ahead: tiny_core(token_budget=11, drafter=NGram(2, ReferenceOps()), steps_ahead=ahead),
     "preemption": lambda ahead: tiny_core(num_blocks=14, drafter=NGram(3, ReferenceOps()), steps_ahead=ahead),
+    "preemption, without drafts": lambda ahead: tiny_core(num_blocks=14, steps_ahead=ahead),
     "few slots": lambda ahead: tiny_core(num_slots=2, prefix_caching=False, steps_ahead=ahead),
     "no room": lambda ahead: tiny_core(
         constraints=free_constraints(drafts=3, words=1000), drafter=NGram(3, ReferenceOps()), steps_ahead=ahead
@@ -140,7 +144,7 @@ def test_whatever_runs_beside_it_and_drafts_for_it_the_output_is_the_same(
         assert want.finished is not None
         assert got.finished.constraint_complete == want.finished.constraint_complete
         assert_right(got, constraint)
-    if name == "preemption":
+    if name.startswith("preemption"):
         assert core.stats().preemptions
 
 
@@ -238,6 +242,44 @@ def test_forced_text_takes_fewer_steps(constraint: Constraint) -> None:
         assert output.finished is not None
         steps[enabled] = output.finished.speculation.steps
     assert steps[False] >= 1.25 * steps[True]
+
+
+@pytest.mark.parametrize("drafter", [None, NGram(4, ReferenceOps())], ids=["no drafter", "drafter"])
+def test_a_grammar_lets_the_next_step_begin_before_the_last_is_read_where_nothing_is_drafted(
+    drafter: NGram | None,
+) -> None:
+    core = tiny_core(drafter=drafter, steps_ahead=1)
+    client = Client(core)
+    client.submit("one", [1, 2], SamplingParams(max_tokens=20, seed=1), constraint=Constraint(grammar="start: /[ab]{40}/"))
+    turns = 0
+    while core.has_work:
+        core.step()
+        turns += 1
+    assert turns <= 22 if drafter is None else turns >= 40
+
+
+@pytest.mark.parametrize("ahead", [0, 1], ids=["", "ahead"])
+def test_a_drafter_of_forced_text_drafts_that_and_nothing_else(ahead: int, expected: list[RequestOutput]) -> None:
+    table = free_constraints()
+    client = Client(
+        tiny_core(
+            drafter=OnlyForced(4, ReferenceOps(), table),
+            constraints=table,
+            steps_ahead=ahead,
+            policy=lambda _: ConstrainedDrafting(NoDrafting(), 4, 8),
+        )
+    )
+    for index, (prompt, params, constraint) in enumerate(REQUESTS):
+        client.submit(str(index), prompt, params, constraint=constraint)
+    outputs = client.run()
+    accepted = 0
+    for index, (_, _, constraint) in enumerate(REQUESTS):
+        (got,), (want,) = outputs[str(index)].outputs, expected[index].outputs
+        assert got.token_ids == want.token_ids
+        assert got.finished is not None
+        accepted += got.finished.speculation.accepted
+        assert constraint is not None or not got.finished.speculation.drafted
+    assert accepted
 
 
 def test_a_constraint_leaves_no_trace_in_its_slot() -> None:
