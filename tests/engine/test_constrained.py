@@ -350,9 +350,10 @@ def test_what_a_random_model_finishes_under_a_real_schema_is_valid(part: int) ->
     asked: dict[str, dict[str, object]] = {}
     for path in real_schemas()[part::20]:
         schema = json.loads(path.read_text())["schema"]
-        for seed in range(2):
+        for seed in range(3):
             name = f"{path.stem}-{seed}"
-            params = SamplingParams(seed=seed, max_tokens=150)
+            # By itself it hardly ever ends a string: with the other seeds it is more and more eager to.
+            params = SamplingParams(seed=seed, max_tokens=150, logit_bias={ord(end): 4.0 * seed for end in '"]}'})
             # Which schemas are refused, and that it is by name, is tested with the compiler.
             with contextlib.suppress(InvalidRequestError):
                 for client in (plain, drafting):
