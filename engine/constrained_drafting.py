@@ -35,11 +35,11 @@ class ConstrainedDrafting:
         self._policy.begin_step(sequences)
 
     def wanted(self, sequence: Sequence) -> int:
-        """See `Drafting.wanted`. Where the host masks, it drafts as well, and only what is forced."""
+        """See `Drafting.wanted`."""
+        wanted = self._policy.wanted(sequence)
         constraint = sequence.constraint
         if constraint is None:
-            return self._policy.wanted(sequence)
-        wanted = 0 if constraint.on_host else self._policy.wanted(sequence)
+            return wanted
         asked = sequence.draft_tokens
         most = self._most_drafts if asked is None else min(asked, self._most_drafts)
         return max(wanted, len(constraint.progress.forced(most))) if self._on and most else wanted

@@ -80,7 +80,7 @@ class Sequence:
 
     @property
     def waits_for_host(self) -> bool:
-        """Whether no step can be planned for it until those under way are read: the host drafts what its text forces."""
+        """Whether no step can be planned for it until those under way are read: the host knows what is forced only then."""
         if not self.unread or self.draft_tokens == 0 or self.constraint is None:
             return False
         return self.constraint.on_host

@@ -250,12 +250,25 @@ def test_a_grammar_lets_the_next_step_begin_before_the_last_is_read_where_nothin
 ) -> None:
     core = tiny_core(drafter=drafter, steps_ahead=1)
     client = Client(core)
-    client.submit("one", [1, 2], SamplingParams(max_tokens=20, seed=1), constraint=Constraint(grammar="start: /[ab]{40}/"))
+    params = SamplingParams(max_tokens=20, seed=1)
+    client.submit("one", [1, 2], params, constraint=Constraint(grammar="start: /[ab]{40}/"))
     turns = 0
     while core.has_work:
         core.step()
         turns += 1
-    assert turns <= 22 if drafter is None else turns >= 40
+    assert (turns < core.stats().steps + 2) == (drafter is None)
+
+
+@pytest.mark.parametrize("ahead", [0, 1], ids=["", "ahead"])
+def test_a_grammar_is_drafted_for_by_whatever_drafts(ahead: int) -> None:
+    grammar = Constraint(grammar="start: /[ab]{50}/")  # nothing is forced
+    client = Client(tiny_core(drafter=NGram(4, ReferenceOps()), steps_ahead=ahead))
+    params = SamplingParams(max_tokens=48, temperature=0)
+    client.submit("one", [1, 2], params, constraint=grammar)
+    (output,) = client.run()["one"].outputs
+    assert output.token_ids == alone([1, 2], params, grammar).outputs[0].token_ids
+    assert output.finished is not None
+    assert output.finished.speculation.accepted
 
 
 @pytest.mark.parametrize("ahead", [0, 1], ids=["", "ahead"])
