@@ -28,7 +28,7 @@ class Sequence:
         sampling: how it is sampled.
         seed: the seed of its draws.
         max_len: the length at which it must end (prompt plus max_tokens).
-        draft_tokens: the drafts a step that its request asks for; None leaves it to the server's drafter.
+        draft_tokens: the drafts a step that its request asks for, 0 where the server has no drafter; None leaves it to that.
         order: its place in the queue, smaller first: arrival time minus the head start that its priority buys.
         leader: the request's first output, whose prompt the others wait for (to share its blocks); None for itself.
         constraint: what its output must match, and how far it has come in it; None for anything.

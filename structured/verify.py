@@ -57,7 +57,8 @@ class VerifyMasks:
             if (engine := verify.matcher.mask_engine) is not None
         ]
         if jobs:
-            # The one at each row's place; those behind drafts are mostly of forced text, which takes no time.
+            # One call for all rows: the interpreter is left to other threads once, not for each. Those behind drafts
+            # follow one by one.
             self._executor.unsafe_compute_mask_ptr(jobs, masks.ctypes.data, masks.strides[0], len(masks))
         for verify, place, count in zip(verifies, places, taken, strict=True):
             verify.matcher.finish_mask(masks[place])
