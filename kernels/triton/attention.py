@@ -23,6 +23,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from draftline.kernels.batch import Batch
 from draftline.kernels.triton.attention_plan import AttentionShape, Launch, plan_attention
 from draftline.kernels.triton.cache import load_heads
+from draftline.kernels.triton.fp8_cache import as_float16, load_pairs, pairs
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _LOG2_E = math.log2(math.e)
@@ -35,12 +36,15 @@ _NO_KEY = tl.constexpr(-1.0e30)
 def _score(
     query: tl.tensor,
     key: tl.tensor,
+    power: tl.tensor,
     scale: tl.tensor,
     SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tl.tensor:
-    """Scores that `_add` multiplies by its ``factor``."""
+    """Scores that `_add` multiplies by its ``factor``; ``power`` is what the queries were divided by, or None."""
     score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+    if power is not None:
+        score *= power
     if SOFT_CAP > 0.0:
         # cap * tanh(x / cap), with the score already in base-2 units.
         unit: tl.constexpr = SOFT_CAP * 1.4426950408889634
@@ -67,23 +71,30 @@ def _add(
     row_max: tl.tensor,
     row_sum: tl.tensor,
     scale: tl.tensor,
+    PAIRS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Add a tile to the running softmax."""
+    """Add a tile to the running softmax. With PAIRS, values and sums are each two tiles (`fp8_cache.py`)."""
     # Scaling after the maximum leaves one multiply-add a score. (The soft cap has scaled already.)
     factor = 1.0 if SOFT_CAP > 0.0 else scale
     new_max = tl.maximum(row_max, tl.max(score, axis=1) * factor)
     weight = tl.exp2(score * factor - new_max[:, None])
     rescale = tl.exp2(row_max - new_max)
     row_sum = row_sum * rescale + tl.sum(weight, axis=1)
-    acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision=PRECISION)
+    if PAIRS:
+        weight = weight.to(tl.float16)
+        even = tl.dot(weight, value[0], acc[0] * rescale[:, None])
+        acc = (even, tl.dot(weight, value[1], acc[1] * rescale[:, None]))
+    else:
+        acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision=PRECISION)
     return acc, new_max, row_sum
 
 
 @triton.jit
 def _attend_cache(
     query: tl.tensor,
+    power: tl.tensor,
     acc: tl.tensor,
     row_max: tl.tensor,
     row_sum: tl.tensor,
@@ -106,6 +117,7 @@ def _attend_cache(
     BLOCK_N: tl.constexpr,
     WINDOWED: tl.constexpr,
     MASKED: tl.constexpr,
+    PAIRS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
@@ -131,11 +143,14 @@ def _attend_cache(
         elif HEAD_DIM != BLOCK_D:
             load_mask = dim < HEAD_DIM
         key = load_heads(keys, key_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
-        score = _score(query, key, scale, SOFT_CAP, PRECISION)
+        score = _score(query, key, power, scale, SOFT_CAP, PRECISION)
         if MASKED:
             score = tl.where(_seen(position, query_position, end, window, WINDOWED), score, float("-inf"))
-        value = load_heads(values, value_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
-        acc, row_max, row_sum = _add(score, value, acc, row_max, row_sum, scale, SOFT_CAP, PRECISION)
+        if PAIRS:
+            value = load_pairs(values, source, seen, HEAD_DIM, BLOCK_D)
+        else:
+            value = load_heads(values, value_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
+        acc, row_max, row_sum = _add(score, value, acc, row_max, row_sum, scale, PAIRS, SOFT_CAP, PRECISION)
     return acc, row_max, row_sum
 
 
@@ -170,13 +185,13 @@ def _attend_own(
     for tile in range(first_tile, last_tile):
         position = tile * BLOCK_N + offset
         key = own.load([row_start + tile * BLOCK_N, key_column])
-        score = _score(query, key, scale, SOFT_CAP, PRECISION)
+        score = _score(query, key, None, scale, SOFT_CAP, PRECISION)
         value = own.load([row_start + tile * BLOCK_N, value_column])
         if MASKED:
             score = tl.where(_seen(position, row_query, end, window, WINDOWED), score, float("-inf"))
             # Tokens past the end are another row's, and a NaN of theirs must stay theirs.
             value = tl.where((position < end)[:, None], value, 0.0)
-        acc, row_max, row_sum = _add(score, value, acc, row_max, row_sum, scale, SOFT_CAP, PRECISION)
+        acc, row_max, row_sum = _add(score, value, acc, row_max, row_sum, scale, False, SOFT_CAP, PRECISION)
     return acc, row_max, row_sum
 
 
@@ -218,6 +233,7 @@ def _attention_kernel(
     BLOCK_N: tl.constexpr,
     SEARCH: tl.constexpr,
     OWN: tl.constexpr,
+    PAIRS: tl.constexpr,
     SPLIT: tl.constexpr,
     WINDOWED: tl.constexpr,
     SOFT_CAP: tl.constexpr,
@@ -271,6 +287,9 @@ def _attention_kernel(
         tensor_mask = tensor_mask & (dim < HEAD_DIM)
     source = token * query_stride + head * HEAD_DIM
     query = tl.load(queries + source[:, None] + dim, mask=tensor_mask, other=0.0)
+    power = None
+    if PAIRS:
+        query, power = as_float16(query)
 
     # The keys that any query of the tile sees: [begin, end).
     first_query = history + row_tile * QUERIES
@@ -285,7 +304,11 @@ def _attention_kernel(
         begin_tile += split * share
         end_tile = tl.minimum(begin_tile + share, end_tile)
 
-    acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    if PAIRS:
+        half = tl.zeros([BLOCK_M, BLOCK_D // 2], dtype=tl.float32)
+        acc = (half, half)
+    else:
+        acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
     row_max = tl.full([BLOCK_M], _NO_KEY, dtype=tl.float32)
     row_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     table = block_tables + tl.cast(row, tl.int64) * table_stride
@@ -295,14 +318,14 @@ def _attention_kernel(
             whole_end = 0 if WINDOWED else history // BLOCK_N
             if not WINDOWED:
                 acc, row_max, row_sum = _attend_cache(
-                    query, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
+                    query, power, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
                     0, whole_end, history, window, scale,
-                    NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, False, SOFT_CAP, PRECISION,
+                    NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, False, PAIRS, SOFT_CAP, PRECISION,
                 )  # fmt: skip
             acc, row_max, row_sum = _attend_cache(
-                query, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
+                query, power, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
                 tl.maximum(begin_tile, whole_end), tl.cdiv(history, BLOCK_N), history, window, scale,
-                NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
+                NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
             )  # fmt: skip
         first_query = row_tile * QUERIES
         end = tl.minimum(first_query + QUERIES, query_len)
@@ -331,11 +354,13 @@ def _attention_kernel(
         )  # fmt: skip
     else:
         acc, row_max, row_sum = _attend_cache(
-            query, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
+            query, power, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
             begin_tile, end_tile, end, window, scale,
-            NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
+            NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
         )  # fmt: skip
 
+    if PAIRS:
+        acc = tl.interleave(acc[0], acc[1])
     if SPLIT:
         # A split without keys stores a sum of zero: the reduction needs to know nothing of rows' lengths.
         part = flat * num_splits + split
@@ -487,6 +512,8 @@ def run_launch(
         BLOCK_N=tile.block_n,
         SEARCH=launch.tiles_per_row == 0,
         OWN=chunks is not None,
+        # Chunks are bound by the products, and their own keys have the activations' type.
+        PAIRS=chunks is None and pairs(keys, q),
         SPLIT=splits > 1,
         WINDOWED=window is not None,
         SOFT_CAP=soft_cap,

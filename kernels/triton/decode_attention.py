@@ -23,6 +23,7 @@ from draftline.kernels.batch import Batch
 from draftline.kernels.triton.attention_plan import MOST_QUERIES, DecodePlan
 from draftline.kernels.triton.cache import head_scale, load_heads, rounded
 from draftline.kernels.triton.decode_parts import NO_KEY, angles, attend_tile, cache_offset, join, rotate, visible
+from draftline.kernels.triton.fp8_cache import as_float16, load_pairs, paired, pairs
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _LOG2_E = math.log2(math.e)
@@ -66,6 +67,7 @@ def _decode_attention_kernel(
     JOIN_PARTS: tl.constexpr,
     SPLIT: tl.constexpr,
     WINDOWED: tl.constexpr,
+    PAIRS: tl.constexpr,
     QK_NORM: tl.constexpr,
     ORDERED: tl.constexpr,
     OVERLAP: tl.constexpr,
@@ -75,6 +77,8 @@ def _decode_attention_kernel(
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     HALF: tl.constexpr = HEAD_DIM // 2
     EACH: tl.constexpr = WINDOWED and QUERIES > 1
+    # What keys and values are multiplied as.
+    DTYPE: tl.constexpr = tl.float16 if PAIRS else qkv.dtype.element_ty
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     row = tl.program_id(0) // NUM_KV_HEADS
     if ORDERED:
@@ -111,8 +115,11 @@ def _decode_attention_kernel(
         mask = seen[:, None]
         if HEAD_DIM != BLOCK_D:
             mask = mask & dim_mask
-        key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, qkv.dtype.element_ty)
-        value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, qkv.dtype.element_ty)
+        key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
+        if PAIRS:
+            value = load_pairs(values, offset, seen, HEAD_DIM, BLOCK_D)
+        else:
+            value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
     # The tile's rows: the heads of the first token, of the second, and so on. Positions count on from the history.
     packed = tl.arange(0, BLOCK_M)[:, None]
     order = 0
@@ -138,8 +145,13 @@ def _decode_attention_kernel(
     query_head = heads + order * qkv_stride + (kv_head * GROUP + group_head) * HEAD_DIM
     query = rotate(query_head, dim, partner, query_mask, query_norm, cos, signed_sin, eps, HEAD_DIM, QK_NORM)
     query = query.to(qkv.dtype.element_ty)
-
-    acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
+    power = 1.0
+    if PAIRS:
+        query, power = as_float16(query)
+        half = tl.zeros([BLOCK_M, BLOCK_D // 2], dtype=tl.float32)
+        acc = (half, half)
+    else:
+        acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
     row_max = tl.full([BLOCK_M], NO_KEY, dtype=tl.float32)
     row_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     if split == 0:
@@ -165,34 +177,48 @@ def _decode_attention_kernel(
             tl.store(key_scales + place, key_scale, mask=slot >= 0)
             tl.store(value_scales + place, value_scale, mask=slot >= 0)
         # As later steps will read them.
-        new_key = (new_key.to(tl.float32) * key_scale).to(qkv.dtype.element_ty)
-        new_value = (new_value.to(tl.float32) * value_scale).to(qkv.dtype.element_ty)
+        new_key = (new_key.to(tl.float32) * key_scale).to(DTYPE)
+        new_value = (new_value.to(tl.float32) * value_scale).to(DTYPE)
+        if PAIRS:
+            new_value = paired(new_value)
         if QUERIES > 1:
             new_seen = (new[None, :] <= order) & (new < query_len)[None, :]
             if WINDOWED:
                 new_seen = new_seen & (new[None, :] > order - window)
             acc, row_max, row_sum = attend_tile(
-                query, new_key, new_value, new_seen, acc, row_max, row_sum, scale, PRECISION
+                query, power, new_key, new_value, new_seen, acc, row_max, row_sum, scale, PAIRS, PRECISION
             )
         else:
-            row_max = tl.sum(query.to(tl.float32) * new_key.to(tl.float32), axis=1) * scale
+            row_max = tl.sum(query.to(tl.float32) * power * new_key.to(tl.float32), axis=1) * scale
             row_sum += 1.0
-            acc += new_value.to(tl.float32)
+            if PAIRS:
+                acc = (acc[0] + new_value[0].to(tl.float32), acc[1] + new_value[1].to(tl.float32))
+            else:
+                acc += new_value.to(tl.float32)
 
     if SPLIT:
-        acc, row_max, row_sum = attend_tile(query, key, value, seen[None, :], acc, row_max, row_sum, scale, PRECISION)
+        acc, row_max, row_sum = attend_tile(
+            query, power, key, value, seen[None, :], acc, row_max, row_sum, scale, PAIRS, PRECISION
+        )
         first_tile += 1
     for tile in range(first_tile, end_tile):
         offset, seen = cache_offset(tile, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, BLOCK_N)
         mask = seen[:, None]
         if HEAD_DIM != BLOCK_D:
             mask = mask & dim_mask
-        key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, qkv.dtype.element_ty)
-        value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, qkv.dtype.element_ty)
+        key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
+        if PAIRS:
+            value = load_pairs(values, offset, seen, HEAD_DIM, BLOCK_D)
+        else:
+            value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
         shown = visible(tile, seen, position, window, BLOCK_N, EACH)
-        acc, row_max, row_sum = attend_tile(query, key, value, shown, acc, row_max, row_sum, scale, PRECISION)
+        acc, row_max, row_sum = attend_tile(
+            query, power, key, value, shown, acc, row_max, row_sum, scale, PAIRS, PRECISION
+        )
 
     result = out + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
+    if PAIRS:
+        acc = tl.interleave(acc[0], acc[1])
     acc = acc / row_sum[:, None]
     if num_parts == 1:
         place = (order * NUM_HEADS + group_head) * HEAD_DIM + dim
@@ -297,6 +323,7 @@ def decode_attention(
         JOIN_PARTS=max(1, min(8, 2048 // join_cols)),
         SPLIT=num_splits > 1,
         WINDOWED=window is not None,
+        PAIRS=pairs(keys, qkv),
         QK_NORM=norms is not None,
         ORDERED=ordered,
         OVERLAP=overlap,

@@ -48,6 +48,7 @@ def visible(
 @triton.jit
 def attend_tile(
     query: tl.tensor,
+    power: tl.tensor,
     key: tl.tensor,
     value: tl.tensor,
     seen: tl.tensor,
@@ -55,16 +56,27 @@ def attend_tile(
     row_max: tl.tensor,
     row_sum: tl.tensor,
     scale: tl.tensor,
+    PAIRS: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Add the keys of a tile that are ``seen``, [M, N] or [1, N], to the running softmax."""
+    """Add the keys of a tile that are ``seen``, [M, N] or [1, N], to the running softmax.
+
+    With PAIRS the queries were divided by ``power``, and values and sums are each two tiles (`fp8_cache.py`).
+    """
     score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+    if PAIRS:
+        score *= power
     score = tl.where(seen, score, float("-inf"))
     new_max = tl.maximum(row_max, tl.max(score, axis=1) * scale)
     weight = tl.exp2(score * scale - new_max[:, None])
     rescale = tl.exp2(row_max - new_max)
     row_sum = row_sum * rescale + tl.sum(weight, axis=1)
-    acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision=PRECISION)
+    if PAIRS:
+        weight = weight.to(tl.float16)
+        even = tl.dot(weight, value[0], acc[0] * rescale[:, None])
+        acc = (even, tl.dot(weight, value[1], acc[1] * rescale[:, None]))
+    else:
+        acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision=PRECISION)
     return acc, new_max, row_sum
 
 

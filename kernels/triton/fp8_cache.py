@@ -1,0 +1,74 @@
+"""Attention over an FP8 cache on the matrix units, where activations have 16 bits.
+
+The units multiply float16 here: every e4m3 number is one, and the hardware converts two with an instruction, where bfloat16
+takes several, of which one is slow. Products of values need two keys' numbers side by side, and the copies that turn tiles
+round move pairs of bytes. So values are read as pairs of dimensions, and sums are kept apart for even and odd ones.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+def pairs(cache: Tensor, activations: Tensor) -> bool:
+    """Whether such a cache is read as this file says."""
+    return cache.dtype == torch.float8_e4m3fn and activations.element_size() == 2
+
+
+@triton.jit
+def as_float16(query: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """Queries [M, D] as float16, and the powers of two [M, 1] that they were divided by.
+
+    So a row's largest is between 1 and 2: nothing overflows, and what is lost is below 2^-25 of the largest.
+    """
+    query = query.to(tl.float32)
+    largest = tl.maximum(tl.max(tl.abs(query), axis=1), 1.0e-30)
+    power = (largest.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)[:, None]
+    return (query / power).to(tl.float16), power
+
+
+@triton.jit
+def load_pairs(
+    cache: tl.tensor, offset: tl.tensor, seen: tl.tensor, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """The even and the odd dimensions of the heads at ``offset`` [N], each [N, BLOCK_D / 2] float16.
+
+    Those that are not ``seen`` [N] (None: all are) are zeros.
+    """
+    pair = tl.arange(0, BLOCK_D // 2)[None, :]
+    pointer = cache.to(tl.pointer_type(tl.int16), bitcast=True) + (offset >> 1)[:, None] + pair
+    if seen is not None:
+        mask = seen[:, None]
+        if HEAD_DIM != BLOCK_D:
+            mask = mask & (pair < HEAD_DIM // 2)
+        stored = tl.load(pointer, mask=mask, other=0)
+    elif HEAD_DIM != BLOCK_D:
+        stored = tl.load(pointer, mask=pair < HEAD_DIM // 2, other=0)
+    else:
+        stored = tl.load(pointer)
+    # Two pairs at a time, of two keys: (a0 a1) (b0 b1) to (a0 b0) (a1 b1).
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b16 first, second;
+        .reg .b32 a, b;
+        mov.b32 {first, second}, $2;
+        cvt.rn.f16x2.e4m3x2 a, first;
+        cvt.rn.f16x2.e4m3x2 b, second;
+        prmt.b32 $0, a, b, 0x5410;
+        prmt.b32 $1, a, b, 0x7632;
+        }""",
+        "=r,=r,r",
+        [stored],
+        dtype=(tl.float16, tl.float16),
+        is_pure=True,
+        pack=2,
+    )
+
+
+@triton.jit
+def paired(value: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """The even and the odd columns of a tile [N, D]."""
+    return tl.split(tl.reshape(value, (value.shape[0], value.shape[1] // 2, 2)))
