@@ -22,10 +22,9 @@ from draftline.kernels.batch import KVCache, bytes_a_head
 from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize, scaled_up
 from draftline.kernels.triton import TritonOps
-from draftline.kernels.triton.gemv import GemvConfig
 from draftline.kernels.triton.quantize import quantize_rows
 from draftline.kernels.triton.scaled_gemm import ScaledGemmConfig, scaled_gemm
-from draftline.kernels.triton.scaled_gemv import scaled_gemv
+from draftline.kernels.triton.scaled_gemv import ScaledGemvConfig, scaled_gemv
 from draftline.kernels.triton.scaled_skinny import ScaledSkinnyConfig, scaled_skinny
 from draftline.models.families import build_model
 from draftline.models.loader import open_checkpoint
@@ -228,8 +227,10 @@ def memory(bench: Bench, ops: TritonOps) -> None:
 
 
 _GEMV = [
-    GemvConfig(1, 16384, 4), GemvConfig(1, 16384, 8), GemvConfig(2, 16384, 8), GemvConfig(2, 16384, 16),
-    GemvConfig(1, 4096, 1), GemvConfig(1, 4096, 2), GemvConfig(2, 4096, 2), GemvConfig(2, 4096, 4), GemvConfig(4, 4096, 4),
+    ScaledGemvConfig(pairs, warps, ahead)
+    for pairs, warps, ahead in (
+        (2, 4, 4), (2, 8, 2), (4, 2, 8), (4, 4, 2), (4, 4, 4), (4, 8, 2), (4, 8, 4), (8, 4, 2), (8, 8, 2), (4, 16, 4),
+    )
 ]  # fmt: skip
 _SKINNY = [
     ScaledSkinnyConfig(16, 4, 6), ScaledSkinnyConfig(16, 4, 8), ScaledSkinnyConfig(16, 2, 5), ScaledSkinnyConfig(16, 2, 8),
@@ -251,7 +252,8 @@ def divisions(bench: Bench, ops: TritonOps) -> None:
         swiglu, adds = name == "gate_up", name in ("o", "down")
         for kind, rows, kernel, configs in cases:
             copies = [make_scaled(randn(n, k, scale=0.02), kind) for _ in range(copies_beyond_cache(n * k))]
-            x, scale = quantize_rows(randn(rows, k), copies[0].data.dtype, grouped=copies[0].grouped)
+            plain = randn(rows, k)
+            x, scale = quantize_rows(plain, copies[0].data.dtype, grouped=copies[0].grouped)
             wide = scaled_up(x, scale.t().contiguous(), 1, GROUP if copies[0].grouped else k).double()
             expected = wide @ copies[0].dequantized().double().T
             if swiglu:
@@ -259,11 +261,9 @@ def divisions(bench: Bench, ops: TritonOps) -> None:
                 expected = silu(gate) * up
             residual = randn(*expected.shape) if adds else None
             expected = expected if residual is None else expected + residual.double()
-            run = _runner(kernel, arrivals, x, scale, swiglu, residual)
+            run = _runner(kernel, arrivals, plain, x, scale, swiglu, residual)
             for config in (None, *configs):
                 if config is not None and swiglu and getattr(config, "splits", 1) > 1:
-                    continue
-                if kernel == "gemv" and config is not None and (config.block_k > 4096) != (k > 4096):
                     continue
                 fields = "" if config is None else ",".join(str(getattr(config, field)) for field in config.__slots__)
                 variant = f"{kernel} default" if config is None else f"{kernel}={fields}"
@@ -280,13 +280,16 @@ def divisions(bench: Bench, ops: TritonOps) -> None:
 
 
 def _runner(
-    kernel: str, arrivals: Tensor, x: Tensor, scale: Tensor, swiglu: bool, residual: Tensor | None
+    kernel: str, arrivals: Tensor, plain: Tensor, x: Tensor, scale: Tensor, swiglu: bool, residual: Tensor | None
 ) -> Callable[[ScaledWeight, Any], Tensor]:
-    options: dict[str, Any] = {"dtype": torch.bfloat16, "swiglu": swiglu, "residual": residual}
+    """Of ``plain``, or what it is quantized to: the matrix-vector product does that itself."""
+    options: dict[str, Any] = {"swiglu": swiglu, "residual": residual}
+    if kernel == "gemv":
+        return lambda weight, config: scaled_gemv(plain, weight, None, overlap=True, config=config, **options)
+    options["dtype"] = torch.bfloat16
     if kernel == "gemm":
         return lambda weight, config: scaled_gemm(x, scale, weight, None, arrivals=arrivals, config=config, **options)
-    product = scaled_gemv if kernel == "gemv" else scaled_skinny
-    return lambda weight, config: product(x, scale, weight, None, overlap=True, config=config, **options)
+    return lambda weight, config: scaled_skinny(x, scale, weight, None, overlap=True, config=config, **options)
 
 
 SECTIONS: dict[str, Callable[[Bench, TritonOps], None]] = {

@@ -441,7 +441,14 @@ def attention(
         overlap: start before the previous kernel has ended.
         scales: of INT8 keys and values, [num_blocks, block_size, G] float32.
     """
-    shape = AttentionShape(q.shape[1] // keys.shape[2], keys.shape[2], q.shape[2], keys.element_size(), num_sms)
+    shape = AttentionShape(
+        q.shape[1] // keys.shape[2],
+        keys.shape[2],
+        q.shape[2],
+        keys.element_size(),
+        num_sms,
+        keys.dtype == torch.float8_e4m3fn,
+    )
     out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
     for launch in plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0]):
         run_launch(

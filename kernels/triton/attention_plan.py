@@ -78,6 +78,7 @@ class AttentionShape:
         head_dim: size of one head.
         element_size: bytes of one key element.
         num_sms: the device's multiprocessors.
+        float8: whether keys are FP8.
     """
 
     group: int
@@ -85,6 +86,7 @@ class AttentionShape:
     head_dim: int
     element_size: int
     num_sms: int
+    float8: bool = False
 
 
 def _next_power_of_2(n: int) -> int:
@@ -100,7 +102,9 @@ def _keys_a_step(shape: AttentionShape, widest: int) -> int:
 def short_tile(shape: AttentionShape, max_query: int) -> Tile:
     """The tile of decodes and verifies: all heads of a group and, up to 64 rows, all of a row's query tokens."""
     block_m = max(16, min(64, _next_power_of_2(max_query * shape.group)), _next_power_of_2(shape.group))
-    return Tile(block_m, _keys_a_step(shape, 64), num_warps=4, num_stages=3)
+    # FP8 keys arrive so fast that what each iteration takes besides shows, unless it is the products.
+    widest = 128 if shape.float8 and block_m == 16 else 64
+    return Tile(block_m, _keys_a_step(shape, widest), num_warps=4, num_stages=3)
 
 
 def long_tile(shape: AttentionShape) -> Tile:

@@ -2,12 +2,12 @@
 
 | rows | FP8, a scale a row | FP8 in blocks | INT8 |
 |---|---|---|---|
-| 1 | `scaled_gemv.py`; long rows `scaled_skinny.py` | the same | `scaled_skinny.py` |
+| 1 | `scaled_gemv.py`; very long rows `scaled_skinny.py` | the same | `scaled_skinny.py` |
 | 2 to 16 | `scaled_skinny.py` | `scaled_skinny.py` | `scaled_skinny.py` |
 | 17 to 128 | `scaled_gemm.py` | `scaled_gemm.py` | `scaled_gemm.py` |
 | more | vendor's | vendor's, where it can | `scaled_gemm.py` |
 
-Measured on an H200; see docs/benchmarks.md. `quantize.py` quantizes the input for all of them, with its norm. All multiply
+Measured on an H200; see docs/benchmarks.md. `quantize.py` quantizes the input, with its norm, for all but the first. All multiply
 the same eight-bit factors and keep more bits of the sums than the result has, so that they differ like kernels of dense
 layers do.
 """
@@ -28,8 +28,8 @@ from draftline.kernels.triton.silu_mul import silu_mul
 _VENDOR_ROWS = 128
 """With more, the vendor's product is faster, although what stands beside it is a kernel of its own."""
 
-_LONG_ROW = 8192
-"""A program of the matrix-vector product has whole weight rows in flight: not of more elements."""
+_LONG_ROW = 16384
+"""A program of the matrix-vector product holds its whole input: not of more elements."""
 
 
 def runs_gemv(rows: int, weight: ScaledWeight) -> bool:
@@ -75,9 +75,9 @@ def scaled_linear(
     """
     rows, dtype = x.shape[0], x.dtype
     overlap = hopper and rows <= skinny.MAX_ROWS
-    values, scale = quantize_rows(x, weight.data.dtype, grouped=weight.grouped, norm=norm, overlap=overlap)
     if runs_gemv(rows, weight):
-        return scaled_gemv(values, scale, weight, bias, dtype=dtype, swiglu=swiglu, residual=residual, overlap=overlap)
+        return scaled_gemv(x, weight, bias, norm=norm, swiglu=swiglu, residual=residual, overlap=overlap)
+    values, scale = quantize_rows(x, weight.data.dtype, grouped=weight.grouped, norm=norm, overlap=overlap)
     if rows <= skinny.MAX_ROWS:
         return scaled_skinny(
             values, scale, weight, bias, dtype=dtype, swiglu=swiglu, residual=residual, overlap=overlap

@@ -1,49 +1,178 @@
-"""FP8 linear layers for one token, bound by reading the weight once: `gemv.py` with quantized factors.
+"""FP8 linear layers for one token, bound by reading the weight once.
 
-Every thread streams 16-byte pieces of a few weight rows through the plain arithmetic units. SwiGLU's activation and the
-addition to the residual stream are part of the launch; the quantization of the input, and its norm, are not
-(`quantize.py`). Nor are integers, which the units take longer to convert than to multiply (`scaled_skinny.py`).
+Every thread streams 8-byte pieces of a few weight rows. What stands before and after a layer is part of the launch, since a
+launch waits longer than this takes: the input's norm and its quantization, which each program does again for the weight rows
+that it has, SwiGLU's activation and the addition to the residual stream.
+
+The plain arithmetic units would take longer to widen and multiply than the weights take to arrive, so the matrix units do
+it, with no exchange of data: each thread hands in its own pieces of two weight rows as a part of the left matrix, and its own
+piece of the input as a part of the right one. What four neighbouring threads' pieces give is then on the product's diagonal.
+
+Not here: integers, more tokens (`scaled_skinny.py`).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from draftline.kernels.scaled import GROUP, ScaledWeight
-from draftline.kernels.triton.gemv import GemvConfig
+from draftline.kernels.scaled import GROUP, LARGEST, ScaledWeight
+from draftline.kernels.triton.eight_bit import INTERPRETED, round_to
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
-_VECTOR = tl.constexpr(16)
+_VECTOR = tl.constexpr(8)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledGemvConfig:
+    """How one product is divided.
+
+    Attributes:
+        pairs: pairs of weight rows a program.
+        num_warps: warps a program; each thread takes 8 elements of a row at a time.
+        ahead: pieces of each row that a thread asks for before it uses the first.
+    """
+
+    pairs: int
+    num_warps: int
+    ahead: int
+
+
+@triton.jit
+def _multiply(acc: tl.tensor, second_acc: tl.tensor, first: tl.tensor, second: tl.tensor, x: tl.tensor) -> tl.tensor:
+    """Add to the sums the products of two weight tiles [CHUNKS, PAIRS, 8], FP8, and x [CHUNKS, 1, 8], float16.
+
+    Of the 16 x 8 product of a warp, thread 4 i + j has row i and row 8 + i of the left matrix, the first and the second
+    weight row, and column i of the right one, at the same four places: element (i, i) is the sum of threads 4 i to 4 i + 3.
+    ``acc`` are the elements that each thread has of two such products, for even and odd words. So the threads of four must
+    have the same weight row: the compiler deals [CHUNKS, PAIRS, 8] out so, chunks first.
+    """
+    x = tl.broadcast_to(x, first.shape)
+    if INTERPRETED:
+        wide = x.to(tl.float32)
+        return acc + first.to(tl.float32) * wide, second_acc + second.to(tl.float32) * wide
+    acc = tl.inline_asm_elementwise(
+        """{
+        .reg .b16 low, high;
+        .reg .b32 a0, a1, a2, a3;
+        mov.b32 {low, high}, $16;
+        cvt.rn.f16x2.e4m3x2 a0, low;
+        cvt.rn.f16x2.e4m3x2 a2, high;
+        mov.b32 {low, high}, $18;
+        cvt.rn.f16x2.e4m3x2 a1, low;
+        cvt.rn.f16x2.e4m3x2 a3, high;
+        mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32
+            {$0, $1, $2, $3}, {a0, a1, a2, a3}, {$20, $21}, {$8, $9, $10, $11};
+        mov.b32 {low, high}, $17;
+        cvt.rn.f16x2.e4m3x2 a0, low;
+        cvt.rn.f16x2.e4m3x2 a2, high;
+        mov.b32 {low, high}, $19;
+        cvt.rn.f16x2.e4m3x2 a1, low;
+        cvt.rn.f16x2.e4m3x2 a3, high;
+        mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32
+            {$4, $5, $6, $7}, {a0, a1, a2, a3}, {$22, $23}, {$12, $13, $14, $15};
+        }""",
+        "=&f,=&f,=&f,=&f,=&f,=&f,=&f,=&f,f,f,f,f,f,f,f,f,r,r,r,r,r,r,r,r",
+        [acc, first, second, x],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=8,
+    )
+    return acc, second_acc
+
+
+@triton.jit
+def _sums(acc: tl.tensor, second_acc: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """What `_multiply` has summed for both weight rows, [CHUNKS, PAIRS] each: the diagonal's, and zeros elsewhere."""
+    if INTERPRETED:
+        return tl.sum(acc, axis=2), tl.sum(second_acc, axis=2)
+    found = tl.inline_asm_elementwise(
+        """{
+        .reg .u32 lane, column;
+        .reg .pred even, odd;
+        .reg .f32 a, b;
+        mov.u32 lane, %laneid;
+        and.b32 column, lane, 3;
+        shl.b32 column, column, 1;
+        shr.u32 lane, lane, 2;
+        setp.eq.u32 even, lane, column;
+        add.u32 column, column, 1;
+        setp.eq.u32 odd, lane, column;
+        add.f32 a, $8, $12;
+        add.f32 b, $9, $13;
+        selp.f32 b, b, 0f00000000, odd;
+        selp.f32 $0, a, b, even;
+        add.f32 a, $10, $14;
+        add.f32 b, $11, $15;
+        selp.f32 b, b, 0f00000000, odd;
+        selp.f32 $1, a, b, even;
+        mov.f32 $2, $0; mov.f32 $3, $0; mov.f32 $4, $0; mov.f32 $5, $0; mov.f32 $6, $0; mov.f32 $7, $0;
+        }""",
+        "=&f,=&f,=&f,=&f,=&f,=&f,=&f,=&f,f,f,f,f,f,f,f,f",
+        [acc],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=8,
+    )
+    place = tl.arange(0, _VECTOR)[None, None, :]
+    # Adding -0.0 changes nothing, so the compiler leaves it out.
+    return tl.sum(tl.where(place == 0, found, -0.0), axis=2), tl.sum(tl.where(place == 1, found, -0.0), axis=2)
+
+
+@triton.jit
+def _piece(
+    weight_row: tl.tensor,
+    chunk: tl.tensor,
+    mask: tl.tensor,
+    step: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+) -> tl.tensor:
+    """[CHUNKS, PAIRS, 8] of weight rows, zeros past their end."""
+    in_row = chunk < K - step * BLOCK_K
+    return tl.load(weight_row + step * BLOCK_K, mask=mask[None, :, None] & in_row, other=0.0)
+
+
+@triton.jit
+def _of_groups(peak: tl.tensor, CHUNKS: tl.constexpr, TOGETHER: tl.constexpr) -> tl.tensor:
+    """[CHUNKS, 1]: the largest of the TOGETHER chunks of each one's group."""
+    grouped = tl.max(tl.reshape(peak, (CHUNKS // TOGETHER, TOGETHER)), axis=1)
+    return tl.reshape(tl.broadcast_to(grouped[:, None], (CHUNKS // TOGETHER, TOGETHER)), (CHUNKS, 1))
 
 
 @triton.jit
 def _weight_scale(
     scale: tl.tensor, row: tl.tensor, group: tl.tensor, mask: tl.tensor, ROWS: tl.constexpr, GROUPS: tl.constexpr
 ) -> tl.tensor:
-    """The scales [BLOCK_N, CHUNKS] of a weight with one for ROWS rows and each group of columns."""
-    return tl.load(scale + (row // ROWS)[:, None] * GROUPS + group, mask=mask, other=0.0)
+    """The scales [CHUNKS, PAIRS] of a weight with one for ROWS rows and each group of columns."""
+    return tl.load(scale + (row // ROWS)[None, :] * GROUPS + group, mask=mask, other=0.0)
 
 
 @triton.jit
 def _scaled_gemv_kernel(
     x: tl.tensor,
-    x_scale: tl.tensor,
+    norm: tl.tensor,
     weight: tl.tensor,
     weight_scale: tl.tensor,
     bias: tl.tensor,
     residual: tl.tensor,
     out: tl.tensor,
+    eps: float,
     N: tl.constexpr,
     K: tl.constexpr,
     GROUP: tl.constexpr,
+    LARGEST: tl.constexpr,
     SCALE_ROWS: tl.constexpr,
     BY_COLUMN: tl.constexpr,
     GROUPED: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    PAIRS: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    AHEAD: tl.constexpr,
+    NORM: tl.constexpr,
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
@@ -52,102 +181,125 @@ def _scaled_gemv_kernel(
     """The weight is [N, K], or [2 N, K] with SwiGLU: gates first."""
     CHUNKS: tl.constexpr = BLOCK_K // _VECTOR
     GROUPS: tl.constexpr = (K + GROUP - 1) // GROUP
-    row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    weight_row = weight + row.to(tl.int64)[:, None, None] * K
-    first = tl.arange(0, CHUNKS)[None, :] * _VECTOR
-    chunk = tl.arange(0, CHUNKS)[None, :, None] * _VECTOR + tl.arange(0, _VECTOR)[None, None, :]
-    row_mask = (row < N)[:, None, None]
-    acc = tl.zeros([BLOCK_N, CHUNKS], tl.float32)
-    acc_up = tl.zeros([BLOCK_N, CHUNKS], tl.float32)
-    # Each iteration asks for the next weights before it uses its own, and the first are asked for before the wait.
-    tile = tl.load(weight_row + chunk, mask=row_mask & (chunk < K), other=0.0)
-    tile_up = tile
+    STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    # A pair is a gate and what it is for, or two outputs.
     if SWIGLU:
-        tile_up = tl.load(weight_row + N * K + chunk, mask=row_mask & (chunk < K), other=0.0)
+        row = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
+        second_row = N + row
+        second_mask = row < N
+    else:
+        row = tl.program_id(0) * (2 * PAIRS) + tl.arange(0, PAIRS)
+        second_row = PAIRS + row
+        second_mask = second_row < N
+    mask = row < N
+    first_col = tl.arange(0, CHUNKS)[:, None] * _VECTOR
+    chunk = first_col[:, :, None] + tl.arange(0, _VECTOR)[None, None, :]
+    weight_row = weight + row.to(tl.int64)[None, :, None] * K + chunk
+    second_weight_row = weight + second_row.to(tl.int64)[None, :, None] * K + chunk
+    firsts = ()
+    seconds = ()
+    for step in tl.static_range(0, min(AHEAD, STEPS)):
+        firsts += (_piece(weight_row, chunk, mask, step, K, BLOCK_K),)
+        seconds += (_piece(second_weight_row, chunk, second_mask, step, K, BLOCK_K),)
     wait_for_previous(OVERLAP)
-    for start in tl.range(0, K, BLOCK_K):
-        col = start + chunk
-        next_tile = tile
-        next_up = tile_up
-        if K > BLOCK_K:
-            next_mask = row_mask & (col + BLOCK_K < K)
-            next_tile = tl.load(weight_row + col + BLOCK_K, mask=next_mask, other=0.0)
-            if SWIGLU:
-                next_up = tl.load(weight_row + N * K + col + BLOCK_K, mask=next_mask, other=0.0)
-        value = tl.load(x + col, mask=col < K, other=0.0).to(tl.float32)
-        part = tl.sum(tile.to(tl.float32) * value, axis=2)
-        part_up = part
-        if SWIGLU:
-            part_up = tl.sum(tile_up.to(tl.float32) * value, axis=2)
-        if GROUPED:
-            in_row = start + first < K
-            group = (start + first) // GROUP
-            factor = tl.load(x_scale + group, mask=in_row, other=0.0)
-            part *= factor
-            part_up *= factor
-            if BY_COLUMN:
-                scale_mask = (row < N)[:, None] & in_row
-                part *= _weight_scale(weight_scale, row, group, scale_mask, SCALE_ROWS, GROUPS)
-                if SWIGLU:
-                    part_up *= _weight_scale(weight_scale, N + row, group, scale_mask, SCALE_ROWS, GROUPS)
-        acc += part
-        if SWIGLU:
-            acc_up += part_up
-        tile = next_tile
-        tile_up = next_up
-    result = tl.sum(acc, axis=1)
-    up = tl.sum(acc_up, axis=1)
-    out_mask = row < N
-    if not GROUPED:
-        factor = tl.load(x_scale)
-        result *= factor
-        up *= factor
-    if not BY_COLUMN:
-        result *= tl.load(weight_scale + row // SCALE_ROWS, mask=out_mask, other=0.0)
-        if SWIGLU:
-            up *= tl.load(weight_scale + (N + row) // SCALE_ROWS, mask=out_mask, other=0.0)
-    if BIAS:
-        result += tl.load(bias + row, mask=out_mask, other=0.0).to(tl.float32)
-        if SWIGLU:
-            up += tl.load(bias + N + row, mask=out_mask, other=0.0).to(tl.float32)
-    if SWIGLU:
-        result = result / (1.0 + tl.exp(-result)) * up
+    values = ()
+    square = tl.zeros([CHUNKS, 1], tl.float32)
+    peak = tl.zeros([CHUNKS, 1], tl.float32)
+    for step in tl.static_range(0, STEPS):
+        in_row = chunk < K - step * BLOCK_K
+        value = tl.load(x + step * BLOCK_K + chunk, mask=in_row, other=0.0).to(tl.float32)
+        if NORM:
+            square += tl.sum(value * value, axis=2)
+            value *= tl.load(norm + step * BLOCK_K + chunk, mask=in_row, other=0.0).to(tl.float32)
+        peak = tl.maximum(peak, tl.max(tl.abs(value), axis=2))
+        values += (value,)
     if ADD:
-        result += tl.load(residual + row, mask=out_mask, other=0.0).to(tl.float32)
-    tl.store(out + row, result.to(out.dtype.element_ty), mask=out_mask)
+        before = tl.load(residual + row, mask=mask, other=0.0).to(tl.float32)
+        second_before = tl.load(residual + second_row, mask=second_mask, other=0.0).to(tl.float32)
+    # What must be known of all channels before the first is rounded.
+    factor = 1.0
+    if NORM:
+        factor = tl.rsqrt(tl.sum(tl.sum(square, axis=1), axis=0) / K + eps)
+    scale = 1.0
+    if not GROUPED:
+        largest = tl.max(tl.max(peak, axis=1), axis=0) * factor
+        # Of zeros alone, the scale is zero and any factor will do.
+        inverse = factor * (LARGEST / tl.maximum(largest, 1.0e-30))
+        scale = largest / LARGEST
+
+    acc = tl.zeros([CHUNKS, PAIRS, _VECTOR], tl.float32)
+    second_acc = tl.zeros([CHUNKS, PAIRS, _VECTOR], tl.float32)
+    sums = tl.zeros([CHUNKS, PAIRS], tl.float32)
+    second_sums = tl.zeros([CHUNKS, PAIRS], tl.float32)
+    for step in tl.static_range(0, STEPS):
+        value = values[step]
+        if GROUPED:
+            value *= factor
+            largest = _of_groups(tl.max(tl.abs(value), axis=2), CHUNKS, GROUP // _VECTOR)
+            inverse = tl.expand_dims(LARGEST / tl.maximum(largest, 1.0e-30), 2)
+        rounded = round_to(value * inverse, weight.dtype.element_ty).to(tl.float16)
+        acc, second_acc = _multiply(acc, second_acc, firsts[step], seconds[step], rounded)
+        if step + AHEAD < STEPS:
+            firsts += (_piece(weight_row, chunk, mask, step + AHEAD, K, BLOCK_K),)
+            seconds += (_piece(second_weight_row, chunk, second_mask, step + AHEAD, K, BLOCK_K),)
+        if GROUPED:
+            part, second_part = _sums(acc, second_acc)
+            group = (step * BLOCK_K + first_col) // GROUP
+            part *= largest / LARGEST
+            second_part *= largest / LARGEST
+            if BY_COLUMN:
+                in_row = step * BLOCK_K + first_col < K
+                part *= _weight_scale(weight_scale, row, group, mask[None, :] & in_row, SCALE_ROWS, GROUPS)
+                second_part *= _weight_scale(
+                    weight_scale, second_row, group, second_mask[None, :] & in_row, SCALE_ROWS, GROUPS
+                )
+            sums += part
+            second_sums += second_part
+            acc = tl.zeros([CHUNKS, PAIRS, _VECTOR], tl.float32)
+            second_acc = acc
+    if not GROUPED:
+        sums, second_sums = _sums(acc, second_acc)
+    result = tl.sum(sums, axis=0) * scale
+    second_result = tl.sum(second_sums, axis=0) * scale
+    if not BY_COLUMN:
+        result *= tl.load(weight_scale + row // SCALE_ROWS, mask=mask, other=0.0)
+        second_result *= tl.load(weight_scale + second_row // SCALE_ROWS, mask=second_mask, other=0.0)
+    if BIAS:
+        result += tl.load(bias + row, mask=mask, other=0.0).to(tl.float32)
+        second_result += tl.load(bias + second_row, mask=second_mask, other=0.0).to(tl.float32)
+    if SWIGLU:
+        result = result / (1.0 + tl.exp(-result)) * second_result
+    if ADD:
+        result += before
+        second_result += second_before
+    tl.store(out + row, result.to(out.dtype.element_ty), mask=mask)
+    if not SWIGLU:
+        tl.store(out + second_row, second_result.to(out.dtype.element_ty), mask=second_mask)
 
 
-def scaled_gemv_config(n: int, k: int) -> GemvConfig:
-    """A division that suits a layer with ``n`` weight rows of ``k`` elements; `benchmarks/quantization.py` compares others.
-
-    A program has whole rows in flight at once: a short row's loads are too few to wait for in turns.
-    """
-    block_k = triton.next_power_of_2(k)
-    if n >= 4 * k:
-        return GemvConfig(block_n=1, block_k=block_k, num_warps=max(block_k // 2048, 1))
-    return GemvConfig(block_n=2 if block_k > 1024 else 4, block_k=block_k, num_warps=max(block_k // 2048, 1))
+def scaled_gemv_config(n: int, k: int) -> ScaledGemvConfig:
+    """A division that suits a layer with ``n`` weight rows of ``k`` elements; `benchmarks/quantization.py` compares others."""
+    return ScaledGemvConfig(pairs=4, num_warps=4 if k >= 1024 else 2, ahead=4)
 
 
 def scaled_gemv(
     x: Tensor,
-    x_scale: Tensor,
     weight: ScaledWeight,
     bias: Tensor | None,
     *,
-    dtype: torch.dtype,
+    norm: tuple[Tensor, float] | None = None,
     swiglu: bool = False,
     residual: Tensor | None = None,
     overlap: bool = False,
-    config: GemvConfig | None = None,
+    config: ScaledGemvConfig | None = None,
 ) -> Tensor:
-    """``x @ weight.T + bias`` of one row: [1, K], [N, K], [N] -> [1, N], contiguous, accumulated in float32.
+    """``x @ weight.T + bias`` of one row, quantized: [1, K], [N, K], [N] -> [1, N], contiguous, accumulated in float32.
 
     Args:
-        x: [1, K], values of the weight's type.
-        x_scale: their scales, [ceil(K / 128) or 1, 1] float32.
-        weight: [N, K]; with ``swiglu``, [2 N, K], gates first.
+        x: [1, K].
+        weight: [N, K] FP8; with ``swiglu``, [2 N, K], gates first.
         bias: [weight rows], or None.
-        dtype: of the result.
+        norm: the [K] weights and the epsilon of an RMSNorm of x, or None.
         swiglu: return ``silu(gate) * up``.
         residual: [1, N], added to the result, or None.
         overlap: start before the previous kernel has ended.
@@ -156,23 +308,28 @@ def scaled_gemv(
     rows, k = weight.data.shape
     n = rows // 2 if swiglu else rows
     config = config or scaled_gemv_config(rows, k)
-    out = torch.empty((1, n), dtype=dtype, device=x.device)
-    _scaled_gemv_kernel[(triton.cdiv(n, config.block_n),)](
+    out = torch.empty((1, n), dtype=x.dtype, device=x.device)
+    norm_weight, eps = norm if norm is not None else (x, 0.0)
+    _scaled_gemv_kernel[(triton.cdiv(n, config.pairs if swiglu else 2 * config.pairs),)](
         x,
-        x_scale,
+        norm_weight,
         weight.data,
         weight.scale,
         bias if bias is not None else out,
         residual if residual is not None else out,
         out,
+        eps,
         N=n,
         K=k,
         GROUP=GROUP,
+        LARGEST=LARGEST[weight.data.dtype],
         SCALE_ROWS=weight.rows,
         BY_COLUMN=weight.by_column,
         GROUPED=weight.grouped,
-        BLOCK_N=config.block_n,
-        BLOCK_K=config.block_k,
+        PAIRS=config.pairs,
+        BLOCK_K=config.num_warps * 256,
+        AHEAD=config.ahead,
+        NORM=norm is not None,
         BIAS=bias is not None,
         SWIGLU=swiglu,
         ADD=residual is not None,

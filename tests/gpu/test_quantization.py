@@ -172,7 +172,7 @@ def test_attention_over_a_quantized_cache(
 )
 def test_the_embedded_model(options: dict[str, str]) -> None:
     """With graphs: it still knows what it knows."""
-    llm = LLM("smollm2", max_model_len=512, max_num_seqs=8, gpu_memory_utilization=0.3, **options)
+    llm = LLM("smollm2", max_model_len=512, max_num_seqs=8, kv_cache_memory_gib=0.25, **options)
     (output,) = llm.generate(["The capital of France is"], SamplingParams(temperature=0, max_tokens=8), use_tqdm=False)
     assert "Paris" in output.outputs[0].text
     assert llm.info.quantization == options.get("quantization", llm.info.quantization)
