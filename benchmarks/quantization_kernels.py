@@ -227,9 +227,9 @@ def memory(bench: Bench, ops: TritonOps) -> None:
 
 
 _GEMV = [
-    ScaledGemvConfig(pairs, warps, ahead)
-    for pairs, warps, ahead in (
-        (2, 4, 4), (2, 8, 2), (4, 2, 8), (4, 4, 2), (4, 4, 4), (4, 8, 2), (4, 8, 4), (8, 4, 2), (8, 8, 2), (4, 16, 4),
+    ScaledGemvConfig(*numbers)
+    for numbers in (
+        (2, 1, 4, 4), (2, 2, 4, 4), (2, 4, 4, 4), (4, 1, 2, 8), (4, 1, 4, 2), (4, 1, 4, 4), (4, 2, 4, 4), (8, 1, 4, 2),
     )
 ]  # fmt: skip
 _SKINNY = [

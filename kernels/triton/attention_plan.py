@@ -23,6 +23,9 @@ _LONG_TILE = 64
 _MOST_DECODE_LANES = 64
 _PROGRAMS_PER_SM = 4
 _MOST_DECODE_PROGRAMS_PER_SM = 12
+_FEW_PROGRAMS = 16
+_WIDE_STEP = 128
+_LONGEST_WIDE_HEAD = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,13 @@ def _plan_ones(shape: AttentionShape, programs: int, context: int) -> DecodePlan
     block_m, block_n = max(16, _next_power_of_2(shape.group)), _keys_a_step(shape, 64)
     if programs <= max_split_programs(shape.num_sms):
         tiles = -(-context // block_n)
-        splits = min(2 * shape.num_sms // programs, max(tiles, 1), MAX_SPLITS)
+        most = min(2 * shape.num_sms // programs, MAX_SPLITS)
+        fits = _next_power_of_2(shape.head_dim) * shape.element_size <= _LONGEST_WIDE_HEAD
+        if fits and programs <= _FEW_PROGRAMS and context <= most * _WIDE_STEP:
+            # Nothing queues, and every part is one tile: the fewer parts, the sooner they are joined.
+            wide = Tile(block_m, _WIDE_STEP, num_warps=8, num_stages=2)
+            return DecodePlan(wide, 1, max(-(-context // _WIDE_STEP), 1))
+        splits = min(most, max(tiles, 1))
         return DecodePlan(Tile(block_m, block_n, num_warps=8, num_stages=3), 1, splits)
     if programs > _MOST_DECODE_PROGRAMS_PER_SM * shape.num_sms:
         return None

@@ -4,7 +4,7 @@
 |---|---|---|---|
 | 1 | `scaled_gemv.py`; very long rows `scaled_skinny.py` | the same | `scaled_skinny.py` |
 | 2 to 16 | `scaled_skinny.py` | `scaled_skinny.py` | `scaled_skinny.py` |
-| 17 to 128 | `scaled_gemm.py` | `scaled_gemm.py` | `scaled_gemm.py` |
+| 17 to 127 | `scaled_gemm.py` | `scaled_gemm.py` | `scaled_gemm.py` |
 | more | vendor's | vendor's, where it can | `scaled_gemm.py` |
 
 Measured on an H200; see docs/benchmarks.md. `quantize.py` quantizes the input, with its norm, for all but the first. All multiply
@@ -26,7 +26,7 @@ from draftline.kernels.triton.scaled_skinny import scaled_skinny
 from draftline.kernels.triton.silu_mul import silu_mul
 
 _VENDOR_ROWS = 128
-"""With more, the vendor's product is faster, although what stands beside it is a kernel of its own."""
+"""With so many, the vendor's product is as fast, although what stands beside it is a kernel of its own, and sooner launched."""
 
 _LONG_ROW = 16384
 """A program of the matrix-vector product holds its whole input: not of more elements."""
@@ -42,7 +42,7 @@ def runs_vendor(rows: int, weight: ScaledWeight, dtype: torch.dtype, hopper: boo
 
     It takes FP8 with a scale a token and a weight row, or in blocks of 128, and gives bfloat16.
     """
-    if not hopper or rows <= _VENDOR_ROWS or dtype != torch.bfloat16 or weight.data.dtype == torch.int8:
+    if not hopper or rows < _VENDOR_ROWS or dtype != torch.bfloat16 or weight.data.dtype == torch.int8:
         return False
     n, k = weight.data.shape
     if weight.by_column:

@@ -32,12 +32,14 @@ class ScaledGemvConfig:
     """How one product is divided.
 
     Attributes:
-        pairs: pairs of weight rows a program.
+        pairs: pairs of weight rows that a program has at a time.
+        turns: how many times a program has so many, for the same input.
         num_warps: warps a program; each thread takes 8 elements of a row at a time.
-        ahead: pieces of each row that a thread asks for before it uses the first.
+        ahead: pieces of 8 elements of each row that a thread asks for before it uses the first.
     """
 
     pairs: int
+    turns: int
     num_warps: int
     ahead: int
 
@@ -125,16 +127,28 @@ def _sums(acc: tl.tensor, second_acc: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
 
 @triton.jit
 def _piece(
-    weight_row: tl.tensor,
+    weight: tl.tensor,
+    first_row: tl.tensor,
     chunk: tl.tensor,
-    mask: tl.tensor,
-    step: tl.constexpr,
+    piece: tl.constexpr,
+    rows: tl.constexpr,
     K: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    STEPS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
 ) -> tl.tensor:
-    """[CHUNKS, PAIRS, 8] of weight rows, zeros past their end."""
-    in_row = chunk < K - step * BLOCK_K
-    return tl.load(weight_row + step * BLOCK_K, mask=mask[None, :, None] & in_row, other=0.0)
+    """[CHUNKS, PAIRS, 8]: a program's piece of the weight in its order: of the first turn's rows, then the next's."""
+    row = first_row + piece // STEPS * OUTPUTS
+    col = chunk + piece % STEPS * BLOCK_K
+    return tl.load(
+        weight + row.to(tl.int64)[None, :, None] * K + col, mask=(row < rows)[None, :, None] & (col < K), other=0.0
+    )
+
+
+@triton.jit
+def _ends(source: tl.tensor, row: tl.tensor, rows: tl.constexpr, TOGETHER: tl.constexpr) -> tl.tensor:
+    """[PAIRS] float32: what a result is multiplied with, or what is added to it, one for TOGETHER rows."""
+    return tl.load(source + row // TOGETHER, mask=row < rows, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -170,6 +184,7 @@ def _scaled_gemv_kernel(
     BY_COLUMN: tl.constexpr,
     GROUPED: tl.constexpr,
     PAIRS: tl.constexpr,
+    TURNS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     AHEAD: tl.constexpr,
     NORM: tl.constexpr,
@@ -182,26 +197,34 @@ def _scaled_gemv_kernel(
     CHUNKS: tl.constexpr = BLOCK_K // _VECTOR
     GROUPS: tl.constexpr = (K + GROUP - 1) // GROUP
     STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    OUTPUTS: tl.constexpr = PAIRS if SWIGLU else 2 * PAIRS
     # A pair is a gate and what it is for, or two outputs.
-    if SWIGLU:
-        row = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
-        second_row = N + row
-        second_mask = row < N
-    else:
-        row = tl.program_id(0) * (2 * PAIRS) + tl.arange(0, PAIRS)
-        second_row = PAIRS + row
-        second_mask = second_row < N
-    mask = row < N
+    first_row = tl.program_id(0) * (TURNS * OUTPUTS) + tl.arange(0, PAIRS)
+    second_row = first_row + (N if SWIGLU else PAIRS)
+    rows: tl.constexpr = 2 * N if SWIGLU else N
     first_col = tl.arange(0, CHUNKS)[:, None] * _VECTOR
     chunk = first_col[:, :, None] + tl.arange(0, _VECTOR)[None, None, :]
-    weight_row = weight + row.to(tl.int64)[None, :, None] * K + chunk
-    second_weight_row = weight + second_row.to(tl.int64)[None, :, None] * K + chunk
     firsts = ()
     seconds = ()
-    for step in tl.static_range(0, min(AHEAD, STEPS)):
-        firsts += (_piece(weight_row, chunk, mask, step, K, BLOCK_K),)
-        seconds += (_piece(second_weight_row, chunk, second_mask, step, K, BLOCK_K),)
+    for step in tl.static_range(0, min(AHEAD, TURNS * STEPS)):
+        firsts += (_piece(weight, first_row, chunk, step, N, K, BLOCK_K, STEPS, OUTPUTS),)
+        seconds += (_piece(weight, second_row, chunk, step, rows, K, BLOCK_K, STEPS, OUTPUTS),)
+    # What is used at the end is asked for here, where its latency passes behind the weights'.
+    gains = ()
+    shifts = ()
+    befores = ()
+    for turn in tl.static_range(0, TURNS):
+        if not BY_COLUMN:
+            gains += (_ends(weight_scale, first_row + turn * OUTPUTS, N, SCALE_ROWS),)
+            gains += (_ends(weight_scale, second_row + turn * OUTPUTS, rows, SCALE_ROWS),)
+        if BIAS:
+            shifts += (_ends(bias, first_row + turn * OUTPUTS, N, 1),)
+            shifts += (_ends(bias, second_row + turn * OUTPUTS, rows, 1),)
     wait_for_previous(OVERLAP)
+    if ADD:
+        for turn in tl.static_range(0, TURNS):
+            befores += (_ends(residual, first_row + turn * OUTPUTS, N, 1),)
+            befores += (_ends(residual, second_row + turn * OUTPUTS, rows, 1),)
     values = ()
     square = tl.zeros([CHUNKS, 1], tl.float32)
     peak = tl.zeros([CHUNKS, 1], tl.float32)
@@ -213,9 +236,6 @@ def _scaled_gemv_kernel(
             value *= tl.load(norm + step * BLOCK_K + chunk, mask=in_row, other=0.0).to(tl.float32)
         peak = tl.maximum(peak, tl.max(tl.abs(value), axis=2))
         values += (value,)
-    if ADD:
-        before = tl.load(residual + row, mask=mask, other=0.0).to(tl.float32)
-        second_before = tl.load(residual + second_row, mask=second_mask, other=0.0).to(tl.float32)
     # What must be known of all channels before the first is rounded.
     factor = 1.0
     if NORM:
@@ -226,60 +246,80 @@ def _scaled_gemv_kernel(
         # Of zeros alone, the scale is zero and any factor will do.
         inverse = factor * (LARGEST / tl.maximum(largest, 1.0e-30))
         scale = largest / LARGEST
-
-    acc = tl.zeros([CHUNKS, PAIRS, _VECTOR], tl.float32)
-    second_acc = tl.zeros([CHUNKS, PAIRS, _VECTOR], tl.float32)
-    sums = tl.zeros([CHUNKS, PAIRS], tl.float32)
-    second_sums = tl.zeros([CHUNKS, PAIRS], tl.float32)
+    rounded = ()
+    scales = ()
     for step in tl.static_range(0, STEPS):
         value = values[step]
         if GROUPED:
             value *= factor
             largest = _of_groups(tl.max(tl.abs(value), axis=2), CHUNKS, GROUP // _VECTOR)
             inverse = tl.expand_dims(LARGEST / tl.maximum(largest, 1.0e-30), 2)
-        rounded = round_to(value * inverse, weight.dtype.element_ty).to(tl.float16)
-        acc, second_acc = _multiply(acc, second_acc, firsts[step], seconds[step], rounded)
-        if step + AHEAD < STEPS:
-            firsts += (_piece(weight_row, chunk, mask, step + AHEAD, K, BLOCK_K),)
-            seconds += (_piece(second_weight_row, chunk, second_mask, step + AHEAD, K, BLOCK_K),)
-        if GROUPED:
-            part, second_part = _sums(acc, second_acc)
-            group = (step * BLOCK_K + first_col) // GROUP
-            part *= largest / LARGEST
-            second_part *= largest / LARGEST
-            if BY_COLUMN:
-                in_row = step * BLOCK_K + first_col < K
-                part *= _weight_scale(weight_scale, row, group, mask[None, :] & in_row, SCALE_ROWS, GROUPS)
-                second_part *= _weight_scale(
-                    weight_scale, second_row, group, second_mask[None, :] & in_row, SCALE_ROWS, GROUPS
+            scales += (largest / LARGEST,)
+        rounded += (round_to(value * inverse, weight.dtype.element_ty).to(tl.float16),)
+
+    for turn in tl.static_range(0, TURNS):
+        row = first_row + turn * OUTPUTS
+        pair_row = second_row + turn * OUTPUTS
+        mask = row < N
+        pair_mask = pair_row < rows
+        acc = tl.zeros([CHUNKS, PAIRS, _VECTOR], tl.float32)
+        pair_acc = tl.zeros([CHUNKS, PAIRS, _VECTOR], tl.float32)
+        sums = tl.zeros([CHUNKS, PAIRS], tl.float32)
+        pair_sums = tl.zeros([CHUNKS, PAIRS], tl.float32)
+        for step in tl.static_range(0, STEPS):
+            if turn * STEPS + step + AHEAD < TURNS * STEPS:
+                firsts += (
+                    _piece(weight, first_row, chunk, turn * STEPS + step + AHEAD, N, K, BLOCK_K, STEPS, OUTPUTS),
                 )
-            sums += part
-            second_sums += second_part
-            acc = tl.zeros([CHUNKS, PAIRS, _VECTOR], tl.float32)
-            second_acc = acc
-    if not GROUPED:
-        sums, second_sums = _sums(acc, second_acc)
-    result = tl.sum(sums, axis=0) * scale
-    second_result = tl.sum(second_sums, axis=0) * scale
-    if not BY_COLUMN:
-        result *= tl.load(weight_scale + row // SCALE_ROWS, mask=mask, other=0.0)
-        second_result *= tl.load(weight_scale + second_row // SCALE_ROWS, mask=second_mask, other=0.0)
-    if BIAS:
-        result += tl.load(bias + row, mask=mask, other=0.0).to(tl.float32)
-        second_result += tl.load(bias + second_row, mask=second_mask, other=0.0).to(tl.float32)
-    if SWIGLU:
-        result = result / (1.0 + tl.exp(-result)) * second_result
-    if ADD:
-        result += before
-        second_result += second_before
-    tl.store(out + row, result.to(out.dtype.element_ty), mask=mask)
-    if not SWIGLU:
-        tl.store(out + second_row, second_result.to(out.dtype.element_ty), mask=second_mask)
+                seconds += (
+                    _piece(weight, second_row, chunk, turn * STEPS + step + AHEAD, rows, K, BLOCK_K, STEPS, OUTPUTS),
+                )
+            acc, pair_acc = _multiply(
+                acc, pair_acc, firsts[turn * STEPS + step], seconds[turn * STEPS + step], rounded[step]
+            )
+            if GROUPED:
+                part, pair_part = _sums(acc, pair_acc)
+                part *= scales[step]
+                pair_part *= scales[step]
+                if BY_COLUMN:
+                    group = (step * BLOCK_K + first_col) // GROUP
+                    in_row = step * BLOCK_K + first_col < K
+                    part *= _weight_scale(weight_scale, row, group, mask[None, :] & in_row, SCALE_ROWS, GROUPS)
+                    pair_part *= _weight_scale(
+                        weight_scale, pair_row, group, pair_mask[None, :] & in_row, SCALE_ROWS, GROUPS
+                    )
+                sums += part
+                pair_sums += pair_part
+                acc = tl.zeros([CHUNKS, PAIRS, _VECTOR], tl.float32)
+                pair_acc = acc
+        if not GROUPED:
+            sums, pair_sums = _sums(acc, pair_acc)
+        result = tl.sum(sums, axis=0) * scale
+        pair_result = tl.sum(pair_sums, axis=0) * scale
+        if not BY_COLUMN:
+            result *= gains[2 * turn]
+            pair_result *= gains[2 * turn + 1]
+        if BIAS:
+            result += shifts[2 * turn]
+            pair_result += shifts[2 * turn + 1]
+        if SWIGLU:
+            result = result / (1.0 + tl.exp(-result)) * pair_result
+        if ADD:
+            result += befores[2 * turn]
+            pair_result += befores[2 * turn + 1]
+        tl.store(out + row, result.to(out.dtype.element_ty), mask=mask)
+        if not SWIGLU:
+            tl.store(out + pair_row, pair_result.to(out.dtype.element_ty), mask=pair_mask)
 
 
 def scaled_gemv_config(n: int, k: int) -> ScaledGemvConfig:
     """A division that suits a layer with ``n`` weight rows of ``k`` elements; `benchmarks/quantization.py` compares others."""
-    return ScaledGemvConfig(pairs=4, num_warps=4 if k >= 1024 else 2, ahead=4)
+    num_warps = 4 if k >= 1024 else 2
+    if n >= 4 * k:
+        return ScaledGemvConfig(pairs=4, turns=2, num_warps=num_warps, ahead=4)
+    if n == k:
+        return ScaledGemvConfig(pairs=2, turns=2, num_warps=num_warps, ahead=4)
+    return ScaledGemvConfig(pairs=4, turns=1, num_warps=num_warps, ahead=2 if n > k else 3)
 
 
 def scaled_gemv(
@@ -310,7 +350,7 @@ def scaled_gemv(
     config = config or scaled_gemv_config(rows, k)
     out = torch.empty((1, n), dtype=x.dtype, device=x.device)
     norm_weight, eps = norm if norm is not None else (x, 0.0)
-    _scaled_gemv_kernel[(triton.cdiv(n, config.pairs if swiglu else 2 * config.pairs),)](
+    _scaled_gemv_kernel[(triton.cdiv(n, config.turns * config.pairs * (1 if swiglu else 2)),)](
         x,
         norm_weight,
         weight.data,
@@ -327,6 +367,7 @@ def scaled_gemv(
         BY_COLUMN=weight.by_column,
         GROUPED=weight.grouped,
         PAIRS=config.pairs,
+        TURNS=config.turns,
         BLOCK_K=config.num_warps * 256,
         AHEAD=config.ahead,
         NORM=norm is not None,

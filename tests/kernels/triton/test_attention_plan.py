@@ -61,7 +61,7 @@ def test_a_decode_s_history_is_split_while_the_device_has_room() -> None:
         assert plan.num_splits == 1 or rows * LLAMA_8B.num_kv_heads <= max_split_programs(LLAMA_8B.num_sms)
         return plan.num_splits
 
-    assert [splits(1, context) for context in (1, 64, 65, 400)] == [1, 1, 2, 7]
+    assert [splits(1, context) for context in (1, 128, 129, 400)] == [1, 1, 2, 4]
     assert splits(1, 100_000) > splits(8, 100_000) > splits(16, 100_000) > 1
     assert splits(64, 100_000) == 1
 
