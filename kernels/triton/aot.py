@@ -156,19 +156,23 @@ def collect(cases: dict[str, Case], ops: Ops) -> list[Launch]:
     return list(launches)
 
 
+def compiled(launch: Launch, capability: int) -> Any:
+    """Triton's compiled kernel of a launch for a compute capability, as 80 or 90."""
+    source = ASTSource(
+        _KERNELS[launch.kernel],
+        dict(launch.signature),
+        dict(launch.constants),
+        {(index,): [["tt.divisibility", 16]] for index in launch.aligned},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(launch.options))
+
+
 def _compile(job: tuple[Launch, int]) -> Result:
     launch, capability = job
     begin = time.perf_counter()
     error, shared = None, 0
     try:
-        source = ASTSource(
-            _KERNELS[launch.kernel],
-            dict(launch.signature),
-            dict(launch.constants),
-            {(index,): [["tt.divisibility", 16]] for index in launch.aligned},
-        )
-        binary = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(launch.options))
-        shared = binary.metadata.shared
+        shared = compiled(launch, capability).metadata.shared
         if shared > SHARED_LIMITS[capability]:
             error = f"needs {shared} bytes of shared memory of {SHARED_LIMITS[capability]}"
     except Exception as failure:  # noqa: BLE001 - whatever the compiler raises is this variant's result

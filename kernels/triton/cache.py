@@ -47,7 +47,7 @@ def load_heads(
     if cache.dtype.element_ty == tl.int8:
         scale = _load(scales + offset // HEAD_DIM, seen)
         return (stored.to(tl.float32) * scale[:, None]).to(DTYPE)
-    elif cache.dtype.element_ty == tl.float8e4nv and DTYPE == tl.bfloat16:
+    elif cache.dtype.element_ty == tl.float8e4nv and tl.bfloat16 == DTYPE:
         # By way of float32, to which and from which the hardware converts fast.
         return stored.to(tl.float16).to(tl.float32).to(DTYPE)
     else:

@@ -45,13 +45,16 @@ class ScaledGemvConfig:
 
 
 @triton.jit
-def _multiply(acc: tl.tensor, second_acc: tl.tensor, first: tl.tensor, second: tl.tensor, x: tl.tensor) -> tl.tensor:
-    """Add to the sums the products of two weight tiles [CHUNKS, PAIRS, 8], FP8, and x [CHUNKS, 1, 8], float16.
+def _multiply(
+    acc: tl.tensor, second_acc: tl.tensor, first: tl.tensor, second: tl.tensor, x: tl.tensor
+) -> tuple[tl.tensor, tl.tensor]:
+    """Add to the sums the products of two weight tiles [PAIRS, BLOCK_K], FP8, and x [1, BLOCK_K], float16.
 
     Of the 16 x 8 product of a warp, thread 4 i + j has row i and row 8 + i of the left matrix, the first and the second
     weight row, and column i of the right one, at the same four places: element (i, i) is the sum of threads 4 i to 4 i + 3.
-    ``acc`` are the elements that each thread has of two such products, for even and odd words. So the threads of four must
-    have the same weight row: the compiler deals [CHUNKS, PAIRS, 8] out so, chunks first.
+    ``acc`` are the elements that each thread has of two such products, for even and odd words. So every thread must have 8
+    neighbouring channels, and the threads of a warp the same weight row, as `_columns` has it; a test reads it off the
+    compiled kernel.
     """
     x = tl.broadcast_to(x, first.shape)
     if INTERPRETED:
@@ -89,9 +92,12 @@ def _multiply(acc: tl.tensor, second_acc: tl.tensor, first: tl.tensor, second: t
 
 @triton.jit
 def _sums(acc: tl.tensor, second_acc: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """What `_multiply` has summed for both weight rows, [CHUNKS, PAIRS] each: the diagonal's, and zeros elsewhere."""
+    """What `_multiply` has summed for both weight rows, [PAIRS, BLOCK_K / 8] each: the diagonal's, and zeros elsewhere."""
+    PAIRS: tl.constexpr = acc.shape[0]
+    CHUNKS: tl.constexpr = acc.shape[1] // _VECTOR
     if INTERPRETED:
-        return tl.sum(acc, axis=2), tl.sum(second_acc, axis=2)
+        first = tl.sum(tl.reshape(acc, (PAIRS, CHUNKS, _VECTOR)), axis=2)
+        return first, tl.sum(tl.reshape(second_acc, (PAIRS, CHUNKS, _VECTOR)), axis=2)
     found = tl.inline_asm_elementwise(
         """{
         .reg .u32 lane, column;
@@ -120,16 +126,22 @@ def _sums(acc: tl.tensor, second_acc: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
         is_pure=True,
         pack=8,
     )
+    found = tl.reshape(found, (PAIRS, CHUNKS, _VECTOR))
     place = tl.arange(0, _VECTOR)[None, None, :]
     # Adding -0.0 changes nothing, so the compiler leaves it out.
     return tl.sum(tl.where(place == 0, found, -0.0), axis=2), tl.sum(tl.where(place == 1, found, -0.0), axis=2)
 
 
 @triton.jit
+def _columns(BLOCK_K: tl.constexpr) -> tl.tensor:
+    """[1, BLOCK_K] channels, of which the compiler deals each thread 8 in a row, and each row to whole warps."""
+    return tl.max_contiguous(tl.arange(0, BLOCK_K), 8)[None, :]
+
+
+@triton.jit
 def _piece(
     weight: tl.tensor,
     first_row: tl.tensor,
-    chunk: tl.tensor,
     piece: tl.constexpr,
     rows: tl.constexpr,
     K: tl.constexpr,
@@ -137,12 +149,10 @@ def _piece(
     STEPS: tl.constexpr,
     OUTPUTS: tl.constexpr,
 ) -> tl.tensor:
-    """[CHUNKS, PAIRS, 8]: a program's piece of the weight in its order: of the first turn's rows, then the next's."""
+    """[PAIRS, BLOCK_K]: a program's piece of the weight in its order: of the first turn's rows, then the next's."""
     row = first_row + piece // STEPS * OUTPUTS
-    col = chunk + piece % STEPS * BLOCK_K
-    return tl.load(
-        weight + row.to(tl.int64)[None, :, None] * K + col, mask=(row < rows)[None, :, None] & (col < K), other=0.0
-    )
+    col = piece % STEPS * BLOCK_K + _columns(BLOCK_K)
+    return tl.load(weight + row.to(tl.int64)[:, None] * K + col, mask=(row < rows)[:, None] & (col < K), other=0.0)
 
 
 @triton.jit
@@ -152,18 +162,18 @@ def _ends(source: tl.tensor, row: tl.tensor, rows: tl.constexpr, TOGETHER: tl.co
 
 
 @triton.jit
-def _of_groups(peak: tl.tensor, CHUNKS: tl.constexpr, TOGETHER: tl.constexpr) -> tl.tensor:
-    """[CHUNKS, 1]: the largest of the TOGETHER chunks of each one's group."""
-    grouped = tl.max(tl.reshape(peak, (CHUNKS // TOGETHER, TOGETHER)), axis=1)
-    return tl.reshape(tl.broadcast_to(grouped[:, None], (CHUNKS // TOGETHER, TOGETHER)), (CHUNKS, 1))
+def _of_groups(value: tl.tensor, BLOCK_K: tl.constexpr, GROUP: tl.constexpr) -> tl.tensor:
+    """[1, BLOCK_K]: the largest magnitude of the group of GROUP that each channel is in."""
+    largest = tl.max(tl.reshape(tl.abs(value), (BLOCK_K // GROUP, GROUP)), axis=1)
+    return tl.reshape(tl.broadcast_to(largest[:, None], (BLOCK_K // GROUP, GROUP)), (1, BLOCK_K))
 
 
 @triton.jit
 def _weight_scale(
     scale: tl.tensor, row: tl.tensor, group: tl.tensor, mask: tl.tensor, ROWS: tl.constexpr, GROUPS: tl.constexpr
 ) -> tl.tensor:
-    """The scales [CHUNKS, PAIRS] of a weight with one for ROWS rows and each group of columns."""
-    return tl.load(scale + (row // ROWS)[None, :] * GROUPS + group, mask=mask, other=0.0)
+    """The scales [PAIRS, CHUNKS] of a weight with one for ROWS rows and each group of columns."""
+    return tl.load(scale + (row // ROWS)[:, None] * GROUPS + group, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -202,13 +212,13 @@ def _scaled_gemv_kernel(
     first_row = tl.program_id(0) * (TURNS * OUTPUTS) + tl.arange(0, PAIRS)
     second_row = first_row + (N if SWIGLU else PAIRS)
     rows: tl.constexpr = 2 * N if SWIGLU else N
-    first_col = tl.arange(0, CHUNKS)[:, None] * _VECTOR
-    chunk = first_col[:, :, None] + tl.arange(0, _VECTOR)[None, None, :]
+    col = _columns(BLOCK_K)
+    chunk = tl.arange(0, CHUNKS)[None, :] * _VECTOR
     firsts = ()
     seconds = ()
     for step in tl.static_range(0, min(AHEAD, TURNS * STEPS)):
-        firsts += (_piece(weight, first_row, chunk, step, N, K, BLOCK_K, STEPS, OUTPUTS),)
-        seconds += (_piece(weight, second_row, chunk, step, rows, K, BLOCK_K, STEPS, OUTPUTS),)
+        firsts += (_piece(weight, first_row, step, N, K, BLOCK_K, STEPS, OUTPUTS),)
+        seconds += (_piece(weight, second_row, step, rows, K, BLOCK_K, STEPS, OUTPUTS),)
     # What is used at the end is asked for here, where its latency passes behind the weights'.
     gains = ()
     shifts = ()
@@ -226,15 +236,15 @@ def _scaled_gemv_kernel(
             befores += (_ends(residual, first_row + turn * OUTPUTS, N, 1),)
             befores += (_ends(residual, second_row + turn * OUTPUTS, rows, 1),)
     values = ()
-    square = tl.zeros([CHUNKS, 1], tl.float32)
-    peak = tl.zeros([CHUNKS, 1], tl.float32)
+    square = tl.zeros([1, BLOCK_K], tl.float32)
+    peak = tl.zeros([1, BLOCK_K], tl.float32)
     for step in tl.static_range(0, STEPS):
-        in_row = chunk < K - step * BLOCK_K
-        value = tl.load(x + step * BLOCK_K + chunk, mask=in_row, other=0.0).to(tl.float32)
+        in_row = col < K - step * BLOCK_K
+        value = tl.load(x + step * BLOCK_K + col, mask=in_row, other=0.0).to(tl.float32)
         if NORM:
-            square += tl.sum(value * value, axis=2)
-            value *= tl.load(norm + step * BLOCK_K + chunk, mask=in_row, other=0.0).to(tl.float32)
-        peak = tl.maximum(peak, tl.max(tl.abs(value), axis=2))
+            square += value * value
+            value *= tl.load(norm + step * BLOCK_K + col, mask=in_row, other=0.0).to(tl.float32)
+        peak = tl.maximum(peak, tl.abs(value))
         values += (value,)
     # What must be known of all channels before the first is rounded.
     factor = 1.0
@@ -252,9 +262,10 @@ def _scaled_gemv_kernel(
         value = values[step]
         if GROUPED:
             value *= factor
-            largest = _of_groups(tl.max(tl.abs(value), axis=2), CHUNKS, GROUP // _VECTOR)
-            inverse = tl.expand_dims(LARGEST / tl.maximum(largest, 1.0e-30), 2)
-            scales += (largest / LARGEST,)
+            largest = _of_groups(value, BLOCK_K, GROUP)
+            inverse = LARGEST / tl.maximum(largest, 1.0e-30)
+            # All channels of a chunk have the same.
+            scales += (tl.max(tl.reshape(largest / LARGEST, (1, CHUNKS, _VECTOR)), axis=2),)
         rounded += (round_to(value * inverse, weight.dtype.element_ty).to(tl.float16),)
 
     for turn in tl.static_range(0, TURNS):
@@ -262,18 +273,14 @@ def _scaled_gemv_kernel(
         pair_row = second_row + turn * OUTPUTS
         mask = row < N
         pair_mask = pair_row < rows
-        acc = tl.zeros([CHUNKS, PAIRS, _VECTOR], tl.float32)
-        pair_acc = tl.zeros([CHUNKS, PAIRS, _VECTOR], tl.float32)
-        sums = tl.zeros([CHUNKS, PAIRS], tl.float32)
-        pair_sums = tl.zeros([CHUNKS, PAIRS], tl.float32)
+        acc = tl.zeros([PAIRS, BLOCK_K], tl.float32)
+        pair_acc = tl.zeros([PAIRS, BLOCK_K], tl.float32)
+        sums = tl.zeros([PAIRS, CHUNKS], tl.float32)
+        pair_sums = tl.zeros([PAIRS, CHUNKS], tl.float32)
         for step in tl.static_range(0, STEPS):
             if turn * STEPS + step + AHEAD < TURNS * STEPS:
-                firsts += (
-                    _piece(weight, first_row, chunk, turn * STEPS + step + AHEAD, N, K, BLOCK_K, STEPS, OUTPUTS),
-                )
-                seconds += (
-                    _piece(weight, second_row, chunk, turn * STEPS + step + AHEAD, rows, K, BLOCK_K, STEPS, OUTPUTS),
-                )
+                firsts += (_piece(weight, first_row, turn * STEPS + step + AHEAD, N, K, BLOCK_K, STEPS, OUTPUTS),)
+                seconds += (_piece(weight, second_row, turn * STEPS + step + AHEAD, rows, K, BLOCK_K, STEPS, OUTPUTS),)
             acc, pair_acc = _multiply(
                 acc, pair_acc, firsts[turn * STEPS + step], seconds[turn * STEPS + step], rounded[step]
             )
@@ -282,20 +289,20 @@ def _scaled_gemv_kernel(
                 part *= scales[step]
                 pair_part *= scales[step]
                 if BY_COLUMN:
-                    group = (step * BLOCK_K + first_col) // GROUP
-                    in_row = step * BLOCK_K + first_col < K
-                    part *= _weight_scale(weight_scale, row, group, mask[None, :] & in_row, SCALE_ROWS, GROUPS)
+                    group = (step * BLOCK_K + chunk) // GROUP
+                    in_row = step * BLOCK_K + chunk < K
+                    part *= _weight_scale(weight_scale, row, group, mask[:, None] & in_row, SCALE_ROWS, GROUPS)
                     pair_part *= _weight_scale(
-                        weight_scale, pair_row, group, pair_mask[None, :] & in_row, SCALE_ROWS, GROUPS
+                        weight_scale, pair_row, group, pair_mask[:, None] & in_row, SCALE_ROWS, GROUPS
                     )
                 sums += part
                 pair_sums += pair_part
-                acc = tl.zeros([CHUNKS, PAIRS, _VECTOR], tl.float32)
+                acc = tl.zeros([PAIRS, BLOCK_K], tl.float32)
                 pair_acc = acc
         if not GROUPED:
             sums, pair_sums = _sums(acc, pair_acc)
-        result = tl.sum(sums, axis=0) * scale
-        pair_result = tl.sum(pair_sums, axis=0) * scale
+        result = tl.sum(sums, axis=1) * scale
+        pair_result = tl.sum(pair_sums, axis=1) * scale
         if not BY_COLUMN:
             result *= gains[2 * turn]
             pair_result *= gains[2 * turn + 1]

@@ -7,10 +7,14 @@ import subprocess
 import sys
 
 
-def aot(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python, without the interpreter of kernels that tests run in."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "draftline.kernels.triton.aot", "--jobs", "1", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
+
+
+def aot(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run("-m", "draftline.kernels.triton.aot", "--jobs", "1", *arguments)
 
 
 def test_kernels_compile_for_both_targets() -> None:
@@ -24,3 +28,26 @@ def test_kernels_compile_for_both_targets() -> None:
 
 def test_nothing_to_compile_is_a_failure() -> None:
     assert aot("--kernel", "no such kernel").returncode == 1
+
+
+_LAYOUTS = """
+import re
+from draftline.kernels.triton.aot import collect, compiled
+from draftline.kernels.triton.aot_cases import CASES, OPS
+for launch in collect({name: case for name, case in CASES.items() if name.startswith("llama-8b-fp8") and name.endswith("1")}, OPS[90]):
+    if launch.kernel == "_scaled_gemv_kernel":
+        code = compiled(launch, 90).asm["ttgir"]
+        of_products = set(re.findall(r'elementwise_inline_asm "[^"]*mma[.]sync[^"]*".*-> tensor<[0-9x]+f32, (#[a-z0-9]+)>', code))
+        print(*(re.search(f"^{name} = (.*)", code, re.MULTILINE)[1] for name in of_products))
+"""
+
+
+def test_matrix_vector_products_have_the_layout_that_they_count_on() -> None:
+    """Without it, what threads hand to the matrix units would be of different rows: see `scaled_gemv._multiply`."""
+    done = run("-c", _LAYOUTS)
+    assert done.returncode == 0, done.stderr
+    layouts = done.stdout.splitlines()
+    assert len(layouts) > 2
+    for layout in layouts:
+        assert "sizePerThread = [1, 8], threadsPerWarp = [1, 32], warpsPerCTA = [1, " in layout
+        assert layout.count("blocked") == 1, "one layout for all of a kernel's products"
