@@ -50,7 +50,7 @@ def load_pairs(
     else:
         stored = tl.load(pointer)
     # Two pairs at a time, of two keys: (a0 a1) (b0 b1) to (a0 b0) (a1 b1).
-    return tl.inline_asm_elementwise(
+    even, odd = tl.inline_asm_elementwise(
         """{
         .reg .b16 first, second;
         .reg .b32 a, b;
@@ -66,9 +66,11 @@ def load_pairs(
         is_pure=True,
         pack=2,
     )
+    return even, odd
 
 
 @triton.jit
 def paired(value: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """The even and the odd columns of a tile [N, D]."""
-    return tl.split(tl.reshape(value, (value.shape[0], value.shape[1] // 2, 2)))
+    even, odd = tl.split(tl.reshape(value, (value.shape[0], value.shape[1] // 2, 2)))
+    return even, odd

@@ -133,6 +133,12 @@ def _sums(acc: tl.tensor, second_acc: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
 
 
 @triton.jit
+def _none() -> tl.tensor:
+    """No tensors, to which others are added."""
+    return ()
+
+
+@triton.jit
 def _columns(BLOCK_K: tl.constexpr) -> tl.tensor:
     """[1, BLOCK_K] channels, of which the compiler deals each thread 8 in a row, and each row to whole warps."""
     return tl.max_contiguous(tl.arange(0, BLOCK_K), 8)[None, :]
@@ -209,33 +215,33 @@ def _scaled_gemv_kernel(
     STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     OUTPUTS: tl.constexpr = PAIRS if SWIGLU else 2 * PAIRS
     # A pair is a gate and what it is for, or two outputs.
-    first_row = tl.program_id(0) * (TURNS * OUTPUTS) + tl.arange(0, PAIRS)
-    second_row = first_row + (N if SWIGLU else PAIRS)
+    first_start = tl.program_id(0) * (TURNS * OUTPUTS) + tl.arange(0, PAIRS)
+    second_start = first_start + (N if SWIGLU else PAIRS)
     rows: tl.constexpr = 2 * N if SWIGLU else N
     col = _columns(BLOCK_K)
     chunk = tl.arange(0, CHUNKS)[None, :] * _VECTOR
-    firsts = ()
-    seconds = ()
+    firsts = _none()
+    seconds = _none()
     for step in tl.static_range(0, min(AHEAD, TURNS * STEPS)):
-        firsts += (_piece(weight, first_row, step, N, K, BLOCK_K, STEPS, OUTPUTS),)
-        seconds += (_piece(weight, second_row, step, rows, K, BLOCK_K, STEPS, OUTPUTS),)
+        firsts += (_piece(weight, first_start, step, N, K, BLOCK_K, STEPS, OUTPUTS),)
+        seconds += (_piece(weight, second_start, step, rows, K, BLOCK_K, STEPS, OUTPUTS),)
     # What is used at the end is asked for here, where its latency passes behind the weights'.
-    gains = ()
-    shifts = ()
-    befores = ()
+    gains = _none()
+    shifts = _none()
+    befores = _none()
     for turn in tl.static_range(0, TURNS):
         if not BY_COLUMN:
-            gains += (_ends(weight_scale, first_row + turn * OUTPUTS, N, SCALE_ROWS),)
-            gains += (_ends(weight_scale, second_row + turn * OUTPUTS, rows, SCALE_ROWS),)
+            gains += (_ends(weight_scale, first_start + turn * OUTPUTS, N, SCALE_ROWS),)
+            gains += (_ends(weight_scale, second_start + turn * OUTPUTS, rows, SCALE_ROWS),)
         if BIAS:
-            shifts += (_ends(bias, first_row + turn * OUTPUTS, N, 1),)
-            shifts += (_ends(bias, second_row + turn * OUTPUTS, rows, 1),)
+            shifts += (_ends(bias, first_start + turn * OUTPUTS, N, 1),)
+            shifts += (_ends(bias, second_start + turn * OUTPUTS, rows, 1),)
     wait_for_previous(OVERLAP)
     if ADD:
         for turn in tl.static_range(0, TURNS):
-            befores += (_ends(residual, first_row + turn * OUTPUTS, N, 1),)
-            befores += (_ends(residual, second_row + turn * OUTPUTS, rows, 1),)
-    values = ()
+            befores += (_ends(residual, first_start + turn * OUTPUTS, N, 1),)
+            befores += (_ends(residual, second_start + turn * OUTPUTS, rows, 1),)
+    values = _none()
     square = tl.zeros([1, BLOCK_K], tl.float32)
     peak = tl.zeros([1, BLOCK_K], tl.float32)
     for step in tl.static_range(0, STEPS):
@@ -256,8 +262,8 @@ def _scaled_gemv_kernel(
         # Of zeros alone, the scale is zero and any factor will do.
         inverse = factor * (LARGEST / tl.maximum(largest, 1.0e-30))
         scale = largest / LARGEST
-    rounded = ()
-    scales = ()
+    rounded = _none()
+    scales = _none()
     for step in tl.static_range(0, STEPS):
         value = values[step]
         if GROUPED:
@@ -269,54 +275,56 @@ def _scaled_gemv_kernel(
         rounded += (round_to(value * inverse, weight.dtype.element_ty).to(tl.float16),)
 
     for turn in tl.static_range(0, TURNS):
-        row = first_row + turn * OUTPUTS
-        pair_row = second_row + turn * OUTPUTS
+        row = first_start + turn * OUTPUTS
+        second_row = second_start + turn * OUTPUTS
         mask = row < N
-        pair_mask = pair_row < rows
+        second_mask = second_row < rows
         acc = tl.zeros([PAIRS, BLOCK_K], tl.float32)
-        pair_acc = tl.zeros([PAIRS, BLOCK_K], tl.float32)
+        second_acc = tl.zeros([PAIRS, BLOCK_K], tl.float32)
         sums = tl.zeros([PAIRS, CHUNKS], tl.float32)
-        pair_sums = tl.zeros([PAIRS, CHUNKS], tl.float32)
+        second_sums = tl.zeros([PAIRS, CHUNKS], tl.float32)
         for step in tl.static_range(0, STEPS):
             if turn * STEPS + step + AHEAD < TURNS * STEPS:
-                firsts += (_piece(weight, first_row, turn * STEPS + step + AHEAD, N, K, BLOCK_K, STEPS, OUTPUTS),)
-                seconds += (_piece(weight, second_row, turn * STEPS + step + AHEAD, rows, K, BLOCK_K, STEPS, OUTPUTS),)
-            acc, pair_acc = _multiply(
-                acc, pair_acc, firsts[turn * STEPS + step], seconds[turn * STEPS + step], rounded[step]
+                firsts += (_piece(weight, first_start, turn * STEPS + step + AHEAD, N, K, BLOCK_K, STEPS, OUTPUTS),)
+                seconds += (
+                    _piece(weight, second_start, turn * STEPS + step + AHEAD, rows, K, BLOCK_K, STEPS, OUTPUTS),
+                )
+            acc, second_acc = _multiply(
+                acc, second_acc, firsts[turn * STEPS + step], seconds[turn * STEPS + step], rounded[step]
             )
             if GROUPED:
-                part, pair_part = _sums(acc, pair_acc)
+                part, second_part = _sums(acc, second_acc)
                 part *= scales[step]
-                pair_part *= scales[step]
+                second_part *= scales[step]
                 if BY_COLUMN:
                     group = (step * BLOCK_K + chunk) // GROUP
                     in_row = step * BLOCK_K + chunk < K
                     part *= _weight_scale(weight_scale, row, group, mask[:, None] & in_row, SCALE_ROWS, GROUPS)
-                    pair_part *= _weight_scale(
-                        weight_scale, pair_row, group, pair_mask[:, None] & in_row, SCALE_ROWS, GROUPS
+                    second_part *= _weight_scale(
+                        weight_scale, second_row, group, second_mask[:, None] & in_row, SCALE_ROWS, GROUPS
                     )
                 sums += part
-                pair_sums += pair_part
+                second_sums += second_part
                 acc = tl.zeros([PAIRS, BLOCK_K], tl.float32)
-                pair_acc = acc
+                second_acc = acc
         if not GROUPED:
-            sums, pair_sums = _sums(acc, pair_acc)
+            sums, second_sums = _sums(acc, second_acc)
         result = tl.sum(sums, axis=1) * scale
-        pair_result = tl.sum(pair_sums, axis=1) * scale
+        second_result = tl.sum(second_sums, axis=1) * scale
         if not BY_COLUMN:
             result *= gains[2 * turn]
-            pair_result *= gains[2 * turn + 1]
+            second_result *= gains[2 * turn + 1]
         if BIAS:
             result += shifts[2 * turn]
-            pair_result += shifts[2 * turn + 1]
+            second_result += shifts[2 * turn + 1]
         if SWIGLU:
-            result = result / (1.0 + tl.exp(-result)) * pair_result
+            result = result / (1.0 + tl.exp(-result)) * second_result
         if ADD:
             result += befores[2 * turn]
-            pair_result += befores[2 * turn + 1]
+            second_result += befores[2 * turn + 1]
         tl.store(out + row, result.to(out.dtype.element_ty), mask=mask)
         if not SWIGLU:
-            tl.store(out + pair_row, pair_result.to(out.dtype.element_ty), mask=pair_mask)
+            tl.store(out + second_row, second_result.to(out.dtype.element_ty), mask=second_mask)
 
 
 def scaled_gemv_config(n: int, k: int) -> ScaledGemvConfig:
