@@ -23,7 +23,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from draftline.kernels.batch import Batch
 from draftline.kernels.triton.attention_plan import AttentionShape, Launch, plan_attention
 from draftline.kernels.triton.cache import load_heads
-from draftline.kernels.triton.fp8_cache import as_float16, load_pairs, pairs
+from draftline.kernels.triton.fp8_cache import add_pairs, as_float16, load_pairs, pairs
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _LOG2_E = math.log2(math.e)
@@ -83,9 +83,7 @@ def _add(
     rescale = tl.exp2(row_max - new_max)
     row_sum = row_sum * rescale + tl.sum(weight, axis=1)
     if PAIRS:
-        weight = weight.to(tl.float16)
-        even = tl.dot(weight, value[0], acc[0] * rescale[:, None])
-        acc = (even, tl.dot(weight, value[1], acc[1] * rescale[:, None]))
+        acc = add_pairs(acc, rescale, weight, value)
     else:
         acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision=PRECISION)
     return acc, new_max, row_sum

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from draftline.kernels.triton.fp8_cache import add_pairs
+
 # A finite stand-in for minus infinity: a row that has seen no key yet keeps this maximum, and differences stay numbers.
 NO_KEY = tl.constexpr(-1.0e30)
 
@@ -72,9 +74,7 @@ def attend_tile(
     rescale = tl.exp2(row_max - new_max)
     row_sum = row_sum * rescale + tl.sum(weight, axis=1)
     if PAIRS:
-        weight = weight.to(tl.float16)
-        even = tl.dot(weight, value[0], acc[0] * rescale[:, None])
-        acc = (even, tl.dot(weight, value[1], acc[1] * rescale[:, None]))
+        acc = add_pairs(acc, rescale, weight, value)
     else:
         acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision=PRECISION)
     return acc, new_max, row_sum

@@ -74,3 +74,11 @@ def paired(value: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """The even and the odd columns of a tile [N, D]."""
     even, odd = tl.split(tl.reshape(value, (value.shape[0], value.shape[1] // 2, 2)))
     return even, odd
+
+
+@triton.jit
+def add_pairs(acc: tl.tensor, rescale: tl.tensor, weight: tl.tensor, value: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """``acc * rescale[:, None] + weight @ value``, for the even and the odd dimensions."""
+    weight = weight.to(tl.float16)
+    even = tl.dot(weight, value[0], acc[0] * rescale[:, None])
+    return even, tl.dot(weight, value[1], acc[1] * rescale[:, None])
