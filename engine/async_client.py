@@ -106,8 +106,10 @@ class AsyncGeneration:
                 if self._task.done():
                     break
                 if self._answered:
-                    yield self._accumulator.snapshot()
-                    if self._accumulator.result().finished:
+                    # Looked at before it is handed out: more may come while the reader is at it.
+                    output = self._accumulator.snapshot()
+                    yield output
+                    if output.finished:
                         return
             yield await self.result()
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,7 +11,10 @@ from typing import Literal
 from draftline.engine.client import EngineInfo, EngineStats, GenerateRequest
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
-from draftline.engine.outputs import Update
+from draftline.engine.outputs import Delta, Failed, Finished, PositionLogprobs, Update
+
+DeltaFields = tuple[str, int, tuple[int, ...], str, tuple[PositionLogprobs, ...], tuple[PositionLogprobs, ...]]
+"""A request's id, and the fields of a `Delta`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +69,39 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """From the engine: updates of requests, in the order of each; and its state, where that was not told for a while."""
+    """From the engine: updates of requests, and its state where that has changed.
 
-    updates: Sequence[tuple[str, Update]]
+    Attributes:
+        deltas: each request's id with a `Delta`'s fields: tuples are pickled several times as fast.
+        ends: come after the deltas.
+        stats: the engine's state.
+    """
+
+    deltas: Sequence[DeltaFields]
+    ends: Sequence[tuple[str, Finished | Failed]]
     stats: EngineStats | None
+
+    @staticmethod
+    def of(updates: Iterable[tuple[str, Update]], stats: EngineStats | None) -> News:
+        """Of updates in the order of each request."""
+        deltas: list[DeltaFields] = []
+        ends: list[tuple[str, Finished | Failed]] = []
+        for name, update in updates:
+            match update:
+                case Delta():
+                    fields = (update.index, update.token_ids, update.text, update.logprobs, update.prompt_logprobs)
+                    deltas.append((name, *fields))
+                case Failed():
+                    ends.append((name, Failed(portable(update.error))))
+                case Finished():
+                    ends.append((name, update))
+        return News(deltas, ends, stats)
+
+    def updates(self) -> Iterator[tuple[str, Update]]:
+        """The updates, in the order of each request."""
+        for name, index, tokens, text, logprobs, prompt_logprobs in self.deltas:
+            yield name, Delta(index, tokens, text, logprobs, prompt_logprobs)
+        yield from self.ends
 
 
 @dataclass(frozen=True, slots=True)

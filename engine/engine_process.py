@@ -11,7 +11,9 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
@@ -49,32 +51,36 @@ class _Outbox:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._updates: deque[tuple[str, Update]] = deque()
-        self._others: SimpleQueue[FromEngine] = SimpleQueue()
+        self._others: deque[FromEngine] = deque()
         self._wake = threading.Event()
 
-    def put(self, updates: list[tuple[str, Update]]) -> None:
+    def put(self, updates: Sequence[tuple[str, Update]]) -> None:
         """The step thread's sink."""
         self._updates.extend(updates)
         self._wake.set()
 
     def tell(self, message: FromEngine) -> None:
         """Something else than updates."""
-        self._others.put(message)
+        self._others.append(message)
         self._wake.set()
 
     def run(self, engine: ThreadedEngine) -> None:
         """Send until the engine has stopped."""
         told: EngineStats | None = None
+        told_at = 0.0
         while True:
             self._wake.wait(_STATS_S)
             self._wake.clear()
-            stats = engine.stats()
+            # Before the updates, of which none comes after the end.
+            others = [self._others.popleft() for _ in range(len(self._others))]
             updates = [self._updates.popleft() for _ in range(len(self._updates))]
-            if updates or stats is not told:
-                self._send(News(updates, stats if stats is not told else None))
-                told = stats
-            while not self._others.empty():
-                message = self._others.get()
+            stats, now = engine.stats(), time.monotonic()
+            news = stats is not told and now - told_at >= _STATS_S
+            if updates or news:
+                self._send(News.of(updates, stats if news else None))
+            if news:
+                told, told_at = stats, now
+            for message in others:
                 self._send(message)
                 if isinstance(message, Stopped):
                     return
@@ -124,12 +130,9 @@ class _Desk:
 
     def _submit(self, message: Submit) -> None:
         try:
-            self._engine.submit(message.request_id, message.request, self._sink)
+            self._engine.submit(message.request_id, message.request, self._outbox.put)
         except Exception as error:  # noqa: BLE001  it is the request's
-            self._outbox.put([(message.request_id, Failed(portable(error)))])
-
-    def _sink(self, updates: object) -> None:
-        self._outbox.put([(name, _portable(update)) for name, update in updates])  # type: ignore[attr-defined]
+            self._outbox.put([(message.request_id, Failed(error))])
 
     def _order(self, order: Order) -> Future[int] | Future[None]:
         match order.what:
@@ -149,10 +152,6 @@ class _Desk:
             self._outbox.tell(
                 Answer(serial, error=portable(error if isinstance(error, Exception) else Exception(error)))
             )
-
-
-def _portable(update: Update) -> Update:
-    return Failed(portable(update.error)) if isinstance(update, Failed) else update
 
 
 def _read(connection: Connection, inbox: SimpleQueue[ToEngine]) -> None:

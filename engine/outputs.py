@@ -89,10 +89,6 @@ class Delta:
     logprobs: tuple[PositionLogprobs, ...] = ()
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
 
-    def __reduce__(self) -> tuple[type[Delta], tuple[object, ...]]:
-        """For pickle: some times faster than what it finds out about slots."""
-        return Delta, (self.index, self.token_ids, self.text, self.logprobs, self.prompt_logprobs)
-
     @staticmethod
     def merge(deltas: Sequence[Delta]) -> Delta:
         """Deltas of one output that follow each other, as one."""

@@ -203,7 +203,7 @@ class RemoteEngine:
         if news.stats is not None:
             self._stats = news.stats
         by_sink: dict[Sink, list[tuple[str, Update]]] = defaultdict(list)
-        for name, update in news.updates:
+        for name, update in news.updates():
             live = self._live.get(name)
             if live is None:
                 continue
