@@ -16,7 +16,7 @@ in a verify; on a CPU a single one is a fault, and ends the run with an error.
   synthetic: each draft is accepted by chance, at a rate that gives --acceptance-length (the number of tokens that a verify
   decides on average, if all draft_tokens are drafted). Such results are marked ``synthetic``.
 
-Results are JSON lines, on standard output or in --output; a table of them goes to standard error.
+Results are JSON lines, on standard output or in --output; a table of them goes to standard error, a picture to --plot.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from provenance import Conditions
 from rich.console import Console
 from rich.table import Table
 from shapes import find_shape
+from speculation_plot import plot
 from speculation_prompts import chats, extraction, random_tokens, read_spec_bench
 
 from draftline.engine.async_engine import start_engine
@@ -184,6 +185,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="an EngineConfig option; those that begin with draft are for the drafting engine only; repeatable",
     )  # fmt: skip
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    parser.add_argument("--plot", type=Path, help="draw the gains to this SVG file")
     arguments = parser.parse_args(argv)
     if (arguments.dataset == "spec-bench") != (arguments.path is not None):
         parser.error("--path: spec-bench needs it, and nothing else takes it")
@@ -275,6 +277,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 out.write(json.dumps(result) + "\n")
                 out.flush()
     Console(stderr=True, width=140).print(table(results))
+    if arguments.plot is not None:
+        plot(results, arguments.plot)
     on_cpu = plain.info.device == "cpu"
     if on_cpu and any(result["different_answers"] for result in results if not result["synthetic"]):
         raise SystemExit("drafting changed an answer: that is a fault of the engine")

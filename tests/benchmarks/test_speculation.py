@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from speculation import Answers, compare, main, since, table
+from speculation_plot import main as draw
+from speculation_plot import series
 from speculation_prompts import Question, extraction, random_tokens, read_spec_bench
 
 from draftline.engine.client import DrafterStats
@@ -95,3 +97,20 @@ def test_a_run_on_random_weights_is_called_synthetic(tmp_path: Path) -> None:
     assert result["acceptance_length"] == pytest.approx(3.0, abs=0.3)
     assert result["tokens"] == 512
     assert "SYNTHETIC" in str(table([result]).title)
+
+
+def test_gains_are_drawn_by_what_they_are_of(tmp_path: Path) -> None:
+    def line(concurrency: int, speedup: float, **fields: object) -> dict[str, object]:
+        common = {"model": "m", "draft_model": None, "drafter": "ngram", "dataset": "random", "synthetic": False}
+        return common | {"options": {}, "concurrency": concurrency, "speedup": speedup} | fields
+
+    synthetic = {"synthetic": True, "options": {"synthetic_acceptance": 0.8, "draft_length": "fixed"}}
+    results = [line(1, 1.5), line(8, 1.2), line(1, 1.6), line(1, 2.0, **synthetic)]
+    assert series(results) == {
+        "m + ngram, random": {1: 1.6, 8: 1.2},
+        "m + ngram, SYNTHETIC acceptance, fixed": {1: 2.0},
+    }
+    (tmp_path / "results.jsonl").write_text("\n".join(map(json.dumps, results)))
+    draw([str(tmp_path / "results.jsonl"), "--output", str(tmp_path / "gains.svg")])
+    picture = (tmp_path / "gains.svg").read_text()
+    assert "SYNTHETIC" in picture
