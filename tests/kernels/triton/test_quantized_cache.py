@@ -71,7 +71,7 @@ def relative(actual: Tensor, expected: Tensor) -> float:
 
 
 BATCHES = {
-    "decode-split": ((1, 1), (70, 300)),
+    "decode-split": ((1, 1), (70, 200)),
     "decode": ((1,) * 5, (1, 17, 40, 5, 33)),
     "verify": ((3, 5), (40, 90)),
     "chunk": ((50, 1), (50, 20)),
