@@ -6,11 +6,12 @@ import importlib.util
 
 import pytest
 import torch
+from scattered_batch import scattered_batch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from draftline import LLM, SamplingParams
-from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.batch import KVCache
 from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize
 from draftline.kernels.triton import TritonOps
@@ -92,30 +93,6 @@ def test_a_row_s_result_changes_by_rounding_only(kind: str, ops: TritonOps, rng:
         assert relative(ops.scaled_linear(x[:rows], weight, None)[:1], alone) < 4e-3
 
 
-def make_batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:
-    device = rng.device
-    needed = [-(-context // BLOCK_SIZE) for context in context_lens]
-    order = torch.randperm(sum(needed), generator=rng, device=device).int()
-    tables = torch.zeros(len(needed), max(needed), dtype=torch.int32, device=device)
-    for row, (blocks, count) in enumerate(zip(order.split(needed), needed, strict=True)):
-        tables[row, :count] = blocks
-    spans = zip(query_lens, context_lens, strict=True)
-    positions = torch.cat([torch.arange(context - query, context, device=device) for query, context in spans])
-    row = torch.arange(len(needed), device=device).repeat_interleave(torch.tensor(query_lens, device=device))
-    batch = Batch(
-        token_ids=positions,
-        positions=positions,
-        cache_index=tables[row, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE,
-        query_starts=torch.tensor([0, *query_lens], device=device).cumsum(0).int(),
-        context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
-        block_tables=tables,
-        logits_index=positions,
-        query_lens_host=query_lens,
-        context_lens_host=context_lens,
-    )
-    return batch, sum(needed)
-
-
 BATCHES = {
     "decode-1": ((1,), (1500,)),
     "decode-64": ((1,) * 64, tuple(17 * row + 1 for row in range(64))),
@@ -136,7 +113,7 @@ def test_attention_over_a_quantized_cache(
     rng: torch.Generator,
 ) -> None:
     num_heads, kv_heads, head_dim = heads
-    batch, blocks = make_batch(*lengths, rng)
+    batch, blocks = scattered_batch(*lengths, rng, block_size=BLOCK_SIZE, unused=0)
     angle = torch.rand(1600, head_dim // 2, generator=rng, device=rng.device)
     rope = torch.stack([angle.cos(), angle.sin()], dim=1)
     qkv = draw(rng, batch.positions.shape[0], (num_heads + 2 * kv_heads) * head_dim)

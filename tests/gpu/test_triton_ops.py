@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from scattered_batch import scattered_batch
 from torch import Tensor
 from torch.nn.functional import silu
 
@@ -47,36 +48,6 @@ def assert_near(actual: Tensor, expected: Tensor, bound: float = 8e-3) -> None:
     assert error < bound, f"relative error {error:.2e}, bound {bound:.0e}"
 
 
-def make_batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:
-    """A batch over scattered blocks, and how many blocks there are."""
-    device = rng.device
-    needed = [-(-context // BLOCK_SIZE) for context in context_lens]
-    order = torch.randperm(sum(needed), generator=rng, device=device).int()
-    tables = torch.zeros(len(needed), max(needed), dtype=torch.int32, device=device)
-    taken = 0
-    for row, count in enumerate(needed):
-        tables[row, :count] = order[taken : taken + count]
-        taken += count
-    spans = list(zip(query_lens, context_lens, strict=True))
-    positions = torch.cat([torch.arange(context - query, context, device=device) for query, context in spans])
-    row_of_token = torch.repeat_interleave(
-        torch.arange(len(spans), device=device), torch.tensor(query_lens, device=device)
-    )
-    index = tables[row_of_token, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE
-    batch = Batch(
-        token_ids=positions,
-        positions=positions,
-        cache_index=index,
-        query_starts=torch.tensor([0, *query_lens], device=device).cumsum(0).int(),
-        context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
-        block_tables=tables,
-        logits_index=positions,
-        query_lens_host=query_lens,
-        context_lens_host=context_lens,
-    )
-    return batch, sum(needed)
-
-
 BATCHES = {
     "decode-1": ((1,), (1500,)),
     "decode-64": ((1,) * 64, tuple(17 * row + 1 for row in range(64))),
@@ -104,7 +75,7 @@ def check_attention(
     rng: torch.Generator,
 ) -> None:
     num_heads, kv_heads, head_dim = heads
-    batch, blocks = make_batch(*lengths, rng)
+    batch, blocks = scattered_batch(*lengths, rng, block_size=BLOCK_SIZE, unused=0)
     q = draw(rng, sum(lengths[0]), num_heads, head_dim, dtype=dtype)
     keys = draw(rng, blocks, BLOCK_SIZE, kv_heads, head_dim, dtype=dtype)
     values = draw(rng, blocks, BLOCK_SIZE, kv_heads, head_dim, dtype=dtype)
@@ -180,7 +151,7 @@ def test_rope_write_kv(
     heads: tuple[int, int, int], qk_norm: bool, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator
 ) -> None:
     num_heads, kv_heads, head_dim = heads
-    batch, blocks = make_batch((1, 200, 5), (77, 200, 1000), rng)
+    batch, blocks = scattered_batch((1, 200, 5), (77, 200, 1000), rng, block_size=BLOCK_SIZE, unused=0)
     frequency = 10000.0 ** -(torch.arange(0, head_dim, 2, device=rng.device) / head_dim)
     angle = torch.arange(1024, device=rng.device)[:, None] * frequency
     rope = torch.stack([angle.cos(), angle.sin()], dim=1)

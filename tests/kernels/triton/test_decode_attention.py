@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from scattered_batch import scattered_batch
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -18,29 +19,10 @@ EPS = 1e-5
 
 
 def make_batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:
-    """A batch over scattered blocks, and the size of the pool. Unused table entries point outside it."""
-    device = rng.device
-    needed = [-(-context // BLOCK_SIZE) for context in context_lens]
-    order = torch.randperm(sum(needed), generator=rng, device=device).int()
-    tables = torch.full((len(needed), max(needed)), 2**30, dtype=torch.int32, device=device)
-    for row, (blocks, count) in enumerate(zip(order.split(needed), needed, strict=True)):
-        tables[row, :count] = blocks
-    spans = list(zip(query_lens, context_lens, strict=True))
-    positions = torch.cat([torch.arange(context - query, context, device=device) for query, context in spans])
-    rows = torch.arange(len(spans), device=device).repeat_interleave(torch.tensor(query_lens, device=device))
-    batch = Batch(
-        token_ids=positions,
-        positions=positions,
-        cache_index=tables[rows, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE,
-        query_starts=torch.tensor([0, *query_lens], device=device).cumsum(0).int(),
-        context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
-        block_tables=tables,
-        logits_index=positions,
-        query_lens_host=query_lens,
-        context_lens_host=context_lens,
-        longest_first=torch.argsort(torch.tensor(context_lens, device=device), descending=True).int(),
-    )
-    return batch, sum(needed)
+    """Rows that know their order, and the size of the pool."""
+    batch, pool = scattered_batch(query_lens, context_lens, rng, block_size=BLOCK_SIZE)
+    longest_first = torch.argsort(batch.context_lens, descending=True).int()
+    return dataclasses.replace(batch, longest_first=longest_first), pool
 
 
 def padded(batch: Batch, bound: int) -> Batch:

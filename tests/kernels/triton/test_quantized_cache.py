@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from scattered_batch import scattered_batch
 from torch import Tensor
 
 from draftline.kernels.batch import Batch, KVCache, bytes_a_head
@@ -19,32 +20,6 @@ TYPES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 # values, whose errors are independent, with weights that change with the scores: here by as much again, since normed
 # random queries and keys give scores of some units.
 ERRORS = {"fp8": 2**-3, "int8": 2**-5}
-
-
-def make_batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:
-    """Rows over scattered blocks, and the size of the pool."""
-    device = rng.device
-    needed = [-(-context // BLOCK_SIZE) for context in context_lens]
-    order = torch.randperm(sum(needed), generator=rng, device=device).int()
-    tables = torch.full((len(needed), max(needed)), 2**30, dtype=torch.int32, device=device)
-    for row, (blocks, count) in enumerate(zip(order.split(needed), needed, strict=True)):
-        tables[row, :count] = blocks
-    spans = list(zip(query_lens, context_lens, strict=True))
-    positions = torch.cat([torch.arange(context - query, context, device=device) for query, context in spans])
-    lengths = torch.tensor(query_lens, device=device)
-    row = torch.arange(len(spans), device=device).repeat_interleave(lengths)
-    batch = Batch(
-        token_ids=positions,
-        positions=positions,
-        cache_index=tables[row, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE,
-        query_starts=torch.tensor([0, *query_lens], device=device).cumsum(0).int(),
-        context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
-        block_tables=tables,
-        logits_index=positions,
-        query_lens_host=query_lens,
-        context_lens_host=context_lens,
-    )
-    return batch, sum(needed)
 
 
 def history_of(batch: Batch) -> Batch:
@@ -92,7 +67,7 @@ def test_kernels_and_reference_agree(
         return torch.randn(shape, generator=rng, device=rng.device)
 
     num_heads, kv_heads = 4, 2
-    batch, pool = make_batch(*lengths, rng)
+    batch, pool = scattered_batch(*lengths, rng, block_size=BLOCK_SIZE)
     before = history_of(batch)
     width = (num_heads + 2 * kv_heads) * head_dim
     rope = draw(max(lengths[1]), 2, head_dim // 2)
@@ -135,7 +110,9 @@ def test_a_token_is_the_same_in_a_chunk_and_alone(kind: str, rng: torch.Generato
     ops = TritonOps.sized(132, hopper=False, device=rng.device)
     outputs = []
     for first in (0, length - 1):
-        batch, pool = make_batch((length - first,), (length,), torch.Generator(rng.device).manual_seed(3))
+        batch, pool = scattered_batch(
+            (length - first,), (length,), torch.Generator(rng.device).manual_seed(3), block_size=BLOCK_SIZE
+        )
         cache = KVCache.allocate(1, pool, BLOCK_SIZE, kv_heads, head_dim, dtype=TYPES[kind], device=rng.device)
         keys, values, scales = next(cache.layers)
         if first:
@@ -147,7 +124,7 @@ def test_a_token_is_the_same_in_a_chunk_and_alone(kind: str, rng: torch.Generato
 
 def test_large_numbers_saturate(rng: torch.Generator) -> None:
     """FP8 has no infinity: what is beyond its range becomes its largest number."""
-    batch, pool = make_batch((3,), (3,), rng)
+    batch, pool = scattered_batch((3,), (3,), rng, block_size=BLOCK_SIZE)
     qkv = torch.full((3, 3 * 32), 1000.0, device=rng.device)
     rope = torch.zeros(3, 2, 16, device=rng.device)
     rope[:, 0] = 1
