@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -58,7 +57,7 @@ class ThreadedEngine:
 
     def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
         """See `EngineClient.submit`."""
-        built = self._builder.build(request_id, request, sink, time.monotonic())
+        built = self._builder.build(request_id, request, sink, self._core.now())
         with self._wake:
             if self._stopping:
                 raise EngineStoppedError("the engine is stopping and takes no new requests")

@@ -188,6 +188,10 @@ class FakeEngine:
             self._changed.notify_all()
             assert self._changed.wait_for(lambda: self._allowed == 0, timeout=30), "the fake engine has nothing to do"
 
+    def pace(self, step_s: float) -> None:
+        """Give each step a least time in seconds, so that a long request is there for as long as a test needs it."""
+        self._step_s = step_s
+
     def release(self) -> None:
         """Go on freely."""
         with self._changed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 from tiny import tiny_core
 
@@ -17,7 +18,9 @@ class SteppedEngine(ThreadedEngine):
         self._allowed = threading.Semaphore(0)
         self._made = threading.Semaphore(0)
         self._cancelled: list[str] = []
+        self._ahead_s = 0.0
         core = tiny_core(num_slots=num_slots)
+        core.now = lambda: time.monotonic() + self._ahead_s
         step = core.step
 
         def held_step() -> None:
@@ -39,6 +42,10 @@ class SteppedEngine(ThreadedEngine):
         """Wait until the server has cancelled so many requests."""
         while len(set(self._cancelled)) < count:
             await asyncio.sleep(0.001)
+
+    def let_pass(self, seconds: float) -> None:
+        """Put the engine's clock forward."""
+        self._ahead_s += seconds
 
     async def steps(self, count: int) -> None:
         """Let the engine make steps; it has something to do."""

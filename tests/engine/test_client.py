@@ -81,6 +81,7 @@ async def test_outputs_come_as_they_grow(client: AsyncClient, engine: FakeEngine
 
 
 async def test_cancelling_and_leaving_an_iteration_end_the_request(client: AsyncClient, engine: FakeEngine) -> None:
+    engine.pace(0.005)
     generation = client.submit("abc", params(4000))
     other = client.submit("xyz", params(5))
     async for _ in generation:
@@ -142,6 +143,7 @@ async def test_after_a_broken_connection_the_next_request_has_a_new_stream(
     await first.serve(engine)
     port = int(first.address.rpartition(":")[2])
     async with AsyncClient(first.address, retry=QUICK) as client:
+        engine.pace(0.005)
         begun = client.submit("abc", params(4000))
         async for _ in begun:
             await first.abort()
@@ -207,6 +209,7 @@ async def test_closing_fails_what_runs_and_leaves_no_task(server: Server, engine
     await server.serve(engine)
     before = asyncio.all_tasks()
     client = AsyncClient(server.address)
+    engine.pace(0.005)
     running = client.submit("abc", params(4000))
     async for _ in running:
         await client.close()

@@ -63,6 +63,7 @@ def free_ports(count: int) -> list[int]:
 async def worker() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """A worker process that serves, and its address."""
     options = ("--gateway", "--port", "0", "--model", MODEL, "--kv-cache-memory-gib", "0.25", "--drain-timeout", "60")
+    options += ("--drafter", "none")  # or each would first measure what drafts cost
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "draftline", "serve", *options),
         stdout=asyncio.subprocess.PIPE,

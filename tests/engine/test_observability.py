@@ -58,15 +58,19 @@ async def serve(tmp_path: Any) -> AsyncIterator[Callable[..., Any]]:
         await server.abort()
 
 
-async def busy(stub: AsyncStub) -> None:
+async def busy(stub: AsyncStub, engine: FakeEngine) -> None:
     """A few requests: two that end, one that is cancelled, one that is refused, one that fails."""
     client = SessionClient(stub)
+    engine.hold()
     for name in ("one", "two"):
         await client.submit(name, text_request(SECRET, max_tokens=6))
     await client.submit("bad", text_request(SECRET, top_p=2.0))
     await client.submit("failing", text_request("FAIL"))
     await client.submit("cancelled", text_request("x", max_tokens=4000))
     await client.cancel("cancelled")
+    while not engine.cancelled:
+        await asyncio.sleep(0.001)
+    engine.release()
     async for _ in client.rest():
         pass
     async for _ in stub.Generate(text_request(SECRET, n=2), metadata=(("x-request-id", "mine"),)):
@@ -91,7 +95,7 @@ async def scrape(server: Server) -> str:
 async def test_prometheus_reads_what_happened(serve: Callable[..., Any], engine: FakeEngine) -> None:
     server = await serve(engine, metrics_port=0)
     async with grpc.aio.insecure_channel(server.address) as channel:
-        await busy(InferenceServiceStub(channel))
+        await busy(InferenceServiceStub(channel), engine)
         text = await scrape(server)
         assert SECRET not in text
         found = samples(text)
@@ -166,7 +170,7 @@ async def test_each_request_is_one_line_of_log_without_its_text(
     caplog.set_level(logging.INFO, "draftline.requests")
     server = await serve(engine)
     async with grpc.aio.insecure_channel(server.address) as channel:
-        await busy(InferenceServiceStub(channel))
+        await busy(InferenceServiceStub(channel), engine)
     lines = [json.loads(JsonFormatter().format(r)) for r in caplog.records if r.name == "draftline.requests"]
     assert SECRET not in caplog.text
     assert SECRET not in json.dumps(lines)
@@ -206,7 +210,7 @@ async def test_a_call_that_breaks_reports_its_requests(
     engine.hold()
     async with grpc.aio.insecure_channel(server.address) as channel:
         stub = InferenceServiceStub(channel)
-        late = stub.Generate(text_request("a"), timeout=0.3, metadata=(("x-request-id", "late"),))
+        late = stub.Generate(text_request("a"), timeout=1.0, metadata=(("x-request-id", "late"),))
         session = SessionClient(stub)
         await session.submit("gone", text_request("b"))
         await asyncio.to_thread(engine.wait_running, 2)
@@ -379,7 +383,7 @@ async def test_top_shows_what_happens_between_two_looks(serve: Callable[..., Any
             return Snapshot.of((await admin.GetStatistics(admin_pb2.GetStatisticsRequest())).metrics, at)
 
         before = await look(10.0)
-        await busy(InferenceServiceStub(channel))
+        await busy(InferenceServiceStub(channel), engine)
         now = await look(12.0)
     out = io.StringIO()
     Console(file=out, width=150).print(top_view.view("here:1", before, now))

@@ -45,7 +45,7 @@ async def test_a_request_given_up_is_freed_one_step_later(
 ) -> None:
     # A connection of its own, which can be dropped.
     channel = grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)])
-    timeout = 0.4 if way == "deadline of the call" else None
+    timeout = 1.5 if way == "deadline of the call" else None  # what comes before it takes a hundredth of that
     client = SessionClient(InferenceServiceStub(channel), timeout)
     names = ("a", "b")
     for name in names:
@@ -72,12 +72,13 @@ async def test_a_request_whose_time_is_over_ends_alone_with_deadline_exceeded(
 ) -> None:
     client = SessionClient(stub)
     hurried = text_request("a" * 20, max_tokens=100, ignore_eos=True)
-    hurried.timeout.FromMilliseconds(200)
+    hurried.timeout.FromSeconds(60)
     await client.submit("hurried", hurried)
-    await client.submit("patient", text_request("b" * 20, max_tokens=3, ignore_eos=True))
-    await stepped.steps(2)
-    await asyncio.sleep(0.25)
-    await stepped.steps(1)
+    await client.submit("patient", text_request("b" * 20, max_tokens=20, ignore_eos=True))
+    while stepped.stats().running < 2:
+        await stepped.steps(1)
+    stepped.let_pass(61)
+    await stepped.steps(2)  # the one that was under way, and one more
     assert stepped.stats().running == 1
     stepped.release()
     errors: dict[str, pb.SessionResponse] = {}
@@ -95,14 +96,14 @@ async def test_a_request_whose_time_ends_in_the_queue_never_runs(server: Server,
     engine = SteppedEngine(num_slots=1)
     await server.serve(engine)
     client = SessionClient(InferenceServiceStub(channel))
-    await client.submit("running", text_request("a" * 20, max_tokens=100, ignore_eos=True))
+    await client.submit("running", text_request("a" * 20, max_tokens=400, ignore_eos=True))
     await engine.steps(1)
     queued = text_request("b" * 20, max_tokens=3)
-    queued.timeout.FromMilliseconds(100)
+    queued.timeout.FromSeconds(60)
     await client.submit("queued", queued)
     while engine.stats().waiting == 0:
         await engine.steps(1)
-    await asyncio.sleep(0.15)
+    engine.let_pass(61)
     await client.cancel("running")  # its place would be free now
     await engine.cancels(1)
     engine.release()

@@ -60,6 +60,10 @@ def test_greedy_tokens_are_those_of_transformers(prompts: list[str], llm: LLM) -
         assert logits[first : first + 64].argmax(-1).tolist() == tokens, output.prompt
 
 
+COMPARED = range(0, 64, 3)
+"""Those of the 64 requests that are run alone too: as many greedy ones as drawn."""
+
+
 def wire_request(i: int) -> pb.GenerateRequest:
     """Half of the requests are greedy, half draw with a seed of their own."""
     request = pb.GenerateRequest(text=f"{PROMPTS[i % len(PROMPTS)]} {i}")
@@ -75,7 +79,7 @@ def solo(llm: LLM) -> list[list[int]]:
         llm.generate(
             r.text, SamplingParams(max_tokens=8, seed=i, temperature=0.8 if i % 2 else 0.0), use_tqdm=False
         )[0].outputs[0].token_ids
-        for i, r in enumerate(map(wire_request, range(64)))
+        for i, r in ((i, wire_request(i)) for i in COMPARED)
     ]  # fmt: skip
 
 
@@ -101,7 +105,7 @@ async def test_64_requests_on_one_stream_equal_their_solo_runs(solo: list[list[i
                     case "error":
                         raise AssertionError(response.error)
         assert len(ended) == 64
-        assert [tokens[str(i)] for i in range(64)] == solo
+        assert [tokens[str(i)] for i in COMPARED] == solo
     finally:
         await server.abort()
         engine.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from typing import cast
 
 import pytest
@@ -27,6 +28,7 @@ class BrokenCore:
         self.journal = None
         self.requests: list[Request] = []
         self.backlog = Backlog()
+        self.now = time.monotonic
 
     @property
     def has_work(self) -> bool:

@@ -118,12 +118,19 @@ def tiny_core(
     return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead, compiler=tiny_compiler())  # type: ignore[arg-type]
 
 
+class CommonCompiler(ConstraintCompiler):
+    """All tests' in common: an engine that closes its own leaves it open for the next."""
+
+    def close(self) -> None:
+        """Nothing: it ends with the process."""
+
+
 @functools.cache
 def tiny_compiler() -> ConstraintCompiler:
-    """Compiles constraints for the tiny model, whose tokens are bytes, all tests' in common."""
+    """Compiles constraints for the tiny model, whose tokens are bytes."""
     tokens = tuple(bytes([token]) if token else b"" for token in range(CONFIG.vocab_size))
     ends = frozenset(CONFIG.eos_token_ids)
-    return ConstraintCompiler(ByteVocabulary(tokens, ends, ends, lambda text: list(text.encode())))
+    return CommonCompiler(ByteVocabulary(tokens, ends, ends, lambda text: list(text.encode())))
 
 
 def free_constraints(
