@@ -161,6 +161,9 @@ def constraint_response(report: Report) -> pb.CheckConstraintResponse:
         states=report.states,
         compile_s=report.compile_s,
         unenforced=[violation.pointer for violation in report.unenforced],
+        no_automaton=report.no_automaton or "",
+        token_classes=report.classes,
+        token_masks=report.masks,
     )
 
 

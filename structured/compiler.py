@@ -101,7 +101,7 @@ class ConstraintCompiler:
     def _compile(self, constraint: Constraint) -> Compiled:
         started = time.monotonic()
         asked = language(constraint)
-        why = "its language is not regular, or too large for a regular expression"
+        why = asked.not_regular or ""
         if asked.regex is not None:
             try:
                 return self._automaton(asked.regex, constraint, asked, started)

@@ -81,7 +81,7 @@ def _choice(constraint: Constraint) -> Language:
 
 def _grammar(constraint: Constraint) -> Language:
     _check_size(constraint)
-    return Language(regex=None, grammar=constraint.source)
+    return Language(None, constraint.source, not_regular="a grammar need not be regular")
 
 
 def _regular(regex: str) -> Language:

@@ -27,11 +27,13 @@ class Language:
 
     Attributes:
         regex: matches exactly the language's whole texts, in the dialect of the regex-automata crate, which outlines-core
-            uses; None where the language is not regular or its regex would be over the size budget.
+            uses; None where it has none.
         grammar: the same language as a Lark grammar of llguidance, with the start symbol "start".
         unenforced: what was asked for and is not enforced; empty unless best effort was asked for.
+        not_regular: why it has no regex (of a schema after "#", the JSON pointer of where, and ": "); None where it has one.
     """
 
     regex: str | None
     grammar: str
     unenforced: tuple[Violation, ...] = ()
+    not_regular: str | None = None

@@ -60,23 +60,27 @@ def _language(
     violations = tuple(normaliser.violations.values())
     if violations and not best_effort:
         raise UnsupportedConstraintError(violations)
-    regex = _regex(graph, whitespace, limits, "schema" if order == "auto" else order, max_repetition)
+    regex, not_regular = _regex(graph, whitespace, limits, "schema" if order == "auto" else order, max_repetition)
     if order == "auto":
         order = "any" if regex is None else "schema"
     grammar = LarkWriter(graph, whitespace, order, max_repetition).write()
     if len(grammar) > limits.grammar_bytes:
         raise InvalidConstraintError(f"the schema's grammar is larger than {limits.grammar_bytes} bytes")
-    return Language(regex, grammar, violations)
+    return Language(regex, grammar, violations, not_regular)
 
 
 def _regex(
     graph: Graph, whitespace: Whitespace, limits: SchemaLimits, order: PropertyOrder, max_repetition: int | None
-) -> str | None:
+) -> tuple[str, None] | tuple[None, str]:
     try:
         regex = to_regex(regular_form(graph, whitespace, order, max_repetition))
-    except (NotRegularError, RecursionError):
-        return None
-    return regex if len(regex) <= limits.regex_bytes else None
+    except NotRegularError as error:
+        return None, f"#{error.pointer or ''}: {error.reason}"
+    except RecursionError:
+        return None, "#: it nests too deep for a regular expression"
+    if len(regex) > limits.regex_bytes:
+        return None, f"#: its regular expression would have more than {limits.regex_bytes} bytes"
+    return regex, None
 
 
 def json_object_language(whitespace: Whitespace = "free") -> Language:

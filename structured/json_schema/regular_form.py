@@ -38,9 +38,22 @@ MAX_POSITIONS: Final = 50_000
 
 _MAX_PERMUTED: Final = 6
 
+_TOO_MANY: Final = f"its regular expression would have more than {MAX_POSITIONS} characters"
+
 
 class NotRegularError(ValueError):
-    """The language has no regular expression within the budgets."""
+    """The language has no regular expression within the budgets.
+
+    Attributes:
+        reason: why.
+        pointer: the JSON pointer of the schema whose values have none; None as long as it is not known.
+    """
+
+    def __init__(self, reason: str, pointer: str | None = None) -> None:
+        """See the class."""
+        super().__init__(reason)
+        self.reason = reason
+        self.pointer = pointer
 
 
 def regular_form(graph: Graph, whitespace: Whitespace, order: PropertyOrder, max_repetition: int | None) -> Node:
@@ -52,7 +65,7 @@ def regular_form(graph: Graph, whitespace: Whitespace, order: PropertyOrder, max
     writer = _Writer(graph, whitespace, order, max_repetition)
     tree = writer.value(graph.root, 1)
     if _positions(tree, {}) > MAX_POSITIONS:
-        raise NotRegularError(f"more than {MAX_POSITIONS} positions")
+        raise NotRegularError(_TOO_MANY, "")
     return tree
 
 
@@ -86,8 +99,22 @@ class _Writer:
         known = self._written.get((value, depth))
         if known is not None:
             return known
+        try:
+            tree = self._tree(value, depth)
+        except NotRegularError as error:
+            # The innermost schema is where to look; of several for one value, the first. No schema demands anything of a value
+            # that may be any.
+            if error.pointer is not None or not value:
+                raise
+            raise NotRegularError(error.reason, min(demand.location.pointer for demand in value)) from None
+        self._written[value, depth] = tree
+        return tree
+
+    def _tree(self, value: Demands, depth: int) -> Node:
         if value in self._open:
-            raise NotRegularError("it recurses")
+            raise NotRegularError(
+                "it recurses" if value else "members or items may be any value, which nests without end"
+            )
         self._open.add(value)
         shapes = self._graph.nodes[value]
         options = list(self._scalars(shapes))
@@ -96,9 +123,8 @@ class _Writer:
         options.extend(self._object(shape, depth, spaces) for shape in shapes.objects)
         tree = alt(options)
         if _positions(tree, self._sizes) > MAX_POSITIONS:
-            raise NotRegularError(f"more than {MAX_POSITIONS} positions")
+            raise NotRegularError(_TOO_MANY)
         self._open.discard(value)
-        self._written[value, depth] = tree
         return tree
 
     def _scalars(self, shapes: Shapes) -> Iterator[Node]:

@@ -325,8 +325,11 @@ async def test_check_constraint_compiles_and_reports(stub: AsyncStub, engine: Fa
     answer = await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=pb.Constraint(regex="ab*")))
     assert (answer.backend, answer.states, list(answer.unenforced)) == ("automaton", 3, [])
     assert answer.compile_s > 0
-    grammar = pb.Constraint(grammar='start: "(" start ")" | "x"')
-    assert (await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=grammar))).backend == "grammar"
+    assert (answer.no_automaton, answer.token_classes, answer.token_masks) == ("", 4, 3)
+    grammar = pb.Constraint(json_schema='{"type": "object", "properties": {"a": {"type": "object"}}}')
+    answer = await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=grammar))
+    assert answer.backend == "grammar"
+    assert answer.no_automaton.startswith("#")
     loose = pb.Constraint(
         json_schema='{"type": "array", "items": {"type": "string"}, "uniqueItems": true}', best_effort=True
     )

@@ -72,6 +72,7 @@ def test_a_choice_is_of_literal_texts(compiler: ConstraintCompiler) -> None:
 def test_a_grammar_goes_to_llguidance(compiler: ConstraintCompiler) -> None:
     compiled = compiler.compile(Constraint("grammar", 'start: "(" start ")" | "ab"'))
     assert compiled.report.backend == "grammar"
+    assert compiled.report.no_automaton == "a grammar need not be regular"
     assert compiled.begin().automaton is None
     assert first_mask(compiled) == {b"(", b"a", b"ab"}
 

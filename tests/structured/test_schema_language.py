@@ -319,10 +319,36 @@ def test_counts_that_no_document_reaches() -> None:
         json_schema_language(json.dumps({"minLength": 10**12}))
 
 
+CLOSED = {"type": "object", "additionalProperties": False}
+LIST = {"n": CLOSED | {"properties": {"next": {"$ref": "#/$defs/n"}}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (CLOSED | {"properties": {"a": {"type": "object"}}}, "#/properties/a: members or items may be any value"),
+        ({}, "#: members or items may be any value"),
+        (CLOSED | {"$defs": LIST, "properties": {"list": {"$ref": "#/$defs/n"}}}, "#/$defs/n: it recurses"),
+        (
+            CLOSED | {"properties": {"a": {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}}},
+            "#/properties/a: it keeps items apart",
+        ),
+        ({"type": "array", "items": {"type": "string", "maxLength": 60_000}}, "#/items: its regular expression"),
+        ({"additionalProperties": {"type": "null"}, "minProperties": 1, "type": "object"}, "#: it counts members"),
+    ],
+)
+def test_what_has_no_regex_is_said(schema: dict[str, object], why: str) -> None:
+    found = json_schema_language(json.dumps(schema))
+    assert found.regex is None
+    assert (found.not_regular or "").startswith(why)
+
+
 def test_a_regex_over_its_limit_leaves_the_grammar() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
     assert json_schema_language(json.dumps(schema)).regex is not None
-    assert json_schema_language(json.dumps(schema), limits=SchemaLimits(regex_bytes=10)).regex is None
+    limited = json_schema_language(json.dumps(schema), limits=SchemaLimits(regex_bytes=10))
+    assert limited.regex is None
+    assert limited.not_regular == "#: its regular expression would have more than 10 bytes"
 
 
 @pytest.mark.parametrize(

@@ -966,10 +966,20 @@ class CheckConstraintResponse(_message.Message):
     STATES_FIELD_NUMBER: _builtins.int
     COMPILE_S_FIELD_NUMBER: _builtins.int
     UNENFORCED_FIELD_NUMBER: _builtins.int
+    NO_AUTOMATON_FIELD_NUMBER: _builtins.int
+    TOKEN_CLASSES_FIELD_NUMBER: _builtins.int
+    TOKEN_MASKS_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """What enforces it."""
     states: _builtins.int
     compile_s: _builtins.float
+    no_automaton: _builtins.str
+    """Why no automaton enforces it, which would be faster and could close within a budget; empty where one does. Where it is a
+    schema's doing, this begins with "#" and the JSON pointer of what has none.
+    """
+    token_classes: _builtins.int
+    """Of the automaton: how many kinds of tokens it tells apart, and how many sets of tokens it allows."""
+    token_masks: _builtins.int
     @_builtins.property
     def unenforced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """JSON pointers of keywords that are accepted (best_effort) but not enforced."""
@@ -981,10 +991,13 @@ class CheckConstraintResponse(_message.Message):
         states: _builtins.int = ...,
         compile_s: _builtins.float = ...,
         unenforced: _abc.Iterable[_builtins.str] | None = ...,
+        no_automaton: _builtins.str = ...,
+        token_classes: _builtins.int = ...,
+        token_masks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "compile_s", b"compile_s", "states", b"states", "unenforced", b"unenforced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "compile_s", b"compile_s", "no_automaton", b"no_automaton", "states", b"states", "token_classes", b"token_classes", "token_masks", b"token_masks", "unenforced", b"unenforced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
