@@ -7,7 +7,8 @@ with float32 accumulators. Where there are few query tiles, the history is split
 joins their parts (Flash-Decoding, Dao et al. 2023). A prompt chunk reads its history through the block table and its
 own keys from the activations, where they lie one after the other.
 
-Not here: which tiles and how many splits (`attention_plan.py`), writing the cache (`rope.py`).
+Not here: which tiles and how many splits (`attention_plan.py`), the rounds over the keys (`attention_rounds.py`), writing
+the cache (`rope.py`).
 """
 
 from __future__ import annotations
@@ -22,175 +23,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.triton.attention_plan import AttentionShape, Launch, plan_attention
-from draftline.kernels.triton.cache import load_heads
-from draftline.kernels.triton.fp8_cache import add_pairs, as_float16, load_pairs, pairs
+from draftline.kernels.triton.attention_rounds import NO_KEY, attend_cache, attend_own
+from draftline.kernels.triton.fp8_cache import as_float16, pairs
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _LOG2_E = math.log2(math.e)
-
-# A finite stand-in for minus infinity: a row that has seen no key yet keeps this maximum, and differences stay numbers.
-_NO_KEY = tl.constexpr(-1.0e30)
-
-
-@triton.jit
-def _score(
-    query: tl.tensor,
-    key: tl.tensor,
-    power: tl.tensor,
-    scale: tl.tensor,
-    SOFT_CAP: tl.constexpr,
-    PRECISION: tl.constexpr,
-) -> tl.tensor:
-    """Scores that `_add` multiplies by its ``factor``; ``power`` is what the queries were divided by, or None."""
-    score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-    if power is not None:
-        score *= power
-    if SOFT_CAP > 0.0:
-        # cap * tanh(x / cap), with the score already in base-2 units.
-        unit: tl.constexpr = SOFT_CAP * 1.4426950408889634
-        score = unit * (1.0 - 2.0 / (1.0 + tl.exp2(score * scale * (2.0 * 1.4426950408889634 / unit))))
-    return score
-
-
-@triton.jit
-def _seen(
-    position: tl.tensor, query_position: tl.tensor, end: tl.tensor, window: tl.tensor, WINDOWED: tl.constexpr
-) -> tl.tensor:
-    """[M, N]: whether a query sees a position before ``end``."""
-    seen = (position[None, :] <= query_position[:, None]) & (position < end)[None, :]
-    if WINDOWED:
-        seen = seen & (position[None, :] > query_position[:, None] - window)
-    return seen
-
-
-@triton.jit
-def _add(
-    score: tl.tensor,
-    value: tl.tensor,
-    acc: tl.tensor,
-    row_max: tl.tensor,
-    row_sum: tl.tensor,
-    scale: tl.tensor,
-    PAIRS: tl.constexpr,
-    SOFT_CAP: tl.constexpr,
-    PRECISION: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Add a tile to the running softmax. With PAIRS, values and sums are each two tiles (`fp8_cache.py`)."""
-    # Scaling after the maximum leaves one multiply-add a score. (The soft cap has scaled already.)
-    factor = 1.0 if SOFT_CAP > 0.0 else scale
-    new_max = tl.maximum(row_max, tl.max(score, axis=1) * factor)
-    weight = tl.exp2(score * factor - new_max[:, None])
-    rescale = tl.exp2(row_max - new_max)
-    row_sum = row_sum * rescale + tl.sum(weight, axis=1)
-    if PAIRS:
-        acc = add_pairs(acc, rescale, weight, value)
-    else:
-        acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision=PRECISION)
-    return acc, new_max, row_sum
-
-
-@triton.jit
-def _attend_cache(
-    query: tl.tensor,
-    power: tl.tensor,
-    acc: tl.tensor,
-    row_max: tl.tensor,
-    row_sum: tl.tensor,
-    keys: tl.tensor,
-    values: tl.tensor,
-    key_scales: tl.tensor,
-    value_scales: tl.tensor,
-    table: tl.tensor,
-    kv_head: tl.tensor,
-    query_position: tl.tensor,
-    first_tile: tl.tensor,
-    last_tile: tl.tensor,
-    end: tl.tensor,
-    window: tl.tensor,
-    scale: tl.tensor,
-    NUM_KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    MASKED: tl.constexpr,
-    PAIRS: tl.constexpr,
-    SOFT_CAP: tl.constexpr,
-    PRECISION: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Add the keys of tiles ``[first_tile, last_tile)`` that are before ``end``, through the block table."""
-    offset = tl.arange(0, BLOCK_N)
-    dim = tl.arange(0, BLOCK_D)[None, :]
-    for tile in range(first_tile, last_tile):
-        position = tile * BLOCK_N + offset
-        if MASKED:
-            block = tl.load(table + position // BLOCK_SIZE, mask=position < end, other=0)
-        else:
-            block = tl.load(table + position // BLOCK_SIZE)
-        slot = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
-        source = (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM
-        # Slots past the end may hold anything, and a NaN times a zero weight would still be one: read zeros there.
-        seen = None
-        load_mask = None
-        if MASKED:
-            seen = position < end
-            load_mask = seen[:, None]
-            if HEAD_DIM != BLOCK_D:
-                load_mask = load_mask & (dim < HEAD_DIM)
-        elif HEAD_DIM != BLOCK_D:
-            load_mask = dim < HEAD_DIM
-        key = load_heads(keys, key_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
-        score = _score(query, key, power, scale, SOFT_CAP, PRECISION)
-        if MASKED:
-            score = tl.where(_seen(position, query_position, end, window, WINDOWED), score, float("-inf"))
-        if PAIRS:
-            value = load_pairs(values, source, seen, HEAD_DIM, BLOCK_D)
-        else:
-            value = load_heads(values, value_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
-        acc, row_max, row_sum = _add(score, value, acc, row_max, row_sum, scale, PAIRS, SOFT_CAP, PRECISION)
-    return acc, row_max, row_sum
-
-
-@triton.jit
-def _attend_own(
-    query: tl.tensor,
-    acc: tl.tensor,
-    row_max: tl.tensor,
-    row_sum: tl.tensor,
-    own: tl.tensor,
-    row_start: tl.tensor,
-    key_column: tl.tensor,
-    value_column: tl.tensor,
-    row_query: tl.tensor,
-    first_tile: tl.tensor,
-    last_tile: tl.tensor,
-    end: tl.tensor,
-    window: tl.tensor,
-    scale: tl.tensor,
-    BLOCK_N: tl.constexpr,
-    WINDOWED: tl.constexpr,
-    MASKED: tl.constexpr,
-    SOFT_CAP: tl.constexpr,
-    PRECISION: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Add the row's own new keys in tiles ``[first_tile, last_tile)`` that are before ``end``, from the activations.
-
-    They lie one after the other, so that a tile is one copy by the hardware. Columns past the head are another's: the
-    query has zeros there, and nobody reads that part of the sums.
-    """
-    offset = tl.arange(0, BLOCK_N)
-    for tile in range(first_tile, last_tile):
-        position = tile * BLOCK_N + offset
-        key = own.load([row_start + tile * BLOCK_N, key_column])
-        score = _score(query, key, None, scale, SOFT_CAP, PRECISION)
-        value = own.load([row_start + tile * BLOCK_N, value_column])
-        if MASKED:
-            score = tl.where(_seen(position, row_query, end, window, WINDOWED), score, float("-inf"))
-            # Tokens past the end are another row's, and a NaN of theirs must stay theirs.
-            value = tl.where((position < end)[:, None], value, 0.0)
-        acc, row_max, row_sum = _add(score, value, acc, row_max, row_sum, scale, False, SOFT_CAP, PRECISION)
-    return acc, row_max, row_sum
 
 
 @triton.jit(
@@ -307,7 +144,7 @@ def _attention_kernel(
         acc = (half, half)
     else:
         acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    row_max = tl.full([BLOCK_M], _NO_KEY, dtype=tl.float32)
+    row_max = tl.full([BLOCK_M], NO_KEY, dtype=tl.float32)
     row_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     table = block_tables + tl.cast(row, tl.int64) * table_stride
     if OWN:
@@ -315,12 +152,12 @@ def _attention_kernel(
         if history > 0:
             whole_end = 0 if WINDOWED else history // BLOCK_N
             if not WINDOWED:
-                acc, row_max, row_sum = _attend_cache(
+                acc, row_max, row_sum = attend_cache(
                     query, power, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
                     0, whole_end, history, window, scale,
                     NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, False, PAIRS, SOFT_CAP, PRECISION,
                 )  # fmt: skip
-            acc, row_max, row_sum = _attend_cache(
+            acc, row_max, row_sum = attend_cache(
                 query, power, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
                 tl.maximum(begin_tile, whole_end), tl.cdiv(history, BLOCK_N), history, window, scale,
                 NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
@@ -334,24 +171,24 @@ def _attention_kernel(
         whole_begin = 0
         if WINDOWED:
             whole_begin = tl.minimum(tl.cdiv(tl.maximum(end - window, 0), BLOCK_N), end_tile)
-            acc, row_max, row_sum = _attend_own(
+            acc, row_max, row_sum = attend_own(
                 query, acc, row_max, row_sum, own, row_start, key_column, value_column, row_query,
                 tl.maximum(first_query - window + 1, 0) // BLOCK_N, whole_begin, query_len, window, scale,
                 BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
             )  # fmt: skip
         whole_end = tl.minimum(tl.maximum((first_query + 1) // BLOCK_N, whole_begin), end_tile)
-        acc, row_max, row_sum = _attend_own(
+        acc, row_max, row_sum = attend_own(
             query, acc, row_max, row_sum, own, row_start, key_column, value_column, row_query,
             whole_begin, whole_end, query_len, window, scale,
             BLOCK_N, WINDOWED, False, SOFT_CAP, PRECISION,
         )  # fmt: skip
-        acc, row_max, row_sum = _attend_own(
+        acc, row_max, row_sum = attend_own(
             query, acc, row_max, row_sum, own, row_start, key_column, value_column, row_query,
             whole_end, end_tile, query_len, window, scale,
             BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
         )  # fmt: skip
     else:
-        acc, row_max, row_sum = _attend_cache(
+        acc, row_max, row_sum = attend_cache(
             query, power, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
             begin_tile, end_tile, end, window, scale,
             NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
@@ -399,7 +236,7 @@ def _join_kernel(
     dim = tl.arange(0, BLOCK_D)[None, :]
     split_mask = split < num_splits
     part = flat * num_splits + split
-    split_max = tl.load(stats + part * 2, mask=split_mask, other=_NO_KEY)
+    split_max = tl.load(stats + part * 2, mask=split_mask, other=NO_KEY)
     split_sum = tl.load(stats + part * 2 + 1, mask=split_mask, other=0.0)
     weight = tl.exp2(split_max - tl.max(split_max, axis=0))
     used = (split_sum > 0.0)[:, None] & (dim < HEAD_DIM)

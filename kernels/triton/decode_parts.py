@@ -5,10 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from draftline.kernels.triton.attention_rounds import NO_KEY
 from draftline.kernels.triton.fp8_cache import add_pairs
-
-# A finite stand-in for minus infinity: a row that has seen no key yet keeps this maximum, and differences stay numbers.
-NO_KEY = tl.constexpr(-1.0e30)
 
 
 @triton.jit

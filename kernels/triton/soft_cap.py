@@ -1,4 +1,7 @@
-"""Soft caps of logits, ``cap * tanh(x / cap)`` (Gemma 2, https://arxiv.org/abs/2408.00118). Scores' are in `attention.py`."""
+"""Soft caps of logits, ``cap * tanh(x / cap)`` (Gemma 2, https://arxiv.org/abs/2408.00118).
+
+Scores' are in `attention_rounds.py`.
+"""
 
 from __future__ import annotations
 
