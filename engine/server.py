@@ -167,6 +167,7 @@ class Server:
     def _stop_watching(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
+            self._watching = None  # its frame has this server, which must be gone before its loop is
 
     async def _report(self, status: int) -> None:
         for service in ("", *self._services):
