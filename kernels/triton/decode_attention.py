@@ -21,8 +21,9 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.triton.attention_plan import MOST_QUERIES, DecodePlan
+from draftline.kernels.triton.attention_rounds import NO_KEY
 from draftline.kernels.triton.cache import head_scale, load_heads, rounded
-from draftline.kernels.triton.decode_parts import NO_KEY, angles, attend_tile, cache_offset, join, rotate, visible
+from draftline.kernels.triton.decode_parts import angles, attend_tile, cache_offset, join, rotate, visible
 from draftline.kernels.triton.fp8_cache import as_float16, load_pairs, paired, pairs
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
