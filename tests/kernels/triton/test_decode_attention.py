@@ -83,8 +83,7 @@ def assert_as_one_by_one(
         assert not ops.arrivals.any()
 
 
-@pytest.mark.parametrize("window", [None, 40], ids=["full", "window"])
-@pytest.mark.parametrize("qk_norm", [False, True], ids=["plain", "qk-norm"])
+@pytest.mark.parametrize(("window", "qk_norm"), [(None, True), (40, False)], ids=["full-qk-norm", "window-plain"])
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(6, 2, 32), (2, 2, 80)])
 @pytest.mark.parametrize(
     ("context_lens", "num_sms"),
