@@ -1,6 +1,7 @@
 """What quantized weights and caches cost and give: time, memory and quality.
 
     python benchmarks/quantization.py --sections quality          perplexity of SmolLM2 in each format, on any machine
+    python benchmarks/quantization.py --sections quality --gpu-arithmetic    the same on a CPU, with what a GPU multiplies
     python benchmarks/quantization.py --sections layers,attention,memory,divisions    needs a GPU
 
 - ``layers``: a layer's four projections with what is fused into them, by number of rows, checked against float64 first:
@@ -18,10 +19,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from quantization_quality import quality
+from provenance import Conditions
+from quantization_quality import gpu_arithmetic, quality
 
 GPU_SECTIONS = ("layers", "attention", "memory", "divisions")
 
@@ -34,6 +38,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to save the GPU sections' results as JSON")
     parser.add_argument("--dtype", default="auto", help="of the models whose quality is measured")
     parser.add_argument("--tokens", type=int, default=4000, help="tokens a text, for the quality")
+    parser.add_argument(
+        "--gpu-arithmetic", action="store_true", help="on a CPU: quantize activations as a GPU does, in float32 (slow)"
+    )
     options = parser.parse_args()
     sections = options.sections.split(",")
     unknown = set(sections) - {"quality", *GPU_SECTIONS}
@@ -49,8 +56,12 @@ def main() -> None:
 
         run_sections(gpu, begin + options.seconds, options.out)
     if "quality" in sections:
-        for line in quality(options.dtype, options.tokens):
-            print(json.dumps(line), flush=True)
+        if options.gpu_arithmetic and torch.cuda.is_available():
+            parser.error("--gpu-arithmetic: a GPU has no other")
+        with gpu_arithmetic() if options.gpu_arithmetic else nullcontext():
+            conditions = asdict(Conditions.now(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
+            for line in quality("float32" if options.gpu_arithmetic else options.dtype, options.tokens):
+                print(json.dumps({**conditions, "gpu_arithmetic": options.gpu_arithmetic, **line}), flush=True)
 
 
 if __name__ == "__main__":

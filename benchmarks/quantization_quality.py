@@ -3,18 +3,27 @@
 Three texts, since what an error costs depends on how sure the model is: what the model itself samples at temperature 1
 (there the rise of the logarithm is the Kullback-Leibler divergence, with no luck in it), its greedy answers to questions,
 and this repository's documentation.
+
+A CPU computes with quantized weights, but wide activations. `gpu_arithmetic` lets it multiply the eight-bit numbers that a GPU's
+kernels do, by their reference in plain torch, so that what these cost can be seen without a GPU.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
+import torch
 from provenance import ROOT
 
-from draftline import LLM, SamplingParams
+from draftline import LLM, SamplingParams, quant
+from draftline.kernels.reference import ReferenceOps
+from draftline.quant.scaled import mergeable
+from draftline.quant.tensor import RawTensor
 
 _OPENINGS = (
     "The history of", "In this tutorial", "Once upon a time", "Dear friends", "The experiment", "A recipe for",
@@ -88,6 +97,17 @@ def make_texts(llm: LLM, tokens: int) -> dict[str, list[Piece]]:
 
 def _answered(output: Any) -> Piece:
     return Piece(tuple(output.prompt_token_ids), tuple(output.outputs[0].token_ids))
+
+
+@contextmanager
+def gpu_arithmetic() -> Iterator[None]:
+    """Within it, models are built whose eight-bit layers quantize their inputs, on a CPU too."""
+
+    def runs_scaled(parts: Sequence[RawTensor], device: torch.device, packed: bool) -> bool:
+        return all(part.scales is not None for part in parts) and mergeable(parts)
+
+    with patch.object(quant, "_runs_scaled", runs_scaled), patch.object(ReferenceOps, "scripted", False):
+        yield
 
 
 def quality(dtype: str, tokens: int) -> Iterator[dict[str, object]]:
