@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
 from quantization import main
-from quantization_quality import VARIANTS, Piece, perplexity
+from quantization_quality import VARIANTS, Piece, gpu_arithmetic, perplexity
 
-from draftline import LLM
+from draftline import LLM, quant
+from draftline.kernels.reference import ReferenceOps
+from draftline.quant.int8 import to_int8
+from draftline.quant.tensor import RawTensor
 
 
 def test_perplexity_counts_the_predicted_tokens_alone() -> None:
@@ -20,6 +24,20 @@ def test_perplexity_counts_the_predicted_tokens_alone() -> None:
     # Ten tokens are predicted: five of them by either half.
     assert math.log(whole) == pytest.approx((5 * math.log(begin) + 5 * math.log(end)) / 10, rel=1e-4)
     assert 1 < whole < 1000
+
+
+def test_gpu_arithmetic_quantizes_activations_on_a_cpu_and_only_within() -> None:
+    generator = torch.Generator().manual_seed(3)
+    weight, x = torch.randn(48, 128, generator=generator), torch.randn(3, 128, generator=generator)
+    raw = to_int8(RawTensor("w", "F32", (48, 128), weight), weight)
+    errors = []
+    for context in (gpu_arithmetic(), nullcontext()):
+        with context:
+            linear = quant.make_linear([raw], None, dtype=torch.float32, device=torch.device("cpu"))
+        exact = x @ quant.dequantize(raw).T
+        errors.append(float((linear.of(x, ReferenceOps()) - exact).norm() / exact.norm()))
+    assert errors[0] > 1e-3
+    assert errors[1] < 1e-5
 
 
 def test_the_first_variant_is_the_unquantized_model() -> None:
