@@ -26,7 +26,7 @@ def _score(
     SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tl.tensor:
-    """Scores that `_add` multiplies by its ``factor``; ``power`` is what the queries were divided by, or None."""
+    """Scores that `add_tile` multiplies by its ``factor``; ``power`` is what the queries were divided by, or None."""
     score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
     if power is not None:
         score *= power
@@ -49,7 +49,7 @@ def _seen(
 
 
 @triton.jit
-def _add(
+def add_tile(
     score: tl.tensor,
     value: tl.tensor,
     acc: tl.tensor,
@@ -133,7 +133,7 @@ def attend_cache(
             value = load_pairs(values, source, seen, HEAD_DIM, BLOCK_D)
         else:
             value = load_heads(values, value_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
-        acc, row_max, row_sum = _add(score, value, acc, row_max, row_sum, scale, PAIRS, SOFT_CAP, PRECISION)
+        acc, row_max, row_sum = add_tile(score, value, acc, row_max, row_sum, scale, PAIRS, SOFT_CAP, PRECISION)
     return acc, row_max, row_sum
 
 
@@ -174,5 +174,5 @@ def attend_own(
             score = tl.where(_seen(position, row_query, end, window, WINDOWED), score, float("-inf"))
             # Tokens past the end are another row's, and a NaN of theirs must stay theirs.
             value = tl.where((position < end)[:, None], value, 0.0)
-        acc, row_max, row_sum = _add(score, value, acc, row_max, row_sum, scale, False, SOFT_CAP, PRECISION)
+        acc, row_max, row_sum = add_tile(score, value, acc, row_max, row_sum, scale, False, SOFT_CAP, PRECISION)
     return acc, row_max, row_sum

@@ -5,8 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from draftline.kernels.triton.attention_rounds import NO_KEY
-from draftline.kernels.triton.fp8_cache import add_pairs
+from draftline.kernels.triton.attention_rounds import NO_KEY, add_tile
 
 
 @triton.jit
@@ -67,15 +66,8 @@ def attend_tile(
     if PAIRS:
         score *= power
     score = tl.where(seen, score, float("-inf"))
-    new_max = tl.maximum(row_max, tl.max(score, axis=1) * scale)
-    weight = tl.exp2(score * scale - new_max[:, None])
-    rescale = tl.exp2(row_max - new_max)
-    row_sum = row_sum * rescale + tl.sum(weight, axis=1)
-    if PAIRS:
-        acc = add_pairs(acc, rescale, weight, value)
-    else:
-        acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision=PRECISION)
-    return acc, new_max, row_sum
+    acc, row_max, row_sum = add_tile(score, value, acc, row_max, row_sum, scale, PAIRS, 0.0, PRECISION)
+    return acc, row_max, row_sum
 
 
 @triton.jit
