@@ -1,8 +1,8 @@
 """Perplexity of SmolLM2 in each format of weights and cache, relative to the same model unquantized.
 
 Three texts, since what an error costs depends on how sure the model is: what the model itself samples at temperature 1
-(there the rise of the logarithm is the Kullback-Leibler divergence, with no luck in it), its greedy answers to questions,
-and this repository's documentation.
+(there the rise of the logarithm is an estimate of the Kullback-Leibler divergence, and not of luck alone with enough tokens),
+its greedy answers to questions, and this repository's documentation.
 
 A CPU computes with quantized weights, but wide activations. `gpu_arithmetic` lets it multiply the eight-bit numbers that a GPU's
 kernels do, by their reference in plain torch, so that what these cost can be seen without a GPU.

@@ -87,12 +87,12 @@ def print_each(updates: Iterator[Update], n: int) -> None:
 def print_json(prompt: str, updates: Iterator[Update], n: int) -> None:
     """Print the outputs as one JSON object with all that is known of them."""
     outputs: list[dict[str, object]] = [{} for _ in range(n)]
-    deltas = [Delta(index, (), "") for index in range(n)]
+    deltas = [[Delta(index, (), "")] for index in range(n)]
     for update in updates:
         if isinstance(update, Delta):
-            deltas[update.index] = Delta.merge([deltas[update.index], update])
+            deltas[update.index].append(update)
         elif isinstance(update, Finished):
-            whole = dataclasses.asdict(deltas[update.index]) | dataclasses.asdict(update)
+            whole = dataclasses.asdict(Delta.merge(deltas[update.index])) | dataclasses.asdict(update)
             outputs[update.index] = whole | {"finish_reason": update.finish_reason.name.lower()}
     typer.echo(json.dumps({"prompt": prompt, "outputs": outputs}, ensure_ascii=False, indent=2))
 

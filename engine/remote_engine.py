@@ -234,5 +234,6 @@ class RemoteEngine:
         for name, one in live.items():
             one.sink([(name, Failed(failure))])
         for done in orders.values():
-            done.set_exception(failure)
+            if done.set_running_or_notify_cancel():
+                done.set_exception(failure)
         self.stopped.set_result(why)

@@ -82,7 +82,7 @@ def solo() -> list[RequestOutput]:
     return [alone(p, s) for p, s in zip(prompts(16, 1), samplings(16, 1), strict=True)]
 
 
-@pytest.mark.parametrize("steps_ahead", [0, 3])
+@pytest.mark.parametrize("steps_ahead", [0, pytest.param(1, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("prefix_caching", [True, False], ids=["prefix cache", "no prefix cache"])
 @pytest.mark.parametrize("token_budget", [9, 64, 512])
 @pytest.mark.parametrize("num_slots", [1, 3, 16])

@@ -199,6 +199,18 @@ def test_requests_fail_and_the_engine_has_stopped_where_its_process_dies(config:
     engine.close()
 
 
+def test_an_order_that_nobody_waits_for_does_not_keep_a_dead_process_a_secret(config: EngineConfig) -> None:
+    engine = RemoteEngine(config)
+    engine.process.send_signal(signal.SIGSTOP)
+    given_up, waited_for = engine.flush_prefix_cache(), engine.flush_prefix_cache()
+    assert given_up.cancel()
+    engine.process.send_signal(signal.SIGKILL)
+    assert isinstance(engine.stopped.result(30), EngineStoppedError)
+    with pytest.raises(EngineStoppedError):
+        waited_for.result(30)
+    engine.close()
+
+
 def test_a_model_that_cannot_be_loaded_is_told(config: EngineConfig) -> None:
     with pytest.raises(ModelLoadError, match="missing"):
         RemoteEngine(config.model_copy(update={"model": "/missing"}))

@@ -6,7 +6,9 @@ import dataclasses
 
 import pytest
 import torch
+from scattered_batch import OUTSIDE, scattered_batch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.reference import ReferenceOps
@@ -57,28 +59,16 @@ def assert_near(actual: Tensor, expected: Tensor, bound: float = 8e-3) -> None:
 
 def make_batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:
     """A batch over scattered blocks, with a graph's bounds, and the size of the pool."""
-    device, rows = rng.device, len(context_lens)
-    needed = [-(-context // BLOCK_SIZE) for context in context_lens]
-    order = torch.randperm(sum(needed), generator=rng, device=device).int()
-    tables = torch.full((rows, MAX_CONTEXT // BLOCK_SIZE), 2**30, dtype=torch.int32, device=device)
-    for row, blocks in enumerate(order.split(needed)):
-        tables[row, : len(blocks)] = blocks
-    spans = list(zip(query_lens, context_lens, strict=True))
-    positions = torch.cat([torch.arange(context - query, context, device=device) for query, context in spans])
-    row = torch.arange(rows, device=device).repeat_interleave(torch.tensor(query_lens, device=device))
-    batch = Batch(
-        token_ids=positions,
-        positions=positions,
-        cache_index=tables[row, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE,
-        query_starts=torch.tensor([0, *query_lens], device=device).cumsum(0).int(),
-        context_lens=torch.tensor(context_lens, dtype=torch.int32, device=device),
-        block_tables=tables,
-        logits_index=positions,
+    batch, pool = scattered_batch(query_lens, context_lens, rng, block_size=BLOCK_SIZE)
+    rows, columns = batch.block_tables.shape
+    with_bounds = dataclasses.replace(
+        batch,
+        block_tables=pad(batch.block_tables, (0, MAX_CONTEXT // BLOCK_SIZE - columns), value=OUTSIDE),
         query_lens_host=(max(query_lens),) * rows,
         context_lens_host=(MAX_CONTEXT,) * rows,
-        longest_first=torch.argsort(torch.tensor(context_lens, device=device), descending=True).int(),
+        longest_first=torch.argsort(batch.context_lens, descending=True).int(),
     )
-    return batch, sum(needed)
+    return with_bounds, pool
 
 
 def assert_as_reference(

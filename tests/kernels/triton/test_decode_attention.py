@@ -83,7 +83,16 @@ def assert_as_one_by_one(
         assert not ops.arrivals.any()
 
 
-@pytest.mark.parametrize(("window", "qk_norm"), [(None, True), (40, False)], ids=["full-qk-norm", "window-plain"])
+@pytest.mark.parametrize(
+    ("window", "qk_norm"),
+    [
+        (None, True),
+        (40, False),
+        pytest.param(None, False, marks=pytest.mark.slow),
+        pytest.param(40, True, marks=pytest.mark.slow),
+    ],
+    ids=["full-qk-norm", "window-plain", "full-plain", "window-qk-norm"],
+)
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(6, 2, 32), (2, 2, 80)])
 @pytest.mark.parametrize(
     ("context_lens", "num_sms"),

@@ -93,7 +93,7 @@ def run(x: Tensor, weight: ScaledWeight, bias: Tensor | None, **options: Any) ->
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("rows", [1, 3, 20, 70])
-@pytest.mark.parametrize(("n", "k"), [(80, 320)])
+@pytest.mark.parametrize(("n", "k"), [(80, 320), pytest.param(80, 576, marks=pytest.mark.slow)])
 def test_every_number_of_rows(rows: int, n: int, k: int, kind: str, rng: torch.Generator) -> None:
     weight, bias, residual = make_weight(rng, n, k, kind), draw(rng, n), draw(rng, rows, n)
     x = draw(rng, rows, k)
