@@ -150,7 +150,9 @@ def _load(config: EngineConfig, target: Checkpoint, ops: Ops, dtype: torch.dtype
     """
     name = config.draft_model
     assert name is not None
-    checkpoint = open_draft_checkpoint(name, target, load_format=config.load_format)
+    checkpoint = open_draft_checkpoint(
+        name, target, load_format=config.load_format, quantization=config.draft_quantization
+    )
     mine, its = checkpoint.config.vocab_size, target.config.vocab_size
     if mine != its:
         raise ModelLoadError(

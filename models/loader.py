@@ -32,7 +32,10 @@ def open_checkpoint(model: str, *, load_format: str = "auto", quantization: str 
     Raises:
         ModelLoadError: there is no such model, or its files are missing, damaged or not supported.
     """
-    checkpoint = _open(model, load_format)
+    return _converted(_open(model, load_format), quantization)
+
+
+def _converted(checkpoint: Checkpoint, quantization: str) -> Checkpoint:
     if quantization == "auto":
         return checkpoint
     if quantization not in CONVERT:
@@ -50,27 +53,30 @@ def _open(model: str, load_format: str) -> Checkpoint:
     raise ModelLoadError(f"load_format: {load_format!r} is not supported; 'auto' and 'dummy' are")
 
 
-def open_draft_checkpoint(model: str, target: Checkpoint, *, load_format: str = "auto") -> Checkpoint:
+def open_draft_checkpoint(
+    model: str, target: Checkpoint, *, load_format: str = "auto", quantization: str = "auto"
+) -> Checkpoint:
     """Open a draft model's checkpoint: what its folder shares with its target comes from ``target``.
 
     Args:
         model: a draft's folder (`draft_folder`), or any model that `open_checkpoint` opens.
         target: the checkpoint of the model that it drafts for.
         load_format: see `open_checkpoint`.
+        quantization: see `open_checkpoint`; the draft's own.
 
     Raises:
         ModelLoadError: see `open_checkpoint`; or the draft does not fit the target.
     """
     if load_format != "auto":
-        return open_checkpoint(model, load_format=load_format)
+        return open_checkpoint(model, load_format=load_format, quantization=quantization)
     source = resolve_model(model, MODEL_FILES)
     if source.kind is SourceKind.FOLDER:
         path = source.path / "config.json"
         draft_of = read_draft_of(read_json_object(path), str(path))
         if draft_of is not None:
             own = SafetensorsCheckpoint(source.path, _folder_config(source))
-            return SharingCheckpoint(own, target, draft_of.shared, str(path))
-    return open_checkpoint(model)
+            return _converted(SharingCheckpoint(own, target, draft_of.shared, str(path)), quantization)
+    return open_checkpoint(model, quantization=quantization)
 
 
 def _folder_config(source: ModelSource) -> ModelConfig:

@@ -181,6 +181,20 @@ def test_a_draft_model_changes_nothing(llm: LLM, folder: Path, draft_tokens: int
     assert stats.times.verify_s > 0
 
 
+@pytest.mark.parametrize("quantization", ["fp8", "int8"])
+def test_a_quantized_draft_model_changes_nothing(llm: LLM, folder: Path, quantization: str) -> None:
+    drafting = LLM(
+        str(folder), load_format="dummy", device="cuda", dtype="float32", kv_cache_memory_gib=0.5, max_num_seqs=32,
+        draft_model=str(folder), draft_quantization=quantization, draft_length="fixed",
+    )  # fmt: skip
+    sampling = SamplingParams(temperature=0.7, seed=3, max_tokens=40)
+    plain = llm.generate(PROMPTS, sampling, use_tqdm=False)
+    for a, b in zip(plain, drafting.generate(PROMPTS, sampling, use_tqdm=False), strict=True):
+        assert a.outputs[0].token_ids == b.outputs[0].token_ids
+    stats = drafting.stats().drafter
+    assert 0 < stats.accepted < stats.drafted
+
+
 def test_a_draft_model_adapts_to_drafts_that_are_always_wrong(llm: LLM, folder: Path) -> None:
     drafting = LLM(
         str(folder), load_format="dummy", device="cuda", dtype="float32", kv_cache_memory_gib=0.5, max_num_seqs=32,

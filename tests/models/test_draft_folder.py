@@ -93,6 +93,18 @@ def test_an_ordinary_folder_can_be_a_draft(tmp_path: Path) -> None:
     assert open_draft_checkpoint(str(tmp_path), DummyCheckpoint(LLAMA)).config == open_checkpoint(str(tmp_path)).config
 
 
+def test_a_draft_is_quantized_by_itself(tmp_path: Path) -> None:
+    written(tmp_path, LLAMA)
+    target, name = DummyCheckpoint(LLAMA), "model.layers.0.mlp.up_proj.weight"
+    draft = open_draft_checkpoint(str(tmp_path), target, quantization="int8")
+    assert draft.tensor(name).convert_to == "int8"
+    assert target.tensor(name).convert_to is None
+    change_config(tmp_path, draft_of=None)
+    assert open_draft_checkpoint(str(tmp_path), target, quantization="fp8").tensor(name).convert_to == "fp8"
+    with pytest.raises(ModelLoadError, match="quantization: 'int3' is not supported"):
+        open_draft_checkpoint(str(tmp_path), target, quantization="int3")
+
+
 @pytest.mark.parametrize("field", [{"vocab_size": 51}, {"hidden_size": 32}, {"tied_embeddings": False}])
 def test_a_target_that_does_not_fit_is_refused(tmp_path: Path, field: dict[str, Any]) -> None:
     written(tmp_path, LLAMA)
