@@ -15,6 +15,7 @@ from torch.nn.functional import linear
 
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
+from draftline.kernels.residual import Residual
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps
 from draftline.models.by_operation import ForwardByOperation
@@ -29,17 +30,19 @@ MAX_LENGTH = 4096
 class VendorOps(TritonOps):
     """Nothing fused, nothing overlapped, and every product the vendor's: what the others are compared with."""
 
-    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_linear``."""
-        return linear(self.rms_norm(x, norm, eps), weight, bias)
+        return linear(self.rms_norm(x.values, norm, eps), weight, bias)
 
-    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_swiglu``."""
         return self.silu_mul(self.norm_linear(x, norm, eps, weight, bias))
 
-    def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+    def linear_add(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
+    ) -> Residual:
         """See ``Ops.linear_add``."""
-        return residual.add_(linear(x, weight, bias))
+        return Residual(residual.values.add_(linear(x, weight, bias)))
 
     def rope_attention(
         self,

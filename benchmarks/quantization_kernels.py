@@ -20,6 +20,7 @@ from torch.nn.functional import silu
 
 from draftline.kernels.batch import KVCache, bytes_a_head
 from draftline.kernels.ops import Ops
+from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize, scaled_up
 from draftline.kernels.triton import TritonOps
 from draftline.kernels.triton.quantize import quantize_rows
@@ -71,10 +72,10 @@ class Layer:
     def run(self, x: Tensor, attended: Tensor, norm: Tensor, ops: Ops) -> tuple[Tensor, Tensor]:
         """The first projection's output, and the residual stream after the others."""
         linears = self._linears
-        qkv = linears["qkv"].of_norm(x, norm, EPS, ops)
-        residual = linears["o"].added_to(x.clone(), attended, ops)
+        qkv = linears["qkv"].of_norm(Residual(x), norm, EPS, ops)
+        residual = linears["o"].added_to(Residual(x.clone()), attended, norm, ops)
         inner = linears["gate_up"].swiglu_of_norm(residual, norm, EPS, ops)
-        return qkv, linears["down"].added_to(residual, inner, ops)
+        return qkv, linears["down"].added_to(residual, inner, norm, ops).values
 
 
 def exact_layer(weights: dict[str, Tensor], x: Tensor, attended: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from draftline.kernels.reference_accept import accept
 from draftline.kernels.reference_attention import group_rows
 from draftline.kernels.reference_constraints import advance_constraints, constrain, draft_forced
 from draftline.kernels.reference_ngram import draft_ngram, draft_ngram_table, learn_ngrams
+from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import ScaledWeight, scaled_product
 from draftline.kernels.slots import SampleRows, SlotTable
 
@@ -207,17 +208,20 @@ class ReferenceOps:
         """See ``Ops.linear``."""
         return F.linear(x, weight, bias)
 
-    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_linear``."""
-        return F.linear(self.rms_norm(x, norm, eps), weight, bias)
+        return F.linear(self.rms_norm(x.values, norm, eps), weight, bias)
 
-    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_swiglu``."""
         return self.silu_mul(self.norm_linear(x, norm, eps, weight, bias))
 
-    def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+    def linear_add(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
+    ) -> Residual:
         """See ``Ops.linear_add``."""
-        return residual + F.linear(x, weight, bias)
+        del following
+        return Residual(residual.values + F.linear(x, weight, bias))
 
     def _rotation(self, batch: Batch, rope: Tensor, rows: int) -> tuple[Tensor, Tensor]:
         """What `functional_step.rotation` gives for the batch, padded to so many rows; made once for each table."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
+from draftline.kernels.residual import Residual
 from draftline.models.layers import DecoderWeights
 
 
@@ -27,10 +28,22 @@ class ForwardByOperation:
     def __call__(self, batch: Batch, cache: KVCache) -> Tensor:
         """[S, vocab] logits; see ``Model.forward``."""
         ops, eps, weights = self._ops, self._eps, self._weights
-        residual = F.embedding(batch.token_ids, weights.embedding).to(self._dtype)
-        for layer, (keys, values, scales) in zip(weights.layers, cache.layers, strict=True):
+        residual = Residual(F.embedding(batch.token_ids, weights.embedding).to(self._dtype))
+        # The last norm reads only those tokens whose logits are wanted.
+        following = (*(layer.attention_norm for layer in weights.layers[1:]), None)
+        for layer, next_norm, (keys, values, scales) in zip(weights.layers, following, cache.layers, strict=True):
             residual = layer.attention(
-                residual, layer.attention_norm, batch, keys, values, weights.rope, eps, ops, scales=scales
+                residual,
+                layer.attention_norm,
+                layer.mlp_norm,
+                batch,
+                keys,
+                values,
+                weights.rope,
+                eps,
+                ops,
+                scales=scales,
             )
-            residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
-        return weights.head.of_norm(residual.index_select(0, batch.logits_index), weights.norm, eps, ops)
+            residual = layer.mlp(residual, layer.mlp_norm, next_norm, eps, ops)
+        wanted = Residual(residual.values.index_select(0, batch.logits_index))
+        return weights.head.of_norm(wanted, weights.norm, eps, ops)

@@ -16,6 +16,7 @@ from torch import Tensor
 from draftline import quant
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
+from draftline.kernels.residual import Residual
 from draftline.models.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.hf_config import FULL, SLIDING, HfConfig, windows_by_type
@@ -153,10 +154,10 @@ class _Layer:
         ops: Ops,
     ) -> Tensor:
         attention = self.attention
-        qkv = attention.qkv.of_norm(residual, self.attention_norm, eps, ops)
+        qkv = attention.qkv.of_norm(Residual(residual), self.attention_norm, eps, ops)
         attended = attention.attend(qkv, batch, keys, values, self.rope, eps, ops, scales=scales)
         residual = ops.rms_norm_add(attention.output.of(attended, ops), self.post_attention_norm, eps, residual)
-        inner = ops.gelu_mul(self.gate_up.of_norm(residual, self.mlp_norm, eps, ops))
+        inner = ops.gelu_mul(self.gate_up.of_norm(Residual(residual), self.mlp_norm, eps, ops))
         return ops.rms_norm_add(self.down.of(inner, ops), self.post_mlp_norm, eps, residual)
 
 
@@ -187,7 +188,8 @@ class Gemma3:
         residual = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype) * self._embedding_scale
         for layer, (keys, values, scales) in zip(self._layers, cache.layers, strict=True):
             residual = layer(residual, batch, keys, values, scales, eps, ops)
-        logits = self._head.of_norm(residual.index_select(0, batch.logits_index), self._norm, eps, ops)
+        wanted = Residual(residual.index_select(0, batch.logits_index))
+        logits = self._head.of_norm(wanted, self._norm, eps, ops)
         cap = self.config.logits_soft_cap
         return ops.soft_cap(logits, cap) if cap else logits
 

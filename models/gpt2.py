@@ -17,6 +17,7 @@ from torch import Tensor
 from draftline import quant
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
+from draftline.kernels.residual import Residual
 from draftline.models.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.hf_config import HfConfig
@@ -144,20 +145,20 @@ class _Layer:
 
     def __call__(
         self,
-        residual: Tensor,
+        residual: Residual,
         batch: Batch,
         keys: Tensor,
         values: Tensor,
         scales: tuple[Tensor, Tensor] | None,
         rope: Tensor,
         ops: Ops,
-    ) -> Tensor:
+    ) -> Residual:
         attention = self.attention
-        qkv = attention.qkv.of(self.attention_norm(residual, ops), ops)
+        qkv = attention.qkv.of(self.attention_norm(residual.values, ops), ops)
         attended = attention.attend(qkv, batch, keys, values, rope, 0.0, ops, scales=scales)
-        residual = attention.output.added_to(residual, attended, ops)
-        inner = ops.gelu(self.up.of(self.mlp_norm(residual, ops), ops))
-        return self.down.added_to(residual, inner, ops)
+        residual = attention.output.added_to(residual, attended, None, ops)
+        inner = ops.gelu(self.up.of(self.mlp_norm(residual.values, ops), ops))
+        return self.down.added_to(residual, inner, None, ops)
 
 
 class Gpt2:
@@ -180,11 +181,11 @@ class Gpt2:
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
         """See ``Model.forward``."""
         ops = self._ops
-        residual = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype)
-        residual += F.embedding(batch.positions, self._positions).to(self.cache_dtype)
+        embedded = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype)
+        residual = Residual(embedded + F.embedding(batch.positions, self._positions).to(self.cache_dtype))
         for layer, (keys, values, scales) in zip(self._layers, cache.layers, strict=True):
             residual = layer(residual, batch, keys, values, scales, self._rope, ops)
-        return self._head.of(self._norm(residual.index_select(0, batch.logits_index), ops), ops)
+        return self._head.of(self._norm(residual.values.index_select(0, batch.logits_index), ops), ops)
 
 
 def _norm(weights: Weights, config: ModelConfig, name: str) -> _LayerNorm:

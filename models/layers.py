@@ -11,6 +11,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.ops import Ops
+from draftline.kernels.residual import Residual
 from draftline.quant.linear import Linear
 
 
@@ -36,8 +37,9 @@ class Attention:
 
     def __call__(
         self,
-        residual: Tensor,
+        residual: Residual,
         norm: Tensor,
+        following: Tensor | None,
         batch: Batch,
         keys: Tensor,
         values: Tensor,
@@ -46,14 +48,15 @@ class Attention:
         ops: Ops,
         *,
         scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    ) -> Residual:
         """The residual stream [T, hidden], with the attention of its norm added; it may be written over.
 
-        Writes the batch's keys and values to the cache, and to an INT8 cache their ``scales``.
+        Writes the batch's keys and values to the cache, and to an INT8 cache their ``scales``. ``following`` is the weight
+        of the norm that reads the result.
         """
         qkv = self.qkv.of_norm(residual, norm, eps, ops)
         attended = self.attend(qkv, batch, keys, values, rope, eps, ops, scales=scales)
-        return self.output.added_to(residual, attended, ops)
+        return self.output.added_to(residual, attended, following, ops)
 
     def attend(
         self,
@@ -98,9 +101,12 @@ class GatedMlp:
     gate_up: Linear
     down: Linear
 
-    def __call__(self, residual: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """The residual stream [T, hidden], with the MLP of its norm added; it may be written over."""
-        return self.down.added_to(residual, self.gate_up.swiglu_of_norm(residual, norm, eps, ops), ops)
+    def __call__(self, residual: Residual, norm: Tensor, following: Tensor | None, eps: float, ops: Ops) -> Residual:
+        """The residual stream [T, hidden], with the MLP of its norm added; it may be written over.
+
+        ``following`` is the weight of the norm that reads the result, where that is every row's.
+        """
+        return self.down.added_to(residual, self.gate_up.swiglu_of_norm(residual, norm, eps, ops), following, ops)
 
 
 @dataclass(frozen=True, slots=True)

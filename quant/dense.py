@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from draftline.kernels.ops import Ops
+from draftline.kernels.residual import Residual
 from draftline.quant.tensor import RawTensor
 
 
@@ -37,14 +38,14 @@ class DenseLinear(torch.nn.Module):
         """See ``Linear.of``."""
         return ops.linear(x, self._weight, self._bias)
 
-    def of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """See ``Linear.of_norm``."""
         return ops.norm_linear(x, norm, eps, self._weight, self._bias)
 
-    def swiglu_of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def swiglu_of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """See ``Linear.swiglu_of_norm``."""
         return ops.norm_swiglu(x, norm, eps, self._weight, self._bias)
 
-    def added_to(self, residual: Tensor, x: Tensor, ops: Ops) -> Tensor:
+    def added_to(self, residual: Residual, x: Tensor, following: Tensor | None, ops: Ops) -> Residual:
         """See ``Linear.added_to``."""
-        return ops.linear_add(x, self._weight, self._bias, residual)
+        return ops.linear_add(x, self._weight, self._bias, residual, following)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.ops import Ops
+from draftline.kernels.residual import Residual
 
 
 class Linear(Protocol):
@@ -35,16 +36,19 @@ class Linear(Protocol):
         """``self(x)`` by the device's operations: [T, in_features] -> [T, out_features]."""
         ...
 
-    def of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """Of ``rms_norm(x, norm, eps)``: [T, in_features] -> [T, out_features]."""
         ...
 
-    def swiglu_of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def swiglu_of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """``silu(gate) * up`` of ``of_norm``, whose first half are the gates: [T, in_features] -> [T, out_features / 2]."""
         ...
 
-    def added_to(self, residual: Tensor, x: Tensor, ops: Ops) -> Tensor:
-        """``residual + self(x)``: [T, out_features], [T, in_features] -> [T, out_features]; may overwrite ``residual``."""
+    def added_to(self, residual: Residual, x: Tensor, following: Tensor | None, ops: Ops) -> Residual:
+        """``residual + self(x)``: [T, out_features], [T, in_features] -> [T, out_features]; may overwrite ``residual``.
+
+        ``following`` is the weight of the norm that reads the result next, if any.
+        """
         ...
 
 
@@ -56,16 +60,17 @@ class SeparateLinear(torch.nn.Module):
         y: Tensor = self(x)
         return y
 
-    def of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """See ``Linear.of_norm``."""
-        y: Tensor = self(ops.rms_norm(x, norm, eps))
+        y: Tensor = self(ops.rms_norm(x.values, norm, eps))
         return y
 
-    def swiglu_of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def swiglu_of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """See ``Linear.swiglu_of_norm``."""
         return ops.silu_mul(self.of_norm(x, norm, eps, ops))
 
-    def added_to(self, residual: Tensor, x: Tensor, ops: Ops) -> Tensor:
+    def added_to(self, residual: Residual, x: Tensor, following: Tensor | None, ops: Ops) -> Residual:
         """See ``Linear.added_to``."""
+        del following
         y: Tensor = self(x)
-        return residual + y
+        return Residual(residual.values + y)

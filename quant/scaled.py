@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.ops import Ops
+from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP, ScaledWeight, scaled_product
 from draftline.quant.eight_bit import NAMES
 from draftline.quant.tensor import RawTensor, Scales
@@ -68,14 +69,15 @@ class ScaledLinear:
         """See ``Linear.of``."""
         return ops.scaled_linear(x, self._weight, self._bias)
 
-    def of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """See ``Linear.of_norm``."""
-        return ops.norm_scaled_linear(x, norm, eps, self._weight, self._bias)
+        return ops.norm_scaled_linear(x.values, norm, eps, self._weight, self._bias)
 
-    def swiglu_of_norm(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def swiglu_of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """See ``Linear.swiglu_of_norm``."""
-        return ops.norm_scaled_swiglu(x, norm, eps, self._weight, self._bias)
+        return ops.norm_scaled_swiglu(x.values, norm, eps, self._weight, self._bias)
 
-    def added_to(self, residual: Tensor, x: Tensor, ops: Ops) -> Tensor:
+    def added_to(self, residual: Residual, x: Tensor, following: Tensor | None, ops: Ops) -> Residual:
         """See ``Linear.added_to``."""
-        return ops.scaled_linear_add(x, self._weight, self._bias, residual)
+        del following
+        return Residual(ops.scaled_linear_add(x, self._weight, self._bias, residual.values))

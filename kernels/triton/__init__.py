@@ -10,6 +10,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.constraints import Constrained, ConstraintTable
+from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.accept import accept
@@ -131,10 +132,12 @@ class TritonOps:
         soft_cap: float = 0.0,
         scales: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """See ``Ops.rope_attention``: one launch where all rows are decodes and verifies, unless scores are capped."""
+        """See ``Ops.rope_attention``: a launch or two where all rows are decodes and verifies, unless scores are capped."""
         num_kv_heads, head_dim = keys.shape[2:]
         group = qkv.shape[1] // head_dim // num_kv_heads - 2
-        shape = AttentionShape(group, num_kv_heads, head_dim, keys.element_size(), self.num_sms)
+        shape = AttentionShape(
+            group, num_kv_heads, head_dim, keys.element_size(), self.num_sms, qk_norm=norms is not None
+        )
         plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host) if soft_cap == 0.0 else None
         if plan is None:
             overlap = overlaps(qkv, self.hopper)
@@ -171,17 +174,19 @@ class TritonOps:
         """See ``Ops.linear``."""
         return dense_linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
 
-    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_linear``."""
         return dense_norm_linear(x, norm, eps, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
 
-    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_swiglu``."""
         return dense_norm_swiglu(x, norm, eps, weight, bias, hopper=self.hopper)
 
-    def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+    def linear_add(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
+    ) -> Residual:
         """See ``Ops.linear_add``."""
-        return dense_linear_add(x, weight, bias, residual, hopper=self.hopper, arrivals=self.arrivals)
+        return dense_linear_add(x, weight, bias, residual, following, hopper=self.hopper, arrivals=self.arrivals)
 
     def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
         """See ``Ops.scaled_linear``."""

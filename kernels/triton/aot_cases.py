@@ -11,6 +11,7 @@ from torch import Tensor
 from draftline.kernels.batch import Batch
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
+from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton import TritonOps
@@ -128,16 +129,15 @@ def _layer(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype) -> Non
     attended = model.num_heads * model.head_dim
     qkv = attended + 2 * model.num_kv_heads * model.head_dim
     hidden, norm = _empty(tokens, model.hidden, dtype=dtype), _empty(model.hidden, dtype=dtype)
-    ops.norm_linear(hidden, norm, 1e-5, _empty(qkv, model.hidden, dtype=dtype), None)
-    _attention(ops, model, batch, dtype, dtype)
-    ops.linear_add(_empty(tokens, attended, dtype=dtype), _empty(model.hidden, attended, dtype=dtype), None, hidden)
-    ops.norm_swiglu(hidden, norm, 1e-5, _empty(2 * model.intermediate, model.hidden, dtype=dtype), None)
-    ops.linear_add(
-        _empty(tokens, model.intermediate, dtype=dtype),
-        _empty(model.hidden, model.intermediate, dtype=dtype),
-        None,
-        hidden,
-    )
+    residual = Residual(hidden)
+    for _ in range(2):  # the second finds its norm prepared
+        ops.norm_linear(residual, norm, 1e-5, _empty(qkv, model.hidden, dtype=dtype), None)
+        _attention(ops, model, batch, dtype, dtype)
+        x = _empty(tokens, attended, dtype=dtype)
+        residual = ops.linear_add(x, _empty(model.hidden, attended, dtype=dtype), None, residual, norm)
+        x = ops.norm_swiglu(residual, norm, 1e-5, _empty(2 * model.intermediate, model.hidden, dtype=dtype), None)
+        down = _empty(model.hidden, model.intermediate, dtype=dtype)
+        residual = ops.linear_add(x, down, None, residual, norm)
     ops.linear(hidden, _empty(model.vocab, model.hidden, dtype=dtype), None)
     ops.add_rms_norm(hidden, hidden, norm, 1e-5)
     ops.rms_norm(hidden, norm, 1e-5)
@@ -164,9 +164,10 @@ def _gpt2_layer(ops: Ops, batch: Batch) -> None:
         scale=model.head_dim**-0.5,
         window=None,
     )
-    ops.linear_add(hidden, _empty(model.hidden, model.hidden), norm, hidden)
+    ops.linear_add(hidden, _empty(model.hidden, model.hidden), norm, Residual(hidden), None)
     ops.gelu(ops.linear(hidden, _empty(model.intermediate, model.hidden), _empty(model.intermediate)))
-    ops.linear_add(_empty(tokens, model.intermediate), _empty(model.hidden, model.intermediate), norm, hidden)
+    inner = _empty(tokens, model.intermediate)
+    ops.linear_add(inner, _empty(model.hidden, model.intermediate), norm, Residual(hidden), None)
     ops.linear(hidden, _empty(model.vocab, model.hidden), None)
 
 
@@ -179,7 +180,7 @@ def _gemma3_layer(ops: Ops, batch: Batch, soft_cap: float) -> None:
     head_norm = _empty(model.head_dim, dtype=torch.float32)
     qkv = _empty(attended + 2 * model.num_kv_heads * model.head_dim, model.hidden)
     ops.rope_attention(
-        ops.norm_linear(hidden, norm, 1e-6, qkv, None),
+        ops.norm_linear(Residual(hidden), norm, 1e-6, qkv, None),
         batch,
         _empty(4096, 2, model.head_dim // 2, dtype=torch.float32),
         cache,
@@ -191,9 +192,10 @@ def _gemma3_layer(ops: Ops, batch: Batch, soft_cap: float) -> None:
         soft_cap=soft_cap,
     )
     ops.rms_norm_add(ops.linear(_empty(tokens, attended), _empty(model.hidden, attended), None), norm, 1e-6, hidden)
-    inner = ops.gelu_mul(ops.norm_linear(hidden, norm, 1e-6, _empty(2 * model.intermediate, model.hidden), None))
+    gate_up = _empty(2 * model.intermediate, model.hidden)
+    inner = ops.gelu_mul(ops.norm_linear(Residual(hidden), norm, 1e-6, gate_up, None))
     ops.linear(inner, _empty(model.hidden, model.intermediate), None)
-    ops.soft_cap(ops.norm_linear(hidden, norm, 1e-6, _empty(model.vocab, model.hidden), None), 30.0)
+    ops.soft_cap(ops.norm_linear(Residual(hidden), norm, 1e-6, _empty(model.vocab, model.hidden), None), 30.0)
 
 
 def _gpt2_case(batch: Batch) -> Case:

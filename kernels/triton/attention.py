@@ -22,6 +22,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.batch import Batch
+from draftline.kernels.triton.attention_join import join_splits
 from draftline.kernels.triton.attention_plan import AttentionShape, Launch, plan_attention
 from draftline.kernels.triton.attention_rounds import NO_KEY, attend_cache, attend_own
 from draftline.kernels.triton.fp8_cache import as_float16, pairs
@@ -207,45 +208,6 @@ def _attention_kernel(
         tl.store(out + flat[:, None] * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=tensor_mask)
 
 
-@triton.jit(do_not_specialize=["num_splits", "max_query"])
-def _join_kernel(
-    partial: tl.tensor,
-    stats: tl.tensor,
-    out: tl.tensor,
-    query_starts: tl.tensor,
-    num_splits: int,
-    max_query: int,
-    NUM_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    BLOCK_SPLITS: tl.constexpr,
-    OVERLAP: tl.constexpr,
-) -> None:
-    """Join the splits of one query token and head, each weighted by its share of the softmax's sum."""
-    wait_for_previous(OVERLAP)
-    pid = tl.program_id(0)
-    head = pid % NUM_HEADS
-    row = pid // NUM_HEADS // max_query
-    row_query = pid // NUM_HEADS % max_query
-    row_start = tl.load(query_starts + row)
-    query_len = tl.load(query_starts + row + 1) - row_start
-    if (row_query >= query_len) | (query_len > max_query):
-        return
-    flat = (row_start + row_query).to(tl.int64) * NUM_HEADS + head
-    split = tl.arange(0, BLOCK_SPLITS)
-    dim = tl.arange(0, BLOCK_D)[None, :]
-    split_mask = split < num_splits
-    part = flat * num_splits + split
-    split_max = tl.load(stats + part * 2, mask=split_mask, other=NO_KEY)
-    split_sum = tl.load(stats + part * 2 + 1, mask=split_mask, other=0.0)
-    weight = tl.exp2(split_max - tl.max(split_max, axis=0))
-    used = (split_sum > 0.0)[:, None] & (dim < HEAD_DIM)
-    acc = tl.load(partial + part[:, None] * HEAD_DIM + dim, mask=used, other=0.0)
-    result = tl.sum(acc * weight[:, None], axis=0) / tl.sum(weight * split_sum, axis=0)
-    cols = tl.arange(0, BLOCK_D)
-    tl.store(out + flat * HEAD_DIM + cols, result.to(out.dtype.element_ty), mask=cols < HEAD_DIM)
-
-
 def attention(
     q: Tensor,
     keys: Tensor,
@@ -366,18 +328,4 @@ def run_launch(
         **launch_options(overlap),
     )
     if splits > 1:
-        _join_kernel[(rows * launch.max_query * num_heads,)](
-            partial,
-            stats,
-            out,
-            batch.query_starts,
-            splits,
-            launch.max_query,
-            NUM_HEADS=num_heads,
-            HEAD_DIM=head_dim,
-            BLOCK_D=block_d,
-            BLOCK_SPLITS=splits,
-            OVERLAP=overlap,
-            num_warps=2 if splits * block_d <= 1024 else 4,
-            **launch_options(overlap),
-        )
+        join_splits(partial, stats, out, batch.query_starts, rows, launch.max_query, overlap=overlap)

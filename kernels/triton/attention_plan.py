@@ -82,6 +82,7 @@ class AttentionShape:
         element_size: bytes of one key element.
         num_sms: the device's multiprocessors.
         float8: whether keys are FP8.
+        qk_norm: whether queries and keys are normalised.
     """
 
     group: int
@@ -90,6 +91,7 @@ class AttentionShape:
     element_size: int
     num_sms: int
     float8: bool = False
+    qk_norm: bool = False
 
 
 def _next_power_of_2(n: int) -> int:
@@ -178,7 +180,7 @@ class DecodePlan:
     Attributes:
         tile: the tile of each program.
         queries: query tokens a row that the tile has room for.
-        num_splits: the most parts of one row's history; 1 with more than one query token.
+        num_splits: the most parts of one row's history; with several query tokens a power of two.
     """
 
     tile: Tile
@@ -191,8 +193,7 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     """The plan of a batch whose rows have few query tokens or none, if one launch for all of it is fastest; else None.
 
     With very many programs, each runs for long enough that rotation and cache write cost less in kernels of their own.
-    So they do where rows with several query tokens are few: with a join in a kernel of its own, split histories were
-    faster (docs/benchmarks.md).
+    Where rows with several query tokens are few, their histories are split, and a second launch joins the parts.
 
     Args:
         shape: the model and the device.
@@ -204,11 +205,17 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     if longest == 1:
         return _plan_ones(shape, programs, max(context_lens))
     fits = 1 < longest <= MOST_QUERIES and longest * shape.group <= _MOST_DECODE_LANES
-    if not fits or not shape.num_sms < programs <= 2 * shape.num_sms:
+    if not fits or programs > 2 * shape.num_sms:
         return None
-    block_m = max(16, _next_power_of_2(longest * shape.group))
-    tile = Tile(block_m, _keys_a_step(shape, 64), num_warps=4, num_stages=5)
-    return DecodePlan(tile, min(block_m // shape.group, MOST_QUERIES), 1)
+    block_m, block_n = max(16, _next_power_of_2(longest * shape.group)), _keys_a_step(shape, 64)
+    queries = min(block_m // shape.group, MOST_QUERIES)
+    if programs <= shape.num_sms:
+        splits = num_splits(shape, len(query_lens), max(context_lens), block_n)
+        if shape.qk_norm:
+            # Every part normalises: by more threads, since four warps would not have the registers, and half as often.
+            return DecodePlan(Tile(block_m, block_n, num_warps=8, num_stages=3), queries, -(-splits // 2))
+        return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=3), queries, splits)
+    return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=5), queries, 1)
 
 
 def _plan_ones(shape: AttentionShape, programs: int, context: int) -> DecodePlan | None:

@@ -1,10 +1,11 @@
-"""Attention of decodes and verifies in one launch: (QK-norm,) rotation, cache write and attention of a few tokens a row.
+"""Attention of decodes and verifies in a launch or two: (QK-norm,) rotation, cache write and attention of a few tokens a row.
 
 A program owns one row, one key/value head and a part of the row's history. It rotates the row's queries of the heads that
 share the key/value head, packed into one tile, and attends to its part through the block table, with the online softmax
 of FlashAttention-2 (Dao 2023) in base 2. The program of the first part also rotates the new tokens' own keys, writes keys
 and values to the cache, and begins its softmax with them: each token sees itself and those before it. Where a history
-has several parts (Flash-Decoding, Dao et al. 2023), the program that ends last joins them. A part without keys costs one
+has several parts (Flash-Decoding, Dao et al. 2023), the program that ends last joins them; of several query tokens there
+would be too much to join for one program, and a second launch does it (`attention_join.py`). A part without keys costs one
 short program: the parts are counted by the bounds of a CUDA graph's bucket, the keys by the row.
 
 Not here: prompt chunks (`attention.py`, `rope.py`), and how many parts (`attention_plan.py`).
@@ -20,6 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.batch import Batch
+from draftline.kernels.triton.attention_join import join_splits
 from draftline.kernels.triton.attention_plan import MOST_QUERIES, DecodePlan
 from draftline.kernels.triton.attention_rounds import NO_KEY
 from draftline.kernels.triton.cache import head_scale, load_heads, rounded
@@ -39,7 +41,7 @@ def _decode_attention_kernel(
     value_scales: tl.tensor,
     out: tl.tensor,
     partial: tl.tensor,
-    log_sums: tl.tensor,
+    stats: tl.tensor,
     arrivals: tl.tensor,
     cache_index: tl.tensor,
     query_starts: tl.tensor,
@@ -100,6 +102,14 @@ def _decode_attention_kernel(
         share = tl.maximum(tl.cdiv(end_tile - first_tile, num_splits), 1)
         num_parts = tl.maximum(tl.cdiv(end_tile - first_tile, share), 1)
         if split >= num_parts:
+            if QUERIES > 1:
+                # The join knows nothing of rows' lengths: it finds that there is nothing.
+                wait_for_previous(OVERLAP)
+                none = tl.arange(0, BLOCK_M)
+                flat = (token + none // GROUP) * NUM_HEADS + kv_head * GROUP + none % GROUP
+                nothing = stats + (flat * num_splits + split) * 2
+                tl.store(nothing, NO_KEY, mask=none < query_len * GROUP)
+                tl.store(nothing + 1, 0.0, mask=none < query_len * GROUP)
             return
         first_tile += split * share
         end_tile = tl.minimum(first_tile + share, end_tile)
@@ -198,8 +208,9 @@ def _decode_attention_kernel(
                 acc += new_value.to(tl.float32)
 
     if SPLIT:
+        shown = visible(first_tile, seen, position, window, BLOCK_N, EACH)
         acc, row_max, row_sum = attend_tile(
-            query, power, key, value, seen[None, :], acc, row_max, row_sum, scale, PAIRS, PRECISION
+            query, power, key, value, shown, acc, row_max, row_sum, scale, PAIRS, PRECISION
         )
         first_tile += 1
     for tile in range(first_tile, end_tile):
@@ -217,25 +228,32 @@ def _decode_attention_kernel(
             query, power, key, value, shown, acc, row_max, row_sum, scale, PAIRS, PRECISION
         )
 
-    result = out + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
     if PAIRS:
         acc = tl.interleave(acc[0], acc[1])
-    acc = acc / row_sum[:, None]
-    if num_parts == 1:
-        place = (order * NUM_HEADS + group_head) * HEAD_DIM + dim
-        tl.store(result + place, acc.to(out.dtype.element_ty), mask=query_mask)
+    lane = tl.arange(0, BLOCK_M)
+    if SPLIT and QUERIES > 1:
+        flat = (token + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP
+        part = flat * num_splits + split
+        tl.store(partial + part[:, None] * HEAD_DIM + dim, acc, mask=query_mask)
+        tl.store(stats + part * 2, row_max, mask=lane < num_lanes)
+        tl.store(stats + part * 2 + 1, row_sum, mask=lane < num_lanes)
     else:
-        first_part = tl.program_id(0).to(tl.int64) * num_splits
-        part = (first_part + split) * GROUP
-        tl.store(partial + (part + packed) * HEAD_DIM + dim, acc, mask=query_mask)
-        lane = tl.arange(0, BLOCK_M)
-        tl.store(log_sums + part + lane, row_max + tl.log2(row_sum), mask=lane < GROUP)
-        # All threads' stores come before the one that announces them.
-        tl.debug_barrier()
-        arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")
-        if arrived == num_parts - 1:
-            tl.store(arrivals + tl.program_id(0), 0)
-            join(partial, log_sums, result, first_part, num_parts, GROUP, HEAD_DIM, JOIN_COLS, JOIN_PARTS)
+        result = out + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
+        acc = acc / row_sum[:, None]
+        if num_parts == 1:
+            place = (order * NUM_HEADS + group_head) * HEAD_DIM + dim
+            tl.store(result + place, acc.to(out.dtype.element_ty), mask=query_mask)
+        else:
+            first_part = tl.program_id(0).to(tl.int64) * num_splits
+            part = (first_part + split) * GROUP
+            tl.store(partial + (part + packed) * HEAD_DIM + dim, acc, mask=query_mask)
+            tl.store(stats + part + lane, row_max + tl.log2(row_sum), mask=lane < GROUP)
+            # All threads' stores come before the one that announces them.
+            tl.debug_barrier()
+            arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")
+            if arrived == num_parts - 1:
+                tl.store(arrivals + tl.program_id(0), 0)
+                join(partial, stats, result, first_part, num_parts, GROUP, HEAD_DIM, JOIN_COLS, JOIN_PARTS)
 
 
 def decode_attention(
@@ -278,11 +296,12 @@ def decode_attention(
     rows = batch.context_lens.shape[0]
     tile, num_splits = plan.tile, plan.num_splits
     out = torch.empty((tokens, num_heads * head_dim), dtype=qkv.dtype, device=qkv.device)
-    partial, log_sums = out, out
+    partial, stats = out, out
+    joined = num_splits > 1 and plan.queries > 1
     if num_splits > 1:
-        parts = rows * num_kv_heads * num_splits * group
-        partial = torch.empty((parts, head_dim), dtype=torch.float32, device=qkv.device)
-        log_sums = torch.empty(parts, dtype=torch.float32, device=qkv.device)
+        lanes = tokens if joined else rows
+        partial = torch.empty((lanes, num_heads, num_splits, head_dim), dtype=torch.float32, device=qkv.device)
+        stats = torch.empty((lanes, num_heads, num_splits, 2), dtype=torch.float32, device=qkv.device)
     query_norm, key_norm = norms if norms is not None else (qkv, qkv)
     key_scales, value_scales = scales if scales is not None else (qkv, qkv)
     ordered = batch.longest_first is not None and num_splits == 1
@@ -295,7 +314,7 @@ def decode_attention(
         value_scales,
         out,
         partial,
-        log_sums,
+        stats,
         arrivals,
         batch.cache_index,
         batch.query_starts,
@@ -333,4 +352,6 @@ def decode_attention(
         num_stages=tile.num_stages,
         **launch_options(overlap),
     )
+    if joined:
+        join_splits(partial, stats, out, batch.query_starts, rows, max(batch.query_lens_host), overlap=overlap)
     return out

@@ -14,14 +14,16 @@ are those of its bucket, so a sequence's kernels change only with the size of it
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from draftline.kernels.residual import Residual
 from draftline.kernels.triton import skinny_gemm, tall_gemm
 from draftline.kernels.triton.gemv import gemv
 from draftline.kernels.triton.norm import rms_norm
 from draftline.kernels.triton.silu_mul import silu_mul
-from draftline.kernels.triton.skinny_gemm import skinny_linear
+from draftline.kernels.triton.skinny_gemm import skinny_linear, skinny_linear_add
 from draftline.kernels.triton.split_gemm import split_linear
 from draftline.kernels.triton.tall_gemm import tall_linear
 
@@ -38,6 +40,15 @@ def runs_skinny(rows: int, weight: Tensor) -> bool:
     """Whether `skinny_gemm.py` runs so many rows."""
     # Exact float32 products do not run on matrix units.
     return 1 < rows <= skinny_gemm.MAX_ROWS and weight.element_size() == 2 and weight.shape[0] < _WIDE
+
+
+def prepares_norm(weight: Tensor) -> bool:
+    """Whether `skinny_gemm.py` prepares the norm that follows an addition, rather than leave it to a launch of its own.
+
+    Of wide rows, every program would have more squares to join than the launch costs. Without its last factor, a norm may
+    exceed what float16 holds.
+    """
+    return weight.shape[0] <= _SMALL and weight.dtype == torch.bfloat16
 
 
 def runs_tall(rows: int, weight: Tensor, hopper: bool) -> bool:
@@ -73,41 +84,55 @@ def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, hopper: bool
 
 
 def dense_norm_linear(
-    x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None, *, hopper: bool, arrivals: Tensor
+    x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None, *, hopper: bool, arrivals: Tensor
 ) -> Tensor:
     """See ``Ops.norm_linear``."""
-    overlap = overlaps(x, hopper)
-    if x.shape[0] == 1:
-        return gemv(x, weight, bias, norm=(norm, eps), overlap=overlap)
-    return dense_linear(rms_norm(x, norm, eps, overlap=overlap), weight, bias, hopper=hopper, arrivals=arrivals)
+    values, prepared = x.values, x.prepared_for(norm)
+    overlap = overlaps(values, hopper)
+    if values.shape[0] == 1:
+        return gemv(values, weight, bias, norm=(norm, eps), overlap=overlap)
+    if prepared is not None and runs_skinny(values.shape[0], weight):
+        return skinny_linear(prepared.scaled, weight, bias, norm=(prepared.squares, eps), overlap=overlap)
+    return dense_linear(rms_norm(values, norm, eps, overlap=overlap), weight, bias, hopper=hopper, arrivals=arrivals)
 
 
 def dense_norm_swiglu(
-    x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None, *, hopper: bool
+    x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None, *, hopper: bool
 ) -> Tensor:
     """See ``Ops.norm_swiglu``."""
-    overlap = overlaps(x, hopper)
-    if x.shape[0] == 1:
-        return gemv(x, weight, bias, norm=(norm, eps), swiglu=True, overlap=overlap)
-    normed = rms_norm(x, norm, eps, overlap=overlap)
-    if runs_skinny(x.shape[0], weight):
+    values, prepared = x.values, x.prepared_for(norm)
+    rows, overlap = values.shape[0], overlaps(values, hopper)
+    if rows == 1:
+        return gemv(values, weight, bias, norm=(norm, eps), swiglu=True, overlap=overlap)
+    if prepared is not None and runs_skinny(rows, weight):
+        return skinny_linear(prepared.scaled, weight, bias, norm=(prepared.squares, eps), swiglu=True, overlap=overlap)
+    normed = rms_norm(values, norm, eps, overlap=overlap)
+    if runs_skinny(rows, weight):
         return skinny_linear(normed, weight, bias, swiglu=True, overlap=overlap)
-    if runs_tall(x.shape[0], weight, hopper):
+    if runs_tall(rows, weight, hopper):
         return tall_linear(normed, weight, bias, swiglu=True, overlap=overlap)
     return silu_mul(linear(normed, weight, bias), overlap=overlap)
 
 
 def dense_linear_add(
-    x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor, *, hopper: bool, arrivals: Tensor
-) -> Tensor:
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Residual,
+    following: Tensor | None,
+    *,
+    hopper: bool,
+    arrivals: Tensor,
+) -> Residual:
     """See ``Ops.linear_add``."""
-    overlap = overlaps(x, hopper)
+    overlap, before = overlaps(x, hopper), residual.values
     if x.shape[0] == 1:
-        return gemv(x, weight, bias, residual=residual, overlap=overlap)
+        return Residual(gemv(x, weight, bias, residual=before, overlap=overlap))
     if runs_skinny(x.shape[0], weight):
-        return skinny_linear(x, weight, bias, residual=residual, overlap=overlap)
+        prepared = following if prepares_norm(weight) else None
+        return skinny_linear_add(x, weight, bias, before, prepared, overlap=overlap)
     if runs_split(x.shape[0], weight, hopper):
-        return split_linear(x, weight, bias, arrivals=arrivals, residual=residual, overlap=overlap)
+        return Residual(split_linear(x, weight, bias, arrivals=arrivals, residual=before, overlap=overlap))
     if bias is not None:
-        residual += bias
-    return residual.addmm_(x, weight.t())
+        before += bias
+    return Residual(before.addmm_(x, weight.t()))

@@ -2,7 +2,9 @@
 
 On the matrix units: a program owns a few weight rows and each of its warps a share of K, so that even a narrow layer
 has enough loads in flight; the warps' partial sums are joined at the end. A row's result does not depend on the other
-rows of x. SwiGLU's activation and the addition to the residual stream are part of the launch.
+rows of x. SwiGLU's activation and the addition to the residual stream are part of the launch. So are both ends of the norm
+that follows such an addition: the launch that adds multiplies by the norm's weight and sums squares, the one that reads
+multiplies its results by the rest (`kernels.residual`).
 
 Not here: one token (`gemv.py`), more rows, where the vendor's matrix product wins, and quantized weights.
 """
@@ -16,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from draftline.kernels.residual import PreparedNorm, Residual
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 MAX_ROWS = 16
@@ -50,6 +53,10 @@ def _skinny_kernel(
     bias: tl.tensor,
     residual: tl.tensor,
     out: tl.tensor,
+    norm: tl.tensor,
+    scaled: tl.tensor,
+    squares: tl.tensor,
+    eps: float,
     num_rows: int,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -63,10 +70,16 @@ def _skinny_kernel(
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
+    PREPARE: tl.constexpr,
+    SQUARES: tl.constexpr,
+    BLOCK_SQUARES: tl.constexpr,
     OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
-    """A batch of SPLITS products, one a warp, each over its share of K. With SwiGLU the weight is [2 N, K]."""
+    """A batch of SPLITS products, one a warp, each over its share of K. With SwiGLU the weight is [2 N, K].
+
+    PREPARE writes a norm's ``scaled`` and ``squares``; where SQUARES is not 0, ``squares`` has so many of each row of x.
+    """
     SHARE: tl.constexpr = BLOCK_K // SPLITS
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.arange(0, BLOCK_M)
@@ -90,6 +103,12 @@ def _skinny_kernel(
         shift = tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
         if SWIGLU:
             up_shift = tl.load(bias + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    if PREPARE:
+        factor = tl.load(norm + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    if SQUARES > 0:
+        part = tl.arange(0, BLOCK_SQUARES)[None, :]
+        square_offset = m[:, None] * SQUARES + part
+        square_mask = (m < num_rows)[:, None] & (part < SQUARES)
     if HELD:
         # All weights are asked for before the wait, and kept in registers.
         weight_mask = n_mask & (k < K)
@@ -99,6 +118,8 @@ def _skinny_kernel(
         wait_for_previous(OVERLAP)
         if ADD:
             before = tl.load(residual + out_offset, mask=out_mask, other=0.0).to(tl.float32)
+        if SQUARES > 0:
+            square = tl.load(squares + square_offset, mask=square_mask, other=0.0)
         value = tl.load(x + x_offset, mask=row_mask & (k < K), other=0.0)
         acc = tl.dot(value, tl.permute(tile, (0, 2, 1)), acc, input_precision=PRECISION)
         if SWIGLU:
@@ -107,6 +128,8 @@ def _skinny_kernel(
         wait_for_previous(OVERLAP)
         if ADD:
             before = tl.load(residual + out_offset, mask=out_mask, other=0.0).to(tl.float32)
+        if SQUARES > 0:
+            square = tl.load(squares + square_offset, mask=square_mask, other=0.0)
         for start in tl.range(0, K, BLOCK_K, num_stages=NUM_STAGES):
             k_mask = start + k < K
             tile = tl.load(weight + weight_offset + start, mask=n_mask & k_mask, other=0.0)
@@ -117,6 +140,10 @@ def _skinny_kernel(
                 acc_up = tl.dot(value, tl.permute(tile_up, (0, 2, 1)), acc_up, input_precision=PRECISION)
     result = tl.sum(acc, axis=0)
     up = tl.sum(acc_up, axis=0)
+    if SQUARES > 0:
+        inverse = tl.rsqrt(tl.sum(square, axis=1) / K + eps)[:, None]
+        result *= inverse
+        up *= inverse
     if BIAS:
         result += shift
         if SWIGLU:
@@ -125,7 +152,14 @@ def _skinny_kernel(
         result = result / (1.0 + tl.exp(-result)) * up
     if ADD:
         result += before
-    tl.store(out + out_offset, result.to(out.dtype.element_ty), mask=out_mask)
+    stored = result.to(out.dtype.element_ty)
+    tl.store(out + out_offset, stored, mask=out_mask)
+    if PREPARE:
+        # Of what others will read, which is rounded; past N it is 0.
+        wide = stored.to(tl.float32)
+        tl.store(scaled + out_offset, (wide * factor).to(scaled.dtype.element_ty), mask=out_mask)
+        place = squares + m * tl.num_programs(0) + tl.program_id(0)
+        tl.store(place, tl.sum(tl.where(out_mask, wide * wide, 0.0), axis=1), mask=m < num_rows)
 
 
 def skinny_config(n: int, k: int) -> SkinnyConfig:
@@ -144,8 +178,8 @@ def skinny_linear(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
+    norm: tuple[Tensor, float] | None = None,
     swiglu: bool = False,
-    residual: Tensor | None = None,
     overlap: bool = False,
     config: SkinnyConfig | None = None,
 ) -> Tensor:
@@ -155,26 +189,84 @@ def skinny_linear(
         x: [M, K].
         weight: [N, K]; with ``swiglu``, [2 N, K], gates first.
         bias: [weight rows], or None.
+        norm: where x is `PreparedNorm.scaled`, its ``squares`` and the norm's epsilon.
         swiglu: return ``silu(gate) * up``.
-        residual: [M, N], added to the result, or None.
         overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `skinny_config`.
 
     Raises:
         ValueError: M is 0 or more than `MAX_ROWS`.
     """
+    squares, eps = norm if norm is not None else (None, 0.0)
+    n = weight.shape[0] // 2 if swiglu else weight.shape[0]
+    out = torch.empty((x.shape[0], n), dtype=x.dtype, device=x.device)
+    config = config or skinny_config(*weight.shape)
+    _launch(x, weight, bias, out, config, squares=squares, eps=eps, swiglu=swiglu, overlap=overlap)
+    return out
+
+
+def skinny_linear_add(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    residual: Tensor,
+    following: Tensor | None,
+    *,
+    overlap: bool = False,
+    config: SkinnyConfig | None = None,
+) -> Residual:
+    """``residual + x @ weight.T + bias``, and the norm with the weight ``following`` [N] prepared, where that is given.
+
+    Args:
+        x: [M, K].
+        weight: [N, K].
+        bias: [N], or None.
+        residual: [M, N].
+        following: the weight of the norm that reads the result next, or None.
+        overlap: start before the previous kernel has ended.
+        config: how the product is divided, instead of `skinny_config`.
+
+    Raises:
+        ValueError: M is 0 or more than `MAX_ROWS`.
+    """
+    config = config or skinny_config(*weight.shape)
+    out, prepared = torch.empty_like(residual), None
+    if following is not None:
+        parts = triton.cdiv(weight.shape[0], config.block_n)
+        squares = torch.empty((x.shape[0], parts), dtype=torch.float32, device=x.device)
+        prepared = PreparedNorm(following, torch.empty_like(residual), squares)
+    _launch(x, weight, bias, out, config, residual=residual, prepare=prepared, overlap=overlap)
+    return Residual(out, prepared)
+
+
+def _launch(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    config: SkinnyConfig,
+    *,
+    residual: Tensor | None = None,
+    prepare: PreparedNorm | None = None,
+    squares: Tensor | None = None,
+    eps: float = 0.0,
+    swiglu: bool = False,
+    overlap: bool,
+) -> None:
     num_rows, k = x.shape
     if not 1 <= num_rows <= MAX_ROWS:
         raise ValueError(f"skinny_linear: x has {num_rows} rows; it takes 1 to {MAX_ROWS}")
-    n = weight.shape[0] // 2 if swiglu else weight.shape[0]
-    config = config or skinny_config(weight.shape[0], k)
-    out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
+    n, parts = out.shape[1], 0 if squares is None else squares.shape[1]
     _skinny_kernel[(triton.cdiv(n, config.block_n),)](
         x,
         weight,
         bias if bias is not None else x,
         residual if residual is not None else x,
         out,
+        prepare.weight if prepare is not None else x,
+        prepare.scaled if prepare is not None else x,
+        prepare.squares if prepare is not None else squares if squares is not None else x,
+        eps,
         num_rows,
         N=n,
         K=k,
@@ -188,9 +280,11 @@ def skinny_linear(
         BIAS=bias is not None,
         SWIGLU=swiglu,
         ADD=residual is not None,
+        PREPARE=prepare is not None,
+        SQUARES=parts,
+        BLOCK_SQUARES=triton.next_power_of_2(parts),
         OVERLAP=overlap,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=config.num_warps,
         **launch_options(overlap),
     )
-    return out

@@ -12,6 +12,7 @@ from torch.nn.functional import linear, silu
 
 from draftline import quant
 from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP
 from draftline.quant.eight_bit import TYPES, with_scales
 from draftline.quant.scaled import ScaledLinear, mergeable, merged
@@ -178,10 +179,10 @@ def test_scaled_linears_compute_the_dense_product(convert_to: str, has_bias: boo
     of_norm = linear(normed, weight, bias)
     bound = ERRORS[convert_to]
     assert relative(made(x), expected) < bound
-    assert relative(made.of_norm(x, norm, 1e-5, ops), of_norm) < bound
-    assert relative(made.added_to(residual.clone(), x, ops) - residual, expected) < bound
+    assert relative(made.of_norm(Residual(x), norm, 1e-5, ops), of_norm) < bound
+    assert relative(made.added_to(Residual(residual.clone()), x, None, ops).values - residual, expected) < bound
     gate, up = of_norm.chunk(2, -1)
-    assert relative(made.swiglu_of_norm(x, norm, 1e-5, ops), silu(gate) * up) < 2 * bound
+    assert relative(made.swiglu_of_norm(Residual(x), norm, 1e-5, ops), silu(gate) * up) < 2 * bound
 
 
 @pytest.mark.parametrize("convert_to", quant.CONVERT)

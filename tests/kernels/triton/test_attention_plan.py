@@ -72,8 +72,18 @@ def test_verifies_that_fill_the_device_are_one_launch() -> None:
         assert plan is not None
         assert longest <= plan.queries <= plan.tile.block_m // LLAMA_8B.group
         assert plan.num_splits == 1
-    for rows in (1, 16, 64):
-        assert plan_decode(LLAMA_8B, (5,) * rows, (500,) * rows) is None
+    assert plan_decode(LLAMA_8B, (5,) * 64, (500,) * 64) is None
+
+
+def test_the_histories_of_few_verifies_are_split() -> None:
+    def splits(rows: int, context: int) -> int:
+        plan = plan_decode(LLAMA_8B, (5,) * rows, (context,) * rows)
+        assert plan is not None
+        assert 5 <= plan.queries <= plan.tile.block_m // LLAMA_8B.group
+        return plan.num_splits
+
+    assert splits(1, 64) == 1
+    assert splits(1, 4096) > splits(8, 4096) > splits(16, 4096) > 1
 
 
 def test_other_batches_are_no_decodes() -> None:

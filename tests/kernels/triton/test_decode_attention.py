@@ -129,6 +129,7 @@ VERIFIES = {
 """Query lengths and context lengths."""
 
 
+@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 @pytest.mark.parametrize(("window", "qk_norm"), [(None, True), (40, False), (3, True)], ids=str)
 @pytest.mark.parametrize("heads", [(6, 2, 32), (2, 2, 80), (4, 1, 64)], ids=str)
 @pytest.mark.parametrize(("query_lens", "context_lens"), VERIFIES.values(), ids=VERIFIES.keys())
@@ -138,9 +139,10 @@ def test_verifies_as_the_operations_one_by_one(
     heads: tuple[int, int, int],
     window: int | None,
     qk_norm: bool,
+    split: bool,
     rng: torch.Generator,
 ) -> None:
-    num_sms = one_launch(len(query_lens) + 1, heads[1])
+    num_sms = 132 if split else one_launch(len(query_lens) + 1, heads[1])
     assert_as_one_by_one(query_lens, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=num_sms)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.residual import Residual
 from draftline.kernels.triton import TritonOps
 from draftline.kernels.triton.dense import runs_skinny, runs_split, runs_tall
 
@@ -36,10 +37,11 @@ def test_every_number_of_rows(rows: int, biased: bool, ops: TritonOps, rng: torc
     residual = draw(rng, rows, 96)
     reference = ReferenceOps()
     near(ops.linear(x, weight, bias), reference.linear(x, weight, bias))
-    near(ops.norm_linear(x, norm, EPS, weight, bias), reference.norm_linear(x, norm, EPS, weight, bias))
-    near(ops.norm_swiglu(x, norm, EPS, weight, bias), reference.norm_swiglu(x, norm, EPS, weight, bias))
-    expected = reference.linear_add(x, weight, bias, residual)
-    near(ops.linear_add(x, weight, bias, residual), expected)
+    stream = Residual(x)
+    near(ops.norm_linear(stream, norm, EPS, weight, bias), reference.norm_linear(stream, norm, EPS, weight, bias))
+    near(ops.norm_swiglu(stream, norm, EPS, weight, bias), reference.norm_swiglu(stream, norm, EPS, weight, bias))
+    expected = reference.linear_add(x, weight, bias, Residual(residual), None)
+    near(ops.linear_add(x, weight, bias, Residual(residual), None).values, expected.values)
 
 
 def test_the_choice_of_kernel() -> None:

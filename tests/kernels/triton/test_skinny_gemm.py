@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 from torch.testing import assert_close
 
-from draftline.kernels.triton.skinny_gemm import MAX_ROWS, SkinnyConfig, skinny_linear
+from draftline.kernels.triton.skinny_gemm import MAX_ROWS, SkinnyConfig, skinny_linear, skinny_linear_add
 
 
 def draw(rng: torch.Generator, *shape: int) -> Tensor:
@@ -24,7 +24,37 @@ def test_skinny_linear(rows: int, n: int, k: int, rng: torch.Generator) -> None:
 def test_the_result_is_added_to_the_residual(rng: torch.Generator) -> None:
     x, weight, residual = draw(rng, 3, 320), draw(rng, 50, 320), draw(rng, 3, 50)
     expected = residual + linear(x, weight)
-    assert_close(skinny_linear(x, weight, residual=residual), expected, rtol=1e-4, atol=1e-4)
+    added = skinny_linear_add(x, weight, None, residual, None)
+    assert added.prepared is None
+    assert_close(added.values, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("config", [SkinnyConfig(16, 256, 2, 1), SkinnyConfig(8, 64, 1, 2)], ids=["held", "loop"])
+@pytest.mark.parametrize("rows", [2, 16])
+def test_the_norm_after_the_addition_is_half_done(rows: int, config: SkinnyConfig, rng: torch.Generator) -> None:
+    x, down, residual, norm = draw(rng, rows, 200), draw(rng, 150, 200), draw(rng, rows, 150), draw(rng, 150)
+    added = skinny_linear_add(x, down, None, residual, norm, config=config)
+    expected = residual + linear(x, down)
+    assert_close(added.values, expected, rtol=1e-4, atol=1e-4)
+    prepared = added.prepared_for(norm)
+    assert prepared is not None
+    assert_close(prepared.scaled, expected * norm, rtol=1e-4, atol=1e-4)
+    assert prepared.squares.shape == (rows, -(-150 // config.block_n))
+    assert_close(prepared.squares.sum(1), expected.square().sum(1), rtol=1e-4, atol=1e-4)
+    weight, bias = draw(rng, 2 * 40, 150) / 10, draw(rng, 80)
+    normed = expected / (expected.square().mean(1, keepdim=True) + 1e-5).sqrt() * norm
+    actual = skinny_linear(prepared.scaled, weight, bias, norm=(prepared.squares, 1e-5), config=config)
+    assert_close(actual, linear(normed, weight, bias), rtol=1e-4, atol=1e-4)
+    gate, up = linear(normed, weight, bias).chunk(2, dim=-1)
+    actual = skinny_linear(prepared.scaled, weight, bias, norm=(prepared.squares, 1e-5), swiglu=True, config=config)
+    assert_close(actual, silu(gate) * up, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_prepared_is_for_one_norm(rng: torch.Generator) -> None:
+    x, weight, residual, norm = draw(rng, 3, 64), draw(rng, 32, 64), draw(rng, 3, 32), draw(rng, 32)
+    added = skinny_linear_add(x, weight, None, residual, norm)
+    assert added.prepared_for(norm) is added.prepared
+    assert added.prepared_for(norm.clone()) is None
 
 
 def test_swiglu(rng: torch.Generator) -> None:

@@ -1,0 +1,42 @@
+"""The residual stream between a model's layers, and what the norm that reads it next may find prepared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedNorm:
+    """The RMSNorm of a residual stream but for one factor a row, by the kernel that wrote the stream.
+
+    A norm of its own is one more launch that waits for memory. The kernel before it has the values at hand, and the one
+    after it can multiply each row's results by ``1 / sqrt(squares.sum(1) / N + eps)``.
+
+    Attributes:
+        weight: [N], the norm's; for another norm nothing is prepared.
+        scaled: [T, N], the stream times that weight.
+        squares: [T, P] float32: sums of squares of P parts of each row of the stream.
+    """
+
+    weight: Tensor
+    scaled: Tensor
+    squares: Tensor
+
+
+class Residual(NamedTuple):
+    """A residual stream.
+
+    Attributes:
+        values: [T, N].
+        prepared: a norm of it, or None.
+    """
+
+    values: Tensor
+    prepared: PreparedNorm | None = None
+
+    def prepared_for(self, norm: Tensor) -> PreparedNorm | None:
+        """What is prepared for the norm with this weight."""
+        return self.prepared if self.prepared is not None and self.prepared.weight is norm else None
