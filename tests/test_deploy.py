@@ -29,7 +29,7 @@ def test_every_flag_exists() -> None:
         [*container["args"], (DEPLOY / "draftline.service").read_text(), (DEPLOY / "Dockerfile").read_text()]
     )
     flags = {flag.replace("-", "_") for flag in re.findall(r"(?<![\w-])--([a-z][a-z-]+)", text)}
-    foreign = {"gpus", "yes", "no_install_recommends", "no_cache_dir", "create_home"}
+    foreign = {"gpus", "yes", "no_install_recommends", "no_cache_dir", "create_home", "uid"}
     assert flags - foreign <= OPTIONS
     assert service["spec"]["ports"][0]["port"] == container["ports"][0]["containerPort"] == 50051
 
