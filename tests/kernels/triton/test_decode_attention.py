@@ -129,7 +129,6 @@ VERIFIES = {
 """Query lengths and context lengths."""
 
 
-@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 @pytest.mark.parametrize(("window", "qk_norm"), [(None, True), (40, False), (3, True)], ids=str)
 @pytest.mark.parametrize("heads", [(6, 2, 32), (2, 2, 80), (4, 1, 64)], ids=str)
 @pytest.mark.parametrize(("query_lens", "context_lens"), VERIFIES.values(), ids=VERIFIES.keys())
@@ -139,11 +138,30 @@ def test_verifies_as_the_operations_one_by_one(
     heads: tuple[int, int, int],
     window: int | None,
     qk_norm: bool,
-    split: bool,
     rng: torch.Generator,
 ) -> None:
-    num_sms = 132 if split else one_launch(len(query_lens) + 1, heads[1])
+    num_sms = one_launch(len(query_lens) + 1, heads[1])
     assert_as_one_by_one(query_lens, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=num_sms)
+
+
+@pytest.mark.parametrize(
+    ("window", "qk_norm"),
+    [(None, False), (3, True), pytest.param(40, True, marks=pytest.mark.slow)],
+    ids=["full-plain", "short-window-qk-norm", "window-qk-norm"],
+)
+@pytest.mark.parametrize(
+    "heads", [(6, 2, 32), pytest.param((2, 2, 80), marks=pytest.mark.slow)], ids=["6x2x32", "2x2x80"]
+)
+@pytest.mark.parametrize(("query_lens", "context_lens"), VERIFIES.values(), ids=VERIFIES.keys())
+def test_verifies_with_split_histories(
+    query_lens: tuple[int, ...],
+    context_lens: tuple[int, ...],
+    heads: tuple[int, int, int],
+    window: int | None,
+    qk_norm: bool,
+    rng: torch.Generator,
+) -> None:
+    assert_as_one_by_one(query_lens, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=132)
 
 
 def test_a_verify_writes_only_where_it_may(rng: torch.Generator) -> None:
