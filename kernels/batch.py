@@ -25,7 +25,7 @@ class Batch:
         context_lens: [R] int32, tokens of each row after this forward (history plus query).
         block_tables: [R, max_blocks] int32, the cache blocks of each row; entries past its last block are undefined.
         logits_index: [S] int64, the tokens (indices into T) whose logits are wanted.
-        query_lens_host: the R query lengths, known to the host.
+        query_lens_host: the R query lengths as the host knows them: exact, or upper bounds.
         context_lens_host: the R context lengths as the host knows them.
         longest_first: [R] int32, the rows by context length, so that long ones can be started first; None: unknown.
     """

@@ -10,7 +10,7 @@ from torch import Tensor
 from draftline.kernels.slots import SampleRows, SlotTable
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["starts"])  # part of a graph's inputs
 def _accept_kernel(
     tokens: tl.tensor,
     row_slots: tl.tensor,

@@ -55,7 +55,7 @@ class Launch:
         kernel: the kernel's name.
         signature: argument name to type, in order.
         constants: the values of the compile-time arguments.
-        aligned: indices of the arguments that are multiples of 16.
+        aligned: indices of the arguments that the kernel may take for multiples of 16.
         options: ``num_warps``, ``num_stages``.
     """
 
@@ -117,10 +117,14 @@ def _specialise(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> L
             signature.append((param.name, f"tensordesc<{_TYPES[value.base.dtype]}[{block}]>"))
         elif isinstance(value, Tensor):
             signature.append((param.name, f"*{_TYPES[value.dtype]}"))
-            # The allocator aligns to 512 bytes; views that the engine passes start at multiples of 16 bytes.
-            aligned.append(index)
+            # The allocator aligns to 512 bytes, so that a view's offset decides.
+            if not param.do_not_specialize_on_alignment and value.storage_offset() * value.element_size() % 16 == 0:
+                aligned.append(index)
         elif isinstance(value, float):
             signature.append((param.name, "fp32"))
+        elif value == 1 and not param.do_not_specialize:
+            signature.append((param.name, "constexpr"))
+            constants.append((param.name, value))
         else:
             signature.append((param.name, "i32" if -(2**31) <= value < 2**31 else "i64"))
             if value % 16 == 0 and not param.do_not_specialize:

@@ -127,6 +127,14 @@ def max_split_programs(num_sms: int) -> int:
     return num_sms
 
 
+def _few_sizes(rows: int) -> int:
+    """The rows, rounded up to 8 times a power of 4: what joins a history's parts is a kernel for each number of them."""
+    size = 8
+    while size < rows:
+        size *= 4
+    return size
+
+
 def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, block_n: int) -> int:
     """Parts of each history, a power of two: enough programs to fill the device, but never less than a tile each."""
     programs = num_tiles * shape.num_kv_heads
@@ -156,14 +164,20 @@ def plan_attention(
     longest = max(query_lens, default=0)
     longest_short = max((length for length in query_lens if length <= SHORT_QUERY), default=0)
     launches = []
+    mixed = longest > SHORT_QUERY
     if longest_short > 0:
-        tile = short_tile(shape, longest_short)
+        # Beside prompts there are few kinds of launches, which the graphs of such batches (`engine/buckets.py`) have all: so none
+        # has to be compiled while a step waits. Verifies of all lengths have one tile, and contexts of all lengths as many parts.
+        tile = short_tile(shape, SHORT_QUERY if mixed and longest_short > 1 else longest_short)
         tiles_per_row = -(-longest_short // (tile.block_m // shape.group))
-        tiles = rows * tiles_per_row
-        context = max(c for q, c in zip(query_lens, context_lens, strict=True) if 0 < q <= SHORT_QUERY)
-        splits = num_splits(shape, tiles, context, tile.block_n)
-        launches.append(Launch(tile, 1, longest_short, tiles_per_row, tiles, splits))
-    if longest > SHORT_QUERY:
+        if mixed:
+            split_rows, context = _few_sizes(rows), MAX_SPLITS * tile.block_n
+        else:
+            split_rows = rows
+            context = max(c for q, c in zip(query_lens, context_lens, strict=True) if 0 < q <= SHORT_QUERY)
+        splits = num_splits(shape, split_rows * tiles_per_row, context, tile.block_n)
+        launches.append(Launch(tile, 1, longest_short, tiles_per_row, rows * tiles_per_row, splits))
+    if mixed:
         tile = long_tile(shape)
         queries_a_tile = tile.block_m // shape.group
         # Row r's tiles start at query_starts[r] // queries_a_tile + r, so this many cover every division into rows.

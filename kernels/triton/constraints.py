@@ -30,7 +30,7 @@ def _after(
     return tl.load(words + state + _NEXT + kind, mask=constrained, other=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["starts"])  # part of a graph's inputs
 def _constrain_kernel(
     row_slots: tl.tensor,
     row_positions: tl.tensor,
@@ -86,7 +86,7 @@ def _constrain_kernel(
         state = tl.where(state < 0, state, _after(words, state, classes, draft, constrained & (index < count - 1)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["starts"])
 def _advance_kernel(
     tokens: tl.tensor,
     accepted: tl.tensor,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.slots import SlotTable
+from draftline.kernels.triton.attention_plan import SHORT_QUERY
 
 _BLOCK = 128
 
@@ -31,7 +32,10 @@ def _contexts(row: tl.tensor, rows: tl.tensor, plan: tl.tensor, lengths: tl.tens
     return tl.where(real, tl.where(query_len > 0, start + query_len, 0), -1)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_tokens", "num_logits"])
+@triton.jit(
+    do_not_specialize=["num_rows", "num_tokens", "num_logits"],
+    do_not_specialize_on_alignment=["plan"],  # part of a graph's inputs
+)
 def _gather_kernel(
     slot_tokens: tl.tensor,
     slot_tables: tl.tensor,
@@ -167,7 +171,10 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
     context_lens = torch.empty(num_rows, dtype=torch.int32, device=device)
     longest_first = torch.empty(num_rows, dtype=torch.int32, device=device)
     block_tables = torch.empty((num_rows, max_blocks), dtype=torch.int32, device=device)
-    logits_index, logits_slots, logits_positions = torch.empty((3, num_logits), dtype=torch.int64, device=device)
+    # Each by itself: an address that is a multiple of 16 in some steps only makes two kernels of everything it is given to.
+    logits_index = torch.empty(num_logits, dtype=torch.int64, device=device)
+    logits_slots = torch.empty_like(logits_index)
+    logits_positions = torch.empty_like(logits_index)
     parts = min(16, max(1, triton.cdiv(max(bounds.query_lens, default=0), _BLOCK)))
     _gather_kernel[(num_rows + 1, parts)](
         slots.tokens,
@@ -223,7 +230,7 @@ def gather(
     logits_counts: tuple[int, ...],
     block_size: int,
 ) -> Inputs:
-    """See ``Ops.gather``."""
+    """See ``Ops.gather``. The batch's ``query_lens_host`` are bounds."""
     device = slots.tokens.device
     plan = torch.tensor(plan_on_host(query_lens, starts, logits_counts), dtype=torch.int32)
     if device.type == "cuda":
@@ -231,9 +238,19 @@ def gather(
     bounds = GatherBounds(
         num_tokens=sum(query_lens),
         num_logits=sum(logits_counts),
-        query_lens=query_lens,
+        query_lens=tuple(map(_query_bound, query_lens, logits_counts)),
         context_lens=tuple(
             (start if start >= 0 else ~start) + length for start, length in zip(starts, query_lens, strict=True)
         ),
     )
     return gather_planned(slots, rows, plan, bounds, block_size)
+
+
+def _query_bound(query_len: int, logits_count: int) -> int:
+    """A row's query length as attention is planned for it: short pieces of prompts go with the long ones.
+
+    As they do in graphs, whose kernels are compiled before anybody waits for them. A tile that fits the piece would be
+    one more kernel, compiled while a step waits for it: half a second, to save some microseconds.
+    """
+    decides = logits_count == query_len
+    return query_len if decides or query_len <= 1 else max(query_len, SHORT_QUERY + 1)

@@ -54,6 +54,20 @@ def test_no_more_splits_than_key_tiles() -> None:
     assert num_splits(LLAMA_8B, 1, 200, 64) == 4
 
 
+def test_beside_prompts_verifies_of_all_lengths_have_one_tile() -> None:
+    tiles = [plan_attention(LLAMA_8B, (1, length, 512), (900,) * 3, 513 + length)[0].tile for length in (1, 2, 5, 17)]
+    assert tiles[0] != tiles[1] == tiles[2] == tiles[3]
+
+
+def test_beside_prompts_histories_are_split_into_few_different_numbers_of_parts() -> None:
+    def splits(decodes: int, context: int) -> int:
+        lengths = (1,) * decodes + (512,)
+        return plan_attention(LLAMA_8B, lengths, (context,) * decodes + (512,), sum(lengths))[0].num_splits
+
+    for size, parts in ((8, 8), (32, 2), (128, 1)):
+        assert {splits(decodes, context) for decodes in (size // 4, size - 1) for context in (1, 100_000)} == {parts}
+
+
 def test_a_decode_s_history_is_split_while_the_device_has_room() -> None:
     def splits(rows: int, context: int) -> int:
         plan = plan_decode(LLAMA_8B, (1,) * rows, (context,) * rows)

@@ -8,6 +8,7 @@ import torch
 from draftline.kernels.batch import Inputs
 from draftline.kernels.reference import ReferenceOps
 from draftline.kernels.slots import SlotTable
+from draftline.kernels.triton.attention_plan import SHORT_QUERY
 from draftline.kernels.triton.gather import GatherBounds, gather, gather_planned, plan_on_host
 
 BLOCK_SIZE = 4
@@ -64,6 +65,15 @@ def test_gather(
     for row, (slot, context) in enumerate(zip(chosen, contexts, strict=True)):
         used = -(-context // BLOCK_SIZE)
         assert batch.block_tables[row, :used].tolist() == slots.block_tables[slot, :used].tolist()
+
+
+def test_attention_is_planned_with_short_pieces_of_prompts_as_long_ones(slots: SlotTable, device: torch.device) -> None:
+    """A decode, a verify, the end of a prompt, a piece that decides nothing, and a long one."""
+    rows = torch.tensor([4, 0, 3, 1, 2], device=device)
+    batch = gather(slots, rows, (1, 5, 9, 2, 300), (7, 0, 31, 5, 0), (1, 5, 1, 0, 1), BLOCK_SIZE).batch
+    assert batch.query_lens_host == (1, 5, SHORT_QUERY + 1, SHORT_QUERY + 1, 300)
+    assert batch.query_starts.tolist() == [0, 1, 6, 15, 17, 317]
+    assert batch.context_lens_host == (8, 5, 40, 7, 300)
 
 
 def test_rows_by_context_length(slots: SlotTable, device: torch.device) -> None:

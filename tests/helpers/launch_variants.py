@@ -1,0 +1,154 @@
+"""Prints the kernels that steps launch by operation and that no graph has: each would be compiled while a step waits.
+
+    python tests/helpers/launch_variants.py qwen3 256 4 640
+
+Arguments: a shape of `SHAPES`, the most rows, the most drafts a row, the longest context. A program of its own, since tests
+interpret kernels, and these launches are captured as the compiler would get them. Nothing is computed: all tensors are on
+the meta device, and the engine's own passes launch what they launch.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from draftline.engine import pass_by_operation, pass_graphs
+from draftline.engine.buckets import Buckets, launch_bound_tokens
+from draftline.engine.params import SamplingParams
+from draftline.engine.sequence import Row, Sequence
+from draftline.kernels.batch import KVCache
+from draftline.kernels.constraints import ConstraintTable
+from draftline.kernels.slots import SlotTable
+from draftline.kernels.triton import TritonOps
+from draftline.kernels.triton.aot import Launch, captured_launches
+from draftline.models.config import ModelConfig
+from draftline.models.families import build_model, config_from_hf, weight_shapes
+from draftline.quant.tensor import RawTensor
+
+META = torch.device("meta")
+STEP_TOKENS = 8192
+
+
+def _llama(kind: str, heads: int, kv_heads: int, head_dim: int, hidden: int, inner: int, vocab: int) -> dict[str, Any]:
+    return {
+        "architectures": [f"{kind}ForCausalLM"], "model_type": kind.lower(), "num_hidden_layers": 1,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": head_dim, "hidden_size": hidden,
+        "intermediate_size": inner, "vocab_size": vocab, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6, "hidden_act": "silu", "tie_word_embeddings": True, "eos_token_id": 2, "bos_token_id": 1,
+    }  # fmt: skip
+
+
+SHAPES = {
+    "llama-8b": _llama("Llama", 32, 8, 128, 4096, 14336, 128256),
+    "qwen3": _llama("Qwen3", 16, 8, 128, 1024, 3072, 151936),
+    "smollm2": _llama("Llama", 9, 3, 64, 576, 1536, 49152),
+}
+"""One layer of each: the others launch the same."""
+
+
+class _Checkpoint:
+    """A model's weights without their values."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        self._shapes = weight_shapes(config)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._shapes
+
+    def tensor(self, name: str) -> RawTensor:
+        shape = self._shapes[name]
+        return RawTensor(name, "BF16", shape, torch.empty(shape, dtype=torch.bfloat16, device=META))
+
+
+class _Recorder:
+    """A `GraphRecorder` that launches what it would record."""
+
+    def __init__(self, device: torch.device) -> None:
+        pass
+
+    def record(self, work: Callable[[], Any], warm_up: Callable[[], object] | None = None) -> tuple[None, Any]:
+        (warm_up or work)()
+        return None, work()
+
+
+def _input(words: int, device: torch.device) -> SimpleNamespace:
+    return SimpleNamespace(tensor=torch.empty(words, dtype=torch.int64, device=META))
+
+
+def _upload(values: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(values).to(META)
+
+
+def _sequence(prompt_len: int) -> Sequence:
+    return Sequence("", 0, [], prompt_len, SamplingParams(), 0, prompt_len + 100, 0.0)
+
+
+def steps(rng: random.Random, buckets: Buckets, max_rows: int, drafts: int, max_len: int) -> Iterator[tuple[Row, ...]]:
+    """Steps without a graph: decodes, verifies, and pieces of prompts of all lengths, as planners make them."""
+    while True:
+        decodes = min(rng.choice((0, 1, 2, 3, 5, 9, 17, 33, rng.randrange(max_rows))), max_rows - 1)
+        most = drafts if decodes <= buckets.max_drafting_rows else 0
+        rows: list[Row] = []
+        for slot in range(decodes):
+            known, count = rng.randrange(1, max_len - drafts - 1), rng.randint(0, most)
+            rows.append(Row(_sequence(1), slot, known - 1, 1, known, count, count + 1))
+        left = STEP_TOKENS - sum(row.count + row.drafts for row in rows)
+        shortest, longest = rng.choice(((100, max_len - 1), (1, 40), (1, max_len - 1)))
+        for slot in range(decodes, rng.randint(decodes + 1, max_rows)):
+            length = rng.randint(shortest, longest)
+            count = min(length, left)
+            if count:
+                rows.append(Row(_sequence(length), slot, 0, count, length, 0, int(count == length)))
+            left -= count
+        if buckets(tuple(rows)) is None:
+            yield tuple(rows)
+
+
+def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int) -> tuple[set[Launch], set[Launch]]:
+    """The launches of ``count`` steps by operation, and those of them that no graph has."""
+    for name, stand_in in (("GraphRecorder", _Recorder), ("GraphInput", _input), ("unowned", lambda tensor: tensor)):
+        setattr(pass_graphs, name, stand_in)
+    pass_by_operation.upload = _upload  # type: ignore[attr-defined]
+    config = config_from_hf(SHAPES[shape])
+    ops = TritonOps.sized(132, hopper=True, device=META)
+    model = build_model(_Checkpoint(config), config, ops, torch.bfloat16, META)
+    cache = KVCache.allocate(1, 64, 16, config.num_kv_heads, config.head_dim, dtype=torch.bfloat16, device=META)
+    table = SlotTable.allocate(max_rows, max_len + drafts, -(-(max_len + drafts) // 16), META)
+    constraints = ConstraintTable.allocate(
+        max_rows, config.vocab_size, words=1024, masks=64, samples=drafts + 1, device=META
+    )
+    constraining: Any = SimpleNamespace(table=constraints, write_masks=lambda rows: None)
+    buckets = Buckets(max_rows, drafts, launch_bound_tokens(config))
+    foreseen: dict[Launch, None] = {}
+    with captured_launches(foreseen):
+        pass_graphs.GraphPasses(model, cache, table, ops, ops.accept, constraining, buckets, _Recorder(META))  # type: ignore[arg-type]
+    by_operation = pass_by_operation.PassByOperation(model, cache, table, ops, ops.accept, constraining)
+    rng = random.Random(0)
+    drawn = steps(rng, buckets, max_rows, drafts, max_len)
+    launched: dict[Launch, None] = {}
+    with captured_launches(launched):
+        for _ in range(count):
+            by_operation.run(next(drawn), rng.choice(pass_graphs.COMMON_FEATURES))
+    return set(launched), launched.keys() - foreseen.keys()
+
+
+def main(shape: str, *sizes: str) -> None:
+    """Print them, a line each, after how many there are in all."""
+    with torch.inference_mode():
+        launched, new = unforeseen(shape, *map(int, sizes), count=200)
+    print(len(launched))
+    for launch in sorted(new, key=str):
+        aligned = [name for place, (name, _) in enumerate(launch.signature) if place in launch.aligned]
+        print(launch.kernel, launch.variant, "aligned:", *aligned)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
