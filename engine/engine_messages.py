@@ -12,6 +12,7 @@ from draftline.engine.client import EngineInfo, EngineStats, GenerateRequest
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
 from draftline.engine.outputs import Delta, Failed, Finished, PositionLogprobs, Update
+from draftline.models.config import ModelConfig
 
 DeltaFields = tuple[str, int, tuple[int, ...], str, tuple[PositionLogprobs, ...], tuple[PositionLogprobs, ...]]
 """A request's id, and the fields of a `Delta`."""
@@ -27,8 +28,15 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Opened:
+    """From the engine, first of all: what the model is like, which it begins to load."""
+
+    config: ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
-    """From the engine, first of all: it serves."""
+    """From the engine, second: it serves."""
 
     info: EngineInfo
     stats: EngineStats
@@ -117,7 +125,7 @@ class Close:
 
 
 ToEngine = Start | Submit | Cancel | Order | Close
-FromEngine = Started | News | Answer | Stopped
+FromEngine = Opened | Started | News | Answer | Stopped
 
 
 def portable(error: Exception) -> Exception:

@@ -26,6 +26,7 @@ from draftline.engine.engine_messages import (
     Close,
     FromEngine,
     News,
+    Opened,
     Order,
     Start,
     Started,
@@ -176,8 +177,12 @@ def main(descriptor: int) -> None:
     start_process(start.log_level, start.log_format)
     outbox = _Outbox(connection)
     try:
-        from draftline.engine.async_engine import start_engine  # loads torch, which takes seconds
+        # These load torch, which takes seconds.
+        from draftline.engine.async_engine import start_engine
+        from draftline.models.loader import open_checkpoint
 
+        opened = Opened(open_checkpoint(start.config.model, load_format=start.config.load_format).config)
+        connection.send_bytes(pickle.dumps(opened))
         engine = start_engine(start.config)
     except Exception as error:  # noqa: BLE001  the server tells it
         connection.send_bytes(pickle.dumps(Stopped(portable(error))))

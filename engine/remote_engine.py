@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from draftline.engine.cache_journal import CacheJournal
 from draftline.engine.client import EngineStats, GenerateRequest, Sink
@@ -27,6 +27,7 @@ from draftline.engine.engine_messages import (
     Close,
     FromEngine,
     News,
+    Opened,
     Order,
     Start,
     Started,
@@ -40,6 +41,8 @@ from draftline.engine.request import RequestBuilder
 from draftline.models.tokenizer import load_tokenizer
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.vocabulary import ByteVocabulary
+
+_MessageT = TypeVar("_MessageT", Opened, Started)
 
 _CLOSE_S = 30.0
 """Seconds that the process gets to end."""
@@ -79,9 +82,11 @@ class RemoteEngine:
         self.connection = Connection(ours.detach())
         self._sending = threading.Lock()
         self._send(Start(config, log_level, log_format))
-        started = self._started()
+        opened = self._receive(Opened)
+        # While the process loads the model.
+        self.tokenizer = load_tokenizer(config.tokenizer or config.model, opened.config)
+        started = self._receive(Started)
         self.info, self._stats = started.info, started.stats
-        self.tokenizer = load_tokenizer(config.tokenizer or config.model, self.info.config)
         eos_ids = frozenset(self.info.eos_token_ids)
         self.compiler: ConstraintCompiler | None = ConstraintCompiler(
             ByteVocabulary.of(self.tokenizer, self.info.config.vocab_size, eos_ids)
@@ -146,7 +151,8 @@ class RemoteEngine:
         if self.compiler is not None:
             self.compiler.close()
 
-    def _started(self) -> Started:
+    def _receive(self, expected: type[_MessageT]) -> _MessageT:
+        """The next message, before the reader runs."""
         try:
             message = pickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
@@ -156,7 +162,7 @@ class RemoteEngine:
             self.process.wait()
             assert message.error is not None
             raise message.error
-        assert isinstance(message, Started)
+        assert isinstance(message, expected)
         return message
 
     def _send(self, message: ToEngine) -> None:
