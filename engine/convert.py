@@ -8,7 +8,6 @@ does, but unknown enum numbers are errors: ignoring one would mean something oth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from importlib.metadata import version
 from typing import TypeVar
 
@@ -87,6 +86,9 @@ def chat(message: pb.Chat) -> Chat:
 
 def deltas(delta: Delta) -> Iterator[pb.Delta]:
     """A delta as messages: one, or several where log-probabilities would make it larger than clients take."""
+    if not delta.logprobs and not delta.prompt_logprobs:  # nearly always
+        yield pb.Delta(index=delta.index, token_ids=delta.token_ids, text=delta.text)
+        return
     first, *more = _pieces(delta)
     yield pb.Delta(
         index=delta.index,
@@ -103,6 +105,7 @@ def deltas(delta: Delta) -> Iterator[pb.Delta]:
 
 def finished(end: Finished) -> pb.Finished:
     """The end of an output as a message."""
+    times = end.speculation.times
     return pb.Finished(
         index=end.index,
         finish_reason=pb.FinishReason.ValueType(end.finish_reason.value),
@@ -118,7 +121,9 @@ def finished(end: Finished) -> pb.Finished:
             steps=end.speculation.steps,
             accepted_by_position=end.speculation.accepted_by_position,
             drafter=end.speculation.drafter,
-            times=pb.StepTimes(**asdict(end.speculation.times)),
+            times=pb.StepTimes(
+                draft_s=times.draft_s, verify_s=times.verify_s, sample_s=times.sample_s, host_s=times.host_s
+            ),
             synthetic=end.speculation.synthetic,
         ),
         timing=pb.Timing(
