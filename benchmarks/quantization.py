@@ -19,13 +19,12 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from provenance import Conditions
-from quantization_quality import gpu_arithmetic, quality
+from quantization_quality import GpuArithmetic, quality
 
 GPU_SECTIONS = ("layers", "attention", "memory", "divisions")
 
@@ -58,10 +57,14 @@ def main() -> None:
     if "quality" in sections:
         if options.gpu_arithmetic and torch.cuda.is_available():
             parser.error("--gpu-arithmetic: a GPU has no other")
-        with gpu_arithmetic() if options.gpu_arithmetic else nullcontext():
-            conditions = asdict(Conditions.now(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
-            for line in quality("float32" if options.gpu_arithmetic else options.dtype, options.tokens):
-                print(json.dumps({**conditions, "gpu_arithmetic": options.gpu_arithmetic, **line}), flush=True)
+        conditions = asdict(Conditions.now(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
+        lines = (
+            quality("float32", options.tokens, GpuArithmetic())
+            if options.gpu_arithmetic
+            else quality(options.dtype, options.tokens)
+        )
+        for line in lines:
+            print(json.dumps({**conditions, "gpu_arithmetic": options.gpu_arithmetic, **line}), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,26 +4,28 @@ Three texts, since what an error costs depends on how sure the model is: what th
 (there the rise of the logarithm is an estimate of the Kullback-Leibler divergence, and not of luck alone with enough tokens),
 its greedy answers to questions, and this repository's documentation.
 
-A CPU computes with quantized weights, but wide activations. `gpu_arithmetic` lets it multiply the eight-bit numbers that a GPU's
-kernels do, by their reference in plain torch, so that what these cost can be seen without a GPU.
+A CPU computes with quantized weights, but wide activations. `GpuArithmetic` are operations that multiply the quantized numbers
+that a GPU's kernels do, by their reference in plain torch, so that what these cost can be seen without a GPU.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from provenance import ROOT
 
-from draftline import LLM, SamplingParams, quant
+from draftline import LLM, SamplingParams
+from draftline.kernels import select_ops
+from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.ops import Ops
 from draftline.kernels.reference import ReferenceOps
-from draftline.quant.scaled import mergeable
-from draftline.quant.tensor import RawTensor
+from draftline.models.families import build_model
+from draftline.models.loader import open_checkpoint
+from draftline.models.model import Model
 
 _OPENINGS = (
     "The history of", "In this tutorial", "Once upon a time", "Dear friends", "The experiment", "A recipe for",
@@ -40,7 +42,13 @@ _DOCUMENTS = ("README.md", "docs/architecture.md", "docs/benchmarks.md", "CONTRI
 _WINDOW = 512
 """Tokens of a piece of text, whose first tokens have little before them in every format alike."""
 
-VARIANTS: tuple[dict[str, object], ...] = (
+_BLOCK_SIZE = 16
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+CACHES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
+"""By ``kv_cache_dtype``; ``auto`` is the activations'."""
+
+VARIANTS: tuple[dict[str, str], ...] = (
     {},
     {"quantization": "fp8"},
     {"quantization": "int8"},
@@ -51,6 +59,13 @@ VARIANTS: tuple[dict[str, object], ...] = (
 """Options of the engine; the first are what the others are compared with."""
 
 
+class GpuArithmetic(ReferenceOps):
+    """`ReferenceOps` whose eight-bit layers quantize their inputs, as a GPU's do."""
+
+    scripted = False
+    runs_scaled = True
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Tokens to be predicted, after others that are not."""
@@ -59,18 +74,33 @@ class Piece:
     text: tuple[int, ...]
 
 
-def perplexity(llm: LLM, pieces: list[Piece]) -> float:
+def perplexity(model: Model, cache_dtype: torch.dtype, pieces: list[Piece]) -> float:
     """The exponential of the mean negative log-probability of all pieces' tokens."""
-    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
-    prompts = [{"prompt_token_ids": [*piece.given, *piece.text]} for piece in pieces]
-    outputs = llm.generate(prompts, params, use_tqdm=False)
     total, count = 0.0, 0
-    for piece, output in zip(pieces, outputs, strict=True):
+    for piece in pieces:
+        tokens = torch.tensor([*piece.given, *piece.text], device=model.device)
         # They begin with the second token: the first is predicted from nothing.
-        scored = (output.prompt_logprobs or [])[max(len(piece.given) - 1, 0) :]
-        total -= sum(entry.chosen.logprob for entry in scored)
-        count += len(scored)
+        first = max(len(piece.given), 1)
+        logits = _logits(model, cache_dtype, tokens)[first - 1 : -1]
+        chosen = logits.float().log_softmax(-1).gather(1, tokens[first:, None])
+        total -= float(chosen.double().sum())
+        count += len(chosen)
     return math.exp(total / count)
+
+
+def _logits(model: Model, cache_dtype: torch.dtype, tokens: torch.Tensor) -> torch.Tensor:
+    """[T, vocab]: of all tokens, as one prompt."""
+    count, config, device = len(tokens), model.config, model.device
+    blocks = -(-count // _BLOCK_SIZE)
+    cache = KVCache.allocate(
+        config.num_layers, blocks, _BLOCK_SIZE, config.num_kv_heads, config.head_dim, dtype=cache_dtype, device=device
+    )
+    steps = torch.arange(count, device=device)
+    starts = torch.tensor([0, count], dtype=torch.int32, device=device)
+    table = torch.arange(blocks, dtype=torch.int32, device=device)[None]
+    batch = Batch(tokens, steps, steps, starts, starts[1:], table, steps, (count,), (count,))
+    with torch.inference_mode():
+        return model.forward(batch, cache)
 
 
 def make_texts(llm: LLM, tokens: int) -> dict[str, list[Piece]]:
@@ -99,33 +129,31 @@ def _answered(output: Any) -> Piece:
     return Piece(tuple(output.prompt_token_ids), tuple(output.outputs[0].token_ids))
 
 
-@contextmanager
-def gpu_arithmetic() -> Iterator[None]:
-    """Within it, models are built whose eight-bit layers quantize their inputs, on a CPU too."""
+def quality(dtype: str, tokens: int, ops: Ops | None = None) -> Iterator[dict[str, object]]:
+    """Each variant's perplexities, and how much they are above the first one's.
 
-    def runs_scaled(parts: Sequence[RawTensor], device: torch.device, packed: bool) -> bool:
-        return all(part.scales is not None for part in parts) and mergeable(parts)
-
-    with patch.object(quant, "_runs_scaled", runs_scaled), patch.object(ReferenceOps, "scripted", False):
-        yield
-
-
-def quality(dtype: str, tokens: int) -> Iterator[dict[str, object]]:
-    """Each variant's perplexities, and how much they are above the first one's."""
-    texts: dict[str, list[Piece]] = {}
+    Args:
+        dtype: of the models, as the engine's option.
+        tokens: about so many a text.
+        ops: what runs the models, instead of the device's own operations.
+    """
+    llm = LLM("smollm2", dtype=dtype, drafter="none", prefix_caching=False, max_num_seqs=16)
+    texts, info = make_texts(llm, tokens), llm.info
+    del llm
+    device = torch.device(info.device)
+    ops = ops or select_ops(device)
     base: dict[str, float] = {}
     for options in VARIANTS:
-        llm = LLM("smollm2", dtype=dtype, drafter="none", prefix_caching=False, max_num_seqs=16, **options)
-        texts = texts or make_texts(llm, tokens)
-        found = {name: perplexity(llm, pieces) for name, pieces in texts.items()}
+        checkpoint = open_checkpoint("smollm2", quantization=options.get("quantization", "auto"))
+        variant = build_model(checkpoint, checkpoint.config, ops, DTYPES[info.dtype], device)
+        cache_dtype = CACHES.get(options.get("kv_cache_dtype", "auto"), variant.cache_dtype)
+        found = {name: perplexity(variant, cache_dtype, pieces) for name, pieces in texts.items()}
         base = base or found
-        info = llm.info
         yield {
             "options": options,
-            "weights": info.quantization,
+            "weights": variant.quantization,
             "dtype": info.dtype,
             "device": info.device,
             "perplexity": {name: round(value, 4) for name, value in found.items()},
             "rise_percent": {name: round(100 * (value / base[name] - 1), 3) for name, value in found.items()},
         }
-        del llm

@@ -32,6 +32,11 @@ class Ops(Protocol):
         """
         ...
 
+    @property
+    def runs_scaled(self) -> bool:
+        """Whether eight-bit weights run as they are, by `scaled_linear` and its like, instead of being unpacked on loading."""
+        ...
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """RMSNorm over the last axis: [..., N] -> [..., N], computed in float32 (Zhang & Sennrich 2019)."""
         ...

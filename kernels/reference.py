@@ -89,6 +89,8 @@ class ReferenceOps:
     """
 
     scripted = True
+    # They would be scaled up again for every product.
+    runs_scaled = False
 
     def __init__(self) -> None:
         self._rotations: list[tuple[Batch, Tensor, tuple[Tensor, Tensor]]] = []

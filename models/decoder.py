@@ -46,7 +46,7 @@ class Decoder:
     ) -> None:
         self.config, self.dtype, self.device = config, dtype, device
         self.cache_dtype = quant.compute_dtype(dtype, device)
-        weights = Weights(checkpoint, dtype, device)
+        weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled)
         embedding, head = weights.embedding_and_head(config)
         decoder = DecoderWeights(
             embedding=embedding,

@@ -170,7 +170,7 @@ class Gemma3:
         self.config, self.dtype, self.device = config, dtype, device
         self.cache_dtype = quant.compute_dtype(dtype, device)
         self._ops = ops
-        weights = Weights(checkpoint, dtype, device)
+        weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled)
         self._embedding, self._head = weights.embedding_and_head(config)
         # Rounded as the embeddings are: training did so too.
         self._embedding_scale = torch.tensor(config.hidden_size**0.5, dtype=self.cache_dtype).item()

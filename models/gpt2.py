@@ -170,7 +170,7 @@ class Gpt2:
         self.config, self.dtype, self.device = config, dtype, device
         self.cache_dtype = quant.compute_dtype(dtype, device)
         self._ops = ops
-        weights = Weights(checkpoint, dtype, device)
+        weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled)
         self._embedding, self._head = weights.embedding_and_head(config)
         self._positions = weights.positions("model.embed_positions.weight", config.max_positions, config.hidden_size)
         self._layers = tuple(_layer(weights, config, f"model.layers.{index}.") for index in range(config.num_layers))

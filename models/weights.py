@@ -22,13 +22,14 @@ class Weights:
         checkpoint: where they come from.
         dtype: what they are kept in.
         device: where they go.
+        scaled: see `quant.make_linear`.
 
     Attributes:
         nbytes: memory that embeddings and projections took so far.
     """
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
-        self._checkpoint, self._dtype, self._device = checkpoint, dtype, device
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, *, scaled: bool) -> None:
+        self._checkpoint, self._dtype, self._device, self._scaled = checkpoint, dtype, device, scaled
         self._formats: set[str] = set()
         self.nbytes = 0
 
@@ -61,6 +62,7 @@ class Weights:
             embedding if config.tied_embeddings else self._raw("lm_head.weight", *shape),
             dtype=self._dtype,
             device=self._device,
+            scaled=self._scaled,
         )
         self.nbytes += head.nbytes
         return self._table(embedding), head
@@ -73,7 +75,7 @@ class Weights:
             merged = torch.cat(
                 [quant.dequantize(self._raw(f"{prefix}{name}.bias", size)) for name, size in outputs.items()]
             )
-        linear = quant.make_linear(parts, merged, dtype=self._dtype, device=self._device)
+        linear = quant.make_linear(parts, merged, dtype=self._dtype, device=self._device, scaled=self._scaled)
         self._formats.add(linear.format)
         self.nbytes += linear.nbytes
         return linear

@@ -11,8 +11,8 @@ weight is dequantized to the dtype, and activations have it too. On a CPU the dt
 - float32: everything, to the last bit of the format. Activations are float32.
 - float16: weights are rounded to float16; activations, sums and the cache are float32, since CPUs compute in nothing
   narrower. The fastest.
-- bfloat16: four-bit weights, and INT8 with a scale a row, stay packed; others are rounded to float16; activations and the cache are bfloat16. The
-  smallest.
+- bfloat16: four-bit weights, and INT8 with a scale a row, stay packed; others are rounded to float16; activations and the
+  cache are bfloat16. The smallest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from draftline.quant.ggml import dequantize_ggml
 from draftline.quant.ggml_q4_1 import Int4Linear, dequantize_q4
 from draftline.quant.ggml_q8_0 import dequantize_q8_0
 from draftline.quant.half import HalfLinear, fits, padding_rows
-from draftline.quant.int8 import Int8Linear, to_int8
+from draftline.quant.int8 import Int8Linear, packable, to_int8
 from draftline.quant.linear import Linear
 from draftline.quant.prepacked import PrepackedLinear
 from draftline.quant.scaled import ScaledLinear, mergeable, merged
@@ -108,7 +108,14 @@ def rows_to_run(count: int, dtype: torch.dtype, device: torch.device) -> int:
     return half.rows_to_run(count) if device.type == "cpu" and dtype == torch.float16 else count
 
 
-def make_linear(parts: Sequence[RawTensor], bias: Tensor | None, *, dtype: torch.dtype, device: torch.device) -> Linear:
+def make_linear(
+    parts: Sequence[RawTensor],
+    bias: Tensor | None,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    scaled: bool = False,
+) -> Linear:
     """One projection from ``parts``, merged along the output dimension. Inputs and outputs are ``compute_dtype``.
 
     Args:
@@ -116,31 +123,32 @@ def make_linear(parts: Sequence[RawTensor], bias: Tensor | None, *, dtype: torch
         bias: [sum of out_features], or None.
         dtype: what weights are kept in.
         device: where it runs.
+        scaled: run eight-bit weights as they are, with quantized activations, where they can be: see `Ops.runs_scaled`.
 
     Raises:
-        UnsupportedFormatError: a part's format is not known.
+        UnsupportedFormatError: a part's format is not known, or the device is too old for it.
     """
     packed = device.type == "cpu" and dtype == torch.bfloat16
     if packed and all(part.format in ("Q4_0", "Q4_1") and part.convert_to is None for part in parts):
         return Int4Linear(parts, bias)
     parts = [_converted(part.on(device)) for part in parts]
-    if _runs_scaled(parts, device, packed):
-        weight = merged(parts)
-        if packed:
-            return Int8Linear(weight, bias)
-        return ScaledLinear(weight, None if bias is None else bias.to(device=device, dtype=dtype))
+    if scaled and mergeable(parts):
+        return _scaled(parts, None if bias is None else bias.to(device=device, dtype=dtype), device)
+    if packed and packable(parts):
+        return Int8Linear(merged(parts), bias)
     dense = torch.cat([dequantize(part) for part in parts])
     return _dense(dense, bias, dtype, compute_dtype(dtype, device), device)
 
 
-def make_head(raw: RawTensor, *, dtype: torch.dtype, device: torch.device) -> Linear:
+def make_head(raw: RawTensor, *, dtype: torch.dtype, device: torch.device, scaled: bool = False) -> Linear:
     """The output projection. On a CPU its logits are float32 whatever ``dtype`` is; elsewhere they are ``dtype``.
 
-    It is not converted: the smallest differences between logits decide tokens.
+    It is not converted: the smallest differences between logits decide tokens. See `make_linear` for the arguments.
     """
-    if raw.scales is not None and _runs_scaled([raw], device, packed=False):
-        return ScaledLinear(merged([raw.on(device)]), None)
-    return _dense(dequantize(raw.on(device)), None, dtype, torch.float32, device)
+    raw = raw.on(device)
+    if scaled and mergeable([raw]):
+        return _scaled([raw], None, device)
+    return _dense(dequantize(raw), None, dtype, torch.float32, device)
 
 
 def make_table(raw: RawTensor, *, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -152,22 +160,13 @@ def _converted(raw: RawTensor) -> RawTensor:
     return raw if raw.convert_to is None or raw.scales is not None else CONVERT[raw.convert_to](raw, dequantize(raw))
 
 
-def _runs_scaled(parts: Sequence[RawTensor], device: torch.device, packed: bool) -> bool:
-    """Whether these parts run in eight bits: on a GPU, or packed on a CPU.
-
-    Raises:
-        UnsupportedFormatError: the GPU is too old for their format.
-    """
-    scales = [part.scales for part in parts if part.scales is not None]
-    if len(scales) < len(parts) or not mergeable(parts):
-        return False
-    if device.type == "cpu":
-        return packed and parts[0].format == "I8" and all(scale.columns == parts[0].shape[1] for scale in scales)
-    if parts[0].format == "F8_E4M3" and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
+def _scaled(parts: Sequence[RawTensor], bias: Tensor | None, device: torch.device) -> ScaledLinear:
+    fp8 = parts[0].format == "F8_E4M3"
+    if fp8 and device.type == "cuda" and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
         raise UnsupportedFormatError(
             f"{parts[0].name}: FP8 needs a GPU of compute capability 8.9, and {device} is older; INT8 runs there"
         )
-    return True
+    return ScaledLinear(merged(parts), bias)
 
 
 def _dense(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from draftline.kernels.scaled import ScaledWeight, quantize
 from draftline.quant.linear import SeparateLinear
+from draftline.quant.scaled import mergeable
 from draftline.quant.tensor import RawTensor, Scales
 
 
@@ -16,6 +18,13 @@ def to_int8(raw: RawTensor, weight: Tensor) -> RawTensor:
     """``weight`` [N, K] (the values of ``raw``, float32) as an I8 tensor with a scale a row."""
     data, scale = quantize(weight, torch.int8, 1)
     return replace(raw, format="I8", data=data, scales=Scales(scale, 1, weight.shape[1]))
+
+
+def packable(parts: Sequence[RawTensor]) -> bool:
+    """Whether the parts can run as one `Int8Linear`: in INT8, with no row's channels in groups."""
+    return mergeable(parts) and all(
+        part.format == "I8" and part.scales is not None and part.scales.columns == part.shape[1] for part in parts
+    )
 
 
 class Int8Linear(SeparateLinear):
@@ -28,7 +37,8 @@ class Int8Linear(SeparateLinear):
     def __init__(self, weight: ScaledWeight, bias: Tensor | None) -> None:
         super().__init__()
         self._weight = weight.data
-        self._scale = weight.scale.flatten().to(torch.bfloat16)
+        by_row = weight.scale.flatten().repeat_interleave(weight.rows)[: weight.data.shape[0]]
+        self._scale = by_row.to(torch.bfloat16)
         self._bias = None if bias is None else bias.to(torch.bfloat16)
         self.out_features, self.in_features = weight.data.shape
         self.format = "int8"

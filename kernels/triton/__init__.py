@@ -55,6 +55,7 @@ class TritonOps:
     arrivals: Tensor
 
     scripted: ClassVar[bool] = False
+    runs_scaled: ClassVar[bool] = True
 
     @staticmethod
     def for_device(device: torch.device) -> TritonOps:

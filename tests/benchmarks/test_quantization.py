@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 
 import pytest
 import torch
 from quantization import main
-from quantization_quality import VARIANTS, Piece, gpu_arithmetic, perplexity
+from quantization_quality import VARIANTS, GpuArithmetic, Piece, perplexity
 
-from draftline import LLM, quant
+from draftline import LLM, SamplingParams, quant
 from draftline.kernels.reference import ReferenceOps
-from draftline.quant.int8 import to_int8
+from draftline.models.families import build_model
+from draftline.models.loader import open_checkpoint
+from draftline.quant.fp8 import to_fp8
 from draftline.quant.tensor import RawTensor
+
+CPU = torch.device("cpu")
 
 
 def test_perplexity_counts_the_predicted_tokens_alone() -> None:
-    llm = LLM("smollm2", max_model_len=64, kv_cache_memory_gib=0.05, drafter="none")
+    checkpoint = open_checkpoint("smollm2")
+    model = build_model(checkpoint, checkpoint.config, ReferenceOps(), torch.float32, CPU)
     tokens = (504, 3575, 282, 4649, 314, 7042, 28, 284, 260, 3575, 282)
-    whole, end = perplexity(llm, [Piece((), tokens)]), perplexity(llm, [Piece(tokens[:6], tokens[6:])])
-    begin = perplexity(llm, [Piece((), tokens[:6])])
+    pieces = [Piece((), tokens)], [Piece((), tokens[:6])], [Piece(tokens[:6], tokens[6:])]
+    whole, begin, end = (perplexity(model, torch.float32, piece) for piece in pieces)
     # Ten tokens are predicted: five of them by either half.
     assert math.log(whole) == pytest.approx((5 * math.log(begin) + 5 * math.log(end)) / 10, rel=1e-4)
     assert 1 < whole < 1000
+    logprobs = (
+        LLM("smollm2", dtype="float32", max_model_len=64, kv_cache_memory_gib=0.05, drafter="none")
+        .generate([{"prompt_token_ids": [*tokens]}], SamplingParams(max_tokens=1, prompt_logprobs=0), use_tqdm=False)[0]
+        .prompt_logprobs
+        or []
+    )
+    engine_s = -sum(entry.chosen.logprob for entry in logprobs) / 10
+    assert math.log(whole) == pytest.approx(engine_s, rel=1e-4)
 
 
-def test_gpu_arithmetic_quantizes_activations_on_a_cpu_and_only_within() -> None:
+def test_gpu_arithmetic_quantizes_activations_on_a_cpu() -> None:
     generator = torch.Generator().manual_seed(3)
     weight, x = torch.randn(48, 128, generator=generator), torch.randn(3, 128, generator=generator)
-    raw = to_int8(RawTensor("w", "F32", (48, 128), weight), weight)
+    raw = to_fp8(RawTensor("w", "F32", (48, 128), weight), weight)
     errors = []
-    for context in (gpu_arithmetic(), nullcontext()):
-        with context:
-            linear = quant.make_linear([raw], None, dtype=torch.float32, device=torch.device("cpu"))
+    for ops in (GpuArithmetic(), ReferenceOps()):
+        linear = quant.make_linear([raw], None, dtype=torch.float32, device=CPU, scaled=ops.runs_scaled)
         exact = x @ quant.dequantize(raw).T
-        errors.append(float((linear.of(x, ReferenceOps()) - exact).norm() / exact.norm()))
+        errors.append(float((linear.of(x, ops) - exact).norm() / exact.norm()))
     assert errors[0] > 1e-3
     assert errors[1] < 1e-5
 
