@@ -1,11 +1,13 @@
 """Eight-bit tensors with scales: what a quantized linear layer multiplies, and its arithmetic in plain torch.
 
 Weights have scales from their checkpoint, or from `draftline.quant`. Activations are quantized as they come, with one
-scale for each token, or one for each 128 of its channels: from the largest of them, and by the same rule at every number
-of rows. So a product has the same factors whatever a token is batched with, and only the order of additions differs.
+scale for each token, or one for each 128 of its channels where the weight has one for each group of columns: from the
+largest of them, and by the same rule at every number of rows. So a product has the same factors whatever a token is batched
+with, and only the order of additions differs.
 
-Integers have no exponent: one large channel would cost all others of its token their bits. So INT8 activations have a
-scale a group, and FP8 ones where the weight has one for each group of columns.
+FP8 weights are multiplied with FP8 activations. Integers have no exponent: in eight bits a few large channels would cost all
+others of their token their bits, and groups of channels help too little. So beside INT8 weights activations are integers of
+sixteen bits, ``256 * high + low`` of two eight-bit ones: kernels multiply both halves, as if they were two tokens.
 """
 
 from __future__ import annotations
@@ -19,8 +21,11 @@ from torch import Tensor
 GROUP = 128
 """Channels of an activation that share a scale."""
 
-LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}
-"""The largest magnitude that is used of an eight-bit type. (-128 is not, so that the range is symmetric.)"""
+LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0, torch.int16: 256.0 * 127 + 127}
+"""The largest magnitude that is used of a type. (-128 is not, so that the range is symmetric; int16's is that of two int8.)"""
+
+ACTIVATIONS = {torch.float8_e4m3fn: torch.float8_e4m3fn, torch.int8: torch.int16}
+"""The type of activations, by that of the weights that they are multiplied with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +45,9 @@ class ScaledWeight:
     columns: int
 
     @property
-    def by_column(self) -> bool:
-        """Whether a weight row has several scales."""
-        return self.scale.shape[1] > 1
-
-    @property
     def grouped(self) -> bool:
-        """Whether what it is multiplied with has a scale for each `GROUP` of a token's channels, not one for all."""
-        return self.by_column or self.data.dtype == torch.int8
+        """Whether rows have a scale for each `GROUP` of channels, not one for all: the weight's, and so the activations'."""
+        return self.scale.shape[1] > 1
 
     @property
     def nbytes(self) -> int:
@@ -74,12 +74,16 @@ def quantize(x: Tensor, dtype: torch.dtype, dim: int | tuple[int, ...]) -> tuple
     largest = LARGEST[dtype]
     scale = x.abs().amax(dim, keepdim=True).to(torch.float32) / largest
     values = (x.to(torch.float32) / torch.where(scale > 0, scale, 1.0)).clamp_(-largest, largest)
-    return (values.round_() if dtype == torch.int8 else values).to(dtype), scale
+    return (values if dtype.is_floating_point else values.round_()).to(dtype), scale
 
 
-def quantize_activations(x: Tensor, dtype: torch.dtype, *, grouped: bool) -> tuple[Tensor, Tensor]:
-    """[T, K] -> values [T, K] of ``dtype`` and scales float32: [ceil(K / 128), T] where grouped, else [1, T]."""
+def quantize_activations(x: Tensor, weight_type: torch.dtype, *, grouped: bool) -> tuple[Tensor, Tensor]:
+    """What is multiplied with a weight of ``weight_type``: values [T, K] of the type in `ACTIVATIONS`, and their scales.
+
+    The scales are float32: [ceil(K / 128), T] where grouped, else [1, T].
+    """
     rows, k = x.shape
+    dtype = ACTIVATIONS[weight_type]
     if not grouped:
         values, scale = quantize(x, dtype, -1)
         return values, scale.t().contiguous()
@@ -91,5 +95,5 @@ def quantize_activations(x: Tensor, dtype: torch.dtype, *, grouped: bool) -> tup
 def scaled_product(x: Tensor, weight: ScaledWeight) -> Tensor:
     """``quantized(x) @ weight.T`` in float32: [T, K] -> [T, N]."""
     values, scale = quantize_activations(x, weight.data.dtype, grouped=weight.grouped)
-    rounded = scaled_up(values, scale.t().contiguous(), 1, GROUP if weight.grouped else x.shape[1])
+    rounded = scaled_up(values, scale.t().contiguous(), 1, weight.columns)
     return F.linear(rounded, weight.dequantized())

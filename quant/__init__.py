@@ -5,8 +5,9 @@ A format is a file here and a line in ``DEQUANTIZE``; one that can run without b
 converted to while they are loaded one in ``CONVERT``. What runs a weight depends on its format, the device and the dtype,
 never on the number of rows: batching must not change an output.
 
-On a GPU eight-bit weights with scales (FP8, INT8) run as they are, and activations are quantized likewise; any other
-weight is dequantized to the dtype, and activations have it too. On a CPU the dtype says how much is kept:
+On a GPU eight-bit weights with scales (FP8, INT8) run as they are, and activations are quantized, to FP8 or, beside INT8, to
+sixteen bits; any other weight is dequantized to the dtype, and activations have it too. On a CPU the dtype says how much is
+kept:
 
 - float32: everything, to the last bit of the format. Activations are float32.
 - float16: weights are rounded to float16; activations, sums and the cache are float32, since CPUs compute in nothing

@@ -291,6 +291,7 @@ _SCALED = {
     "fp8": (torch.float8_e4m3fn, 1, 0),
     "fp8-block": (torch.float8_e4m3fn, GROUP, GROUP),
     "int8": (torch.int8, 1, 0),
+    "int8-block": (torch.int8, GROUP, GROUP),
 }
 """Type, and weight rows and columns with one scale, of the eight-bit formats."""
 

@@ -1,4 +1,4 @@
-"""Rounding to eight-bit types, for kernels that quantize."""
+"""Eight-bit numbers in kernels: rounding to them, and integers of sixteen bits as two of them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ _TO_SMALLEST = tl.constexpr(24576.0)
 
 
 @triton.jit
+def _to_integer(value: tl.tensor) -> tl.tensor:
+    """A float32 of less than 2^22 as the nearest integer, ties to even."""
+    return (value + _TO_INTEGER) - _TO_INTEGER
+
+
+@triton.jit
 def round_to(value: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
     """Float32 as int8 or float8e4nv: within +-127 or +-448, to the nearest, ties to even.
 
     Triton's interpreter, where kernels are tested, would lose carries: there FP8 is rounded first, and cast exactly.
     """
     if dtype == tl.int8:
-        rounded = (value + _TO_INTEGER) - _TO_INTEGER
+        rounded = _to_integer(value)
     elif not INTERPRETED:
         rounded = value
     else:
@@ -32,3 +38,24 @@ def round_to(value: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
         # Below the smallest normal number, 2^-6.
         rounded = tl.where(tl.abs(value) < 0.015625, small, bits.to(tl.float32, bitcast=True))
     return rounded.to(dtype)
+
+
+@triton.jit
+def round_to_halves(value: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """Float32 within +-32639 as int8 ``high`` and ``low``: ``256 * high + low`` is the nearest integer, ties to even."""
+    whole = _to_integer(value).to(tl.int32)
+    high = (whole + 128) >> 8
+    return high.to(tl.int8), (whole - high * 256).to(tl.int8)
+
+
+@triton.jit
+def join_halves(sums: tl.tensor, HALVES: tl.constexpr) -> tl.tensor:
+    """[HALVES * M, N] sums of products, of a token's high half and then its low one (or of no halves) -> [M, N] float32."""
+    sums = sums.to(tl.float32)
+    if HALVES == 2:
+        pairs = tl.reshape(sums, (sums.shape[0] // 2, 2, sums.shape[1]))
+        place = tl.where(tl.arange(0, 2) == 0, 256.0, 1.0)
+        joined = tl.sum(pairs * place[None, :, None], axis=1)
+    else:
+        joined = sums
+    return joined

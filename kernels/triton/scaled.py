@@ -3,12 +3,12 @@
 | rows | FP8, a scale a row | FP8 in blocks | INT8 |
 |---|---|---|---|
 | 1 | `scaled_gemv.py`; very long rows `scaled_skinny.py` | the same | `scaled_skinny.py` |
-| 2 to 16 | `scaled_skinny.py` | `scaled_skinny.py` | `scaled_skinny.py` |
-| 17 to 127 | `scaled_gemm.py` | `scaled_gemm.py` | `scaled_gemm.py` |
+| 2 to 16 (INT8: 8) | `scaled_skinny.py` | `scaled_skinny.py` | `scaled_skinny.py` |
+| up to 127 | `scaled_gemm.py` | `scaled_gemm.py` | `scaled_gemm.py` |
 | more | vendor's | vendor's, where it can | `scaled_gemm.py` |
 
 Measured on an H200; see docs/benchmarks.md. `quantize.py` quantizes the input, with its norm, for all but the first. All multiply
-the same eight-bit factors and keep more bits of the sums than the result has, so that they differ like kernels of dense
+the same factors and keep more bits of the sums than the result has, so that they differ like kernels of dense
 layers do.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.triton import scaled_skinny as skinny
-from draftline.kernels.triton.quantize import quantize_rows
+from draftline.kernels.triton.quantize import halves_of, quantize_rows
 from draftline.kernels.triton.scaled_gemm import scaled_gemm
 from draftline.kernels.triton.scaled_gemv import scaled_gemv
 from draftline.kernels.triton.scaled_skinny import scaled_skinny
@@ -45,7 +45,7 @@ def runs_vendor(rows: int, weight: ScaledWeight, dtype: torch.dtype, hopper: boo
     if not hopper or rows < _VENDOR_ROWS or dtype != torch.bfloat16 or weight.data.dtype == torch.int8:
         return False
     n, k = weight.data.shape
-    if weight.by_column:
+    if weight.grouped:
         return weight.rows == GROUP and n % GROUP == 0 and k % GROUP == 0 and rows % 4 == 0
     return weight.rows == 1 and n % 16 == 0 and k % 16 == 0
 
@@ -74,11 +74,12 @@ def scaled_linear(
         arrivals: see `scaled_gemm`.
     """
     rows, dtype = x.shape[0], x.dtype
-    overlap = hopper and rows <= skinny.MAX_ROWS
+    few = rows * halves_of(weight.data.dtype) <= skinny.MAX_ROWS
+    overlap = hopper and few
     if runs_gemv(rows, weight):
         return scaled_gemv(x, weight, bias, norm=norm, swiglu=swiglu, residual=residual, overlap=overlap)
     values, scale = quantize_rows(x, weight.data.dtype, grouped=weight.grouped, norm=norm, overlap=overlap)
-    if rows <= skinny.MAX_ROWS:
+    if few:
         return scaled_skinny(
             values, scale, weight, bias, dtype=dtype, swiglu=swiglu, residual=residual, overlap=overlap
         )
@@ -86,7 +87,7 @@ def scaled_linear(
         return scaled_gemm(
             values, scale, weight, bias, dtype=dtype, arrivals=arrivals, swiglu=swiglu, residual=residual
         )
-    product = torch._scaled_mm(values, weight.data.t(), scale.t(), weight.scale.t(), out_dtype=dtype)
+    product = torch._scaled_mm(values.squeeze(1), weight.data.t(), scale.t(), weight.scale.t(), out_dtype=dtype)
     if bias is not None:
         product += bias
     if swiglu:

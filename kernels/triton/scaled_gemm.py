@@ -1,8 +1,9 @@
 """Eight-bit linear layers for many tokens, on the matrix units: [M, K] times [N, K] transposed.
 
-Where channels have scales, an iteration multiplies one group of 128, and adds it, scaled, to float32 sums. Tiles are
-copied by the hardware where it can (tensor descriptors; fast from compute capability 9.0 on). SwiGLU's activation and the
-addition to the residual stream are part of the launch. A row's result does not depend on the other rows of x.
+Where channels have scales, an iteration multiplies one group of 128, and adds it, scaled, to float32 sums. The two halves of
+an integer activation are rows of x like any other, whose sums are joined at the end. Tiles are copied by the hardware where
+it can (tensor descriptors; fast from compute capability 9.0 on). SwiGLU's activation and the addition to the residual stream
+are part of the launch. A token's result does not depend on the others.
 
 Where there are too few tiles to occupy the device, K is split. The program that ends last adds the parts up, in their
 order, so that the result does not depend on who that is.
@@ -21,6 +22,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.scaled import GROUP, ScaledWeight
+from draftline.kernels.triton.eight_bit import join_halves
 
 _TILES_TOGETHER = 8
 """Row tiles whose programs run side by side, so that they find one another's tiles in the L2 cache."""
@@ -34,7 +36,7 @@ class ScaledGemmConfig:
     """How one product is divided.
 
     Attributes:
-        block_m: rows of x a program.
+        block_m: rows of x a program; a half is a row.
         block_n: output columns a program.
         num_warps: warps a program.
         num_stages: depth of the pipeline that loads both tiles.
@@ -60,17 +62,15 @@ def _multiply(
     group: tl.tensor,
     GROUPS: tl.constexpr,
     SCALE_ROWS: tl.constexpr,
-    BY_COLUMN: tl.constexpr,
     GROUPED: tl.constexpr,
 ) -> tl.tensor:
     """``acc`` and the product of two tiles, scaled by their groups' scales where they have some."""
-    if not GROUPED:
-        return tl.dot(value, tl.trans(tile), acc, max_num_imprecise_acc=_EXACT_SUMS)
-    part = tl.dot(value, tl.trans(tile)).to(tl.float32)
-    if BY_COLUMN:
+    if GROUPED:
         by_column = tl.load(scale + column // SCALE_ROWS * GROUPS + group, mask=column_mask, other=0.0)
-        return acc + part * (factor * by_column[None, :])
-    return acc + part * factor
+        acc += tl.dot(value, tl.trans(tile)).to(tl.float32) * (factor * by_column[None, :])
+    else:
+        acc = tl.dot(value, tl.trans(tile), acc, max_num_imprecise_acc=_EXACT_SUMS, out_dtype=acc.dtype)
+    return acc
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -89,8 +89,8 @@ def _scaled_gemm_kernel(
     K: tl.constexpr,
     GROUP: tl.constexpr,
     SCALE_ROWS: tl.constexpr,
-    BY_COLUMN: tl.constexpr,
     GROUPED: tl.constexpr,
+    HALVES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -99,36 +99,45 @@ def _scaled_gemm_kernel(
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
 ) -> None:
-    """With SwiGLU the weight is [2 N, K]: gates first. SwiGLU's K is not split."""
+    """With SwiGLU the weight is [2 N, K]: gates first. SwiGLU's K is not split.
+
+    x has HALVES rows a token, ``num_rows`` are the tokens.
+    """
+    TOKENS: tl.constexpr = BLOCK_M // HALVES
+    # Sums of products of eight-bit integers, of less than 132,000 channels, do not overflow.
+    SUM: tl.constexpr = tl.int32 if HALVES == 2 and not GROUPED else tl.float32
     GROUPS: tl.constexpr = (K + GROUP - 1) // GROUP
     SHARE: tl.constexpr = (GROUPS + SPLITS - 1) // SPLITS
     TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     pid = tl.program_id(0)
     band = pid // (TILES_TOGETHER * TILES_N)
     first_tile = band * TILES_TOGETHER
-    in_band = tl.minimum(tl.cdiv(num_rows, BLOCK_M) - first_tile, TILES_TOGETHER)
+    in_band = tl.minimum(tl.cdiv(num_rows, TOKENS) - first_tile, TILES_TOGETHER)
     within = pid % (TILES_TOGETHER * TILES_N)
-    first_m = (first_tile + within % in_band) * BLOCK_M
+    first_m = (first_tile + within % in_band) * TOKENS
     first_n = within // in_band * BLOCK_N
     split = tl.program_id(1)
-    m = first_m + tl.arange(0, BLOCK_M)
     n = first_n + tl.arange(0, BLOCK_N)
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    token = first_m + tl.arange(0, BLOCK_M) // HALVES
+    acc = tl.zeros([BLOCK_M, BLOCK_N], SUM)
+    up = tl.zeros([BLOCK_M, BLOCK_N], SUM)
     factor = tl.full([BLOCK_M, 1], 1.0, tl.float32)
     for group in tl.range(split * SHARE, tl.minimum(split * SHARE + SHARE, GROUPS)):
-        value = x.load([first_m, group * GROUP])
+        value = x.load([first_m * HALVES, group * GROUP])
         if GROUPED:
-            factor = tl.load(x_scale + group * num_rows + m, mask=m < num_rows, other=0.0)[:, None]
+            factor = tl.load(x_scale + group * num_rows + token, mask=token < num_rows, other=0.0)[:, None]
         acc = _multiply(
             value, weight.load([first_n, group * GROUP]), acc, factor,
-            weight_scale, n, n < N, group, GROUPS, SCALE_ROWS, BY_COLUMN, GROUPED,
+            weight_scale, n, n < N, group, GROUPS, SCALE_ROWS, GROUPED,
         )  # fmt: skip
         if SWIGLU:
             up = _multiply(
                 value, weight.load([N + first_n, group * GROUP]), up, factor,
-                weight_scale, N + n, n < N, group, GROUPS, SCALE_ROWS, BY_COLUMN, GROUPED,
+                weight_scale, N + n, n < N, group, GROUPS, SCALE_ROWS, GROUPED,
             )  # fmt: skip
+    acc = join_halves(acc, HALVES)
+    up = join_halves(up, HALVES)
+    m = first_m + tl.arange(0, TOKENS)
     offset = m.to(tl.int64)[:, None] * N + n[None, :]
     mask = (m < num_rows)[:, None] & (n < N)[None, :]
     if SPLITS > 1:
@@ -140,7 +149,7 @@ def _scaled_gemm_kernel(
         if arrived < SPLITS - 1:
             return
         tl.store(arrivals + pid, 0)
-        acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+        acc = tl.zeros([TOKENS, BLOCK_N], tl.float32)
         for part in tl.static_range(SPLITS):
             # Not through the L1 cache, which need not have what other multiprocessors stored.
             acc += tl.load(partial + part * size + offset, mask=mask, other=0.0, cache_modifier=".cg")
@@ -148,7 +157,6 @@ def _scaled_gemm_kernel(
         factor = tl.load(x_scale + m, mask=m < num_rows, other=0.0)[:, None]
         acc *= factor
         up *= factor
-    if not BY_COLUMN:
         acc *= tl.load(weight_scale + n // SCALE_ROWS, mask=n < N, other=0.0)[None, :]
         if SWIGLU:
             up *= tl.load(weight_scale + (N + n) // SCALE_ROWS, mask=n < N, other=0.0)[None, :]
@@ -167,7 +175,7 @@ def scaled_gemm_config(rows: int, n: int, k: int, *, swiglu: bool, most_tiles: i
     """A division that suits so many rows and output columns; `benchmarks/quantization.py` compares others.
 
     Args:
-        rows: rows of x.
+        rows: rows of x; a half is a row.
         n: output columns.
         k: channels.
         swiglu: whether the weight has gates beside.
@@ -180,7 +188,7 @@ def scaled_gemm_config(rows: int, n: int, k: int, *, swiglu: bool, most_tiles: i
     if rows > 256:
         return ScaledGemmConfig(block_m=128, block_n=128, num_warps=8, num_stages=3)
     tiles = -(-rows // 64) * -(-n // 64)
-    splits = max(1, min(3 * most_tiles // (2 * tiles), 4, k // (8 * GROUP))) if tiles <= most_tiles else 1
+    splits = max(1, min(round(1.5 * most_tiles / tiles), 4, k // (8 * GROUP))) if tiles <= most_tiles else 1
     return ScaledGemmConfig(block_m=64, block_n=64, num_warps=4, num_stages=5, splits=splits)
 
 
@@ -196,10 +204,10 @@ def scaled_gemm(
     residual: Tensor | None = None,
     config: ScaledGemmConfig | None = None,
 ) -> Tensor:
-    """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, accumulated in float32.
+    """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, accumulated in float32 or int32.
 
     Args:
-        x: [M, K], values of the weight's type; K is a multiple of 16.
+        x: [M, H, K], values of the weight's type, see `quantize_rows`; K is a multiple of 16.
         x_scale: their scales, [ceil(K / 128) or 1, M] float32.
         weight: [N, K]; with ``swiglu``, [2 N, K], gates first.
         bias: [weight rows], or None.
@@ -210,17 +218,17 @@ def scaled_gemm(
         residual: [M, N], added to the result, or None.
         config: how the product is divided, instead of `scaled_gemm_config`.
     """
-    num_rows, k = x.shape
+    num_rows, halves, k = x.shape
     weight_rows = weight.data.shape[0]
     n = weight_rows // 2 if swiglu else weight_rows
-    config = config or scaled_gemm_config(num_rows, n, k, swiglu=swiglu, most_tiles=arrivals.shape[0])
+    config = config or scaled_gemm_config(num_rows * halves, n, k, swiglu=swiglu, most_tiles=arrivals.shape[0])
     out = torch.empty((num_rows, n), dtype=dtype, device=x.device)
     partial = out
     if config.splits > 1:
         partial = torch.empty((config.splits, num_rows, n), dtype=torch.float32, device=x.device)
-    tiles = triton.cdiv(num_rows, config.block_m) * triton.cdiv(n, config.block_n)
+    tiles = triton.cdiv(num_rows * halves, config.block_m) * triton.cdiv(n, config.block_n)
     _scaled_gemm_kernel[(tiles, config.splits)](
-        TensorDescriptor(x, [num_rows, k], [k, 1], [config.block_m, GROUP]),
+        TensorDescriptor(x, [num_rows * halves, k], [k, 1], [config.block_m, GROUP]),
         x_scale,
         TensorDescriptor(weight.data, [weight_rows, k], [k, 1], [config.block_n, GROUP]),
         weight.scale,
@@ -234,8 +242,8 @@ def scaled_gemm(
         K=k,
         GROUP=GROUP,
         SCALE_ROWS=weight.rows,
-        BY_COLUMN=weight.by_column,
         GROUPED=weight.grouped,
+        HALVES=halves,
         BLOCK_M=config.block_m,
         BLOCK_N=config.block_n,
         SPLITS=config.splits,

@@ -197,7 +197,6 @@ def _scaled_gemv_kernel(
     GROUP: tl.constexpr,
     LARGEST: tl.constexpr,
     SCALE_ROWS: tl.constexpr,
-    BY_COLUMN: tl.constexpr,
     GROUPED: tl.constexpr,
     PAIRS: tl.constexpr,
     TURNS: tl.constexpr,
@@ -230,7 +229,7 @@ def _scaled_gemv_kernel(
     shifts = _none()
     befores = _none()
     for turn in tl.static_range(0, TURNS):
-        if not BY_COLUMN:
+        if not GROUPED:
             gains += (_ends(weight_scale, first_start + turn * OUTPUTS, N, SCALE_ROWS),)
             gains += (_ends(weight_scale, second_start + turn * OUTPUTS, rows, SCALE_ROWS),)
         if BIAS:
@@ -294,15 +293,14 @@ def _scaled_gemv_kernel(
             )
             if GROUPED:
                 part, second_part = _sums(acc, second_acc)
+                group = (step * BLOCK_K + chunk) // GROUP
+                in_row = step * BLOCK_K + chunk < K
                 part *= scales[step]
+                part *= _weight_scale(weight_scale, row, group, mask[:, None] & in_row, SCALE_ROWS, GROUPS)
                 second_part *= scales[step]
-                if BY_COLUMN:
-                    group = (step * BLOCK_K + chunk) // GROUP
-                    in_row = step * BLOCK_K + chunk < K
-                    part *= _weight_scale(weight_scale, row, group, mask[:, None] & in_row, SCALE_ROWS, GROUPS)
-                    second_part *= _weight_scale(
-                        weight_scale, second_row, group, second_mask[:, None] & in_row, SCALE_ROWS, GROUPS
-                    )
+                second_part *= _weight_scale(
+                    weight_scale, second_row, group, second_mask[:, None] & in_row, SCALE_ROWS, GROUPS
+                )
                 sums += part
                 second_sums += second_part
                 acc = tl.zeros([PAIRS, BLOCK_K], tl.float32)
@@ -311,7 +309,7 @@ def _scaled_gemv_kernel(
             sums, second_sums = _sums(acc, second_acc)
         result = tl.sum(sums, axis=1) * scale
         second_result = tl.sum(second_sums, axis=1) * scale
-        if not BY_COLUMN:
+        if not GROUPED:
             result *= gains[2 * turn]
             second_result *= gains[2 * turn + 1]
         if BIAS:
@@ -379,7 +377,6 @@ def scaled_gemv(
         GROUP=GROUP,
         LARGEST=LARGEST[weight.data.dtype],
         SCALE_ROWS=weight.rows,
-        BY_COLUMN=weight.by_column,
         GROUPED=weight.grouped,
         PAIRS=config.pairs,
         TURNS=config.turns,

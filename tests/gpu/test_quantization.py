@@ -50,11 +50,12 @@ def draw(rng: torch.Generator, *shape: int, scale: float = 1.0) -> Tensor:
 
 def make_weight(rng: torch.Generator, n: int, k: int, kind: str) -> ScaledWeight:
     weight = draw(rng, n, k, scale=k**-0.5)
-    if kind != "fp8-block":
-        data, scale = quantize(weight, TYPES[kind], -1)
+    dtype = TYPES[kind.removesuffix("-block")]
+    if not kind.endswith("-block"):
+        data, scale = quantize(weight, dtype, -1)
         return ScaledWeight(data, scale, 1, k)
     padded = pad(weight, (0, -k % GROUP, 0, -n % GROUP))
-    data, scale = quantize(padded.view(padded.shape[0] // GROUP, GROUP, -1, GROUP), TYPES["fp8"], (1, 3))
+    data, scale = quantize(padded.view(padded.shape[0] // GROUP, GROUP, -1, GROUP), dtype, (1, 3))
     return ScaledWeight(data.view(padded.shape)[:n, :k].contiguous(), scale[:, 0, :, 0].contiguous(), GROUP, GROUP)
 
 
@@ -66,7 +67,7 @@ def relative(actual: Tensor, expected: Tensor) -> float:
 BOUND = 1e-2
 
 
-@pytest.mark.parametrize("kind", ["fp8", "fp8-block", "int8"])
+@pytest.mark.parametrize("kind", ["fp8", "fp8-block", "int8", "int8-block"])
 @pytest.mark.parametrize(("n", "k"), [(768, 512), (960, 576), (1024, 1536), (256, 14336)])
 @pytest.mark.parametrize("rows", [1, 3, 16, 17, 64, 65, 128, 129, 400, 1000])
 def test_layers(rows: int, n: int, k: int, kind: str, ops: TritonOps, rng: torch.Generator) -> None:
@@ -84,13 +85,23 @@ def test_layers(rows: int, n: int, k: int, kind: str, ops: TritonOps, rng: torch
     assert not ops.arrivals.any()
 
 
-@pytest.mark.parametrize("kind", ["fp8", "fp8-block", "int8"])
+@pytest.mark.parametrize("kind", ["fp8", "fp8-block", "int8", "int8-block"])
 def test_a_row_s_result_changes_by_rounding_only(kind: str, ops: TritonOps, rng: torch.Generator) -> None:
     """Through every kernel: far less than another quantization of its input would."""
     weight, x = make_weight(rng, 1024, 1024, kind), draw(rng, 2000, 1024)
     alone = ops.scaled_linear(x[:1], weight, None)
     for rows in (2, 16, 17, 64, 100, 128, 132, 600, 2000):
         assert relative(ops.scaled_linear(x[:rows], weight, None)[:1], alone) < 4e-3
+
+
+@pytest.mark.parametrize("rows", [1, 16, 40, 300])
+def test_int8_layers_lose_nothing_of_activations(rows: int, ops: TritonOps, rng: torch.Generator) -> None:
+    """Also where one channel is some hundred times as large as the others: what they add is rounded like the result."""
+    weight, x = make_weight(rng, 1024, 1024, "int8"), draw(rng, rows, 1024)
+    x[:, 7] = 300
+    weight.data[:, 7] = 0
+    expected = x.float() @ weight.dequantized().T
+    assert relative(ops.scaled_linear(x, weight, None), expected) < 5e-3
 
 
 BATCHES = {

@@ -107,6 +107,22 @@ def test_it_is_the_model_of_its_dequantized_weights(kind: str, tmp_path: Path) -
     assert torch.equal(*outputs)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_operations_that_run_eight_bits_run_it_as_it_is(kind: str, tmp_path: Path) -> None:
+    """A GPU's do; here their reference. What they lose is what rounding activations loses: of INT8's nothing."""
+    write(tmp_path, kind)
+    outputs = []
+    for scaled in (True, False):
+        ops = ReferenceOps()
+        ops.scripted, ops.runs_scaled = False, scaled
+        checkpoint = open_checkpoint(str(tmp_path))
+        model = build_model(checkpoint, checkpoint.config, ops, torch.float32, CPU)
+        assert (model.quantization == kind.partition("-")[0]) == scaled
+        outputs.append(logits(model))
+    error = float((outputs[0] - outputs[1]).norm() / outputs[1].norm())
+    assert 0 < error < (1e-3 if kind.startswith("int8") else 0.1)
+
+
 def logits(model: Any) -> Tensor:
     from draftline.kernels.batch import Batch, KVCache
 
