@@ -182,9 +182,10 @@ def scaled_gemm_config(rows: int, n: int, k: int, *, swiglu: bool, most_tiles: i
         most_tiles: the most tiles whose K may be split.
     """
     if swiglu:
-        wide = ScaledGemmConfig(block_m=64, block_n=128, num_warps=4, num_stages=4)
-        many = ScaledGemmConfig(block_m=128, block_n=128, num_warps=8, num_stages=3)
-        return wide if rows <= 64 else many
+        if rows <= 64:
+            return ScaledGemmConfig(block_m=64, block_n=128, num_warps=4, num_stages=4)
+        # Two programs fit into a multiprocessor, and one multiplies while the other begins or ends.
+        return ScaledGemmConfig(block_m=128, block_n=64, num_warps=8, num_stages=3)
     if rows > 256:
         return ScaledGemmConfig(block_m=128, block_n=128, num_warps=8, num_stages=3)
     tiles = -(-rows // 64) * -(-n // 64)
