@@ -137,7 +137,13 @@ class TritonOps:
         num_kv_heads, head_dim = keys.shape[2:]
         group = qkv.shape[1] // head_dim // num_kv_heads - 2
         shape = AttentionShape(
-            group, num_kv_heads, head_dim, keys.element_size(), self.num_sms, qk_norm=norms is not None
+            group,
+            num_kv_heads,
+            head_dim,
+            keys.element_size(),
+            self.num_sms,
+            keys.dtype == torch.float8_e4m3fn,
+            norms is not None,
         )
         plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host) if soft_cap == 0.0 else None
         if plan is None:

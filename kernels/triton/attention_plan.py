@@ -20,7 +20,6 @@ MOST_QUERIES = 16
 """The most query tokens a row that one launch rotates, writes and attends to."""
 
 _LONG_TILE = 64
-_MOST_DECODE_LANES = 64
 _PROGRAMS_PER_SM = 4
 _MOST_DECODE_PROGRAMS_PER_SM = 12
 _FEW_PROGRAMS = 16
@@ -104,9 +103,17 @@ def _keys_a_step(shape: AttentionShape, widest: int) -> int:
     return max(16, min(widest, 64 * 256 // row_bytes))
 
 
+def _most_lanes(shape: AttentionShape) -> int:
+    """The largest tile of decodes and verifies, in query rows.
+
+    From 64 on products run on Hopper's warpgroup units, which gave wrong results for FP8's pairs of 32 (triton 3.6.0).
+    """
+    return 32 if shape.float8 else 64
+
+
 def short_tile(shape: AttentionShape, max_query: int) -> Tile:
-    """The tile of decodes and verifies: all heads of a group and, up to 64 rows, all of a row's query tokens."""
-    block_m = max(16, min(64, _next_power_of_2(max_query * shape.group)), _next_power_of_2(shape.group))
+    """The tile of decodes and verifies: all heads of a group and, as far as it goes, all of a row's query tokens."""
+    block_m = max(16, min(_most_lanes(shape), _next_power_of_2(max_query * shape.group)), _next_power_of_2(shape.group))
     # FP8 keys arrive so fast that what each iteration takes besides shows, unless it is the products.
     widest = 128 if shape.float8 and block_m == 16 else 64
     return Tile(block_m, _keys_a_step(shape, widest), num_warps=4, num_stages=3)
@@ -218,7 +225,7 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     programs = max(len(query_lens) * shape.num_kv_heads, 1)
     if longest == 1:
         return _plan_ones(shape, programs, max(context_lens))
-    fits = 1 < longest <= MOST_QUERIES and longest * shape.group <= _MOST_DECODE_LANES
+    fits = 1 < longest <= MOST_QUERIES and longest * shape.group <= _most_lanes(shape)
     if not fits or programs > 2 * shape.num_sms:
         return None
     block_m, block_n = max(16, _next_power_of_2(longest * shape.group)), _keys_a_step(shape, 64)

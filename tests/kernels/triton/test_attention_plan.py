@@ -5,6 +5,7 @@ import dataclasses
 from draftline.kernels.triton.attention_plan import (
     MAX_SPLITS,
     MOST_QUERIES,
+    SHORT_QUERY,
     AttentionShape,
     max_split_programs,
     num_splits,
@@ -98,6 +99,16 @@ def test_the_histories_of_few_verifies_are_split() -> None:
 
     assert splits(1, 64) == 1
     assert splits(1, 4096) > splits(8, 4096) > splits(16, 4096) > 1
+
+
+def test_tiles_over_fp8_keys_stay_off_the_warpgroup_units() -> None:
+    shape = dataclasses.replace(LLAMA_8B, element_size=1, float8=True)
+    for longest in range(1, SHORT_QUERY + 1):
+        for rows in (1, 32):
+            plan = plan_decode(shape, (longest,) * rows, (500,) * rows)
+            assert plan is None or plan.tile.block_m <= 32
+        for launch in plan_attention(shape, (longest, 300), (500, 500), longest + 300):
+            assert launch.tile.block_m <= 32 or launch.reads_own
 
 
 def test_other_batches_are_no_decodes() -> None:
