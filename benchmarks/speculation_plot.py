@@ -19,6 +19,8 @@ from typing import Any
 def label(result: Mapping[str, Any]) -> str:
     """What a result is of."""
     drafter = result["draft_model"] or result["drafter"]
+    if quantization := result["options"].get("draft_quantization"):
+        drafter = f"{drafter} in {quantization}"
     parts = [f"{result['model']} + {drafter}", result["dataset"]]
     if result["synthetic"]:
         chance = result["options"]["synthetic_acceptance"]
