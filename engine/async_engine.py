@@ -14,13 +14,14 @@ from draftline.engine.mailbox import Hub, Mailbox
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.threaded import ThreadedEngine
+from draftline.kernels.compile_workers import CompileWorkers
 from draftline.models.tokenizer import Tokenizer
 
 
-def start_engine(config: EngineConfig) -> ThreadedEngine:
-    """Load the model and start the step thread. Blocks while it loads."""
+def start_engine(config: EngineConfig, workers: CompileWorkers | None = None) -> ThreadedEngine:
+    """Load the model and start the step thread. Blocks while it loads. ``workers``: see `build_core`."""
     return ThreadedEngine(
-        build_core(config),
+        build_core(config, workers),
         max_waiting=config.max_waiting,
         max_waiting_tokens=config.max_waiting_tokens,
         ageing_s=config.ageing_s,

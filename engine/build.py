@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import closing
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,6 +22,7 @@ from draftline.engine.memory import (
     block_bytes,
     cache_blocks,
     gpu_cache_bytes,
+    largest_batch,
     memory_explained,
     peak_bytes,
 )
@@ -27,10 +30,11 @@ from draftline.engine.pass_by_operation import PassByOperation
 from draftline.engine.passes import DraftPass, Pass, Passes
 from draftline.engine.runner import Runner
 from draftline.engine.scheduler import Scheduler
+from draftline.engine.step_parts import StepParts
 from draftline.kernels import select_ops
-from draftline.kernels.batch import KVCache
+from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.compile_workers import CompileWorkers
 from draftline.kernels.constraints import ConstraintTable
-from draftline.kernels.ops import Accept, Ops
 from draftline.kernels.slots import SlotTable
 from draftline.models.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
@@ -40,11 +44,13 @@ from draftline.models.loader import open_checkpoint
 from draftline.models.model import Model
 from draftline.models.tokenizer import load_tokenizer
 from draftline.quant import preferred_cpu_dtype
-from draftline.spec.drafter import Drafter
 from draftline.spec.synthetic import synthetic_acceptance
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import KINDS
 from draftline.structured.vocabulary import ByteVocabulary
+
+if TYPE_CHECKING:
+    from draftline.kernels.triton.compile_ahead import CompileAhead
 
 logger = logging.getLogger(__name__)
 
@@ -61,15 +67,30 @@ _CACHE_DTYPES = {"bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8":
 """By ``kv_cache_dtype``; ``auto`` is the activations'."""
 
 
-def build_core(config: EngineConfig) -> Core:
+def build_core(config: EngineConfig, workers: CompileWorkers | None = None) -> Core:
     """Load the model and put an engine together around it.
+
+    Args:
+        config: its options.
+        workers: what compiles kernels, if it was started already; else it is where it pays.
 
     Raises:
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
         OutOfMemoryAtStartError: it does not fit.
     """
-    started = time.monotonic()
     device = _device(config.device)
+    if device.type != "cuda" or config.enforce_eager:
+        return _build(config, device, None)
+    # Imported here, since a CPU does without Triton.
+    from draftline.kernels.triton.compile_ahead import CompileAhead
+
+    with closing(CompileAhead(device, workers)) as ahead:
+        return _build(config, device, ahead)
+
+
+def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | None) -> Core:
+    """``ahead`` is there where CUDA graphs are, and compiles their kernels."""
+    started = time.monotonic()
     checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
     tokenizer = load_tokenizer(config.tokenizer or config.model, checkpoint.config)
     shape = checkpoint.config
@@ -78,36 +99,59 @@ def build_core(config: EngineConfig) -> Core:
     ops = select_ops(device)
     with memory_explained(device, f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"):
         model = build_model(checkpoint, shape, ops, dtype, device)
-    parts = DrafterParts(config, checkpoint, ops, dtype, device)
-    buckets = Buckets(config.max_num_seqs, parts.max_draft_tokens, launch_bound_tokens(shape))
+    drafting = DrafterParts(config, checkpoint, ops, dtype, device)
+    buckets = Buckets(config.max_num_seqs, drafting.max_draft_tokens, launch_bound_tokens(shape))
     vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
     with memory_explained(device, "the tables of constraints"):
-        constraints = _constraint_table(config, shape.vocab_size, parts.max_draft_tokens, device)
+        constraints = _constraint_table(config, shape.vocab_size, drafting.max_draft_tokens, device)
     budget = config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"])
     wanted_len = _wanted_len(config, shape)
     cache_dtype = _cache_dtype(config, model, device)
-    bytes_a_block = block_bytes(shape, config.block_size, cache_dtype) + parts.block_bytes
+    bytes_a_block = block_bytes(shape, config.block_size, cache_dtype) + drafting.block_bytes
+    chance = config.synthetic_acceptance
+    accept = ops.accept if chance is None else synthetic_acceptance(ops.accept, chance)
+    if chance is not None:
+        logger.warning(
+            "synthetic acceptance of %g: drafts are accepted by chance, and all outputs mean nothing", chance
+        )
+
+    def allocate(blocks: int, max_model_len: int) -> StepParts:
+        with memory_explained(device, f"a cache of {blocks * bytes_a_block / GIB:.2f} GiB"):
+            cache = KVCache.allocate(
+                shape.num_layers,
+                blocks,
+                config.block_size,
+                shape.num_kv_heads,
+                shape.head_dim,
+                dtype=cache_dtype,
+                device=device,
+            )
+        drafter = drafting.build(blocks, budget, constraints)
+        table_len = max_model_len + drafting.max_draft_tokens
+        table = SlotTable.allocate(config.max_num_seqs, table_len, -(-table_len // config.block_size), device)
+        return StepParts(model, cache, table, ops, drafter, accept, Constraining(constraints, table), buckets)
+
+    largest = largest_batch(
+        shape.max_positions,
+        device,
+        step_tokens=budget,
+        block_size=config.block_size,
+        max_rows=config.max_num_seqs,
+    )
+    if ahead is not None:
+        from draftline.engine.graphs import compile_kernels
+
+        with memory_explained(device, "the largest step"):
+            compile_kernels(allocate(1, wanted_len), ahead, largest)
     blocks = cache_blocks(
-        _cache_bytes(config, model, shape, device, budget, buckets, cache_dtype),
+        _cache_bytes(config, model, largest, buckets, cache_dtype),
         bytes_a_block,
         config.block_size,
         config.max_model_len,
     )
     max_model_len = min(wanted_len, blocks * config.block_size)
-    table_len = max_model_len + parts.max_draft_tokens
-    with memory_explained(device, f"a cache of {blocks * bytes_a_block / GIB:.2f} GiB"):
-        cache = KVCache.allocate(
-            shape.num_layers,
-            blocks,
-            config.block_size,
-            shape.num_kv_heads,
-            shape.head_dim,
-            dtype=cache_dtype,
-            device=device,
-        )
-    drafter = parts.build(blocks, budget, constraints)
-    table = SlotTable.allocate(config.max_num_seqs, table_len, -(-table_len // config.block_size), device)
-    constraining = Constraining(constraints, table)
+    parts = allocate(blocks, max_model_len)
+    drafter = parts.drafter
     info = EngineInfo(
         model=config.model,
         config=shape,
@@ -131,22 +175,20 @@ def build_core(config: EngineConfig) -> Core:
         max_model_len=max_model_len,
         prefix_caching=config.prefix_caching,
     )
-    chance = config.synthetic_acceptance
-    accept = ops.accept if chance is None else synthetic_acceptance(ops.accept, chance)
-    if chance is not None:
-        logger.warning(
-            "synthetic acceptance of %g: drafts are accepted by chance, and all outputs mean nothing", chance
-        )
-    deciding: list[Pass] = [PassByOperation(model, cache, table, ops, accept, constraining)]
-    proposing: list[DraftPass] = [DraftByOperation(drafter, table)]
-    if device.type == "cuda" and not config.enforce_eager:
+    deciding: list[Pass] = [PassByOperation(model, parts.cache, parts.table, ops, accept, parts.constraining)]
+    proposing: list[DraftPass] = [DraftByOperation(drafter, parts.table)]
+    if ahead is not None:
+        from draftline.engine.graphs import capture_graphs
+
         with memory_explained(device, "the CUDA graphs"):
-            graphs = _graphs(model, cache, table, ops, drafter, accept, constraining, buckets)
+            graphs = capture_graphs(parts)
             proposing.insert(0, graphs[0])
             deciding.insert(0, graphs[1])
-    passes = Passes(proposing, deciding, constraining, device)
-    runner = Runner(passes, drafter, table, constraining, ops, eos_ids)
-    drafting = parts.build_policy(passes, table, buckets, generation=scheduler.block_generation, step_tokens=budget)
+    passes = Passes(proposing, deciding, parts.constraining, device)
+    runner = Runner(passes, drafter, parts.table, parts.constraining, ops, eos_ids)
+    policy = drafting.build_policy(
+        passes, parts.table, buckets, generation=scheduler.block_generation, step_tokens=budget
+    )
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
         config.model, time.monotonic() - started, info.quantization, info.dtype, info.device, blocks, config.block_size,
@@ -154,7 +196,7 @@ def build_core(config: EngineConfig) -> Core:
     # On a CPU there is nothing to overlap.
     steps_ahead = 1 if device.type == "cuda" else 0
     return Core(
-        scheduler, runner, tokenizer, info, drafting, steps_ahead=steps_ahead, compiler=ConstraintCompiler(vocabulary)
+        scheduler, runner, tokenizer, info, policy, steps_ahead=steps_ahead, compiler=ConstraintCompiler(vocabulary)
     )
 
 
@@ -176,31 +218,6 @@ def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, buck
         return 0
     samples = max(shape.samples for shape in [*buckets.decodes, *buckets.prompts])
     return samples * vocab_size * (dtype.itemsize + 2 * torch.float32.itemsize)
-
-
-def _graphs(
-    model: Model,
-    cache: KVCache,
-    table: SlotTable,
-    ops: Ops,
-    drafter: Drafter,
-    accept: Accept,
-    constraining: Constraining,
-    buckets: Buckets,
-) -> tuple[DraftPass, Pass]:
-    # Imported here, since a CPU does without Triton.
-    from draftline.engine.draft_graphs import DraftGraphs
-    from draftline.engine.graph_recorder import GraphRecorder
-    from draftline.engine.pass_graphs import GraphPasses
-
-    started = time.monotonic()
-    recorder = GraphRecorder(table.tokens.device)
-    graphs = GraphPasses(model, cache, table, ops, accept, constraining, buckets, recorder)
-    drafts = DraftGraphs(drafter, table, buckets, recorder)
-    torch.cuda.synchronize(table.tokens.device)
-    count = len(buckets.decodes) + len(buckets.prompts)
-    logger.info("CUDA graphs for %d step shapes captured in %.1f s", count, time.monotonic() - started)
-    return drafts, graphs
 
 
 def _device(name: str) -> torch.device:
@@ -242,27 +259,12 @@ def _wanted_len(config: EngineConfig, shape: ModelConfig) -> int:
     return config.max_model_len
 
 
-def _cache_bytes(
-    config: EngineConfig,
-    model: Model,
-    shape: ModelConfig,
-    device: torch.device,
-    budget: int,
-    buckets: Buckets,
-    cache_dtype: torch.dtype,
-) -> int:
+def _cache_bytes(config: EngineConfig, model: Model, largest: Batch, buckets: Buckets, cache_dtype: torch.dtype) -> int:
+    device = model.device
     if config.kv_cache_memory_gib is not None:
         return int(config.kv_cache_memory_gib * GIB)
     if device.type == "cpu":
         return int(DEFAULT_CPU_CACHE_GIB * GIB)
-    rows = config.max_num_seqs
-    peak = peak_bytes(
-        model,
-        shape,
-        device,
-        step_tokens=budget,
-        block_size=config.block_size,
-        max_rows=rows,
-        cache_dtype=cache_dtype,
-    ) + _graph_bytes(config, shape.vocab_size, model.dtype, buckets)
-    return gpu_cache_bytes(device, config.gpu_memory_utilization, peak)
+    peak = peak_bytes(model, largest, block_size=config.block_size, cache_dtype=cache_dtype)
+    graphs = _graph_bytes(config, model.config.vocab_size, model.dtype, buckets)
+    return gpu_cache_bytes(device, config.gpu_memory_utilization, peak + graphs)

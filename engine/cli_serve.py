@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
@@ -17,7 +16,7 @@ import uvloop
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
-from draftline.engine.process_start import start_process
+from draftline.engine.process_start import has_gpu, start_process
 from draftline.engine.server import Server
 from draftline.engine.server_config import ServerConfig
 
@@ -116,8 +115,7 @@ def _in_own_process(engine: EngineConfig, server: ServerConfig) -> bool:
     if server.engine_process is not None:
         return server.engine_process
     # Without torch, which this process has no other use for then.
-    has_gpu = Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
-    return has_gpu and engine.device != "cpu" and not server.gateway
+    return has_gpu() and engine.device != "cpu" and not server.gateway
 
 
 async def _on_daemon_thread(work: Callable[[], _EngineT]) -> _EngineT:

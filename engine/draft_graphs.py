@@ -8,7 +8,7 @@ import torch
 
 from draftline.engine.buckets import Buckets, StepShape
 from draftline.engine.graph_inputs import draft_words, fill_drafts
-from draftline.engine.graph_recorder import GraphInput, GraphRecorder
+from draftline.engine.graph_recorder import GraphInput, Recorder
 from draftline.engine.sequence import Row
 from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import Drafter, DraftRows
@@ -23,7 +23,7 @@ class _Round:
 class DraftGraphs:
     """Drafts of decoding rows, whatever else is in their step."""
 
-    def __init__(self, drafter: Drafter, table: SlotTable, buckets: Buckets, recorder: GraphRecorder) -> None:
+    def __init__(self, drafter: Drafter, table: SlotTable, buckets: Buckets, recorder: Recorder) -> None:
         """Capture a graph for each of the ``buckets`` that drafts. ``table`` is on a CUDA device."""
         self._choose = buckets
         self._drafter = drafter
@@ -46,7 +46,7 @@ class DraftGraphs:
     def _shape(self, rows: tuple[Row, ...]) -> StepShape | None:
         return self._choose.of_decode(len(rows), max([row.drafts for row in rows]))
 
-    def _record(self, shape: StepShape, recorder: GraphRecorder) -> _Round:
+    def _record(self, shape: StepShape, recorder: Recorder) -> _Round:
         size = shape.rows
         inputs = GraphInput(draft_words(size), self._table.tokens.device)
         slots, wanted = inputs.tensor[:size], inputs.tensor[size:].view(torch.int32)[:size]

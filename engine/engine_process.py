@@ -18,8 +18,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from draftline.engine.client import EngineStats
+from draftline.engine.config import EngineConfig
 from draftline.engine.engine_messages import (
     Answer,
     Cancel,
@@ -36,8 +38,11 @@ from draftline.engine.engine_messages import (
     portable,
 )
 from draftline.engine.outputs import Failed, Update
-from draftline.engine.process_start import start_process
-from draftline.engine.threaded import ThreadedEngine
+from draftline.engine.process_start import has_gpu, start_process
+from draftline.kernels.compile_workers import CompileWorkers, nothing_compiled
+
+if TYPE_CHECKING:  # it loads torch, which takes seconds
+    from draftline.engine.threaded import ThreadedEngine
 
 _STATS_S = 0.05
 """How often the server is told the engine's state."""
@@ -164,6 +169,12 @@ def _read(connection: Connection, inbox: SimpleQueue[ToEngine]) -> None:
             os._exit(0)
 
 
+def _workers(config: EngineConfig) -> CompileWorkers | None:
+    """What compiles kernels, if it surely will: it loads torch at the same time as this process."""
+    wanted = has_gpu() and config.device != "cpu" and not config.enforce_eager and nothing_compiled()
+    return CompileWorkers.where_they_pay() if wanted else None
+
+
 def main(descriptor: int) -> None:
     """Load, serve, and end when told, or when the server's process has ended."""
     # Signals to the whole group are the server's to answer: it lets requests finish first.
@@ -176,17 +187,21 @@ def main(descriptor: int) -> None:
     assert isinstance(start, Start)
     start_process(start.log_level, start.log_format)
     outbox = _Outbox(connection)
+    workers = _workers(start.config)
     try:
-        # These load torch, which takes seconds.
+        # These load torch, too.
         from draftline.engine.async_engine import start_engine
         from draftline.models.loader import open_checkpoint
 
         opened = Opened(open_checkpoint(start.config.model, load_format=start.config.load_format).config)
         connection.send_bytes(pickle.dumps(opened))
-        engine = start_engine(start.config)
+        engine = start_engine(start.config, workers)
     except Exception as error:  # noqa: BLE001  the server tells it
         connection.send_bytes(pickle.dumps(Stopped(portable(error))))
         return
+    finally:
+        if workers is not None:
+            workers.stop()
     connection.send_bytes(pickle.dumps(Started(engine.info, engine.stats())))
     engine.stopped.add_done_callback(lambda stopped: outbox.tell(Stopped(stopped.result())))
     desk = _Desk(engine, outbox)

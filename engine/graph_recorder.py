@@ -1,10 +1,10 @@
-"""``GraphRecorder``: CUDA graphs that share memory."""
+"""``GraphRecorder``: CUDA graphs that share memory. `Rehearsal`: the same calls, without graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,38 @@ _Left = TypeVar("_Left")
 _STAGES = 4
 """Host copies of a graph's inputs. A copy is written again after as many steps, when the last one's upload has long
 run: at most two steps are ever under way."""
+
+
+class Recorder(Protocol):
+    """What captures graphs."""
+
+    def beside(self) -> Recorder:
+        """One whose graphs take no memory from this one's."""
+        ...
+
+    def record(
+        self, work: Callable[[], _Left], warm_up: Callable[[], object] | None = None
+    ) -> tuple[torch.cuda.CUDAGraph, _Left]:
+        """The graph of ``work``, and what it returns.
+
+        ``warm_up`` (the work itself where unset) runs before: what is compiled or set up then must not be recorded.
+        """
+        ...
+
+
+class Rehearsal:
+    """Only does the work, to find out which kernels it launches (`kernels.triton.compile_ahead`). Its graphs are empty."""
+
+    def beside(self) -> Rehearsal:
+        """See `Recorder.beside`."""
+        return self
+
+    def record(
+        self, work: Callable[[], _Left], warm_up: Callable[[], object] | None = None
+    ) -> tuple[torch.cuda.CUDAGraph, _Left]:
+        """See `Recorder.record`."""
+        del warm_up
+        return torch.cuda.CUDAGraph(), work()
 
 
 class GraphRecorder:
@@ -29,13 +61,14 @@ class GraphRecorder:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
 
+    def beside(self) -> GraphRecorder:
+        """See `Recorder.beside`."""
+        return GraphRecorder(self._device)
+
     def record(
         self, work: Callable[[], _Left], warm_up: Callable[[], object] | None = None
     ) -> tuple[torch.cuda.CUDAGraph, _Left]:
-        """The graph of ``work``, and what it returns.
-
-        ``warm_up`` (the work itself where unset) runs before: what is compiled or set up then must not be recorded.
-        """
+        """See `Recorder.record`."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         graph = torch.cuda.CUDAGraph()

@@ -83,37 +83,23 @@ def cache_blocks(budget_bytes: int, bytes_a_block: int, block_size: int, max_mod
     return blocks
 
 
-@torch.inference_mode()
-def peak_bytes(
-    model: Model,
-    shape: ModelConfig,
-    device: torch.device,
-    *,
-    step_tokens: int,
-    block_size: int,
-    max_rows: int,
-    cache_dtype: torch.dtype,
-) -> int:
-    """Run the largest step there can be, on a cache of just its own size; the most memory taken beside that cache.
+def largest_batch(
+    max_positions: int, device: torch.device, *, step_tokens: int, block_size: int, max_rows: int
+) -> Batch:
+    """The largest step there can be.
 
     Args:
-        model: on ``device``, a GPU.
-        shape: the model's.
+        max_positions: the longest sequence.
         device: where it runs.
         step_tokens: the most tokens of a step.
         block_size: tokens a cache block.
         max_rows: the most rows that want logits.
-        cache_dtype: what the cache is kept in.
     """
-    dtype, budget, size = cache_dtype, step_tokens, block_size
-    length = min(budget, shape.max_positions)
-    rows = -(-budget // length)
-    blocks = -(-length // size)
-    cache = KVCache.allocate(
-        shape.num_layers, blocks, size, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device
-    )
+    length = min(step_tokens, max_positions)
+    rows = -(-step_tokens // length)
+    blocks = -(-length // block_size)
     steps = torch.arange(length, device=device)
-    batch = Batch(
+    return Batch(
         token_ids=torch.zeros(rows * length, dtype=torch.int64, device=device),
         positions=steps.repeat(rows),
         cache_index=steps.repeat(rows),
@@ -124,11 +110,27 @@ def peak_bytes(
         query_lens_host=(length,) * rows,
         context_lens_host=(length,) * rows,
     )
+
+
+@torch.inference_mode()
+def peak_bytes(model: Model, batch: Batch, *, block_size: int, cache_dtype: torch.dtype) -> int:
+    """Run a step on a cache of just its own size; the most memory taken beside that cache.
+
+    Args:
+        model: on a GPU.
+        batch: see `largest_batch`.
+        block_size: tokens a cache block.
+        cache_dtype: what the cache is kept in.
+    """
+    device, shape, blocks = batch.token_ids.device, model.config, batch.block_tables.shape[1]
+    cache = KVCache.allocate(
+        shape.num_layers, blocks, block_size, shape.num_kv_heads, shape.head_dim, dtype=cache_dtype, device=device
+    )
     torch.cuda.reset_peak_memory_stats(device)
     logits = model.forward(batch, cache)
     torch.softmax(logits, -1)  # the sampler's workspace is of the logits' size
     torch.cuda.synchronize(device)
-    peak = torch.cuda.max_memory_allocated(device) - blocks * block_bytes(shape, size, dtype)
+    peak = torch.cuda.max_memory_allocated(device) - blocks * block_bytes(shape, block_size, cache_dtype)
     del cache, logits
     torch.cuda.empty_cache()
     return peak

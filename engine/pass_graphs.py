@@ -20,7 +20,7 @@ from draftline.engine.buckets import Buckets, StepShape
 from draftline.engine.constraining import Constraining
 from draftline.engine.decide import Decider
 from draftline.engine.graph_inputs import fill_plan, plan_words
-from draftline.engine.graph_recorder import GraphInput, GraphRecorder, unowned
+from draftline.engine.graph_recorder import GraphInput, Recorder, unowned
 from draftline.engine.passes import Sampled
 from draftline.engine.sequence import Row
 from draftline.engine.stopwatch import Stopwatch
@@ -71,7 +71,7 @@ class GraphPasses:
         accept: Accept,
         constraining: Constraining,
         buckets: Buckets,
-        recorder: GraphRecorder,
+        recorder: Recorder,
     ) -> None:
         """Capture the graphs of all ``buckets``. Everything is on one CUDA device. ``accept`` verifies drafts."""
         self._model = model
@@ -83,7 +83,7 @@ class GraphPasses:
         self._block_size = cache.keys[0].shape[1]
         self._choose = buckets
         # What samples may not take the memory of the logits, which nobody owns.
-        self._samplers = GraphRecorder(table.tokens.device)
+        self._samplers = recorder.beside()
         # The largest first: the others' tensors fit into the memory that it leaves behind.
         shapes = sorted([*buckets.decodes, *buckets.prompts], key=lambda shape: (-shape.samples, -shape.tokens))
         self._buckets = {shape: self._record(shape, recorder) for shape in shapes}
@@ -113,7 +113,7 @@ class GraphPasses:
         samples = sum([row.samples for row in rows])
         return Sampled(bucket.logits[:samples], tokens[:samples], accepted[: len(rows)])
 
-    def _record(self, shape: StepShape, recorder: GraphRecorder) -> _Bucket:
+    def _record(self, shape: StepShape, recorder: Recorder) -> _Bucket:
         inputs = GraphInput(plan_words(shape.rows), self._table.tokens.device)
         longest = self._table.tokens.shape[1]
         bounds = GatherBounds(shape.tokens, shape.samples, shape.query_lens, context_lens=(longest,) * shape.rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Literal
 
 from draftline.engine.log_format import start_logging
@@ -16,3 +17,8 @@ def start_process(log_level: str, log_format: Literal["text", "json"]) -> None:
     """Log to standard error, and let threads take turns quickly."""
     start_logging(log_level, log_format)
     sys.setswitchinterval(_SWITCH_S)
+
+
+def has_gpu() -> bool:
+    """Whether the machine has a GPU that torch could use, as far as can be told without torch."""
+    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()

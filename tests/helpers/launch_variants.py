@@ -69,10 +69,10 @@ class _Checkpoint:
 
 
 class _Recorder:
-    """A `GraphRecorder` that launches what it would record."""
+    """A `Recorder` that launches what it would record."""
 
-    def __init__(self, device: torch.device) -> None:
-        pass
+    def beside(self) -> _Recorder:
+        return self
 
     def record(self, work: Callable[[], Any], warm_up: Callable[[], object] | None = None) -> tuple[None, Any]:
         (warm_up or work)()
@@ -114,7 +114,7 @@ def steps(rng: random.Random, buckets: Buckets, max_rows: int, drafts: int, max_
 
 def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int) -> tuple[set[Launch], set[Launch]]:
     """The launches of ``count`` steps by operation, and those of them that no graph has."""
-    for name, stand_in in (("GraphRecorder", _Recorder), ("GraphInput", _input), ("unowned", lambda tensor: tensor)):
+    for name, stand_in in (("GraphInput", _input), ("unowned", lambda tensor: tensor)):
         setattr(pass_graphs, name, stand_in)
     pass_by_operation.upload = _upload  # type: ignore[attr-defined]
     config = config_from_hf(SHAPES[shape])
@@ -129,7 +129,7 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
     buckets = Buckets(max_rows, drafts, launch_bound_tokens(config))
     foreseen: dict[Launch, None] = {}
     with captured_launches(foreseen):
-        pass_graphs.GraphPasses(model, cache, table, ops, ops.accept, constraining, buckets, _Recorder(META))  # type: ignore[arg-type]
+        pass_graphs.GraphPasses(model, cache, table, ops, ops.accept, constraining, buckets, _Recorder())  # type: ignore[arg-type]
     by_operation = pass_by_operation.PassByOperation(model, cache, table, ops, ops.accept, constraining)
     rng = random.Random(0)
     drawn = steps(rng, buckets, max_rows, drafts, max_len)

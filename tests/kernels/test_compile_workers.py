@@ -1,0 +1,135 @@
+"""Processes that compile kernels: without a GPU, and outside the interpreter that other tests run kernels in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from draftline.kernels.compile_workers import CompileWorkers, nothing_compiled
+
+_LAUNCHED = """
+import sys
+import torch
+from triton import knobs
+from triton.runtime import driver
+from draftline.kernels.compile_workers import CompileWorkers, Order, _Compiler
+from draftline.kernels.triton.silu_mul import silu_mul
+
+class Driver(_Compiler):
+    def get_current_stream(self, device):
+        return 0
+
+orders = []
+
+def launched(*, fn, compile, is_manual_warmup, **_):
+    if not is_manual_warmup:
+        orders.append((fn.jit_function, Order(fn.module, fn.name, compile["specialization_data"], 90)))
+    return not is_manual_warmup
+
+driver.set_active(Driver(90))
+knobs.runtime.jit_cache_hook = launched
+for columns in (32, 64, 96):
+    silu_mul(torch.empty(4, columns))
+"""
+
+_COMPILED = (
+    _LAUNCHED
+    + """
+workers = CompileWorkers(2)
+workers.compile(Order("draftline.kernels.triton.silu_mul", "no_such_kernel", "{}", 90))
+for _, order in orders:
+    workers.compile(order)
+workers.finish()
+found = []
+knobs.compilation.listener = lambda *, cache_hit, **_: found.append(cache_hit)
+for function, order in orders:
+    function.preload(order.specialization)
+assert found == [True] * 3, found
+"""
+)
+
+_LEFT = (
+    _LAUNCHED
+    + """
+import os
+workers = CompileWorkers(2)
+print(workers._process.pid, flush=True)
+os._exit(1)
+"""
+)
+
+
+def python(code: str, cache: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(cache)
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_others_find_what_they_compile(tmp_path: Path) -> None:
+    done = python(_COMPILED, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "silu_mul.no_such_kernel does not compile" in done.stderr
+
+
+def test_none_outlives_who_started_them(tmp_path: Path) -> None:
+    done = python(_LEFT, tmp_path)
+    assert done.returncode == 1, done.stderr
+    group = int(done.stdout)
+    deadline = time.monotonic() + 60
+    try:
+        while time.monotonic() < deadline:
+            if not _running(group):
+                return
+            time.sleep(0.1)
+        pytest.fail("the processes are still there")
+    finally:
+        if _running(group):
+            os.killpg(group, signal.SIGKILL)
+
+
+def test_where_they_cannot_be_started_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    assert CompileWorkers.where_they_pay() is None
+    assert "/no/such/python" in caplog.text
+
+
+def test_one_core_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    assert CompileWorkers.where_they_pay() is None
+
+
+@pytest.mark.parametrize(("files", "nothing"), [((), True), (("kernel",), False)])
+def test_an_empty_cache_has_nothing(
+    files: tuple[str, ...], nothing: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in files:
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    assert nothing_compiled() == nothing
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "absent"))
+    assert nothing_compiled()
+
+
+def _running(group: int) -> bool:
+    """Whether any process of a group runs; those that have ended and wait for their parent do not."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state, _, its_group = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(its_group) == group and state != "Z":
+            return True
+    return False
