@@ -17,9 +17,9 @@ PROGRAM = Path(__file__).parents[1] / "helpers" / "launch_variants.py"
     [
         ("qwen3", 256, 0, 640),
         ("llama-8b", 64, 4, 2048),
-        ("smollm2", 32, 0, 2048),
-        ("qwen3", 1, 0, 4096),
-        ("llama-8b", 48, 16, 300),
+        pytest.param("smollm2", 32, 0, 2048, marks=pytest.mark.slow),
+        pytest.param("qwen3", 1, 0, 4096, marks=pytest.mark.slow),
+        pytest.param("llama-8b", 48, 16, 300, marks=pytest.mark.slow),
     ],
 )
 def test_steps_by_operation_launch_what_graphs_have_too(shape: str, max_rows: int, drafts: int, max_len: int) -> None:

@@ -58,7 +58,9 @@ def expected() -> dict[tuple[int, ...], float]:
     return found
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.1, 2.0], ids=["itself", "alike", "another"])
+@pytest.mark.parametrize(
+    "noise", [pytest.param(0.0, marks=pytest.mark.slow), 0.1, 2.0], ids=["itself", "alike", "another"]
+)
 def test_sequences_have_their_probability(noise: float, expected: dict[tuple[int, ...], float]) -> None:
     drafter = draft_model(2, noise=noise, num_blocks=256, config=CONFIG)
     client = Client(tiny_core(drafter=drafter, num_slots=64, num_blocks=256, token_budget=512, config=CONFIG))

@@ -69,7 +69,7 @@ def test_ngram(draft_tokens: int) -> None:
     assert 1.2 < found.length < draft_tokens + 1
 
 
-@pytest.mark.parametrize("draft_tokens", [1, 4])
+@pytest.mark.parametrize("draft_tokens", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_draft_model(draft_tokens: int) -> None:
     target = Target(DummyCheckpoint(CONFIG), torch.float32, torch.device("cpu"))
     with torch.no_grad():

@@ -19,6 +19,13 @@ from draftline.kernels.triton.scaled_skinny import MAX_ROWS, ScaledSkinnyConfig,
 EPS = 1e-5
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
 FORMATS = ["fp8", "fp8-block", "fp8-block-48", "int8", "int8-block"]
+COMMON_OR_SLOW = [
+    "fp8",
+    "fp8-block",
+    "int8",
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("fp8-block-48", "int8-block")),
+]
+"""All of them; those that no checkpoint has with -m slow."""
 
 
 def draw(rng: torch.Generator, *shape: int) -> Tensor:
@@ -106,7 +113,7 @@ def run(x: Tensor, weight: ScaledWeight, bias: Tensor | None, **options: Any) ->
     return y
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", COMMON_OR_SLOW)
 @pytest.mark.parametrize("rows", [1, 3, 20, 70])
 @pytest.mark.parametrize(("n", "k"), [(80, 320), pytest.param(80, 576, marks=pytest.mark.slow)])
 def test_every_number_of_rows(rows: int, n: int, k: int, kind: str, rng: torch.Generator) -> None:
@@ -140,7 +147,7 @@ def test_a_row_has_the_same_factors_in_every_batch(kind: str, arrivals: Tensor, 
         near(scaled_linear(x[rows], weight, None, hopper=False, arrivals=arrivals), together[rows], 1e-6)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", COMMON_OR_SLOW)
 def test_configs(kind: str, rng: torch.Generator) -> None:
     weight, x = make_weight(rng, 80, 320, kind), draw(rng, 70, 320)
     product = exact_product(x, weight)
