@@ -17,7 +17,8 @@ TORCH := torch>=2.11,<2.14
 PYTHON ?=
 VENV_FLAGS ?=
 TORCH_INDEX ?=
-PYTEST_FLAGS ?= -n auto --dist loadfile
+# Files in their order: those with few and long tests must not be the last.
+PYTEST_FLAGS ?= -n auto --dist loadfile --no-loadscope-reorder
 BENCH_FLAGS ?=
 
 .DEFAULT_GOAL := help
