@@ -44,7 +44,6 @@ _WINDOW = 512
 
 _BLOCK_SIZE = 16
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CACHES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 """By ``kv_cache_dtype``; ``auto`` is the activations'."""
 
@@ -145,7 +144,7 @@ def quality(dtype: str, tokens: int, ops: Ops | None = None) -> Iterator[dict[st
     base: dict[str, float] = {}
     for options in VARIANTS:
         checkpoint = open_checkpoint("smollm2", quantization=options.get("quantization", "auto"))
-        variant = build_model(checkpoint, checkpoint.config, ops, DTYPES[info.dtype], device)
+        variant = build_model(checkpoint, checkpoint.config, ops, getattr(torch, info.dtype), device)
         cache_dtype = CACHES.get(options.get("kv_cache_dtype", "auto"), variant.cache_dtype)
         found = {name: perplexity(variant, cache_dtype, pieces) for name, pieces in texts.items()}
         base = base or found

@@ -25,7 +25,7 @@ from draftline.kernels.triton.attention_join import join_splits
 from draftline.kernels.triton.attention_plan import MOST_QUERIES, DecodePlan
 from draftline.kernels.triton.attention_rounds import NO_KEY
 from draftline.kernels.triton.cache import head_scale, load_heads, rounded
-from draftline.kernels.triton.decode_parts import angles, attend_tile, cache_offset, join, rotate, visible
+from draftline.kernels.triton.decode_parts import angles, attend_tile, cache_offset, join, rotate, split_parts, visible
 from draftline.kernels.triton.fp8_cache import as_float16, load_pairs, paired, pairs
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
@@ -105,11 +105,9 @@ def _decode_attention_kernel(
             if QUERIES > 1:
                 # The join knows nothing of rows' lengths: it finds that there is nothing.
                 wait_for_previous(OVERLAP)
-                none = tl.arange(0, BLOCK_M)
-                flat = (token + none // GROUP) * NUM_HEADS + kv_head * GROUP + none % GROUP
-                nothing = stats + (flat * num_splits + split) * 2
-                tl.store(nothing, NO_KEY, mask=none < query_len * GROUP)
-                tl.store(nothing + 1, 0.0, mask=none < query_len * GROUP)
+                part, lane = split_parts(token, kv_head, split, num_splits, NUM_HEADS, GROUP, BLOCK_M)
+                tl.store(stats + part * 2, NO_KEY, mask=lane < query_len * GROUP)
+                tl.store(stats + part * 2 + 1, 0.0, mask=lane < query_len * GROUP)
             return
         first_tile += split * share
         end_tile = tl.minimum(first_tile + share, end_tile)
@@ -230,10 +228,8 @@ def _decode_attention_kernel(
 
     if PAIRS:
         acc = tl.interleave(acc[0], acc[1])
-    lane = tl.arange(0, BLOCK_M)
     if SPLIT and QUERIES > 1:
-        flat = (token + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP
-        part = flat * num_splits + split
+        part, lane = split_parts(token, kv_head, split, num_splits, NUM_HEADS, GROUP, BLOCK_M)
         tl.store(partial + part[:, None] * HEAD_DIM + dim, acc, mask=query_mask)
         tl.store(stats + part * 2, row_max, mask=lane < num_lanes)
         tl.store(stats + part * 2 + 1, row_sum, mask=lane < num_lanes)
@@ -246,6 +242,7 @@ def _decode_attention_kernel(
         else:
             first_part = tl.program_id(0).to(tl.int64) * num_splits
             part = (first_part + split) * GROUP
+            lane = tl.arange(0, BLOCK_M)
             tl.store(partial + (part + packed) * HEAD_DIM + dim, acc, mask=query_mask)
             tl.store(stats + part + lane, row_max + tl.log2(row_sum), mask=lane < GROUP)
             # All threads' stores come before the one that announces them.

@@ -106,6 +106,22 @@ def rotate(
 
 
 @triton.jit
+def split_parts(
+    token: tl.tensor,
+    kv_head: tl.tensor,
+    split: tl.tensor,
+    num_splits: tl.tensor,
+    NUM_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Where `attention_join.py` looks for a split's results, by lane of the tile: [M], and the lanes [M] themselves."""
+    lane = tl.arange(0, BLOCK_M)
+    flat = (token + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP
+    return flat * num_splits + split, lane
+
+
+@triton.jit
 def join(
     partial: tl.tensor,
     log_sums: tl.tensor,
