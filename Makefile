@@ -59,7 +59,7 @@ proto: setup-dev ## lint the .proto files, and compare the generated code
 	@$(BIN)/python proto/generate.py --check && echo 'proto: clean, and the generated code is up to date'
 
 kernels: setup-dev ## compile every Triton kernel ahead of time (needs no GPU)
-	@lines=$$($(BIN)/python -P -m draftline.kernels.triton.aot); status=$$?; \
+	@lines=$$($(BIN)/python -P -m draftline.kernels.triton.compile.aot); status=$$?; \
 	printf '%s\n' "$$lines" | grep -v ': ok '; exit $$status
 
 format: setup-dev ## rewrite the sources in ruff's format, and generate draftline.v1

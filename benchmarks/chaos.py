@@ -27,14 +27,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 import torch
-from provenance import Conditions
+from common.provenance import Conditions
 
 from draftline.engine.build import build_core
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
-from draftline.engine.server import Server
-from draftline.engine.server_config import ServerConfig
-from draftline.engine.threaded import ThreadedEngine
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.server import Server
+from draftline.engine.threaded_engine import ThreadedEngine
 from draftline.v1 import engine_pb2 as pb
 
 if TYPE_CHECKING:

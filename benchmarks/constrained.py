@@ -25,26 +25,26 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from constrained_documents import PERSON, documents
-from contenders import Model
-from provenance import Conditions
-from shapes import SHAPES, find_shape
+from common.contenders import Model
+from common.provenance import Conditions
+from common.shapes import SHAPES, find_shape
+from schemas.documents import PERSON, documents
 
 from draftline.engine.build import build_core
-from draftline.engine.client import Chat, GenerateRequest
 from draftline.engine.config import EngineConfig
-from draftline.engine.constraints import structured_constraint
 from draftline.engine.core import Core
 from draftline.engine.outputs import Finished, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.request import RequestBuilder
+from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.request.constraints import structured_constraint
+from draftline.engine.request.request import RequestBuilder
 from draftline.engine.schema import Schema
 from draftline.kernels.constraints import ConstraintTable
-from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.structured.arena import ConstraintArena
 from draftline.structured.compiler import ConstraintCompiler
-from draftline.structured.verify import Verify, VerifyMasks
+from draftline.structured.masks import Verify, VerifyMasks
 
 DOCUMENT = json.dumps(
     {

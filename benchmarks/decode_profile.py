@@ -24,20 +24,20 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from contenders import Model
-from provenance import Conditions
+from common.contenders import Model
+from common.provenance import Conditions
+from common.shapes import SHAPES, find_shape
+from common.workloads import Workload
 from rich.console import Console
 from rich.table import Table
-from shapes import SHAPES, find_shape
-from workloads import Workload
 
 from draftline.engine.build import build_core
-from draftline.engine.client import GenerateRequest
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.params import SamplingParams
-from draftline.engine.request import RequestBuilder
-from draftline.engine.transfer import Readback
+from draftline.engine.protocol import GenerateRequest
+from draftline.engine.request.request import RequestBuilder
+from draftline.engine.runner.transfer import Readback
 
 
 @dataclass(frozen=True, slots=True)

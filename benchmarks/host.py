@@ -27,31 +27,31 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from placeholder_tokenizer import write_placeholder_tokenizer
-from provenance import Conditions
+from common.placeholder_tokenizer import write_placeholder_tokenizer
+from common.provenance import Conditions
+from common.shapes import SMOLLM2_135M
+from common.workloads import Workload
 from rich.console import Console
 from rich.table import Table
-from shapes import SMOLLM2_135M
-from workloads import Workload
 
-from draftline.engine.client import EngineInfo, GenerateRequest
-from draftline.engine.constraining import Constraining
 from draftline.engine.core import Core
-from draftline.engine.drafting import NoDrafting
-from draftline.engine.graph_inputs import fill_plan, plan_words
+from draftline.engine.drafting.policy import NoDrafting
 from draftline.engine.outputs import Update
 from draftline.engine.params import SamplingParams
-from draftline.engine.passes import Passes, Sampled
-from draftline.engine.request import RequestBuilder
-from draftline.engine.runner import Runner
-from draftline.engine.scheduler import Scheduler
-from draftline.engine.sequence import Row
-from draftline.engine.stopwatch import Stopwatch
+from draftline.engine.protocol import EngineInfo, GenerateRequest
+from draftline.engine.request.request import RequestBuilder
+from draftline.engine.request.sequence import Row
+from draftline.engine.runner.executor import Passes, Sampled
+from draftline.engine.runner.graph_inputs import fill_plan, plan_words
+from draftline.engine.runner.masks import Constraining
+from draftline.engine.runner.runner import Runner
+from draftline.engine.runner.timing import Stopwatch
+from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.models.families import config_from_hf
-from draftline.models.tokenizer import Tokenizer
+from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.spec.nothing import Nothing
 
 BLOCK_SIZE = 16

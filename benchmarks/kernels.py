@@ -7,6 +7,6 @@ there: what it finds must not import anything.
 """
 
 if __name__ == "__main__":
-    from kernel_sections import main
+    from kernel_timing.sections import main
 
     main()

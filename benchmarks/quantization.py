@@ -23,8 +23,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from provenance import Conditions
-from quantization_quality import GpuArithmetic, quality
+from common.provenance import Conditions
+from eight_bit.quality import GpuArithmetic, quality
 
 GPU_SECTIONS = ("layers", "attention", "memory", "divisions")
 
@@ -51,7 +51,7 @@ def main() -> None:
         if not torch.cuda.is_available():
             raise SystemExit(f"--sections {','.join(gpu)} needs a GPU, and torch finds none here")
         # Imported here, since a CPU does without Triton.
-        from quantization_kernels import run_sections
+        from eight_bit.kernels import run_sections
 
         run_sections(gpu, begin + options.seconds, options.out)
     if "quality" in sections:

@@ -28,14 +28,14 @@ import numpy as np
 import torch
 import uvloop
 import yaml
-from contenders import Model
-from provenance import Conditions
+from common.contenders import Model
+from common.provenance import Conditions
+from common.shapes import SHAPES, find_shape
+from load.client import Turn, run
+from load.streams import measure_streams, offline, streams_workload
+from load.workloads import SERVING_WORKLOADS, ServingWorkload
 from rich.console import Console
 from rich.table import Table
-from serving_client import Turn, run
-from serving_streams import measure_streams, offline, streams_workload
-from serving_workloads import SERVING_WORKLOADS, ServingWorkload
-from shapes import SHAPES, find_shape
 
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub

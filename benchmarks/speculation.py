@@ -35,19 +35,20 @@ from typing import Any
 
 import torch
 import yaml
-from contenders import Model
-from provenance import Conditions
+from common.contenders import Model
+from common.provenance import Conditions
+from common.shapes import find_shape
+from drafts.plot import plot
+from drafts.prompts import chats, extraction, random_tokens, read_spec_bench
 from rich.console import Console
 from rich.table import Table
-from shapes import find_shape
-from speculation_plot import plot
-from speculation_prompts import chats, extraction, random_tokens, read_spec_bench
 
 from draftline.engine.async_engine import start_engine
-from draftline.engine.client import DrafterStats, GenerateRequest
 from draftline.engine.config import EngineConfig
 from draftline.engine.outputs import Delta, Failed, Finished, Update
-from draftline.engine.threaded import ThreadedEngine
+from draftline.engine.protocol import GenerateRequest
+from draftline.engine.stats import DrafterStats
+from draftline.engine.threaded_engine import ThreadedEngine
 from draftline.spec.synthetic import chance_of_length
 
 

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import grpc
 import torch
-from contenders import Model
+from common.contenders import Model
+from common.provenance import Conditions
+from common.shapes import SHAPES, find_shape
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from provenance import Conditions
-from shapes import SHAPES, find_shape
 
 _POLL_S = 0.02
 

@@ -6,6 +6,6 @@ Nothing is imported where this file is taken for the package of its name.
 """
 
 if __name__ == "__main__":
-    from structured_sections import main
+    from schemas.sections import main
 
     main()

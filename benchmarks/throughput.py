@@ -26,13 +26,13 @@ from typing import TextIO
 
 import torch
 import yaml
-from contenders import Contender, Draftline, Model, Transformers
-from llama_cpp_contender import LlamaCpp
-from provenance import Conditions
+from common.contenders import Contender, Draftline, Model, Transformers
+from common.llama_cpp_contender import LlamaCpp
+from common.provenance import Conditions
+from common.shapes import SHAPES, find_shape
+from common.workloads import CPU_WORKLOADS, GPU_WORKLOADS, WORKLOADS, BenchmarkRequest, Workload, find_workloads
 from rich.console import Console
 from rich.table import Table
-from shapes import SHAPES, find_shape
-from workloads import CPU_WORKLOADS, GPU_WORKLOADS, WORKLOADS, BenchmarkRequest, Workload, find_workloads
 
 STATISTICS: dict[str, Callable[[list[float]], float]] = {"best": min, "median": statistics.median}
 """How several rounds' times become one."""

@@ -6,16 +6,17 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 
-from draftline.engine.accumulator import Accumulator
 from draftline.engine.build import build_core
-from draftline.engine.client import EngineInfo, EngineStats, GenerateRequest, Prompt
 from draftline.engine.config import EngineConfig
-from draftline.engine.mailbox import Hub, Mailbox
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.threaded import ThreadedEngine
+from draftline.engine.protocol import EngineInfo, GenerateRequest, Prompt
+from draftline.engine.stats import EngineStats
+from draftline.engine.streaming.accumulator import Accumulator
+from draftline.engine.streaming.mailbox import Hub, Mailbox
+from draftline.engine.threaded_engine import ThreadedEngine
 from draftline.kernels.compile_workers import CompileWorkers
-from draftline.models.tokenizer import Tokenizer
+from draftline.models.tokenization.tokenizer import Tokenizer
 
 
 def start_engine(config: EngineConfig, workers: CompileWorkers | None = None) -> ThreadedEngine:

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from draftline.engine.buckets import Buckets, launch_bound_tokens
-from draftline.engine.build_drafter import DrafterParts
-from draftline.engine.client import EngineInfo
 from draftline.engine.config import EngineConfig
-from draftline.engine.constraining import Constraining
 from draftline.engine.core import Core
-from draftline.engine.draft_by_operation import DraftByOperation
-from draftline.engine.memory import (
+from draftline.engine.drafting.build import DrafterParts
+from draftline.engine.protocol import EngineInfo
+from draftline.engine.runner.draft_by_operation import DraftByOperation
+from draftline.engine.runner.eager import PassByOperation
+from draftline.engine.runner.executor import DraftPass, Pass, Passes
+from draftline.engine.runner.masks import Constraining
+from draftline.engine.runner.memory import (
     DEFAULT_CPU_CACHE_GIB,
     GIB,
     block_bytes,
@@ -26,23 +27,22 @@ from draftline.engine.memory import (
     memory_explained,
     peak_bytes,
 )
-from draftline.engine.pass_by_operation import PassByOperation
-from draftline.engine.passes import DraftPass, Pass, Passes
-from draftline.engine.runner import Runner
-from draftline.engine.scheduler import Scheduler
-from draftline.engine.step_parts import StepParts
+from draftline.engine.runner.runner import Runner
+from draftline.engine.runner.shapes import Buckets, launch_bound_tokens
+from draftline.engine.runner.step_parts import StepParts
+from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.compile_workers import CompileWorkers
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SlotTable
-from draftline.models.checkpoint import Checkpoint
+from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import build_model
 from draftline.models.loader import open_checkpoint
 from draftline.models.model import Model
-from draftline.models.tokenizer import load_tokenizer
+from draftline.models.tokenization.tokenizer import load_tokenizer
 from draftline.quant import preferred_cpu_dtype
 from draftline.spec.synthetic import synthetic_acceptance
 from draftline.structured.compiler import ConstraintCompiler
@@ -50,7 +50,7 @@ from draftline.structured.constraint import KINDS
 from draftline.structured.vocabulary import ByteVocabulary
 
 if TYPE_CHECKING:
-    from draftline.kernels.triton.compile_ahead import CompileAhead
+    from draftline.kernels.triton.compile.ahead import CompileAhead
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def build_core(config: EngineConfig, workers: CompileWorkers | None = None) -> C
     if device.type != "cuda" or config.enforce_eager:
         return _build(config, device, None)
     # Imported here, since a CPU does without Triton.
-    from draftline.kernels.triton.compile_ahead import CompileAhead
+    from draftline.kernels.triton.compile.ahead import CompileAhead
 
     with closing(CompileAhead(device, workers)) as ahead:
         return _build(config, device, ahead)
@@ -139,7 +139,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         max_rows=config.max_num_seqs,
     )
     if ahead is not None:
-        from draftline.engine.graphs import compile_kernels
+        from draftline.engine.runner.warmup import compile_kernels
 
         with memory_explained(device, "the largest step"):
             compile_kernels(allocate(1, wanted_len), ahead, largest)
@@ -178,7 +178,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
     deciding: list[Pass] = [PassByOperation(model, parts.cache, parts.table, ops, accept, parts.constraining)]
     proposing: list[DraftPass] = [DraftByOperation(drafter, parts.table)]
     if ahead is not None:
-        from draftline.engine.graphs import capture_graphs
+        from draftline.engine.runner.warmup import capture_graphs
 
         with memory_explained(device, "the CUDA graphs"):
             graphs = capture_graphs(parts)

@@ -12,21 +12,20 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from draftline.engine.backlog import Backlog
-from draftline.engine.client import EngineInfo, EngineStats, Sink
-from draftline.engine.deadlines import Deadlines
-from draftline.engine.draft_tally import DraftTally
-from draftline.engine.drafting import Drafting
+from draftline.engine.drafting.policy import Drafting
 from draftline.engine.errors import DeadlineExceededError, StepFailedError
-from draftline.engine.histogram import STEP_SECONDS, Histogram
-from draftline.engine.launched import LaunchedStep
-from draftline.engine.output_state import OutputState
 from draftline.engine.outputs import Failed, Update
-from draftline.engine.request import Request
-from draftline.engine.runner import Runner
-from draftline.engine.scheduler import Scheduler
-from draftline.engine.sequence import Plan, Row, Sequence
-from draftline.models.tokenizer import Tokenizer
+from draftline.engine.protocol import EngineInfo, Sink
+from draftline.engine.request.backlog import Backlog
+from draftline.engine.request.deadlines import Deadlines
+from draftline.engine.request.request import Request
+from draftline.engine.request.sequence import Plan, Row, Sequence
+from draftline.engine.runner.launched_step import LaunchedStep
+from draftline.engine.runner.runner import Runner
+from draftline.engine.scheduling.scheduler import Scheduler
+from draftline.engine.stats import STEP_SECONDS, DraftTally, EngineStats, Histogram
+from draftline.engine.streaming.output_state import OutputState
+from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.spec.drafter import DraftChunk
 from draftline.structured.compiler import ConstraintCompiler
 

@@ -98,3 +98,7 @@ class DeviceLostError(DraftlineError):
 
 class StepFailedError(DraftlineError):
     """A fault in a step ended this request (gRPC INTERNAL); the engine goes on."""
+
+
+class UsageError(DraftlineError):
+    """The command line, or the configuration file, asks for something that makes no sense."""

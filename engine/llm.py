@@ -7,15 +7,16 @@ from collections.abc import Sequence
 
 from tqdm import tqdm
 
-from draftline.engine.accumulator import Accumulator
 from draftline.engine.build import build_core
-from draftline.engine.client import EngineInfo, EngineStats, GenerateRequest, Prompt
 from draftline.engine.config import EngineConfig
 from draftline.engine.outputs import RequestOutput, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.prompt_input import Message, PromptInput, as_chats, as_prompts, for_each
-from draftline.engine.request import RequestBuilder
-from draftline.models.tokenizer import Tokenizer
+from draftline.engine.protocol import EngineInfo, GenerateRequest, Prompt
+from draftline.engine.request.prompt_input import Message, PromptInput, as_chats, as_prompts, for_each
+from draftline.engine.request.request import RequestBuilder
+from draftline.engine.stats import EngineStats
+from draftline.engine.streaming.accumulator import Accumulator
+from draftline.models.tokenization.tokenizer import Tokenizer
 
 
 class LLM:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import ClassVar
 
-from draftline.engine.step_times import NO_TIME, StepTimes
+from draftline.engine.stats import NO_TIME, StepTimes
 
 
 class FinishReason(enum.Enum):

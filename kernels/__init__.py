@@ -14,9 +14,9 @@ def select_ops(device: torch.device) -> Ops:
     """The fastest implementation that ``device`` can run."""
     # Imported here, so that `kernels.limits` can be had without torch, and a CPU does without Triton.
     if device.type == "cuda":
-        from draftline.kernels.triton import TritonOps
+        from draftline.kernels.triton.ops import TritonOps
 
         return TritonOps.for_device(device)
-    from draftline.kernels.reference import ReferenceOps
+    from draftline.kernels.reference.ops import ReferenceOps
 
     return ReferenceOps()

@@ -137,7 +137,7 @@ def main(descriptor: int, processes: int) -> None:
     """Compile what is ordered, in so many processes, until there is nothing more."""
     from triton.runtime.cache import triton_key
 
-    import draftline.kernels.triton  # noqa: F401  once for all
+    import draftline.kernels.triton.ops  # noqa: F401  once for all
 
     triton_key()  # reads all of Triton's files; remembered
     children: list[int] = []

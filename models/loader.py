@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from draftline.models.checkpoint import Checkpoint
+from draftline.models.checkpoints.checkpoint import Checkpoint
+from draftline.models.checkpoints.draft_folder import DRAFT_OF, SharingCheckpoint, read_draft_of
+from draftline.models.checkpoints.dummy import DummyCheckpoint
+from draftline.models.checkpoints.json_file import read_json_object
+from draftline.models.checkpoints.quantized import ConvertedCheckpoint, with_scales
+from draftline.models.checkpoints.resolve import MODEL_FILES, TOKENIZER_FILES, ModelSource, SourceKind, resolve_model
+from draftline.models.checkpoints.safetensors import SafetensorsCheckpoint
 from draftline.models.config import ModelConfig
-from draftline.models.draft_folder import DRAFT_OF, SharingCheckpoint, read_draft_of
-from draftline.models.dummy_checkpoint import DummyCheckpoint
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import config_from_hf
-from draftline.models.gguf_checkpoint import GGUFCheckpoint
-from draftline.models.gguf_file import GGUFFile
-from draftline.models.json_file import read_json_object
-from draftline.models.quantized_checkpoint import ConvertedCheckpoint, with_scales
-from draftline.models.resolve import MODEL_FILES, TOKENIZER_FILES, ModelSource, SourceKind, resolve_model
-from draftline.models.safetensors_checkpoint import SafetensorsCheckpoint
+from draftline.models.gguf.checkpoint import GGUFCheckpoint
+from draftline.models.gguf.file import GGUFFile
 from draftline.quant import CONVERT
 
 

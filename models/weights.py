@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from draftline import quant
-from draftline.models.checkpoint import Checkpoint
+from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.quant.linear import Linear

@@ -10,7 +10,7 @@ from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.errors import Violation
 from draftline.structured.forced import forced_tokens
-from draftline.structured.grammar_matcher import GrammarMatcher
+from draftline.structured.grammar.matcher import GrammarMatcher
 from draftline.structured.matcher import Matcher
 from draftline.structured.vocabulary import ByteVocabulary
 

@@ -21,7 +21,7 @@ from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.compiled import Compiled, CompiledAutomaton, CompiledGrammar, Report
 from draftline.structured.constraint import Constraint, language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
-from draftline.structured.grammar_matcher import GrammarBackend
+from draftline.structured.grammar.matcher import GrammarBackend
 from draftline.structured.language import Language
 from draftline.structured.vocabulary import ByteVocabulary
 

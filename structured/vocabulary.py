@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from draftline.models.tokenizer import Tokenizer
+from draftline.models.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

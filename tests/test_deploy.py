@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from draftline.engine.config import EngineConfig
-from draftline.engine.server_config import ServerConfig
+from draftline.engine.server.config import ServerConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "deploy"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from draftline.kernels.reference_ngram import continuation
+from draftline.kernels.reference.ngram import continuation
 from draftline.spec.train_draft.decoder import Draft, Target
 from draftline.spec.train_draft.packing import pack
 from draftline.spec.train_draft.samples import Sample

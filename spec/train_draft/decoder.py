@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from draftline import quant
-from draftline.models.checkpoint import Checkpoint
+from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.rope import rope_table
 from draftline.spec.train_draft.packing import Packed, attention

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 if TYPE_CHECKING:
-    from draftline.engine.async_client import AsyncClient, Tls
     from draftline.engine.async_engine import AsyncEngine
-    from draftline.engine.client import Chat
+    from draftline.engine.client.async_client import AsyncClient, Tls
+    from draftline.engine.client.retry import RetryPolicy
+    from draftline.engine.client.sync_client import Client
     from draftline.engine.config import EngineConfig
     from draftline.engine.llm import LLM
     from draftline.engine.outputs import CompletionOutput, RequestOutput
     from draftline.engine.params import Constraint, SamplingParams, Speculation
-    from draftline.engine.retry import RetryPolicy
+    from draftline.engine.protocol import Chat
     from draftline.engine.schema import Schema
-    from draftline.engine.sync_client import Client
 
 __version__ = "0.1.0"
 
@@ -44,19 +44,19 @@ __all__ = [
 
 _HOMES = {
     "LLM": "llm",
-    "AsyncClient": "async_client",
+    "AsyncClient": "client.async_client",
     "AsyncEngine": "async_engine",
-    "Chat": "client",
-    "Client": "sync_client",
+    "Chat": "protocol",
+    "Client": "client.sync_client",
     "CompletionOutput": "outputs",
     "Constraint": "params",
     "EngineConfig": "config",
     "RequestOutput": "outputs",
-    "RetryPolicy": "retry",
+    "RetryPolicy": "client.retry",
     "SamplingParams": "params",
     "Schema": "schema",
     "Speculation": "params",
-    "Tls": "async_client",
+    "Tls": "client.async_client",
 }
 
 

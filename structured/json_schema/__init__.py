@@ -5,12 +5,12 @@ from __future__ import annotations
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.json_schema.document import Document, parse
 from draftline.structured.json_schema.formats import format_set, has_wider, widest_format_set
+from draftline.structured.json_schema.forms.lark import LarkWriter
+from draftline.structured.json_schema.forms.regular_form import NotRegularError, regular_form
 from draftline.structured.json_schema.graph import Graph, build_graph
-from draftline.structured.json_schema.lark import LarkWriter
 from draftline.structured.json_schema.limits import DEFAULT_LIMITS as DEFAULT_LIMITS
 from draftline.structured.json_schema.limits import SchemaLimits as SchemaLimits
 from draftline.structured.json_schema.normalise import Normaliser
-from draftline.structured.json_schema.regular_form import NotRegularError, regular_form
 from draftline.structured.language import Language, PropertyOrder, Whitespace
 from draftline.structured.regular.syntax import to_regex
 

@@ -21,7 +21,8 @@ from typing import Final
 
 from draftline.structured.json_schema.multiples import UnspeakableNumbersError, decimal_text, divisible
 from draftline.structured.json_schema.numbers import NumberSet
-from draftline.structured.regular import automaton, charset
+from draftline.structured.regular import charset
+from draftline.structured.regular import dfa as automaton
 from draftline.structured.regular.expression import to_tree
 from draftline.structured.regular.syntax import EMPTY, NEVER, Chars, Node, alt, literal, optional, repeat, seq
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from draftline.structured.json_schema.numbers import NumberSet
-from draftline.structured.regular import automaton
+from draftline.structured.regular import dfa as automaton
 
 MAX_MODULUS = 1_000
 """Multiples are recognised digit by digit, by the remainder so far: bounds the divisor of the scaled number."""

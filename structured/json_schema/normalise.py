@@ -14,13 +14,15 @@ from fractions import Fraction
 from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError, Violation
-from draftline.structured.json_schema.applicators import applicator_clauses, reference_clauses
-from draftline.structured.json_schema.array_keywords import array_clauses
-from draftline.structured.json_schema.clause import Clause, is_number
 from draftline.structured.json_schema.document import Document, Draft, Json, Location, ReferenceError_
+from draftline.structured.json_schema.keywords.applicators import applicator_clauses, reference_clauses
+from draftline.structured.json_schema.keywords.arrays import array_clauses
+from draftline.structured.json_schema.keywords.clause import Clause, is_number
+from draftline.structured.json_schema.keywords.objects import object_clauses
+from draftline.structured.json_schema.keywords.scalars import scalar_clauses
+from draftline.structured.json_schema.keywords.unevaluated import unevaluated_clauses
+from draftline.structured.json_schema.keywords.values import value_clauses
 from draftline.structured.json_schema.limits import SchemaLimits
-from draftline.structured.json_schema.object_keywords import object_clauses
-from draftline.structured.json_schema.scalar_keywords import scalar_clauses
 from draftline.structured.json_schema.shapes import (
     ANY,
     EVERYTHING,
@@ -43,9 +45,7 @@ from draftline.structured.json_schema.shapes import (
     widest,
 )
 from draftline.structured.json_schema.strings import StringSet
-from draftline.structured.json_schema.unevaluated import unevaluated_clauses
-from draftline.structured.json_schema.value_keywords import value_clauses
-from draftline.structured.regular.automaton import TooComplexError
+from draftline.structured.regular.dfa import TooComplexError
 
 _DEPTH: Final = 6
 """How far emptiness is looked for in values of values, when that only saves work."""

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from draftline.structured.regular import automaton
-from draftline.structured.regular.automaton import Part
+from draftline.structured.regular import dfa as automaton
+from draftline.structured.regular.dfa import Part
 from draftline.structured.regular.expression import MAX_TREE_STATES, to_tree
 from draftline.structured.regular.syntax import (
     ANY_CHAR,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from draftline.structured.regular import charset
-from draftline.structured.regular.automaton import Dfa, TooComplexError, alive_states, build
 from draftline.structured.regular.charset import CharSet
+from draftline.structured.regular.dfa import Dfa, TooComplexError, alive_states, build
 from draftline.structured.regular.syntax import (
     ANY_TEXT,
     EMPTY,

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from contenders import Model
-from llama_cpp_contender import LlamaCpp
-from workloads import BenchmarkRequest, Workload
+from common.contenders import Model
+from common.llama_cpp_contender import LlamaCpp
+from common.workloads import BenchmarkRequest, Workload
 
 CPU = torch.device("cpu")
 SMOLLM2 = Model("smollm2", "smollm2", None)

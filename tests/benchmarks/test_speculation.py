@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from drafts.plot import main as draw
+from drafts.plot import series
+from drafts.prompts import Question, extraction, random_tokens, read_spec_bench
 from speculation import Answers, compare, main, since, table
-from speculation_plot import main as draw
-from speculation_plot import series
-from speculation_prompts import Question, extraction, random_tokens, read_spec_bench
 
-from draftline.engine.client import DrafterStats
-from draftline.engine.step_times import StepTimes
+from draftline.engine.stats import DrafterStats, StepTimes
 
 
 def dataset(path: Path, count: int) -> Path:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structured_coverage import ENGINES, Case, Draftline, Llguidance, RefusedError, judge, read_cases, summary
-from structured_sections import main
+from schemas.coverage import ENGINES, Case, Draftline, Llguidance, RefusedError, judge, read_cases, summary
+from schemas.sections import main
 
 CASE = Case("one", {"type": "integer"}, [{"data": 1, "valid": True}, {"data": "a", "valid": False}])
 

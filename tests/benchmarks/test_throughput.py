@@ -10,15 +10,15 @@ from types import MappingProxyType
 import pytest
 import throughput
 import torch
-from placeholder_tokenizer import write_placeholder_tokenizer
-from provenance import Conditions
+from common.placeholder_tokenizer import write_placeholder_tokenizer
+from common.provenance import Conditions
+from common.shapes import SHAPES, find_shape
+from common.workloads import WORKLOADS, BenchmarkRequest, Workload, find_workloads
 from rich.console import Console
-from shapes import SHAPES, find_shape
 from throughput import Round
-from workloads import WORKLOADS, BenchmarkRequest, Workload, find_workloads
 
 from draftline.models.families import config_from_hf
-from draftline.models.tokenizer import Tokenizer
+from draftline.models.tokenization.tokenizer import Tokenizer
 
 TINY = {
     "architectures": ["LlamaForCausalLM"],

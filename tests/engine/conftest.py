@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 
 import grpc.aio
 import pytest
 
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when gRPC starts: no word on connections that come and go
 
-# Test modules are imported each by itself, so what they share must be found as a top-level module.
-sys.path.insert(0, str(Path(__file__).parent))
-
 from fake_engine import FakeEngine
 from grpc_client import AsyncStub
 
-from draftline.engine.server import Server
-from draftline.engine.server_config import ServerConfig
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.server import Server
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
 

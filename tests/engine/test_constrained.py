@@ -14,14 +14,13 @@ from pydantic import BaseModel
 from tiny import Client, alone, draft_model, free_constraints, tiny_core
 
 from draftline import Schema
-from draftline.engine.constrained_drafting import ConstrainedDrafting
 from draftline.engine.core import Core
-from draftline.engine.drafting import NoDrafting
+from draftline.engine.drafting.policy import ConstrainedDrafting, NoDrafting
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.outputs import CompletionOutput, FinishReason, RequestOutput
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.kernels.constraints import FREE
-from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftRows
 from draftline.spec.forced import OnlyForced

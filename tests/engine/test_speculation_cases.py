@@ -14,13 +14,13 @@ from collections.abc import Sequence
 import pytest
 import torch
 from drafters import Adversary, SomeSteps, oracle
-from test_equality import assert_same
+from equality import assert_same
 from tiny import Client, alone, draft_model, tiny_core
 
 from draftline.engine.core import Core
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams, Speculation
-from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.spec.drafter import Drafter
 from draftline.spec.ngram import NGram
 from draftline.spec.ngram_table import NGramTable

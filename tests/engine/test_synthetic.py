@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from test_equality import prompts
+from equality import prompts
 from tiny import Client, tiny_core
 
 from draftline.engine.params import SamplingParams
-from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.spec.ngram import NGram
 from draftline.spec.synthetic import chance_of_length
 

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from triton import knobs
 
-from draftline.kernels.triton.compile_ahead import CompileAhead
-from draftline.kernels.triton.silu_mul import silu_mul
+from draftline.kernels.triton.compile.ahead import CompileAhead
+from draftline.kernels.triton.pointwise.activations import silu_mul
 
 
 @triton.jit

@@ -14,16 +14,17 @@ import pytest
 import torch
 
 from draftline import Constraint, EngineConfig, RequestOutput, SamplingParams, Schema
-from draftline.engine.accumulator import Accumulator
 from draftline.engine.build import build_core
-from draftline.engine.client import EngineStats, GenerateRequest
 from draftline.engine.outputs import FinishReason, Update
-from draftline.engine.request import RequestBuilder
+from draftline.engine.protocol import GenerateRequest
+from draftline.engine.request.request import RequestBuilder
+from draftline.engine.stats import EngineStats
+from draftline.engine.streaming.accumulator import Accumulator
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
-from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton import TritonOps
+from draftline.kernels.triton.ops import TritonOps
 from draftline.structured.arena import ConstraintArena
 from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.forced_drafts import ForcedDrafts

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from draftline.kernels.batch import Batch
-from draftline.kernels.reference import ReferenceOps
-from draftline.kernels.triton import TritonOps
+from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.triton.ops import TritonOps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
 

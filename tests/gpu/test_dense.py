@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.residual import Residual
-from draftline.kernels.triton import TritonOps
+from draftline.kernels.triton.ops import TritonOps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from draftline import LLM, SamplingParams
-from draftline.engine.memory import OutOfMemoryAtStartError
+from draftline.engine.runner.memory import OutOfMemoryAtStartError
 
 SHAPE = {
     "architectures": ["LlamaForCausalLM"],
@@ -28,7 +28,7 @@ SHAPE = {
 
 
 def write_model(path: Path) -> str:
-    from placeholder_tokenizer import write_placeholder_tokenizer
+    from common.placeholder_tokenizer import write_placeholder_tokenizer
 
     (path / "config.json").write_text(json.dumps(SHAPE))
     write_placeholder_tokenizer(path, SHAPE["vocab_size"])

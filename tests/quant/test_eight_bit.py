@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 
 from draftline import quant
-from draftline.kernels.reference import ReferenceOps
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP
 from draftline.quant.eight_bit import TYPES, with_scales

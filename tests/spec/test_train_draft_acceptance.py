@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from random_checkpoint import llama
 
-from draftline.kernels.reference_ngram import continuation
-from draftline.models.dummy_checkpoint import DummyCheckpoint
+from draftline.kernels.reference.ngram import continuation
+from draftline.models.checkpoints.dummy import DummyCheckpoint
 from draftline.spec.train_draft.acceptance import Acceptance, draft_acceptance, ngram_acceptance, served
 from draftline.spec.train_draft.decoder import Draft, Target
 from draftline.spec.train_draft.packing import pack

@@ -7,14 +7,14 @@ import pytest
 from small_vocabulary import vocabulary
 
 from draftline.models.loader import open_checkpoint
-from draftline.models.tokenizer import load_tokenizer
+from draftline.models.tokenization.tokenizer import load_tokenizer
 from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.forced_drafts import MAX_FORCED_DRAFTS, ForcedDrafts
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 from draftline.structured.constraint import regex_grammar
 from draftline.structured.forced import forced_tokens
-from draftline.structured.grammar_matcher import GrammarBackend
+from draftline.structured.grammar.matcher import GrammarBackend
 from draftline.structured.matcher import Matcher
 from draftline.structured.vocabulary import ByteVocabulary
 

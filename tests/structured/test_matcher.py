@@ -15,9 +15,9 @@ from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import compile_tokens
 from draftline.structured.constraint import regex_grammar
 from draftline.structured.errors import InvalidConstraintError
-from draftline.structured.grammar_matcher import GrammarBackend
+from draftline.structured.grammar.matcher import GrammarBackend
+from draftline.structured.masks import Verify, VerifyMasks
 from draftline.structured.matcher import Matcher
-from draftline.structured.verify import Verify, VerifyMasks
 from draftline.structured.vocabulary import ByteVocabulary
 
 VOCABULARY = vocabulary("ab", "abc", "bc", "aa", "é", '{"', '": ', '":', '"}', "12", "3.", ' "', "true", '"a', 'b"')

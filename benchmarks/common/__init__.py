@@ -1,0 +1,1 @@
+"""What several benchmarks share: shapes, workloads, engines under measurement, provenance."""

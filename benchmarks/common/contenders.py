@@ -1,0 +1,170 @@
+"""The engines under measurement, behind one method: run these requests, all at once, and come back when all are done."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import torch
+
+from common.placeholder_tokenizer import write_placeholder_tokenizer
+from common.shapes import HfConfig
+from common.workloads import BenchmarkRequest
+from draftline import LLM, SamplingParams
+from draftline.models.checkpoints.resolve import SourceKind, resolve_model
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What is run: a checkpoint, or a shape to be filled with random weights.
+
+    Attributes:
+        name: as it appears in the results.
+        checkpoint: as EngineConfig's ``model``; for a shape, a folder without weights.
+        shape: the shape, or None for a checkpoint.
+    """
+
+    name: str
+    checkpoint: str
+    shape: HfConfig | None
+
+    @staticmethod
+    def of_shape(name: str, shape: HfConfig, folder: Path) -> Model:
+        """A shape, written to ``folder`` for engines that read files."""
+        (folder / "config.json").write_text(json.dumps(shape))
+        write_placeholder_tokenizer(folder, shape["vocab_size"])
+        return Model(name, str(folder), shape)
+
+
+class Contender(Protocol):
+    """An engine with its model loaded.
+
+    Attributes:
+        name: the engine's.
+        options: what it was told beside model, device and dtype.
+        dtype: what it computes in.
+        weights: its weights' format.
+        device: where it runs.
+        vocab_size: of its model.
+    """
+
+    name: str
+    options: Mapping[str, object]
+    dtype: str
+    weights: str
+    device: torch.device
+    vocab_size: int
+
+    def run(self, requests: Sequence[BenchmarkRequest], temperature: float) -> None:
+        """Generate exactly ``output_len`` tokens for every request.
+
+        Raises:
+            RuntimeError: a request got another number of tokens.
+        """
+        ...
+
+
+class Draftline:
+    """This engine, through its Python interface. Prefix caching is off: every round computes its prompts."""
+
+    name = "draftline"
+
+    def __init__(
+        self, model: Model, dtype: str, device: str, max_model_len: int, options: Mapping[str, object]
+    ) -> None:
+        """``options`` are EngineConfig's fields; they win over what a benchmark sets by itself."""
+        load_format = "auto" if model.shape is None else "dummy"
+        own = {"load_format": load_format, "prefix_caching": False, "max_model_len": max_model_len}
+        self.options = options
+        self._llm = LLM(model.checkpoint, **{"dtype": dtype, "device": device, **own, **options})
+        info = self._llm.info
+        self.dtype, self.weights, self.device = info.dtype, info.quantization, torch.device(info.device)
+        self.vocab_size = info.config.vocab_size
+
+    def run(self, requests: Sequence[BenchmarkRequest], temperature: float) -> None:
+        """See `Contender.run`."""
+        prompts = [{"prompt_token_ids": list(request.prompt)} for request in requests]
+        params = [
+            SamplingParams(temperature=temperature, max_tokens=request.output_len, ignore_eos=True, seed=place)
+            for place, request in enumerate(requests)
+        ]
+        outputs = self._llm.generate(prompts, params, use_tqdm=False)
+        for request, output in zip(requests, outputs, strict=True):
+            check_length(self.name, request, len(output.outputs[0].token_ids))
+
+
+class Transformers:
+    """Hugging Face transformers' ``generate``, as it comes: one padded batch that runs until its longest output ends."""
+
+    name = "transformers"
+    options: Mapping[str, object] = MappingProxyType({})
+    weights = "dense"
+
+    def __init__(self, model: Model, dtype: str, device: torch.device) -> None:
+        """Loads ``model`` on ``device`` with weights in ``dtype``; a GGUF file's are unpacked."""
+        self.dtype, self.device = dtype, device
+        with device:
+            self._model = _load_transformers(model, getattr(torch, dtype)).to(device).eval()
+        self.vocab_size = self._model.config.vocab_size
+
+    @torch.inference_mode()
+    def run(self, requests: Sequence[BenchmarkRequest], temperature: float) -> None:
+        """See `Contender.run`. What short outputs get beyond their length is not counted."""
+        from transformers import GenerationConfig
+
+        ids, attention_mask = _left_padded([request.prompt for request in requests])
+        longest = max(request.output_len for request in requests)
+        sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {}
+        # The model's own generation settings, its end-of-sequence token among them, must not fill what is unset here.
+        self._model.generation_config = GenerationConfig(max_new_tokens=longest, pad_token_id=0, **sampling)
+        output = self._model.generate(ids.to(self.device), attention_mask=attention_mask.to(self.device))
+        for request in requests:
+            check_length(self.name, request, min(output.shape[1] - ids.shape[1], request.output_len))
+
+
+def check_length(name: str, request: BenchmarkRequest, length: int) -> None:
+    """Refuse an output of another length than was asked for, with a RuntimeError."""
+    if length != request.output_len:
+        raise RuntimeError(f"{name} generated {length} tokens where {request.output_len} were asked for")
+
+
+def _left_padded(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    longest = max(map(len, prompts))
+    ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+        mask[row, longest - len(prompt) :] = 1
+    return ids, mask
+
+
+def _silence_gguf_progress() -> None:
+    """Unpacking a GGUF file has a bar of its own, which transformers' switch does not reach."""
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    reader.tqdm = functools.partial(reader.tqdm, disable=True)  # type: ignore[assignment, attr-defined]
+
+
+def _load_transformers(model: Model, dtype: torch.dtype) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    _silence_gguf_progress()
+    if model.shape is not None:
+        fields = {key: value for key, value in model.shape.items() if key != "model_type"}
+        config = AutoConfig.for_model(str(model.shape["model_type"]), **fields)
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config, dtype=dtype)
+    source = resolve_model(model.checkpoint)
+    if source.kind is SourceKind.GGUF:
+        unpacked = GgufConfig(dequantize=True)
+        return AutoModelForCausalLM.from_pretrained(
+            source.path.parent, gguf_file=source.path.name, dtype=dtype, quantization_config=unpacked
+        )
+    return AutoModelForCausalLM.from_pretrained(source.path, dtype=dtype)

@@ -1,0 +1,143 @@
+"""llama.cpp under measurement, through its C interface, so that hardly any Python runs between two of its steps.
+
+It is no dependency of this project: ``pip install llama-cpp-python`` compiles it for the machine at hand.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from common.contenders import Model, check_length
+from common.workloads import BenchmarkRequest
+from draftline.models.checkpoints.resolve import SourceKind, resolve_model
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Tokens that follow one another in one of the sequences.
+
+    Attributes:
+        sequence: which.
+        position: of the first token.
+        tokens: at least one.
+    """
+
+    sequence: int
+    position: int
+    tokens: Sequence[int]
+
+
+class LlamaCpp:
+    """llama.cpp on this process's cores, on the GGUF file as it is. It drafts nothing; its cache is float16.
+
+    All requests are sequences of one context and decode together. A context is made for each number of requests, so the
+    first run of another number takes longer.
+    """
+
+    name = "llama.cpp"
+    options: Mapping[str, object] = MappingProxyType({})
+    dtype = "float32"  # between products, whose kernels round each block of 32 activations to eight bits
+
+    def __init__(self, model: Model, device: torch.device, max_model_len: int) -> None:
+        """Loads ``model``, for sequences of up to ``max_model_len`` tokens.
+
+        Raises:
+            ValueError: llama-cpp-python is not installed, the model is no GGUF file, or the device is no CPU.
+        """
+        try:
+            import llama_cpp
+        except ImportError as error:
+            raise ValueError(f"llama.cpp: {error}; pip install llama-cpp-python compiles it") from None
+        if device.type != "cpu":
+            raise ValueError(f"llama.cpp is measured on a CPU only, not on {device}")
+        source = None if model.shape is not None else resolve_model(model.checkpoint)
+        if source is None or source.kind is not SourceKind.GGUF:
+            raise ValueError(f"llama.cpp reads GGUF files, which {model.name} is not")
+        self.device = device
+        self._api: Any = llama_cpp
+        self._max_model_len = max_model_len
+        logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)
+        self._api.llama_backend_init()
+        path = os.fsencode(source.path)
+        self._model = self._api.llama_model_load_from_file(path, self._api.llama_model_default_params())
+        if not self._model:
+            raise ValueError(f"llama.cpp cannot load {source.path}")
+        self.weights = self._description().split()[2]
+        self.vocab_size = int(self._api.llama_vocab_n_tokens(self._api.llama_model_get_vocab(self._model)))
+        self._sampler = self._api.llama_sampler_init_greedy()
+        self._context: Any = None
+        self._batch: Any = None
+        self._fits = (0, 0)
+
+    def run(self, requests: Sequence[BenchmarkRequest], temperature: float) -> None:
+        """See `Contender.run`. Only greedy workloads.
+
+        Raises:
+            ValueError: ``temperature`` is not 0.
+        """
+        if temperature:
+            raise ValueError(f"llama.cpp is measured with greedy workloads, not at temperature {temperature:g}")
+        self._make_room(requests)
+        self._api.llama_memory_clear(self._api.llama_get_memory(self._context), False)
+        outputs: list[list[int]] = [[] for _ in requests]
+        pieces = [_Piece(sequence, 0, request.prompt) for sequence, request in enumerate(requests)]
+        while pieces:
+            for piece, token in zip(pieces, self._step(pieces), strict=True):
+                outputs[piece.sequence].append(token)
+            pieces = [
+                _Piece(piece.sequence, piece.position + len(piece.tokens), outputs[piece.sequence][-1:])
+                for piece in pieces
+                if len(outputs[piece.sequence]) < requests[piece.sequence].output_len
+            ]
+        for request, output in zip(requests, outputs, strict=True):
+            check_length(self.name, request, len(output))
+
+    def _step(self, pieces: Sequence[_Piece]) -> list[int]:
+        """Decode the pieces together; the token after each."""
+        batch = self._batch
+        place = 0
+        lasts = []
+        for piece in pieces:
+            for offset, token in enumerate(piece.tokens):
+                batch.token[place], batch.pos[place], batch.logits[place] = token, piece.position + offset, 0
+                batch.n_seq_id[place], batch.seq_id[place][0] = 1, piece.sequence
+                place += 1
+            batch.logits[place - 1] = 1
+            lasts.append(place - 1)
+        batch.n_tokens = place
+        status = self._api.llama_decode(self._context, batch)
+        if status:
+            raise RuntimeError(f"llama.cpp: llama_decode returned {status}")
+        return [int(self._api.llama_sampler_sample(self._sampler, self._context, last)) for last in lasts]
+
+    def _make_room(self, requests: Sequence[BenchmarkRequest]) -> None:
+        fits = (len(requests), sum(len(request.prompt) for request in requests))
+        if fits == self._fits:
+            return
+        if self._context is not None:
+            self._api.llama_batch_free(self._batch)
+            self._api.llama_free(self._context)
+        sequences, prompt_tokens = self._fits = fits
+        params = self._api.llama_context_default_params()
+        params.n_ctx = sequences * self._max_model_len
+        params.n_batch = prompt_tokens
+        params.n_seq_max = sequences
+        params.n_threads = params.n_threads_batch = len(os.sched_getaffinity(0))
+        self._context = self._api.llama_init_from_model(self._model, params)
+        if not self._context:
+            raise RuntimeError(f"llama.cpp: no context for {sequences} sequences of {self._max_model_len} tokens")
+        self._batch = self._api.llama_batch_init(prompt_tokens, 0, 1)
+
+    def _description(self) -> str:
+        """Such as ``llama 135M Q4_1 - Medium``."""
+        buffer = ctypes.create_string_buffer(256)
+        self._api.llama_model_desc(self._model, buffer, len(buffer))
+        return buffer.value.decode()

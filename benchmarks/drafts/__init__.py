@@ -1,0 +1,1 @@
+"""The parts of speculation.py: prompts and plot."""

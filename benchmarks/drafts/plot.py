@@ -1,0 +1,72 @@
+"""Draws what drafting gains, by the number of requests at once.
+
+    python benchmarks/drafts/plot.py benchmarks/results/h200-speculation.jsonl --output docs/speculation.svg
+
+A line for each model, drafter, dataset and way to choose lengths. Of several results for one point, the last in the file
+counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def label(result: Mapping[str, Any]) -> str:
+    """What a result is of."""
+    drafter = result["draft_model"] or result["drafter"]
+    if quantization := result["options"].get("draft_quantization"):
+        drafter = f"{drafter} in {quantization}"
+    parts = [f"{result['model']} + {drafter}", result["dataset"]]
+    if result["synthetic"]:
+        chance = result["options"]["synthetic_acceptance"]
+        parts[1] = "SYNTHETIC acceptance" if chance else "drafts never right (SYNTHETIC)"
+    if result["options"].get("draft_length") == "fixed":
+        parts.append("fixed")
+    return ", ".join(parts)
+
+
+def series(results: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """By label, the gain at each number of requests."""
+    lines: dict[str, dict[int, float]] = defaultdict(dict)
+    for result in results:
+        lines[label(result)][result["concurrency"]] = result["speedup"]
+    return dict(lines)
+
+
+def plot(results: Iterable[Mapping[str, Any]], path: Path) -> None:
+    """Write the picture, as SVG."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 3.8), layout="constrained")
+    axes.axhline(1, color="gray", linewidth=0.8)
+    points: set[int] = set()
+    for name, line in series(results).items():
+        axes.plot(*zip(*sorted(line.items()), strict=True), marker="o", label=name)
+        points |= line.keys()
+    axes.set(xlabel="requests at once", ylabel="times as fast as without drafts", ylim=(0, None))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sorted(points), labels=map(str, sorted(points)))
+    axes.legend(fontsize="small")
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, help="JSON lines of benchmarks/speculation.py")
+    parser.add_argument("--output", type=Path, required=True, help="the SVG file")
+    arguments = parser.parse_args(argv)
+    plot([json.loads(line) for line in arguments.results.read_text().splitlines()], arguments.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Perplexity of SmolLM2 in each format of weights and cache, relative to the same model unquantized.
+
+Three texts, since what an error costs depends on how sure the model is: what the model itself samples at temperature 1
+(there the rise of the logarithm is an estimate of the Kullback-Leibler divergence, and not of luck alone with enough tokens),
+its greedy answers to questions, and this repository's documentation.
+
+A CPU computes with quantized weights, but wide activations. `GpuArithmetic` are operations that multiply the quantized numbers
+that a GPU's kernels do, by their reference in plain torch, so that what these cost can be seen without a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from common.provenance import ROOT
+
+from draftline import LLM, SamplingParams
+from draftline.kernels import select_ops
+from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.ops import Ops
+from draftline.kernels.reference.ops import ReferenceOps
+from draftline.models.families import build_model
+from draftline.models.loader import open_checkpoint
+from draftline.models.model import Model
+
+_OPENINGS = (
+    "The history of", "In this tutorial", "Once upon a time", "Dear friends", "The experiment", "A recipe for",
+    "def main():\n", "The city of", "Scientists have", "Water is", "Question:", "In 1912", "The theory", "She said",
+)  # fmt: skip
+_QUESTIONS = (
+    "Explain how rain forms.", "Write a short story about a fox and a well.", "What is a prime number? Give examples.",
+    "How do I bake bread at home?", "Write a Python function that reverses a string, and explain it.",
+    "Describe the life cycle of a butterfly.", "What is inflation in economics?", "Compare cats and dogs as pets.",
+    "How does a bicycle stay upright?", "What is machine learning?", "Plan a day in Paris.", "Write a poem about the sea.",
+)  # fmt: skip
+_DOCUMENTS = ("README.md", "docs/architecture.md", "docs/benchmarks.md", "CONTRIBUTING.md", "LICENSE")
+
+_WINDOW = 512
+"""Tokens of a piece of text, whose first tokens have little before them in every format alike."""
+
+_BLOCK_SIZE = 16
+
+CACHES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
+"""By ``kv_cache_dtype``; ``auto`` is the activations'."""
+
+VARIANTS: tuple[dict[str, str], ...] = (
+    {},
+    {"quantization": "fp8"},
+    {"quantization": "int8"},
+    {"kv_cache_dtype": "fp8"},
+    {"kv_cache_dtype": "int8"},
+    {"quantization": "fp8", "kv_cache_dtype": "fp8"},
+)
+"""Options of the engine; the first are what the others are compared with."""
+
+
+class GpuArithmetic(ReferenceOps):
+    """`ReferenceOps` whose eight-bit layers quantize their inputs, as a GPU's do."""
+
+    scripted = False
+    runs_scaled = True
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens to be predicted, after others that are not."""
+
+    given: tuple[int, ...]
+    text: tuple[int, ...]
+
+
+def perplexity(model: Model, cache_dtype: torch.dtype, pieces: list[Piece]) -> float:
+    """The exponential of the mean negative log-probability of all pieces' tokens."""
+    total, count = 0.0, 0
+    for piece in pieces:
+        tokens = torch.tensor([*piece.given, *piece.text], device=model.device)
+        # They begin with the second token: the first is predicted from nothing.
+        first = max(len(piece.given), 1)
+        logits = _logits(model, cache_dtype, tokens)[first - 1 : -1]
+        chosen = logits.float().log_softmax(-1).gather(1, tokens[first:, None])
+        total -= float(chosen.double().sum())
+        count += len(chosen)
+    return math.exp(total / count)
+
+
+def _logits(model: Model, cache_dtype: torch.dtype, tokens: torch.Tensor) -> torch.Tensor:
+    """[T, vocab]: of all tokens, as one prompt."""
+    count, config, device = len(tokens), model.config, model.device
+    blocks = -(-count // _BLOCK_SIZE)
+    cache = KVCache.allocate(
+        config.num_layers, blocks, _BLOCK_SIZE, config.num_kv_heads, config.head_dim, dtype=cache_dtype, device=device
+    )
+    steps = torch.arange(count, device=device)
+    starts = torch.tensor([0, count], dtype=torch.int32, device=device)
+    table = torch.arange(blocks, dtype=torch.int32, device=device)[None]
+    batch = Batch(tokens, steps, steps, starts, starts[1:], table, steps, (count,), (count,))
+    with torch.inference_mode():
+        return model.forward(batch, cache)
+
+
+def make_texts(llm: LLM, tokens: int) -> dict[str, list[Piece]]:
+    """The three texts, of about so many tokens each."""
+    sampled = llm.generate(
+        list(_OPENINGS),
+        SamplingParams(temperature=1, seed=1, max_tokens=min(tokens // len(_OPENINGS), _WINDOW), ignore_eos=True),
+        use_tqdm=False,
+    )
+    greedy = llm.chat(
+        [[{"role": "user", "content": question}] for question in _QUESTIONS],
+        SamplingParams(temperature=0, max_tokens=min(tokens // len(_QUESTIONS), _WINDOW)),
+        use_tqdm=False,
+    )
+    documents = "\n\n".join((ROOT / name).read_text() for name in _DOCUMENTS)
+    (read,) = llm.generate([documents[: 6 * tokens]], SamplingParams(max_tokens=1), use_tqdm=False)
+    words = tuple(read.prompt_token_ids[:tokens])
+    return {
+        "sampled at 1": [_answered(output) for output in sampled],
+        "greedy answers": [_answered(output) for output in greedy],
+        "documentation": [Piece((), words[at : at + _WINDOW]) for at in range(0, len(words), _WINDOW)],
+    }
+
+
+def _answered(output: Any) -> Piece:
+    return Piece(tuple(output.prompt_token_ids), tuple(output.outputs[0].token_ids))
+
+
+def quality(dtype: str, tokens: int, ops: Ops | None = None) -> Iterator[dict[str, object]]:
+    """Each variant's perplexities, and how much they are above the first one's.
+
+    Args:
+        dtype: of the models, as the engine's option.
+        tokens: about so many a text.
+        ops: what runs the models, instead of the device's own operations.
+    """
+    llm = LLM("smollm2", dtype=dtype, drafter="none", prefix_caching=False, max_num_seqs=16)
+    texts, info = make_texts(llm, tokens), llm.info
+    del llm
+    device = torch.device(info.device)
+    ops = ops or select_ops(device)
+    base: dict[str, float] = {}
+    for options in VARIANTS:
+        checkpoint = open_checkpoint("smollm2", quantization=options.get("quantization", "auto"))
+        variant = build_model(checkpoint, checkpoint.config, ops, getattr(torch, info.dtype), device)
+        cache_dtype = CACHES.get(options.get("kv_cache_dtype", "auto"), variant.cache_dtype)
+        found = {name: perplexity(variant, cache_dtype, pieces) for name, pieces in texts.items()}
+        base = base or found
+        yield {
+            "options": options,
+            "weights": variant.quantization,
+            "dtype": info.dtype,
+            "device": info.device,
+            "perplexity": {name: round(value, 4) for name, value in found.items()},
+            "rise_percent": {name: round(100 * (value / base[name] - 1), 3) for name, value in found.items()},
+        }

@@ -1,0 +1,1 @@
+"""The parts of kernels.py: sections, shapes, whole steps, and timing by CUDA graphs."""

@@ -1,0 +1,218 @@
+"""Attention's part of `kernel_sections.py`: decodes, verifies and prompt chunks, checked and timed."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from draftline.kernels.batch import Batch
+from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.triton.ops import TritonOps
+from draftline.kernels.triton.attention.decode import decode_attention
+from draftline.kernels.triton.attention.plan import (
+    AttentionShape,
+    DecodePlan,
+    Launch,
+    Tile,
+    plan_attention,
+    plan_decode,
+)
+from draftline.kernels.triton.attention.ragged import run_launch
+from draftline.kernels.triton.linear.dense import overlaps
+from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, LLAMA_8B, QWEN3, SMOLLM2, Model, make_batch, randn
+from kernel_timing.timing import Bench, Call, copies_beyond_cache, relative_error
+
+
+def ends(x: Tensor, batch: Batch) -> Tensor:
+    """The tokens of the first and of the last row."""
+    length = batch.query_lens_host[0]
+    return x if len(batch.query_lens_host) == 1 else torch.cat([x[:length], x[-length:]])
+
+
+def plain_attention(q: Tensor, keys: Tensor, values: Tensor, batch: Batch, scale: float) -> Tensor:
+    """The reference in float32, of the first and the last row only: it is slow."""
+    chosen = torch.tensor([0, len(batch.query_lens_host) - 1], device=DEVICE).unique()
+    count, length = chosen.numel(), batch.query_lens_host[0]
+    few = dataclasses.replace(
+        batch,
+        token_ids=ends(batch.token_ids, batch),
+        positions=ends(batch.positions, batch),
+        cache_index=ends(batch.cache_index, batch),
+        query_starts=torch.arange(0, count * length + 1, length, dtype=torch.int32, device=DEVICE),
+        context_lens=batch.context_lens[chosen],
+        block_tables=batch.block_tables[chosen],
+        query_lens_host=batch.query_lens_host[:count],
+        context_lens_host=batch.context_lens_host[:count],
+    )
+    wide = (ends(q, batch).float(), keys.float(), values.float())
+    return ReferenceOps().attention(*wide, few, scale=scale, window=None)
+
+
+def attention_case(
+    bench: Bench,
+    ops: TritonOps,
+    model: Model,
+    section: str,
+    sizes: tuple[int, int, int],
+    tiles: list[Tile],
+    splits: list[int],
+) -> None:
+    """One batch: the default plan, then each tile, then each split count."""
+    rows, query_len, context = sizes
+    batch = make_batch(rows, query_len, context)
+    blocks = batch.block_tables.numel()
+    qkv = randn(rows * query_len, model.qkv)
+    q, *new = qkv.view(-1, model.heads + 2 * model.kv_heads, model.head_dim).split(
+        [model.heads, model.kv_heads, model.kv_heads], dim=1
+    )
+    cache_bytes = 2 * 2 * blocks * BLOCK_SIZE * model.kv_heads * model.head_dim
+    count = copies_beyond_cache(cache_bytes, 32)
+    caches = [randn(2, blocks, BLOCK_SIZE, model.kv_heads, model.head_dim) for _ in range(count)]
+    for cache in caches:
+        for values, written in zip(cache, new, strict=True):
+            values.view(-1, model.kv_heads, model.head_dim)[batch.cache_index] = written
+    scale = model.head_dim**-0.5
+    expected = plain_attention(q, caches[0][0], caches[0][1], batch, scale)
+    shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, 2, ops.num_sms)
+    (plan,) = plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0])
+    out = torch.empty(q.shape[0], model.heads * model.head_dim, dtype=DTYPE, device=DEVICE)
+
+    def runs(launch: Launch) -> list[Call]:
+        return [
+            partial(run_launch, launch, q, cache[0], cache[1], batch, out, scale=scale, window=None, own=qkv)
+            for cache in caches
+        ]
+
+    def error(launch: Launch) -> float:
+        out.fill_(float("nan"))
+        runs(launch)[0]()
+        return relative_error(ends(out, batch), expected)
+
+    visible = sum(range(context - query_len + 1, context + 1))
+    flops = 4.0 * rows * model.heads * model.head_dim * visible if query_len > 32 else 0.0
+    moved = 2.0 * 2 * rows * context * model.kv_heads * model.head_dim + 4.0 * q.numel()
+    case = f"{model.name} {rows}x{query_len} ctx {context}"
+
+    def measure(variant: str, launch: Launch) -> None:
+        bench.case(
+            section, case, variant, runs(launch), num_bytes=moved, flops=flops, check=lambda: error(launch), bound=1e-2
+        )
+
+    measure(f"default s{plan.num_splits}", plan)
+    for tile in tiles:
+        tile = dataclasses.replace(tile, block_m=tile.block_m or plan.tile.block_m)
+        queries = tile.block_m // shape.group
+        tiles_per_row = -(-query_len // queries) if plan.tiles_per_row else 0
+        total = rows * tiles_per_row if tiles_per_row else q.shape[0] // queries + rows
+        name = f"m={tile.block_m} n={tile.block_n} w={tile.num_warps} s={tile.num_stages}"
+        measure(name, dataclasses.replace(plan, tile=tile, tiles_per_row=tiles_per_row, num_tiles=total))
+    for parts in splits:
+        if parts != plan.num_splits:
+            measure(f"splits={parts}", dataclasses.replace(plan, num_splits=parts))
+    if query_len == context:
+        dense = randn(3, rows, model.heads, context, model.head_dim)
+        bench.case(
+            section,
+            case,
+            "torch sdpa",
+            [lambda: scaled_dot_product_attention(dense[0], dense[1], dense[2], is_causal=True)],
+            num_bytes=moved,
+            flops=flops,
+        )
+
+
+def decode_case(
+    bench: Bench, ops: TritonOps, model: Model, rows: int, context: int, tiles: list[Tile], splits: list[int]
+) -> None:
+    """One decode batch, rotation and cache write included: the default plan, then each tile, then each split count."""
+    batch = make_batch(rows, 1, context)
+    blocks = batch.block_tables.numel()
+    qkv = randn(rows, model.qkv)
+    cache_bytes = 2 * 2 * blocks * BLOCK_SIZE * model.kv_heads * model.head_dim
+    caches = [
+        randn(2, blocks, BLOCK_SIZE, model.kv_heads, model.head_dim)
+        for _ in range(copies_beyond_cache(cache_bytes, 32))
+    ]
+    rope = torch.randn(context, 2, model.head_dim // 2, device=DEVICE)
+    norms = (randn(model.head_dim), randn(model.head_dim)) if model.qk_norm else None
+    scale = model.head_dim**-0.5
+    few = dataclasses.replace(
+        batch,
+        positions=batch.positions[:4],
+        cache_index=batch.cache_index[:4],
+        query_starts=batch.query_starts[:5],
+        context_lens=batch.context_lens[:4],
+        block_tables=batch.block_tables[:4],
+        query_lens_host=batch.query_lens_host[:4],
+        context_lens_host=batch.context_lens_host[:4],
+    )
+    wide_norms = (norms[0].float(), norms[1].float()) if norms is not None else None
+    expected = ReferenceOps().rope_attention(
+        qkv[:4].float(),
+        few,
+        rope,
+        caches[0][0].float(),
+        caches[0][1].float(),
+        wide_norms,
+        EPS,
+        scale=scale,
+        window=None,
+    )
+    shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, 2, ops.num_sms)
+    plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host)
+    assert plan is not None
+    arrivals = torch.zeros(rows * model.kv_heads, dtype=torch.int32, device=DEVICE)
+
+    def run(plan: DecodePlan, cache: Tensor) -> Tensor:
+        return decode_attention(
+            qkv, batch, rope, cache[0], cache[1], norms, EPS,
+            scale=scale, window=None, plan=plan, arrivals=arrivals, overlap=overlaps(qkv, ops.hopper),
+        )  # fmt: skip
+
+    def error(plan: DecodePlan) -> float:
+        return relative_error(run(plan, caches[0])[:4], expected)
+
+    plans = {f"default s{plan.num_splits}": plan}
+    for tile in tiles:
+        chosen = dataclasses.replace(tile, block_m=plan.tile.block_m)
+        name = f"n={tile.block_n} w={tile.num_warps} s={tile.num_stages}"
+        plans[name] = dataclasses.replace(plan, tile=chosen)
+    plans |= {f"splits={parts}": dataclasses.replace(plan, num_splits=parts) for parts in splits}
+    for variant, chosen_plan in plans.items():
+        bench.case(
+            "decode",
+            f"{model.name} {rows}x1 ctx {context}",
+            variant,
+            [partial(run, chosen_plan, cache) for cache in caches],
+            num_bytes=2.0 * 2 * rows * context * model.kv_heads * model.head_dim,
+            check=partial(error, chosen_plan),
+        )
+
+
+def decode(bench: Bench, ops: TritonOps) -> None:
+    """Attention of decodes, with rotation and cache write, and of verifies, without."""
+    tiles = [Tile(0, n, w, s) for n, w, s in [(64, 4, 3), (64, 8, 3), (128, 4, 3), (64, 4, 5)]]
+    decode_case(bench, ops, QWEN3, 1, 400, tiles, [4, 8, 16])
+    decode_case(bench, ops, LLAMA_8B, 1, 16384, [], [16, 64])
+    decode_case(bench, ops, QWEN3, 8, 256, tiles, [2, 8])
+    decode_case(bench, ops, SMOLLM2, 64, 640, tiles, [2])
+    decode_case(bench, ops, LLAMA_8B, 64, 640, tiles, [2])
+    decode_case(bench, ops, QWEN3, 256, 640, tiles, [])
+    attention_case(bench, ops, LLAMA_8B, "verify", (1, 5, 1024), [], [4, 8])
+    attention_case(bench, ops, LLAMA_8B, "verify", (64, 5, 1024), [], [2])
+
+
+def prefill(bench: Bench, ops: TritonOps) -> None:
+    """Attention of prompt chunks."""
+    tiles = [
+        Tile(m, n, w, s)
+        for m, n, w, s in [(64, 64, 4, 2), (64, 64, 4, 4), (64, 128, 4, 3), (128, 64, 8, 3), (128, 128, 8, 3), (128, 64, 4, 3)]
+    ]  # fmt: skip
+    attention_case(bench, ops, LLAMA_8B, "prefill", (4, 2048, 2048), tiles, [])
+    attention_case(bench, ops, LLAMA_8B, "prefill", (1, 512, 2048), tiles[:1], [])
+    attention_case(bench, ops, QWEN3, "prefill", (8, 2048, 2048), tiles, [])
+    attention_case(bench, ops, SMOLLM2, "prefill", (8, 2048, 2048), tiles, [])

@@ -1,0 +1,300 @@
+"""Time the Triton operations at the shapes of real models: checked first, several tile configurations in one run.
+
+Every number is a CUDA graph's replay, over inputs that exceed the L2 cache where a real step's would, beside the share
+of the device's measured copy bandwidth or matrix rate. Needs a GPU. The table comes last; variants are named by what
+they change, ``default`` is what the engine uses.
+
+`kernels.py` is the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.triton.ops import TritonOps
+from draftline.kernels.triton.linear import gemm_m16 as skinny_gemm
+from draftline.kernels.triton.linear.gemm_m16 import SkinnyConfig, skinny_config, skinny_linear
+from draftline.kernels.triton.linear.gemm_m64 import tall_linear
+from draftline.kernels.triton.linear.gemv import GemvConfig, gemv, gemv_config
+from kernel_timing.attention import decode, prefill
+from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, Model, make_batch, randn
+from kernel_timing.steps import DecodeStep, VendorOps, make_weights
+from kernel_timing.timing import Bench, Ceilings, copies_beyond_cache, relative_error
+
+
+def elementwise_case(bench: Bench, ops: TritonOps, model: Model, tokens: int) -> None:
+    """One model and number of tokens."""
+    count = copies_beyond_cache(tokens * model.intermediate * 6, 16) if tokens > 64 else 16
+    batch = make_batch(tokens, 1, 64)
+    caches = randn(2, tokens * 4, BLOCK_SIZE, model.kv_heads, model.head_dim)
+    rope = torch.randn(64, 2, model.head_dim // 2, device=DEVICE)
+    scale = randn(model.hidden)
+    norms = (randn(model.head_dim), randn(model.head_dim)) if model.qk_norm else None
+    hidden = [randn(tokens, model.hidden) for _ in range(count)]
+    qkv = [randn(tokens, model.qkv) for _ in range(count)]
+    gate_up = [randn(tokens, 2 * model.intermediate) for _ in range(count)]
+    case = f"{model.name} T={tokens}"
+    bench.case(
+        "norm",
+        case,
+        "default",
+        [partial(ops.rms_norm, x, scale, EPS) for x in hidden],
+        num_bytes=4.0 * tokens * model.hidden,
+        check=lambda: relative_error(
+            ops.rms_norm(hidden[0], scale, EPS), ReferenceOps().rms_norm(hidden[0].float(), scale.float(), EPS)
+        ),
+    )
+    bench.case(
+        "rope",
+        case,
+        "default",
+        [partial(ops.rope_write_kv, x, batch, rope, caches[0], caches[1], norms, EPS) for x in qkv],
+        num_bytes=4.0 * tokens * model.qkv,
+        check=lambda: relative_error(
+            ops.rope_write_kv(qkv[0].clone(), batch, rope, caches[0], caches[1], norms, EPS),
+            ReferenceOps().rope_write_kv(qkv[0], batch, rope, caches[0].clone(), caches[1].clone(), norms, EPS),
+        ),
+    )
+    bench.case(
+        "silu_mul",
+        case,
+        "default",
+        [partial(ops.silu_mul, x) for x in gate_up],
+        num_bytes=6.0 * tokens * model.intermediate,
+        check=lambda: relative_error(ops.silu_mul(gate_up[0]), ReferenceOps().silu_mul(gate_up[0].float().clone())),
+    )
+
+
+def elementwise(bench: Bench, ops: TritonOps) -> None:
+    """Norms, rotation with cache write, activation."""
+    for model in (LLAMA_8B, QWEN3):
+        for tokens in (1, 64, 2048):
+            elementwise_case(bench, ops, model, tokens)
+
+
+def sampling_case(bench: Bench, ops: TritonOps, rows: int) -> None:
+    """One number of rows."""
+    feature = SamplingFeatures
+    noise = feature.TEMPERATURE
+    sets = {
+        "greedy": feature.NONE,
+        "T": noise,
+        "T top-p": noise | feature.TOP_P,
+        "T top-k top-p": noise | feature.TOP_K | feature.TOP_P,
+        "all, masked": ~feature.NONE,
+    }
+    vocab = QWEN3.vocab
+    logits = [randn(rows, vocab, scale=3.0) for _ in range(copies_beyond_cache(2 * rows * vocab, 8))]
+    slots = SlotTable.allocate(rows, 2048, 8, DEVICE)
+    slots.tokens.random_(0, vocab)
+    slots.seed.random_()
+    slots.temperature.fill_(0.7)
+    slots.top_p.fill_(0.9)
+    slots.top_k.fill_(20)
+    slots.repetition_penalty.fill_(1.1)
+    index = torch.arange(rows, device=DEVICE)
+    positions = torch.full((rows,), 1000, device=DEVICE)
+    words = torch.full((rows + 1, vocab // 32), -1, dtype=torch.int32, device=DEVICE)
+    masks = Masks(words, torch.arange(1, rows + 1, dtype=torch.int32, device=DEVICE))
+    for name, features in sets.items():
+        step = SampleRows(index, positions, features, masks if "masked" in name else None)
+
+        def wrong(step: SampleRows) -> float:
+            few = dataclasses.replace(
+                step,
+                slots=step.slots[:8],
+                positions=step.positions[:8],
+                masks=None if step.masks is None else Masks(words, step.masks.rows[:8]),
+            )
+            chosen = ops.sample(logits[0][:8], few, slots)
+            return float((chosen != ReferenceOps().sample(logits[0][:8], few, slots)).sum())
+
+        bench.case(
+            "sample",
+            f"{rows} rows x {vocab}",
+            name,
+            [partial(ops.sample, x, step, slots) for x in logits],
+            num_bytes=2.0 * rows * vocab,
+            check=partial(wrong, step),
+            bound=1.5,
+        )
+    case = f"{rows} rows x {vocab}"
+    bench.case(
+        "sample", case, "torch argmax", [partial(torch.argmax, x, -1) for x in logits], num_bytes=2.0 * rows * vocab
+    )
+    bench.case(
+        "logprobs",
+        case,
+        "top 5",
+        [partial(ops.logprobs, x, index, 5) for x in logits],
+        num_bytes=2.0 * rows * vocab,
+    )
+
+
+def sampling(bench: Bench, ops: TritonOps) -> None:
+    """Sampling and log-probabilities of one step."""
+    for rows in (1, 64, 256):
+        sampling_case(bench, ops, rows)
+
+
+GEMV_CONFIGS = [
+    GemvConfig(n, k, w)
+    for n, k, w in [(1, 1024, 1), (2, 1024, 2), (2, 1024, 4), (4, 1024, 4), (1, 2048, 2), (2, 2048, 4), (4, 512, 2)]
+]
+SKINNY_CONFIGS = [
+    SkinnyConfig(n, k, w, s)
+    for n, k, w, s in [(16, 512, 4, 4), (8, 512, 4, 4), (16, 256, 4, 5), (32, 256, 4, 4), (16, 256, 2, 5), (16, 512, 8, 4)]
+]  # fmt: skip
+
+
+def linear_case(
+    bench: Bench, model: Model, rows: int, name: str, shape: tuple[int, int], with_variants: bool
+) -> dict[str, float]:
+    """One weight: microseconds by implementation, ``best`` of all configurations."""
+    n, k = shape
+    weights = [randn(n, k, scale=k**-0.5) for _ in range(copies_beyond_cache(2 * n * k, 40))]
+    x = randn(rows, k)
+    expected = linear(x.float(), weights[0].float())
+
+    def measure(variant: str, function: Callable[[Tensor], Tensor]) -> float:
+        took = bench.case(
+            "linear",
+            f"{model.name} {name} M={rows}",
+            variant,
+            [partial(function, weight) for weight in weights],
+            num_bytes=2.0 * n * k,
+            check=lambda: relative_error(function(weights[0]), expected),
+        )
+        return took if took is not None else float("inf")
+
+    def one_row(config: GemvConfig, overlap: bool) -> Callable[[Tensor], Tensor]:
+        return lambda weight: gemv(x, weight, None, config=config, overlap=overlap)
+
+    def few_rows(config: SkinnyConfig, overlap: bool) -> Callable[[Tensor], Tensor]:
+        return lambda weight: skinny_linear(x, weight, config=config, overlap=overlap)
+
+    times = {"cublas": measure("cublas", lambda weight: linear(x, weight))}
+    runs: dict[str, Callable[[Tensor], Tensor]] = {}
+    if rows > skinny_gemm.MAX_ROWS:
+        times["tall"] = measure("tall", lambda weight: tall_linear(x, weight, None))
+        return {**times, "best": min(times.values())}
+    if rows == 1:
+        runs = {str(config): one_row(config, False) for config in GEMV_CONFIGS}
+        default, overlapped = (one_row(gemv_config(n, k), overlap) for overlap in (False, True))
+    else:
+        runs = {str(config): few_rows(config, False) for config in SKINNY_CONFIGS if config.block_k <= k}
+        default, overlapped = (few_rows(skinny_config(n, k), overlap) for overlap in (False, True))
+    times["default"] = measure("default", default)
+    times["overlapped"] = measure("overlapped", overlapped)
+    best = min(times["default"], times["overlapped"])
+    if with_variants:
+        best = min([best, *(measure(label, function) for label, function in runs.items())])
+    return {**times, "best": best}
+
+
+def linears(bench: Bench, _: TritonOps) -> None:
+    """Linears of a decode step, weights read once: one line a weight, and the sum over the step."""
+    for model, rows, with_variants in [
+        (LLAMA_8B, 1, True),
+        (QWEN3, 1, True),
+        (SMOLLM2, 1, False),
+        (LLAMA_8B, 5, True),
+        (QWEN3, 5, True),
+        (SMOLLM2, 5, False),
+        (LLAMA_8B, 8, False),
+        (LLAMA_8B, 16, False),
+        (LLAMA_8B, 64, False),
+        (QWEN3, 64, False),
+    ]:
+        sums: dict[str, float] = {}
+        floor = 0.0
+        for name, shape in {**model.linears, "head": (model.vocab, model.hidden)}.items():
+            uses = 1 if name == "head" else model.layers
+            floor += 2.0 * shape[0] * shape[1] * uses
+            for label, took in linear_case(bench, model, rows, name, shape, with_variants and name != "head").items():
+                sums[label] = sums.get(label, 0.0) + uses * took
+        for label, took in sums.items():
+            bench.case_known("linears", f"{model.name} M={rows}, whole step", label, took, num_bytes=floor)
+
+
+def step_error(step: DecodeStep, ops: TritonOps, expected: Tensor) -> float:
+    """How far a step's logits are from these."""
+    return relative_error(step.run(ops), expected)
+
+
+def steps(bench: Bench, ops: TritonOps) -> None:
+    """Whole decode steps in one graph, greedy: as the engine runs them, without overlap, and with nothing fused."""
+    variants = {
+        "vendor, nothing fused": VendorOps(ops.num_sms, False, ops.arrivals),
+        "default, no overlap": dataclasses.replace(ops, hopper=False),
+        "default": ops,
+    }
+    for model, sizes in [
+        (QWEN3, [(1, 1, 400), (1, 5, 400), (8, 1, 256), (64, 1, 640), (256, 1, 640)]),
+        (SMOLLM2, [(1, 1, 400), (8, 1, 256), (64, 1, 640), (256, 1, 640)]),
+        (LLAMA_8B, [(1, 1, 400), (1, 5, 400), (8, 1, 256), (64, 1, 640)]),
+    ]:
+        if time.monotonic() > bench.deadline:
+            bench.left_out.append(f"steps of {model.name}")
+            continue
+        weights = make_weights(model)
+        for rows, query_len, context in sizes:
+            step = DecodeStep(model, weights, rows, query_len, context)
+            expected = step.run(variants["vendor, nothing fused"])
+            for variant, chosen in variants.items():
+                # Rounding grows from layer to layer: the bound only tells a wrong step from a right one.
+                bench.case(
+                    "step",
+                    f"{model.name} {rows}x{query_len} ctx {context}",
+                    variant,
+                    [partial(step.run, chosen)],
+                    num_bytes=step.num_bytes,
+                    check=partial(step_error, step, chosen, expected),
+                    bound=0.06,
+                )
+            del step, expected
+            torch.cuda.empty_cache()
+        del weights
+        torch.cuda.empty_cache()
+
+
+SECTIONS: dict[str, Callable[[Bench, TritonOps], None]] = {
+    "decode": decode,
+    "elementwise": elementwise,
+    "sampling": sampling,
+    "steps": steps,
+    "prefill": prefill,
+    "linears": linears,
+}
+
+
+def main() -> None:
+    """Run the sections within the time, print the table, save the results."""
+    parser = argparse.ArgumentParser(description="Time the Triton operations at the shapes of real models.")
+    parser.add_argument("--sections", default=",".join(SECTIONS), help=f"of {', '.join(SECTIONS)}")
+    parser.add_argument("--seconds", type=float, default=220.0, help="begin no case after this time")
+    parser.add_argument("--out", type=Path, help="where to save all results as JSON")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("benchmarks/kernels.py needs a GPU, and torch finds none here")
+    torch.manual_seed(0)
+    deadline = time.monotonic() + options.seconds
+    ops = TritonOps.for_device(DEVICE)
+    bench = Bench(Ceilings.measure(), deadline)
+    for name in options.sections.split(","):
+        SECTIONS[name](bench, ops)
+        torch.cuda.empty_cache()
+    if options.out is not None:
+        bench.save(options.out)
+    print("\n" + bench.report())

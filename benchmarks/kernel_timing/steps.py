@@ -1,0 +1,122 @@
+"""A whole decode step in one CUDA graph, with random weights: what the kernels add up to, launches included.
+
+Greedy, without an engine around it: from token ids to sampled tokens, as the engine's own forward pass runs it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.ops import Ops
+from draftline.kernels.residual import Residual
+from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.triton.ops import TritonOps
+from draftline.models.decoder import ForwardByOperation
+from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
+from draftline.quant.dense import DenseLinear
+from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, Model, make_batch, randn
+
+MAX_LENGTH = 4096
+"""What a graph's bucket would have as the bound of a row's length."""
+
+
+@dataclass(frozen=True, slots=True)
+class VendorOps(TritonOps):
+    """Nothing fused, nothing overlapped, and every product the vendor's: what the others are compared with."""
+
+    def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Ops.norm_linear``."""
+        return linear(self.rms_norm(x.values, norm, eps), weight, bias)
+
+    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Ops.norm_swiglu``."""
+        return self.silu_mul(self.norm_linear(x, norm, eps, weight, bias))
+
+    def linear_add(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
+    ) -> Residual:
+        """See ``Ops.linear_add``."""
+        return Residual(residual.values.add_(linear(x, weight, bias)))
+
+    def rope_attention(
+        self,
+        qkv: Tensor,
+        batch: Batch,
+        rope: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        norms: tuple[Tensor, Tensor] | None,
+        eps: float,
+        *,
+        scale: float,
+        window: int | None,
+        soft_cap: float = 0.0,
+        scales: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """See ``Ops.rope_attention``."""
+        queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps, scales=scales)
+        return self.attention(
+            queries, keys, values, batch, scale=scale, window=window, soft_cap=soft_cap, scales=scales
+        )
+
+
+def make_weights(model: Model) -> DecoderWeights:
+    """A decoder whose activations stay near 1 in every layer."""
+
+    def projection(n: int, k: int) -> DenseLinear:
+        return DenseLinear(randn(n, k, scale=k**-0.5), None)
+
+    def norm(size: int) -> Tensor:
+        return 1 + randn(size, scale=0.1)
+
+    def layer() -> DecoderLayer:
+        projections = {name: projection(*shape) for name, shape in model.linears.items()}
+        norms = (norm(model.head_dim), norm(model.head_dim)) if model.qk_norm else None
+        attention = Attention(projections["qkv"], projections["o"], norms, None, model.head_dim**-0.5)
+        mlp = GatedMlp(projections["gate_up"], projections["down"])
+        return DecoderLayer(norm(model.hidden), attention, norm(model.hidden), mlp)
+
+    return DecoderWeights(
+        embedding=randn(model.vocab, model.hidden),
+        layers=tuple(layer() for _ in range(model.layers)),
+        norm=norm(model.hidden),
+        head=projection(model.vocab, model.hidden),
+        rope=torch.randn(MAX_LENGTH, 2, model.head_dim // 2, device=DEVICE),
+    )
+
+
+class DecodeStep:
+    """One model's step for a fixed batch.
+
+    Attributes:
+        num_bytes: what it must read at least: the weights, and the rows' keys and values.
+    """
+
+    def __init__(self, model: Model, weights: DecoderWeights, rows: int, query_len: int, context: int) -> None:
+        batch = make_batch(rows, query_len, context)
+        tokens = rows * query_len
+        index = torch.arange(tokens, device=DEVICE)
+        self._batch = dataclasses.replace(batch, logits_index=index, context_lens_host=(MAX_LENGTH,) * rows)
+        self._weights = weights
+        blocks = batch.block_tables.numel()
+        keys, values = (
+            tuple(randn(blocks, BLOCK_SIZE, model.kv_heads, model.head_dim) for _ in range(model.layers))
+            for _ in range(2)
+        )
+        self._cache = KVCache(keys, values)
+        self._slots = SlotTable.allocate(tokens, 8, 1, DEVICE)
+        self._rows = SampleRows(index, index, SamplingFeatures.NONE, None)
+        parameters = sum(n * k for n, k in model.linears.values()) * model.layers + model.vocab * model.hidden
+        self.num_bytes = 2.0 * (parameters + 2 * model.layers * rows * context * model.kv_heads * model.head_dim)
+
+    def run(self, ops: Ops) -> Tensor:
+        """One step with these operations; returns the logits."""
+        logits = ForwardByOperation(self._weights, EPS, DTYPE, ops)(self._batch, self._cache)
+        ops.sample(logits, self._rows, self._slots)
+        return logits

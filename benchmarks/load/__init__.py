@@ -1,0 +1,1 @@
+"""The parts of serving.py: clients, streams and arrivals."""

@@ -1,0 +1,91 @@
+"""Many streams at once, over one Session and over as many connections, beside the engine's offline throughput."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import grpc.aio
+import uvloop
+from common.contenders import Draftline, Model
+from common.workloads import Workload
+
+from draftline.v1 import engine_pb2 as pb
+from load.client import OPTIONS, request
+
+if TYPE_CHECKING:
+    from draftline.v1.engine_pb2_grpc import InferenceServiceAsyncStub
+else:
+    from draftline.v1.engine_pb2_grpc import InferenceServiceStub as InferenceServiceAsyncStub
+
+
+async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[list[int], float]:
+    """All at once over one Session: the tokens of each message that came, and in how many seconds."""
+    async with grpc.aio.insecure_channel(address, OPTIONS) as channel:
+        await channel.channel_ready()
+        start = time.perf_counter()
+        call = InferenceServiceAsyncStub(channel).Session()
+        for name, wanted in enumerate(requests):
+            await call.write(pb.SessionRequest(request_id=str(name), submit=wanted))
+        await call.done_writing()
+        return await _counts(response.delta async for response in call), time.perf_counter() - start
+
+
+async def many_connections(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[list[int], float]:
+    """All at once, each over a connection of its own that is open already: as `one_session`."""
+    channels = [grpc.aio.insecure_channel(address, OPTIONS) for _ in requests]
+    try:
+        await asyncio.gather(*(channel.channel_ready() for channel in channels))
+        start = time.perf_counter()
+        calls = [InferenceServiceAsyncStub(c).Generate(r) for c, r in zip(channels, requests, strict=True)]
+        counts = await asyncio.gather(*(_counts(response.delta async for response in call) for call in calls))
+        return [*itertools.chain.from_iterable(counts)], time.perf_counter() - start
+    finally:
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+
+async def _counts(deltas: AsyncIterator[pb.Delta]) -> list[int]:
+    """Tokens of each message that has any."""
+    return [len(delta.token_ids) async for delta in deltas if delta.token_ids]
+
+
+def streams_workload(streams: int, prompt_len: int, output_len: int) -> Workload:
+    """What --streams runs, in the server and offline."""
+    return Workload(f"streams{streams}", streams, (prompt_len, prompt_len), (output_len, output_len))
+
+
+def measure_streams(address: str, workload: Workload, vocab_size: int, best_of: int) -> Iterator[dict[str, Any]]:
+    """Both ways of sending so many requests at once, the best of some rounds of each."""
+    drawn = workload.draw(vocab_size)
+    requests = [request(drawn_one.prompt, drawn_one.output_len, 0) for drawn_one in drawn]
+    expected = sum(drawn_one.output_len for drawn_one in drawn)
+    for send in (one_session, many_connections):
+        rounds = []
+        for _ in range(best_of + 1):  # the first warms up
+            counts, taken = uvloop.run(send(address, requests))
+            rounds.append((taken, sum(counts) / len(counts)))
+            if sum(counts) != expected:
+                raise RuntimeError(f"{send.__name__}: {sum(counts)} tokens came where {expected} were asked for")
+        best, tokens_a_message = min(rounds[1:])
+        yield {
+            "workload": workload.name,
+            "way": send.__name__,
+            "seconds": best,
+            "tokens_per_s": expected / best,
+            "tokens_a_message": round(tokens_a_message, 2),
+        }
+
+
+def offline(model: Model, workload: Workload, best_of: int, options: Mapping[str, object]) -> float:
+    """Tokens a second of the engine in this process, without a server."""
+    engine = Draftline(model, "auto", "auto", workload.max_model_len, options)
+    requests = workload.draw(engine.vocab_size)
+    seconds = []
+    for _ in range(best_of + 1):
+        start = time.perf_counter()
+        engine.run(requests, 0.0)
+        seconds.append(time.perf_counter() - start)
+    return sum(r.output_len for r in requests) / min(seconds[1:])

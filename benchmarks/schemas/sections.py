@@ -1,0 +1,101 @@
+"""Structured output: which schemas come out exactly, and what compiling them takes, beside other engines.
+
+    python benchmarks/structured.py --schemas FOLDER
+    python benchmarks/structured.py --schemas FOLDER --suite JSON-SCHEMA-TEST-SUITE/tests/draft2020-12 --engines draftline
+
+FOLDER holds files with a ``schema`` and ``tests``, a list of ``data`` and ``valid``; the official suite's files are lists of such. An engine
+that is not installed is left out.
+
+Results are JSON lines, on standard output or in --output; a table of them goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from common.provenance import Conditions
+from rich.console import Console
+from rich.table import Table
+
+from schemas.coverage import ENGINES, judge, read_cases, summary
+
+
+def table(results: Sequence[dict[str, Any]]) -> Table:
+    """Of every engine and folder: how its schemas came out, and compile times."""
+    shown = Table(
+        "schemas", "engine", "exact", "incomplete", "unsound", "refused", "p50", "p95", "max", title="Coverage"
+    )
+    for column in shown.columns[2:]:
+        column.justify = "right"
+    for result in results:
+        shown.add_row(
+            f"{result['corpus']} ({result['schemas']})",
+            result["engine"],
+            f"{result['exact']} ({result['exact'] / result['schemas']:.1%})",
+            str(result["incomplete"]),
+            str(result["unsound"]),
+            str(result["refused"]),
+            *(f"{result[f'compile_{which}_ms']:,.1f} ms" for which in ("p50", "p95", "max")),
+        )
+    return shown
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--schemas", type=Path, help="a folder of schemas with instances")
+    parser.add_argument("--suite", type=Path, help="a folder of the official test suite")
+    parser.add_argument("--engines", default=",".join(ENGINES), help=f"comma-separated (default: {','.join(ENGINES)})")
+    parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    arguments = parser.parse_args(argv)
+    if arguments.schemas is None and arguments.suite is None:
+        parser.error("give --schemas, --suite or both")
+    unknown = set(arguments.engines.split(",")) - set(ENGINES)
+    if unknown:
+        parser.error(f"unknown engines: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    arguments = _arguments(argv)
+    try:
+        corpora = {folder.name: read_cases(folder) for folder in (arguments.schemas, arguments.suite) if folder}
+    except (OSError, ValueError) as error:
+        raise SystemExit(str(error)) from None
+    conditions = Conditions.now(torch.device("cpu"))
+    results: list[dict[str, Any]] = []
+    with arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out:
+        for name in arguments.engines.split(","):
+            try:
+                engine = ENGINES[name]()
+            except ImportError as error:
+                print(f"{name} is left out: {error}", file=sys.stderr)
+                continue
+            for corpus, cases in corpora.items():
+                result = {
+                    "section": "coverage",
+                    "date": conditions.date,
+                    "machine": conditions.machine,
+                    "commit": conditions.commit,
+                    "versions": dict(conditions.versions),
+                    "engine": name,
+                    "engine_version": version(name),
+                    "corpus": corpus,
+                    **summary({case.name: judge(engine, case) for case in cases}),
+                }
+                results.append(result)
+                out.write(json.dumps(result) + "\n")
+                out.flush()
+    Console(stderr=True, width=140).print(table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""``--config file.yaml``: options under their names, with dashes or underscores."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel
+
+from draftline.engine.errors import UsageError
+
+
+def read_config_file(path: Path, models: Iterable[type[BaseModel]]) -> dict[str, object]:
+    """The options that a file sets, by field name. Their values are as YAML has them, and unchecked.
+
+    Raises:
+        UsageError: the file cannot be read, is not a mapping, or has a key that is no option of ``models``.
+    """
+    known = [name for model in models for name in model.model_fields]
+    options: dict[str, object] = {}
+    for key, value in _mapping(path).items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            similar = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {similar[0]}?" if similar else ""
+            raise UsageError(f"{path}: {key}: is not an option{hint}")
+        if name in options:
+            raise UsageError(f"{path}: {key}: is set twice, with dashes and with underscores")
+        options[name] = value
+    return options
+
+
+def _mapping(path: Path) -> dict[object, object]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not UTF-8 text") from error
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UsageError(f"{path}: line {line}: is not YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path}: is not YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: must be a mapping of options, is a {type(content).__name__}")
+    return content

@@ -1,0 +1,117 @@
+"""``draftline generate``: complete one prompt and print it as it comes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from draftline.engine.cli.backend import backend
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
+from draftline.engine.outputs import Delta, Finished, Update
+from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.protocol import Chat, GenerateRequest, Prompt
+
+
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="the text to continue; standard input where not given")] = None,
+    as_chat: Annotated[
+        bool, typer.Option("--chat", help="take the prompt as a user's message, not as raw text")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the outputs as JSON, when they are complete")] = False,
+    server: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="ask a running server, instead of loading the model here")
+    ] = None,
+    *,
+    sampling: SamplingParams,
+    speculation: Speculation,
+    constraint: Constraint | None,
+    engine: EngineConfig,
+) -> None:
+    """Complete a prompt and print the text as it comes.
+
+    The text goes to standard output; how many tokens it took, how fast and why it ended go to standard error.
+
+    **Examples**
+
+    - `draftline generate "The sky is" --max-tokens 32 --temperature 0`
+    - `draftline generate --chat "Name three rivers." --seed 7`
+    - `draftline generate --chat "Invent a person." --schema person.json --whitespace spaced`
+    - `cat notes.txt | draftline generate --server localhost:50051 --n 2 --json`
+    """
+    text = sys.stdin.read() if prompt is None else prompt
+    if not text:
+        raise UsageError("the prompt is empty: give it as an argument or on standard input")
+    whole: Prompt = Chat((("user", text),)) if as_chat else text
+    request = GenerateRequest(whole, sampling, constraint, speculation)
+    with backend(server, engine) as generator, closing(generator.generate(request)) as updates:
+        if as_json:
+            print_json(text, updates, sampling.n)
+        elif sampling.n == 1:
+            print_stream(updates)
+        else:
+            print_each(updates, sampling.n)
+
+
+def print_stream(updates: Iterator[Update]) -> str:
+    """Print one output as it comes, then its summary, and return its text."""
+    text = ""
+    for update in updates:
+        if isinstance(update, Delta):
+            text += update.text
+            typer.echo(update.text, nl=False)
+            sys.stdout.flush()
+        elif isinstance(update, Finished):
+            typer.echo()
+            typer.echo(summary(update), err=True)
+    return text
+
+
+def print_each(updates: Iterator[Update], n: int) -> None:
+    """Print several outputs, each when it is complete."""
+    texts = [""] * n
+    for update in updates:
+        if isinstance(update, Delta):
+            texts[update.index] += update.text
+        elif isinstance(update, Finished):
+            typer.echo(f"[{update.index}] {texts[update.index]}")
+            typer.echo(f"[{update.index}] {summary(update)}", err=True)
+
+
+def print_json(prompt: str, updates: Iterator[Update], n: int) -> None:
+    """Print the outputs as one JSON object with all that is known of them."""
+    outputs: list[dict[str, object]] = [{} for _ in range(n)]
+    deltas = [[Delta(index, (), "")] for index in range(n)]
+    for update in updates:
+        if isinstance(update, Delta):
+            deltas[update.index].append(update)
+        elif isinstance(update, Finished):
+            whole = dataclasses.asdict(Delta.merge(deltas[update.index])) | dataclasses.asdict(update)
+            outputs[update.index] = whole | {"finish_reason": update.finish_reason.name.lower()}
+    typer.echo(json.dumps({"prompt": prompt, "outputs": outputs}, ensure_ascii=False, indent=2))
+
+
+def summary(end: Finished) -> str:
+    """One line on an output: its tokens, speed and end."""
+    tokens = end.usage.completion_tokens
+    speed = tokens / end.timing.total_s if end.timing.total_s else 0.0
+    parts = [
+        f"{end.usage.prompt_tokens} prompt + {tokens} output tokens",
+        f"{speed:.1f} tokens/s",
+        f"first token after {end.timing.first_token_s:.2f} s",
+        f"finished: {end.finish_reason.name.lower()}" + (f" {end.matched_stop!r}" if end.matched_stop else ""),
+        f"seed {end.seed}",
+    ]
+    if end.constraint_complete is not None:
+        parts.append("complete" if end.constraint_complete else "incomplete: not all of what the constraint asks for")
+    if end.speculation.drafted:
+        parts.append(f"{end.speculation.accepted} of {end.speculation.drafted} drafts accepted")
+    if end.speculation.synthetic:
+        parts.append("synthetic acceptance: this output means nothing")
+    return ", ".join(parts)

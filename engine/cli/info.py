@@ -1,0 +1,71 @@
+"""``draftline info``: what a model is and what an engine can do with it here, without generating."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from typing import Annotated
+
+import typer
+from google.protobuf.json_format import MessageToDict
+from rich.console import Console
+from rich.table import Table
+
+from draftline.engine.cli.backend import connected, server_errors, started
+from draftline.engine.config import EngineConfig
+from draftline.engine.protocol import EngineInfo
+from draftline.engine.server.grpc.convert import model_response
+from draftline.v1 import engine_pb2 as pb
+from draftline.v1.engine_pb2_grpc import InferenceServiceStub
+
+
+def info(
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="ask a running server")] = None,
+    *,
+    engine: EngineConfig,
+) -> None:
+    """Show a model's shape, weight format, memory and limits, as an engine with these options has them.
+
+    **Examples**
+
+    - `draftline info`
+    - `draftline info --model ./Qwen3-0.6B --dtype bfloat16 --json`
+    - `draftline info --server localhost:50051`
+    """
+    if server is None:
+        with started(engine) as local:
+            facts = _facts(model_response(local.info)) | _local_facts(local.info)
+    else:
+        with connected(server, engine) as channel, server_errors():
+            facts = _facts(InferenceServiceStub(channel).GetModel(pb.GetModelRequest()))
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    table = Table(show_header=False, box=None)
+    for name, value in facts.items():
+        table.add_row(name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+    Console(soft_wrap=True).print(table)
+
+
+def _facts(model: pb.GetModelResponse) -> dict[str, object]:
+    facts = MessageToDict(model, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return facts | {"cache_tokens": model.cache_blocks * model.block_size}
+
+
+def _local_facts(local: EngineInfo) -> dict[str, object]:
+    """What only a process of our own can tell."""
+    shape = local.config
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
+    return {
+        "layers": shape.num_layers,
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "attention_heads": shape.num_heads,
+        "key_value_heads": shape.num_kv_heads,
+        "head_dim": shape.head_dim,
+        "tied_embeddings": shape.tied_embeddings,
+        "max_positions": shape.max_positions,
+        "process_memory_peak_mib": round(peak_kib / 1024),
+    }

@@ -1,0 +1,145 @@
+"""``draftline serve``: the gRPC server as a process, from the first port check to the last request's end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+import uvloop
+
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import EngineStoppedError
+from draftline.engine.process.startup import has_gpu, start_process
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.server import Server
+
+if TYPE_CHECKING:
+    from draftline.engine.process.remote_engine import RemoteEngine
+    from draftline.engine.threaded_engine import ThreadedEngine
+
+logger = logging.getLogger(__name__)
+
+_EngineT = TypeVar("_EngineT")
+
+LISTENING = "listening on "
+READY = "ready: "
+"""How the two lines on standard output begin that tell a program which started us where we are."""
+
+
+def serve(engine: EngineConfig, server: ServerConfig) -> None:
+    """Serve a model over gRPC: sessions, generation, health and reflection on one port.
+
+    SIGTERM or SIGINT lets running requests finish, up to --drain-timeout, and a second one ends at once.
+
+    **Examples**
+
+    - `draftline serve` serves the embedded SmolLM2-135M-Instruct on 127.0.0.1:50051
+    - `draftline serve --model ./Qwen3-0.6B --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem --tokens tokens.yaml`
+    - `draftline serve --config draftline.yaml --max-num-seqs 64`
+    - `grpcurl -plaintext -d '{"text": "The sky is"}' localhost:50051 draftline.v1.InferenceService/Generate`
+    """
+    start_process(server.log_level, server.log_format)
+    uvloop.run(_serve(engine, server))
+
+
+async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> None:
+    stop = _stop_event()
+    server = Server(server_config)
+    await server.start()
+    _say(LISTENING + server.address)
+    loading = asyncio.ensure_future(_load(engine_config, server_config))
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not loading.done():
+        _exit_now(0)  # the thread that loads cannot be stopped
+    try:
+        engine = await loading
+    except BaseException:
+        stopping.cancel()
+        await server.abort()
+        raise
+    await server.serve(engine)
+    _say(f"{READY}{engine.info.model} on {engine.info.device}, {engine.info.dtype}")
+    ended = asyncio.wrap_future(engine.stopped)
+    either: tuple[asyncio.Future[Any], ...] = (stopping, ended)
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if ended.done():
+        stopping.cancel()
+        await server.drain()  # its requests have failed: this lets clients hear of it
+        raise ended.result() or EngineStoppedError("the engine was closed")
+    logger.info("draining: waiting up to %g s for running requests", server_config.drain_timeout)
+    if not await server.drain():
+        logger.warning("some requests did not finish within --drain-timeout and were cut off")
+    await asyncio.to_thread(engine.close)
+    _say("stopped")
+
+
+def _stop_event() -> asyncio.Event:
+    """Set by the first SIGTERM or SIGINT; the second ends the process."""
+    stop = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            _exit_now(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+    return stop
+
+
+async def _load(engine: EngineConfig, server: ServerConfig) -> ThreadedEngine | RemoteEngine:
+    """Load the engine on a thread that does not keep the process alive."""
+
+    def load() -> ThreadedEngine | RemoteEngine:
+        if _in_own_process(engine, server):
+            from draftline.engine.process.remote_engine import RemoteEngine
+
+            return RemoteEngine(engine, log_level=server.log_level, log_format=server.log_format)
+        from draftline.engine.async_engine import start_engine  # loads torch, which takes seconds
+
+        return start_engine(engine)
+
+    return await _on_daemon_thread(load)
+
+
+def _in_own_process(engine: EngineConfig, server: ServerConfig) -> bool:
+    """On a CPU the server takes from the model what it uses, wherever it runs. The gateway follows the prefix cache."""
+    if server.engine_process is not None:
+        return server.engine_process
+    # Without torch, which this process has no other use for then.
+    return has_gpu() and engine.device != "cpu" and not server.gateway
+
+
+async def _on_daemon_thread(work: Callable[[], _EngineT]) -> _EngineT:
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_EngineT] = loop.create_future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001  it is raised where the result is awaited
+            loop.call_soon_threadsafe(done.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(done.set_result, result)
+
+    threading.Thread(target=run, name="draftline-load", daemon=True).start()
+    return await done
+
+
+def _say(line: str) -> None:
+    typer.echo(f"draftline: {line}")
+    sys.stdout.flush()
+
+
+def _exit_now(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,50 @@
+"""``draftline top``: a running server's figures, live."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from draftline.engine.cli.backend import connected, server_errors
+from draftline.engine.cli.top_view import Snapshot, view
+from draftline.engine.config import EngineConfig
+from draftline.v1 import admin_pb2 as pb
+from draftline.v1.admin_pb2_grpc import AdminServiceStub
+
+
+def top(
+    server: Annotated[str, typer.Argument(help="the server's address")] = "127.0.0.1:50051",
+    interval: Annotated[float, typer.Option(help="seconds between two looks", min=0.1, max=60)] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="look twice, print what is seen, and end")] = False,
+) -> None:
+    """Watch a server: its load, speed, latencies, cache and drafts.
+
+    **Examples**
+
+    - `draftline top` watches the server on this machine
+    - `draftline top gpu7:50051 --interval 5`
+    - `draftline top --once` for scripts
+    """
+    with connected(server, EngineConfig()) as channel, server_errors():
+        stub = AdminServiceStub(channel)
+
+        def look() -> Snapshot:
+            return Snapshot.of(stub.GetStatistics(pb.GetStatisticsRequest()).metrics, time.monotonic())
+
+        def next_view(before: Snapshot) -> tuple[Snapshot, RenderableType]:
+            time.sleep(interval)
+            now = look()
+            return now, view(server, before, now)
+
+        last = look()
+        if once:
+            Console().print(next_view(last)[1])
+            return
+        with Live(view(server, last, last), screen=True, auto_refresh=False) as live:
+            while True:
+                last, shown = next_view(last)
+                live.update(shown, refresh=True)

@@ -1,0 +1,111 @@
+"""What a client of the server writes and reads, in the engine's types: the other direction of `convert`."""
+
+from __future__ import annotations
+
+from draftline.engine.outputs import (
+    Delta,
+    Finished,
+    FinishReason,
+    PositionLogprobs,
+    SpeculationStats,
+    Timing,
+    TokenLogprob,
+    Update,
+    Usage,
+)
+from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.stats import StepTimes
+from draftline.v1 import engine_pb2 as pb
+
+_WHITESPACE = {
+    "compact": pb.WHITESPACE_COMPACT,
+    "spaced": pb.WHITESPACE_SPACED,
+    "free": pb.WHITESPACE_FREE,
+}
+
+
+def request_message(request: GenerateRequest) -> pb.GenerateRequest:
+    """A request as a message, with only those fields set that differ from what the server takes by default."""
+    message = pb.GenerateRequest(
+        sampling=_sampling(request.sampling), speculation=_speculation(request.speculation), priority=request.priority
+    )
+    if request.constraint is not None:
+        message.constraint.CopyFrom(_constraint(request.constraint))
+    if request.timeout_s is not None:
+        message.timeout.FromNanoseconds(round(request.timeout_s * 1e9))
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        message.text = prompt
+    elif isinstance(prompt, Chat):
+        message.chat.CopyFrom(chat_message(prompt))
+    else:
+        message.token_ids.ids.extend(prompt)
+    return message
+
+
+def chat_message(chat: Chat) -> pb.Chat:
+    """A chat as a message."""
+    return pb.Chat(messages=[pb.ChatMessage(role=role, content=content) for role, content in chat.messages])
+
+
+def update(response: pb.GenerateResponse) -> Update:
+    """A response in the engine's types."""
+    if response.HasField("delta"):
+        delta = response.delta
+        return Delta(
+            index=delta.index,
+            token_ids=tuple(delta.token_ids),
+            text=delta.text,
+            logprobs=tuple(map(_logprobs, delta.logprobs)),
+            prompt_logprobs=tuple(map(_logprobs, delta.prompt_logprobs)),
+        )
+    return _finished(response.finished)
+
+
+def _sampling(params: SamplingParams) -> pb.SamplingParams:
+    return pb.SamplingParams(**params.model_dump(exclude_unset=True, exclude_none=True))
+
+
+def _speculation(params: Speculation) -> pb.Speculation:
+    return pb.Speculation(**params.model_dump(exclude_none=True))
+
+
+def _constraint(params: Constraint) -> pb.Constraint:
+    alike = {"json_schema", "regex", "grammar", "best_effort", "close_within_budget"}
+    message = pb.Constraint(**params.model_dump(include=alike, exclude_none=True))
+    message.whitespace = _WHITESPACE[params.whitespace]
+    if params.choice is not None:
+        message.choice.choices.extend(params.choice)
+    if params.json_object:
+        message.json_object.SetInParent()
+    return message
+
+
+def _finished(end: pb.Finished) -> Finished:
+    usage, timing, speculation = end.usage, end.timing, end.speculation
+    times = speculation.times
+    return Finished(
+        index=end.index,
+        finish_reason=FinishReason(end.finish_reason),
+        matched_stop=end.matched_stop,
+        usage=Usage(usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens),
+        speculation=SpeculationStats(
+            drafted=speculation.drafted,
+            accepted=speculation.accepted,
+            steps=speculation.steps,
+            accepted_by_position=tuple(speculation.accepted_by_position),
+            drafter=speculation.drafter,
+            times=StepTimes(times.draft_s, times.verify_s, times.sample_s, times.host_s),
+            synthetic=speculation.synthetic,
+        ),
+        timing=Timing(timing.queued_s, timing.prefill_s, timing.first_token_s, timing.total_s),
+        constraint_complete=end.constraint_complete if end.HasField("constraint_complete") else None,
+        json_valid=end.json_valid if end.HasField("json_valid") else None,
+        seed=end.seed,
+    )
+
+
+def _logprobs(position: pb.TokenLogprobs) -> PositionLogprobs:
+    top = tuple(TokenLogprob(entry.token_id, entry.logprob, rank) for rank, entry in enumerate(position.top, start=1))
+    return PositionLogprobs(TokenLogprob(position.token_id, position.logprob, position.rank), top)

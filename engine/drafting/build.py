@@ -1,0 +1,162 @@
+"""The drafter that an `EngineConfig` asks for, and the policy that says who drafts how far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from draftline.engine.config import EngineConfig
+from draftline.engine.drafting.cache import CachedDrafting
+from draftline.engine.drafting.costs import measure_costs
+from draftline.engine.drafting.policy import AdaptiveDrafting, ConstrainedDrafting, Drafting, FixedDrafting, NoDrafting
+from draftline.engine.runner.executor import Passes
+from draftline.engine.runner.memory import block_bytes, memory_explained
+from draftline.engine.runner.shapes import Buckets
+from draftline.kernels.batch import KVCache
+from draftline.kernels.constraints import ConstraintTable
+from draftline.kernels.ops import Ops
+from draftline.kernels.slots import SlotTable
+from draftline.models.checkpoints.checkpoint import Checkpoint
+from draftline.models.errors import ModelLoadError
+from draftline.models.families import build_model
+from draftline.models.loader import open_draft_checkpoint
+from draftline.models.model import Model
+from draftline.spec.adaptive import DraftLengths
+from draftline.spec.draft_model import DraftModel
+from draftline.spec.drafter import Drafter
+from draftline.spec.forced import Forced, OnlyForced
+from draftline.spec.ngram import NGram
+from draftline.spec.ngram_table import NGramTable
+from draftline.spec.nothing import Nothing
+
+_CPU_COST_ROWS = (1, 4, 8)
+"""Numbers of rows for which a CPU's steps are timed; with more, it does not draft."""
+
+_COST_ROUNDS = 3
+
+
+class DrafterParts:
+    """A drafter in the making: first its weights, then, once it is known how many blocks there are, its cache.
+
+    Attributes:
+        max_draft_tokens: the most that it will draft at once.
+        block_bytes: bytes of one block of its cache, 0 without one.
+    """
+
+    def __init__(self, config: EngineConfig, target: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device):
+        """Choose the drafter, and load its weights if it has any.
+
+        Raises:
+            ModelLoadError: the draft model cannot be loaded, or cannot draft for this target.
+        """
+        self._config, self._ops, self._device = config, ops, device
+        self._by_graph = device.type == "cuda" and not config.enforce_eager
+        self._model = None if config.draft_model is None else _load(config, target, ops, dtype, device)
+        self._name = _chosen(config, device)
+        self.max_draft_tokens = 0 if self._name == Nothing.name else config.draft_tokens
+        model = self._model
+        self.block_bytes = 0 if model is None else block_bytes(model.config, config.block_size, model.cache_dtype)
+
+    def build(self, blocks: int, step_tokens: int, constraints: ConstraintTable) -> Drafter:
+        """The drafter, which knows what ``constraints`` force.
+
+        Args:
+            blocks: how many blocks its cache has, if it needs one.
+            step_tokens: the most tokens that it sees at once.
+            constraints: the constraint table.
+        """
+        if self._name == OnlyForced.name:
+            return OnlyForced(self.max_draft_tokens, self._ops, constraints)
+        if self._name == NGram.name:
+            return Forced(NGram(self.max_draft_tokens, self._ops), self._ops, constraints)
+        model, device = self._model, self._device
+        if self._name == NGramTable.name:
+            drafter = NGramTable(self.max_draft_tokens, self._config.ngram_entries, self._ops, device)
+            return Forced(drafter, self._ops, constraints)
+        if model is None:
+            return Nothing()
+        shape = model.config
+        with memory_explained(device, "the draft model's cache"):
+            cache = KVCache.allocate(
+                shape.num_layers,
+                blocks,
+                self._config.block_size,
+                shape.num_kv_heads,
+                shape.head_dim,
+                dtype=model.cache_dtype,
+                device=device,
+            )
+        return DraftModel(model, cache, self._ops, self.max_draft_tokens, constraints, chunk_tokens=step_tokens)
+
+    def build_policy(
+        self,
+        passes: Passes,
+        table: SlotTable,
+        buckets: Buckets,
+        *,
+        generation: Callable[[int], int],
+        step_tokens: int,
+    ) -> Drafting:
+        """Who drafts how far.
+
+        Args:
+            passes: what computes a step, timed where costs decide.
+            table: the slot table, unused yet.
+            buckets: the steps for which there are graphs.
+            generation: how often a cache block has been allocated.
+            step_tokens: the most tokens that one step computes.
+        """
+        policy = self._lengths(passes, table, buckets)
+        if not self.max_draft_tokens:
+            return policy
+        policy = ConstrainedDrafting(policy, self.max_draft_tokens, buckets.max_drafting_rows)
+        if self._model is None:
+            return policy
+        return CachedDrafting(
+            policy,
+            generation,
+            block_size=self._config.block_size,
+            step_tokens=step_tokens,
+            longest=self._model.config.max_positions,
+        )
+
+    def _lengths(self, passes: Passes, table: SlotTable, buckets: Buckets) -> Drafting:
+        config = self._config
+        if self._name in (Nothing.name, OnlyForced.name):
+            return NoDrafting()
+        if config.draft_length == "fixed":
+            return FixedDrafting(self.max_draft_tokens, buckets.max_drafting_rows)
+        few = tuple(count for count in _CPU_COST_ROWS if count <= config.max_num_seqs)
+        rows = buckets.drafting_rows if self._by_graph else few
+        costs = measure_costs(passes, table, rows, buckets.draft_lens, _COST_ROUNDS)
+        return AdaptiveDrafting(DraftLengths(costs), self.max_draft_tokens, rows[-1])
+
+
+def _chosen(config: EngineConfig, device: torch.device) -> str:
+    if config.drafter != "auto":
+        return config.drafter
+    if config.draft_model is not None:
+        return DraftModel.name
+    return NGram.name if device.type == "cpu" else Nothing.name
+
+
+def _load(config: EngineConfig, target: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device) -> Model:
+    """The draft model.
+
+    Raises:
+        ModelLoadError: it cannot be loaded, or its vocabulary is not the target's.
+    """
+    name = config.draft_model
+    assert name is not None
+    checkpoint = open_draft_checkpoint(
+        name, target, load_format=config.load_format, quantization=config.draft_quantization
+    )
+    mine, its = checkpoint.config.vocab_size, target.config.vocab_size
+    if mine != its:
+        raise ModelLoadError(
+            f"draft_model: {name} has a vocabulary of {mine} tokens and {config.model} one of {its}: "
+            "a draft model must have its target's"
+        )
+    with memory_explained(device, f"the weights of the draft model {name}"):
+        return build_model(checkpoint, checkpoint.config, ops, dtype, device)

@@ -1,0 +1,67 @@
+"""How long steps take, with drafts and without: measured at start, on the very passes that will run them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import torch
+
+from draftline.engine.params import SamplingParams
+from draftline.engine.request.sequence import Row, Sequence
+from draftline.engine.runner.executor import Passes
+from draftline.kernels.slots import SamplingFeatures, SlotTable
+from draftline.spec.adaptive import CostTable
+
+_CONTEXT = 256
+"""Tokens of each sequence in the measured steps."""
+
+
+@torch.inference_mode()
+def measure_costs(
+    passes: Passes, table: SlotTable, row_counts: Iterable[int], draft_lens: Iterable[int], rounds: int
+) -> CostTable:
+    """Time a step for each number of rows and drafts. The slot table must be unused, and is left as it was.
+
+    Args:
+        passes: what computes a step.
+        table: the slot table.
+        row_counts: rows to measure.
+        draft_lens: drafts a row to measure.
+        rounds: how often each step is timed. The fastest counts: what disturbs a step only ever makes it slower.
+    """
+    draft_lens = tuple(draft_lens)
+    # The table has room for drafts behind the longest sequence, the model has no positions for them.
+    known = max(1, min(_CONTEXT, table.tokens.shape[1] - 2 * max(draft_lens)))
+    table.lengths.fill_(known)
+    seconds: dict[tuple[int, int], float] = {}
+    for count in row_counts:
+        for drafts in draft_lens:
+            rows = tuple(_row(slot, known, drafts) for slot in range(count))
+            seconds[count, drafts] = _time(passes, rows, table, rounds)
+    table.lengths.zero_()
+    table.tokens.zero_()
+    return CostTable(seconds)
+
+
+def _row(slot: int, known: int, drafts: int) -> Row:
+    sequence = Sequence("cost", slot, [], 0, SamplingParams(temperature=0), seed=0, max_len=known, order=0.0)
+    return Row(sequence, slot, known - 1, 1, known, drafts, drafts + 1)
+
+
+def _time(passes: Passes, rows: tuple[Row, ...], table: SlotTable, rounds: int) -> float:
+    known = rows[0].known
+    taken = []
+    for _ in range(rounds):
+        table.lengths.fill_(known)  # what the last round has accepted is forgotten
+        _finish(table)
+        start = time.perf_counter()
+        passes.run(rows, SamplingFeatures.NONE)
+        _finish(table)
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def _finish(table: SlotTable) -> None:
+    if table.tokens.device.type == "cuda":
+        torch.cuda.synchronize(table.tokens.device)

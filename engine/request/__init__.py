@@ -1,0 +1,1 @@
+"""Requests: from what a client wrote to sequences that can be scheduled."""

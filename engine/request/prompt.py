@@ -1,0 +1,36 @@
+"""From a prompt as its client wrote it to token ids, with errors that name the field. Lengths are not checked here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.protocol import Chat, EngineInfo
+
+if TYPE_CHECKING:
+    from draftline.models.tokenization.tokenizer import Tokenizer
+
+
+def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list[int]:
+    """The token ids of a text, or of a chat through the model's template.
+
+    Args:
+        prompt: the text or the chat.
+        tokenizer: the model's.
+        info: the model's, for messages.
+
+    Raises:
+        InvalidRequestError: it has none; the violation's field is ``text``, ``chat`` or ``chat.messages``.
+    """
+    if isinstance(prompt, str):
+        field = "text"
+    elif not prompt.messages:
+        raise InvalidRequestError(Violation("chat.messages", "is empty"))
+    elif not tokenizer.has_chat_template:
+        raise InvalidRequestError(Violation("chat", f"the model {info.model} has no chat template; send text"))
+    else:
+        field = "chat.messages"
+    try:
+        return tokenizer.encode(prompt) if isinstance(prompt, str) else tokenizer.encode_chat(prompt.messages)
+    except ValueError as error:
+        raise InvalidRequestError(Violation(field, str(error))) from error

@@ -1,0 +1,155 @@
+"""How many cache blocks fit: a fixed budget on the CPU, what the weights and a full step leave on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from draftline.engine.errors import DeviceLostError
+from draftline.kernels.batch import Batch, KVCache, bytes_a_head
+from draftline.models.config import ModelConfig
+from draftline.models.errors import ModelLoadError
+from draftline.models.model import Model
+
+GIB = 1 << 30
+DEFAULT_CPU_CACHE_GIB = 1.0
+
+
+class OutOfMemoryAtStartError(ModelLoadError):
+    """The model, or a cache large enough to serve anything, does not fit; the message has the numbers."""
+
+
+@contextmanager
+def memory_explained(device: torch.device, what: str) -> Iterator[None]:
+    """Turn a GPU's refusal to give memory for ``what`` into an error with the numbers.
+
+    Raises:
+        OutOfMemoryAtStartError: there was not enough.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info(device)
+        own = torch.cuda.memory_allocated(device)
+        raise OutOfMemoryAtStartError(
+            f"{device} has no room for {what}: of its {total / GIB:.1f} GiB, this process has taken {own / GIB:.1f} for "
+            f"what it loaded until then, others take {(total - free - torch.cuda.memory_reserved(device)) / GIB:.1f}, "
+            f"and {free / GIB:.1f} are free."
+        ) from error
+
+
+def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one cache block: keys and values of ``block_size`` tokens in every layer."""
+    return 2 * config.num_layers * block_size * config.num_kv_heads * bytes_a_head(config.head_dim, dtype)
+
+
+def gpu_cache_bytes(device: torch.device, utilization: float, peak_bytes: int) -> int:
+    """What is left for the cache of the share of a GPU's memory that this process may use.
+
+    Args:
+        device: the GPU.
+        utilization: the share of its memory, 0 to 1, that weights, activations and cache may take together.
+        peak_bytes: the most that weights and activations took in the largest step.
+    """
+    free, total = torch.cuda.mem_get_info(device)
+    others = total - free - torch.cuda.memory_reserved(device)
+    left = int(total * utilization) - others - peak_bytes
+    if left <= 0:
+        raise OutOfMemoryAtStartError(
+            f"{device} has {total / GIB:.1f} GiB, of which gpu_memory_utilization {utilization} allows "
+            f"{total * utilization / GIB:.1f}. The weights and a full step take {peak_bytes / GIB:.1f} and other processes "
+            f"{others / GIB:.1f}, so nothing is left for the cache. Raise gpu_memory_utilization, or lower "
+            "max_batched_tokens or max_num_seqs."
+        )
+    return left
+
+
+def cache_blocks(budget_bytes: int, bytes_a_block: int, block_size: int, max_model_len: int | None) -> int:
+    """How many blocks a budget holds.
+
+    Raises:
+        OutOfMemoryAtStartError: not even one sequence of ``max_model_len`` (or one block) fits.
+    """
+    blocks = budget_bytes // bytes_a_block
+    wanted = 1 if max_model_len is None else -(-max_model_len // block_size)
+    if blocks < wanted:
+        raise OutOfMemoryAtStartError(
+            f"the cache has room for {blocks * block_size} tokens ({budget_bytes / GIB:.2f} GiB at "
+            f"{bytes_a_block // block_size} bytes a token), but one sequence of {max_model_len or block_size} needs "
+            f"{wanted * bytes_a_block / GIB:.2f} GiB. Raise kv_cache_memory_gib or gpu_memory_utilization, or lower "
+            "max_model_len."
+        )
+    return blocks
+
+
+def largest_batch(
+    max_positions: int, device: torch.device, *, step_tokens: int, block_size: int, max_rows: int
+) -> Batch:
+    """The largest step there can be.
+
+    Args:
+        max_positions: the longest sequence.
+        device: where it runs.
+        step_tokens: the most tokens of a step.
+        block_size: tokens a cache block.
+        max_rows: the most rows that want logits.
+    """
+    length = min(step_tokens, max_positions)
+    rows = -(-step_tokens // length)
+    blocks = -(-length // block_size)
+    steps = torch.arange(length, device=device)
+    return Batch(
+        token_ids=torch.zeros(rows * length, dtype=torch.int64, device=device),
+        positions=steps.repeat(rows),
+        cache_index=steps.repeat(rows),
+        query_starts=torch.arange(0, rows * length + 1, length, dtype=torch.int32, device=device),
+        context_lens=torch.full((rows,), length, dtype=torch.int32, device=device),
+        block_tables=torch.arange(blocks, dtype=torch.int32, device=device).repeat(rows, 1),
+        logits_index=torch.arange(min(max_rows, rows * length), device=device),
+        query_lens_host=(length,) * rows,
+        context_lens_host=(length,) * rows,
+    )
+
+
+@torch.inference_mode()
+def peak_bytes(model: Model, batch: Batch, *, block_size: int, cache_dtype: torch.dtype) -> int:
+    """Run a step on a cache of just its own size; the most memory taken beside that cache.
+
+    Args:
+        model: on a GPU.
+        batch: see `largest_batch`.
+        block_size: tokens a cache block.
+        cache_dtype: what the cache is kept in.
+    """
+    device, shape, blocks = batch.token_ids.device, model.config, batch.block_tables.shape[1]
+    cache = KVCache.allocate(
+        shape.num_layers, blocks, block_size, shape.num_kv_heads, shape.head_dim, dtype=cache_dtype, device=device
+    )
+    torch.cuda.reset_peak_memory_stats(device)
+    logits = model.forward(batch, cache)
+    torch.softmax(logits, -1)  # the sampler's workspace is of the logits' size
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device) - blocks * block_bytes(shape, block_size, cache_dtype)
+    del cache, logits
+    torch.cuda.empty_cache()
+    return peak
+
+
+def check_device(device: torch.device) -> None:
+    """Find out whether ``device`` is still usable after a step has failed on it.
+
+    A CUDA kernel that reads where it must not leaves its process's context unusable: everything fails from then on. A
+    lack of memory, or a fault of the host, does not.
+
+    Raises:
+        DeviceLostError: it is not.
+    """
+    if device.type != "cuda":
+        return
+    try:
+        torch.cuda.synchronize(device)
+        torch.zeros(1, device=device).item()
+    except RuntimeError as error:
+        raise DeviceLostError(f"{device} computes nothing any more: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,129 @@
+"""Brings the device's slot table up to date with a plan: new sequences' rows, and cache blocks that changed."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import numpy as np
+
+from draftline.engine.params import SamplingParams
+from draftline.engine.request.sequence import Plan, Row, Sequence
+from draftline.engine.runner.transfer import upload
+from draftline.kernels.slots import (
+    FLOAT_SCALARS,
+    INT_SCALARS,
+    MAX_LOGIT_BIAS,
+    MAX_STOP_IDS,
+    SamplingFeatures,
+    SlotTable,
+)
+
+
+def signed_seed(seed: int) -> int:
+    """A 64-bit seed's two's complement: the slot table's int64 with the same bits."""
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+def stop_ids(sequence: Sequence, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
+    """The token ids that end this sequence, and that min_tokens therefore bans until then."""
+    sampling = sequence.sampling
+    return sampling.stop_token_ids if sampling.ignore_eos else (*eos_ids, *sampling.stop_token_ids)
+
+
+def sampling_features(sampling: SamplingParams) -> SamplingFeatures:
+    """What a request uses. Of MIN_TOKENS it makes use at its beginning only."""
+    features = SamplingFeatures.NONE
+    if sampling.temperature > 0:
+        features |= SamplingFeatures.TEMPERATURE
+        if sampling.top_k > 0:
+            features |= SamplingFeatures.TOP_K
+        if sampling.top_p < 1:
+            features |= SamplingFeatures.TOP_P
+        if sampling.min_p > 0:
+            features |= SamplingFeatures.MIN_P
+    if sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0:
+        features |= SamplingFeatures.PENALTIES
+    if sampling.logit_bias:
+        features |= SamplingFeatures.LOGIT_BIAS
+    if sampling.min_tokens > 0:
+        features |= SamplingFeatures.MIN_TOKENS
+    return features
+
+
+class SlotWriter:
+    """Writes host-side changes into a `SlotTable`, in few transfers and without waiting for the device."""
+
+    def __init__(self, table: SlotTable, eos_ids: tuple[int, ...]) -> None:
+        """``eos_ids`` are the model's end-of-sequence ids."""
+        self._table = table
+        self._eos_ids = eos_ids
+        self._device = table.tokens.device
+        self._features = [0] * len(table.tokens)  # of each slot, as bits: flags take microseconds to unite
+
+    def apply(self, plan: Plan) -> None:
+        """Fill the slots of the plan's admitted rows, and update the block tables."""
+        if plan.admitted:
+            self._fill(plan.admitted)
+        if plan.new_blocks:
+            slots, indices, blocks = upload(np.array(plan.new_blocks, np.int64).T.copy(), self._device)
+            self._table.block_tables[slots, indices] = blocks.int()
+
+    def features(self, rows: tuple[Row, ...]) -> SamplingFeatures:
+        """What at least one of the rows that sample in this step uses in it."""
+        used = SamplingFeatures(reduce(or_, {self._features[row.slot] for row in rows if row.samples}, 0))
+        if SamplingFeatures.MIN_TOKENS in used and not any(_bans_stops(row) for row in rows if row.samples):
+            used ^= SamplingFeatures.MIN_TOKENS
+        return used
+
+    def _fill(self, rows: tuple[Row, ...]) -> None:
+        table = self._table
+        for row in rows:
+            features = sampling_features(row.sequence.sampling)
+            if row.sequence.constraint is not None:
+                features |= SamplingFeatures.MASK
+            self._features[row.slot] = features.value
+        sequences = [row.sequence for row in rows]
+        params = [sequence.sampling for sequence in sequences]
+        slots = upload(np.array([row.slot for row in rows], np.int64), self._device)
+        whole = {
+            "lengths": [len(sequence.tokens) for sequence in sequences],
+            "prompt_lens": [sequence.prompt_len for sequence in sequences],
+            "top_k": [p.top_k for p in params],
+            "min_length": [sequence.prompt_len + p.min_tokens for sequence, p in zip(sequences, params, strict=True)],
+        }
+        scalars = np.array([whole[field] for field in INT_SCALARS], np.int32)
+        real = np.array([[getattr(p, field) for p in params] for field in FLOAT_SCALARS], np.float32)
+        table.scalars[:, slots] = upload(np.concatenate((scalars, real.view(np.int32))), self._device)
+        seeds = np.array([signed_seed(sequence.seed) for sequence in sequences], np.int64)
+        table.seed[slots] = upload(seeds, self._device)
+        stops = [stop_ids(sequence, self._eos_ids) for sequence in sequences]
+        table.stop_ids[slots] = upload(_padded(stops, MAX_STOP_IDS, -1, np.int32), self._device)
+        biases = [p.logit_bias or {} for p in params]
+        if any(biases):
+            ids, values = list(map(tuple, biases)), [tuple(bias.values()) for bias in biases]
+            table.bias_ids[slots] = upload(_padded(ids, MAX_LOGIT_BIAS, -1, np.int32), self._device)
+            table.bias_values[slots] = upload(_padded(values, MAX_LOGIT_BIAS, 0, np.float32), self._device)
+        else:
+            table.bias_ids.index_fill_(0, slots, -1)
+        tokens = upload(np.array([t for sequence in sequences for t in sequence.tokens], np.int32), self._device)
+        start = 0
+        for row in rows:
+            length = len(row.sequence.tokens)
+            table.tokens[row.slot, :length] = tokens[start : start + length]
+            start += length
+
+
+def _bans_stops(row: Row) -> bool:
+    """Whether the row's sequence may be shorter than its min_tokens."""
+    # By what the host knows: the device may know more.
+    return row.sequence.output_len < row.sequence.sampling.min_tokens
+
+
+def _padded(lists: list[tuple[Any, ...]], width: int, filler: float, dtype: type[np.generic]) -> np.ndarray:
+    """[len(lists), width], each list followed by ``filler``."""
+    array = np.full((len(lists), width), filler, dtype)
+    for row, values in zip(array, lists, strict=True):
+        row[: len(values)] = values
+    return array

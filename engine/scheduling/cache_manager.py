@@ -1,0 +1,162 @@
+"""The running sequences: who holds which slot and which cache blocks, and how they come and go.
+
+Moves only, no policy: whom to admit, grow or preempt is the planner's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from draftline.engine.cache_journal import CacheJournal
+from draftline.engine.request.sequence import Row, Sequence
+from draftline.engine.scheduling.block_pool import BlockPool
+from draftline.engine.scheduling.prefix_tree import ROOT, NoPrefixTree, PrefixTree
+from draftline.engine.scheduling.queue import SequenceQueue
+
+
+class Residency:
+    """Slots and cache blocks, and the sequences that hold them.
+
+    Attributes:
+        pool: the cache blocks.
+        block_size: tokens a block.
+        journal: what the prefix tree knows.
+        running: the sequences that hold a slot, in queue order.
+        preemptions: how often a sequence lost its place.
+        prefix_hit_tokens: prompt tokens that were found in the cache at first admissions.
+        prefix_query_tokens: prompt tokens of first admissions.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, num_slots: int, prefix_caching: bool) -> None:
+        """Nobody runs, and all blocks are free.
+
+        Raises:
+            ValueError: a size is less than one.
+        """
+        for name, value in (("num_blocks", num_blocks), ("block_size", block_size), ("num_slots", num_slots)):
+            if value < 1:
+                raise ValueError(f"{name}: must be at least 1, not {value}")
+        self.journal = CacheJournal()
+        self.pool = BlockPool(num_blocks, PrefixTree(block_size, self.journal) if prefix_caching else NoPrefixTree())
+        self.block_size = block_size
+        self.running = SequenceQueue()
+        self.preemptions = 0
+        self.prefix_hit_tokens = 0
+        self.prefix_query_tokens = 0
+        self._num_slots = num_slots
+        self._free_slots = list(range(num_slots))
+        self._changed_from: dict[Sequence, int] = {}
+
+    @property
+    def has_free_slot(self) -> bool:
+        """Whether one more sequence could run."""
+        return bool(self._free_slots)
+
+    def blocks_for(self, tokens: int) -> int:
+        """How many blocks hold ``tokens`` tokens."""
+        return -(-tokens // self.block_size)
+
+    def hold_prefix(self, sequence: Sequence) -> list[int]:
+        """Find the cached blocks that a waiting sequence begins with, and hold them, so that they are not evicted.
+
+        At least its last token is left to compute, since that gives the logits of the next; and all of its prompt, if
+        their log-probabilities are still owed.
+        """
+        if sequence.sampling.prompt_logprobs is not None and not sequence.output_len:
+            return []
+        path = self.pool.match(sequence.tokens, self.pool.shareable(len(sequence.tokens) - 1))
+        self.pool.acquire(path)
+        return path
+
+    def seat(self, sequence: Sequence, prefix: list[int]) -> int:
+        """Give a waiting sequence the lowest free slot, and blocks for all its known tokens.
+
+        ``prefix`` are the blocks that it holds already; returns the slot.
+        """
+        known = len(sequence.tokens)
+        sequence.blocks = prefix + self.pool.allocate(self.blocks_for(known) - len(prefix))
+        sequence.registered = len(prefix)
+        sequence.computed = len(prefix) * self.block_size
+        if not sequence.preemptions:
+            sequence.cached_prompt = sequence.computed
+            self.prefix_hit_tokens += sequence.computed
+            self.prefix_query_tokens += known
+        slot = heappop(self._free_slots)
+        sequence.slot = slot
+        self.running.add(sequence)
+        self._changed_from[sequence] = 0
+        return slot
+
+    def grow(self, sequence: Sequence, blocks: int) -> None:
+        """Give a running sequence ``blocks`` more blocks."""
+        self._changed(sequence, len(sequence.blocks))
+        sequence.blocks += self.pool.allocate(blocks)
+
+    def vacate(self, sequence: Sequence) -> None:
+        """Take a running sequence's slot and blocks. Its full computed blocks stay known to the prefix tree."""
+        assert sequence.slot is not None, f"{sequence.name} does not run"
+        self.running.remove(sequence)
+        heappush(self._free_slots, sequence.slot)
+        sequence.slot = None
+        self.pool.release(sequence.blocks)
+        sequence.blocks = []
+        self._changed_from.pop(sequence, None)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take a running sequence's place; it has to recompute what the prefix tree will not give back."""
+        self.vacate(sequence)
+        sequence.computed = sequence.registered = 0
+        sequence.preemptions += 1
+        self.preemptions += 1
+
+    def register(self, sequence: Sequence, computed: int) -> None:
+        """Make the full blocks of a running sequence's first ``computed`` tokens known to the prefix tree.
+
+        Where the tree has the same tokens already, the sequence goes on with the tree's block and its own is freed.
+        """
+        size, blocks = self.block_size, sequence.blocks
+        full = computed // size
+        for index in range(sequence.registered, full):
+            parent = blocks[index - 1] if index else ROOT
+            own = blocks[index]
+            tokens = tuple(sequence.tokens[index * size : (index + 1) * size])
+            blocks[index] = self.pool.register(parent, tokens, own)
+            if blocks[index] != own:
+                self._changed(sequence, index)
+        sequence.registered = full
+
+    def take_changes(self, rows: Iterable[Row]) -> tuple[tuple[int, int, int], ...]:
+        """(slot, index, block) of the rows' block table entries that the device does not know; it is told of them now."""
+        if not self._changed_from:
+            return ()
+        return tuple(
+            (row.slot, index, block)
+            for row in rows
+            if (first := self._changed_from.pop(row.sequence, None)) is not None
+            for index, block in enumerate(row.sequence.blocks[first:], first)
+        )
+
+    def check(self) -> None:
+        """Assert all invariants, between steps."""
+        size = self.block_size
+        slots = [sequence.slot for sequence in self.running if sequence.slot is not None]
+        assert len(slots) == len(self.running), "a sequence runs without a slot"
+        assert sorted([*slots, *self._free_slots]) == list(range(self._num_slots)), "a slot is lost, or held twice"
+        for sequence in self.running:
+            name = sequence.name
+            assert not sequence.finished, f"{name} runs though it has finished"
+            assert 0 <= sequence.computed <= sequence.known <= sequence.max_len, f"{name} has impossible lengths"
+            assert sequence.launched or not sequence.unread, f"{name} waits for a token that no step decides"
+            assert sequence.computed <= len(sequence.blocks) * size, f"{name} has computed tokens outside its blocks"
+            full = sequence.computed // size
+            assert sequence.registered <= full, f"{name} has registered blocks that are not full"
+            assert sequence.launched or sequence.registered == full, f"{name} has not registered all its full blocks"
+            self.pool.check_path(sequence.blocks[: sequence.registered], sequence.tokens)
+            own = sequence.blocks[sequence.registered :]
+            assert all(self.pool.references(block) == 1 for block in own), f"{name} would write to a shared block"
+        assert self._changed_from.keys() <= set(self.running), "a block table is to be updated without a slot"
+        self.pool.check(sequence.blocks for sequence in self.running)
+
+    def _changed(self, sequence: Sequence, index: int) -> None:
+        self._changed_from[sequence] = min(index, self._changed_from.get(sequence, index))

@@ -1,0 +1,1 @@
+"""The server: its life cycle, and what all of its faces share."""

@@ -1,0 +1,1 @@
+"""The gateway face: the service that the gateway smg calls."""

@@ -1,0 +1,286 @@
+"""What the gateway reads and writes: ``vllm.grpc.engine``'s messages and the engine's types.
+
+Its requests are `draftline.v1`'s in other words, so they become these, and are checked where these are. It knows no unset
+numbers: a ``top_p``, ``repetition_penalty`` or ``n`` of 0 means 1.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+
+from smg_grpc_proto.generated import common_pb2 as common
+from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
+
+from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.outputs import Delta, Finished, FinishReason, PositionLogprobs
+from draftline.engine.protocol import EngineInfo
+from draftline.engine.stats import EngineStats
+from draftline.v1 import engine_pb2 as pb
+
+_FINISH = {
+    FinishReason.EOS: "stop",
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.CANCELLED: "abort",
+}
+
+_UNSUPPORTED = ("kv_transfer_params", "mm_inputs", "media_refs", "kv_transfer_params_json")
+"""Fields of a request that ask for what no Draftline server does."""
+
+
+def as_request(message: vllm.GenerateRequest) -> pb.GenerateRequest:
+    """A gateway's request as one of ours.
+
+    Raises:
+        InvalidRequestError: naming every field that asks for what cannot be had.
+    """
+    params = message.sampling_params
+    wrong = list(_violations(message))
+    if wrong:
+        raise InvalidRequestError(*wrong)
+    request = pb.GenerateRequest(
+        sampling=pb.SamplingParams(
+            top_p=params.top_p or 1.0,
+            top_k=params.top_k,
+            min_p=params.min_p,
+            frequency_penalty=params.frequency_penalty,
+            presence_penalty=params.presence_penalty,
+            repetition_penalty=params.repetition_penalty or 1.0,
+            min_tokens=params.min_tokens,
+            stop=params.stop,
+            stop_token_ids=params.stop_token_ids,
+            ignore_eos=params.ignore_eos,
+            n=params.n or 1,
+            logit_bias=params.logit_bias,
+        )
+    )
+    for name in ("temperature", "max_tokens", "logprobs", "prompt_logprobs"):
+        if params.HasField(name):
+            setattr(request.sampling, name, getattr(params, name))
+    if params.HasField("seed"):
+        request.sampling.seed = params.seed % 2**64
+    match message.WhichOneof("input"):
+        case "tokenized":
+            request.token_ids.ids.extend(message.tokenized.input_ids)
+        case "text":
+            request.text = message.text
+    _constrain(request, params)
+    return request
+
+
+def _constrain(request: pb.GenerateRequest, params: vllm.SamplingParams) -> None:
+    match params.WhichOneof("constraint"):
+        case "json_schema":
+            request.constraint.json_schema = params.json_schema
+        case "regex":
+            request.constraint.regex = params.regex
+        case "grammar":
+            request.constraint.grammar = params.grammar
+        case "choice":
+            request.constraint.choice.choices.extend(params.choice.choices)
+        case "json_object" if params.json_object:
+            request.constraint.json_object.SetInParent()
+
+
+def _violations(message: vllm.GenerateRequest) -> Iterator[Violation]:
+    for name in _UNSUPPORTED:
+        if message.HasField(name):
+            yield Violation(name, "this server does not serve it")
+    if message.extra_mm_inputs:
+        yield Violation("extra_mm_inputs", "this server does not serve it")
+    if message.data_parallel_rank > 0:
+        yield Violation("data_parallel_rank", f"there is only rank 0, not {message.data_parallel_rank}")
+    params = message.sampling_params
+    if params.structural_tag:
+        yield Violation("sampling_params.structural_tag", "this server enforces no structural tags")
+    if params.HasField("truncate_prompt_tokens"):
+        yield Violation("sampling_params.truncate_prompt_tokens", "this server does not cut prompts")
+    for name in ("logprobs", "prompt_logprobs"):
+        if getattr(params, name) < 0:
+            yield Violation(f"sampling_params.{name}", "not all can be listed")
+    for token in params.logit_bias:
+        if token < 0:
+            yield Violation("sampling_params.logit_bias", f"{token} is not a token id")
+
+
+class StreamedAnswer:
+    """The messages of a request that wants its tokens as they come. A chunk's counts are of that chunk."""
+
+    def __init__(self, prompt: Sequence[int], outputs: int) -> None:
+        """``prompt`` is its token ids."""
+        self._prompt = prompt
+
+    def messages(self, news: Delta | Finished) -> Iterator[vllm.GenerateResponse]:
+        """What to send on some news."""
+        match news:
+            case Delta():
+                chunk = vllm.GenerateStreamChunk(
+                    token_ids=news.token_ids,
+                    prompt_tokens=len(self._prompt),
+                    completion_tokens=len(news.token_ids),
+                    index=news.index,
+                )
+                if news.logprobs:
+                    chunk.output_logprobs.CopyFrom(_output_logprobs(news.logprobs))
+                if news.prompt_logprobs:
+                    chunk.input_logprobs.CopyFrom(_input_logprobs(self._prompt, news.prompt_logprobs))
+                yield vllm.GenerateResponse(chunk=chunk)
+            case Finished():
+                yield vllm.GenerateResponse(complete=_complete(news))
+
+
+class WholeAnswer:
+    """The messages of a request that wants each output when it has ended."""
+
+    def __init__(self, prompt: Sequence[int], outputs: int) -> None:
+        """``prompt`` is its token ids, ``outputs`` their number."""
+        self._prompt = prompt
+        self._tokens: list[list[int]] = [[] for _ in range(outputs)]
+        self._logprobs: list[list[PositionLogprobs]] = [[] for _ in range(outputs)]
+        self._prompt_logprobs: list[PositionLogprobs] = []
+
+    def messages(self, news: Delta | Finished) -> Iterator[vllm.GenerateResponse]:
+        """What to send on some news."""
+        match news:
+            case Delta():
+                self._tokens[news.index] += news.token_ids
+                self._logprobs[news.index] += news.logprobs
+                if not news.index:  # the prompt is the same for all
+                    self._prompt_logprobs += news.prompt_logprobs
+            case Finished():
+                complete = _complete(news)
+                complete.output_ids.extend(self._tokens[news.index])
+                if self._logprobs[news.index]:
+                    complete.output_logprobs.CopyFrom(_output_logprobs(self._logprobs[news.index]))
+                if self._prompt_logprobs:
+                    complete.input_logprobs.CopyFrom(_input_logprobs(self._prompt, self._prompt_logprobs))
+                yield vllm.GenerateResponse(complete=complete)
+
+
+def _complete(end: Finished) -> vllm.GenerateComplete:
+    complete = vllm.GenerateComplete(
+        finish_reason=_FINISH[end.finish_reason],
+        prompt_tokens=end.usage.prompt_tokens,
+        completion_tokens=end.usage.completion_tokens,
+        cached_tokens=end.usage.cached_tokens,
+        index=end.index,
+        spec_accepted_tokens=end.speculation.accepted,
+        spec_draft_tokens=end.speculation.drafted,
+    )
+    if end.stopped_by_token:
+        complete.matched_token_id = int(end.matched_stop)
+    elif end.finish_reason is FinishReason.STOP:
+        complete.matched_stop_str = end.matched_stop
+    return complete
+
+
+def _output_logprobs(positions: Sequence[PositionLogprobs]) -> vllm.OutputLogProbs:
+    return vllm.OutputLogProbs(
+        token_logprobs=[position.chosen.logprob for position in positions],
+        token_ids=[position.chosen.token_id for position in positions],
+        top_logprobs=map(_top, positions),
+    )
+
+
+def _input_logprobs(prompt: Sequence[int], positions: Sequence[PositionLogprobs]) -> vllm.InputLogProbs:
+    """Of a whole prompt, whose first token has none."""
+    values = [vllm.InputTokenLogProb(value=position.chosen.logprob) for position in positions]
+    return vllm.InputLogProbs(
+        token_logprobs=[vllm.InputTokenLogProb(), *values],
+        token_ids=prompt,
+        top_logprobs=[vllm.TopLogProbs(), *map(_top, positions)],
+    )
+
+
+def _top(position: PositionLogprobs) -> vllm.TopLogProbs:
+    return vllm.TopLogProbs(
+        values=[top.logprob for top in position.top], token_ids=[top.token_id for top in position.top]
+    )
+
+
+def model_info(info: EngineInfo) -> vllm.GetModelInfoResponse:
+    """What is served."""
+    return vllm.GetModelInfoResponse(
+        model_path=info.model,
+        is_generation=True,
+        max_context_length=info.max_model_len,
+        vocab_size=info.config.vocab_size,
+        served_model_name=info.model,
+        tokenizer_path=info.model,
+        model_type=info.config.family,
+        eos_token_ids=info.eos_token_ids,
+        bos_token_id=info.config.bos_token_id or 0,
+        max_req_input_len=info.max_model_len - 1,
+    )
+
+
+def server_info(
+    info: EngineInfo, stats: EngineStats, uptime_s: float, last_request: float
+) -> vllm.GetServerInfoResponse:
+    """The server, and what it is doing."""
+    return vllm.GetServerInfoResponse(
+        active_requests=stats.running + stats.waiting,
+        last_receive_timestamp=last_request,
+        uptime_seconds=uptime_s,
+        server_type="vllm-grpc",  # the protocol's name, by which the gateway knows how to talk
+        data_parallel_size=1,
+        kv_cache_dtype="auto",
+        block_size=info.block_size,
+        model_dtype=info.dtype,
+        max_num_seqs=info.max_num_seqs,
+        constrained_decoding_start="first_token",
+    )
+
+
+def loads(info: EngineInfo, stats: EngineStats, tokens_per_s: float) -> vllm.GetLoadsResponse:
+    """The engine's load."""
+    load = vllm.SchedulerLoad(
+        num_running_reqs=stats.running,
+        num_waiting_reqs=stats.waiting,
+        num_total_reqs=stats.running + stats.waiting,
+        num_used_tokens=_held_blocks(stats) * info.block_size,
+        max_total_num_tokens=stats.total_blocks * info.block_size,
+        token_usage=_usage(stats),
+        gen_throughput=tokens_per_s,
+        cache_hit_rate=_hit_rate(stats),
+        utilization=stats.running / info.max_num_seqs,
+        max_running_requests=info.max_num_seqs,
+        num_waiting_uncached_tokens=stats.queued_tokens,
+    )
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+    return vllm.GetLoadsResponse(timestamp=now, version=version("draftline"), dp_rank_count=1, loads=[load])
+
+
+def engine_load(info: EngineInfo, stats: EngineStats, tokens_per_s: float, sample: int) -> common.EngineLoad:
+    """The same as a record of a stream of cache events."""
+    return common.EngineLoad(
+        running_requests=stats.running,
+        waiting_requests=stats.waiting,
+        waiting_uncached_tokens=stats.queued_tokens,
+        token_usage=_usage(stats),
+        active_token_usage=_usage(stats),
+        gen_throughput=tokens_per_s,
+        max_running_requests=info.max_num_seqs,
+        sample=sample,
+        cache_hit_rate=_hit_rate(stats),
+        num_used_tokens=_held_blocks(stats) * info.block_size,
+        max_total_num_tokens=stats.total_blocks * info.block_size,
+        speculative=common.EngineSpeculative(
+            accept_length=stats.drafter.acceptance_length,
+            accept_rate=stats.accepted_tokens / stats.drafted_tokens if stats.drafted_tokens else 0.0,
+        ),
+    )
+
+
+def _held_blocks(stats: EngineStats) -> int:
+    return stats.total_blocks - stats.free_blocks - stats.cached_blocks
+
+
+def _usage(stats: EngineStats) -> float:
+    return _held_blocks(stats) / stats.total_blocks if stats.total_blocks else 0.0
+
+
+def _hit_rate(stats: EngineStats) -> float:
+    return stats.prefix_hit_tokens / stats.prefix_query_tokens if stats.prefix_query_tokens else 0.0

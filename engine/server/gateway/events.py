@@ -1,0 +1,108 @@
+"""The stream by which a gateway follows a worker: what its prefix cache holds, and how loaded it is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+from smg_grpc_proto.generated import common_pb2 as common
+
+from draftline.engine.cache_journal import Change, Reader, Removed, Stored
+from draftline.engine.protocol import EngineClient
+from draftline.engine.server.gateway.convert import engine_load
+
+HEARTBEAT_S = 1.0
+"""Between two records of the load while the cache does not change."""
+
+BLOCKS_PER_MESSAGE = 4096
+"""Of a snapshot: well below the four megabytes that a gateway takes, with 16 tokens a block."""
+
+
+class TokenRate:
+    """How many tokens a second an engine generates, between two looks that are not too close."""
+
+    def __init__(self, engine: EngineClient) -> None:
+        """It begins at zero."""
+        self._engine = engine
+        self._at = time.monotonic()
+        self._tokens = engine.stats().generated_tokens
+        self._rate = 0.0
+
+    def now(self) -> float:
+        """Tokens a second lately."""
+        at, tokens = time.monotonic(), self._engine.stats().generated_tokens
+        if at - self._at >= HEARTBEAT_S / 2:
+            self._rate = (tokens - self._tokens) / (at - self._at)
+            self._at, self._tokens = at, tokens
+        return self._rate
+
+
+class CacheEvents:
+    """One gateway's stream. Everything that is known comes first, then what changes."""
+
+    def __init__(self, engine: EngineClient, first_number: int) -> None:
+        """``first_number`` is where the gateway wants its numbers to begin; 0 where it has heard nothing yet."""
+        self._engine = engine
+        self._rate = TokenRate(engine)
+        loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._reader: Reader = engine.journal.follow(lambda: loop.call_soon_threadsafe(self._changed.set))
+        self._number = max(first_number, 1) - 1
+        self._begun = False
+        self._event_ids = count(1)
+        self._samples = count(1)
+
+    async def next(self) -> Sequence[common.KvEventBatch]:
+        """What to send next, once there is something."""
+        if self._begun:
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                return [self._batch(self._number, [], load_only=True)]
+        self._begun = True
+        self._changed.clear()
+        everything, changes = self._reader.take()
+        return list(self._snapshot(changes) if everything else self._changes(changes))
+
+    def close(self) -> None:
+        """Hear no more of the cache."""
+        self._reader.close()
+
+    def _snapshot(self, blocks: Sequence[Change]) -> Iterator[common.KvEventBatch]:
+        chunks = [blocks[at : at + BLOCKS_PER_MESSAGE] for at in range(0, max(len(blocks), 1), BLOCKS_PER_MESSAGE)]
+        for index, chunk in enumerate(chunks):
+            events = [] if index else [common.KvCacheEvent(cleared=common.KvCacheCleared())]
+            events += [self._event(change, 0) for change in chunk]
+            self._number += 1
+            batch = self._batch(self._number, events)
+            batch.snapshot.index, batch.snapshot.count, batch.snapshot.blocks = index, len(chunks), len(blocks)
+            yield batch
+
+    def _changes(self, changes: Sequence[Change]) -> Iterator[common.KvEventBatch]:
+        for at in range(0, len(changes), BLOCKS_PER_MESSAGE):
+            self._number += 1
+            chunk = changes[at : at + BLOCKS_PER_MESSAGE]
+            yield self._batch(self._number, [self._event(change, next(self._event_ids)) for change in chunk])
+
+    def _event(self, change: Change, event_id: int) -> common.KvCacheEvent:
+        match change:
+            case Stored():
+                block = common.KvBlock(
+                    block_hash=change.name, token_ids=change.tokens, block_size=len(change.tokens), cache_level=0
+                )
+                stored = common.KvBlocksStored(blocks=[block], parent_block_hash=change.parent)
+                return common.KvCacheEvent(event_id=event_id, stored=stored)
+            case Removed():
+                return common.KvCacheEvent(
+                    event_id=event_id, removed=common.KvBlocksRemoved(block_hashes=[change.name], cache_level=0)
+                )
+
+    def _batch(
+        self, number: int, events: Sequence[common.KvCacheEvent], *, load_only: bool = False
+    ) -> common.KvEventBatch:
+        load = engine_load(self._engine.info, self._engine.stats(), self._rate.now(), next(self._samples))
+        load.load_only = load_only
+        return common.KvEventBatch(sequence_number=number, timestamp=time.time(), events=events, dp_rank=0, load=load)

@@ -1,0 +1,1 @@
+"""The gRPC face: draftline.v1's services, their errors and interceptors."""

@@ -1,0 +1,134 @@
+"""``draftline.v1.AdminService``: what an operator asks of a running server."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterable
+from itertools import count
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.core import Sample as Observation
+
+from draftline.engine.errors import InvalidRequestError, ProfilerError, Violation
+from draftline.engine.server.grpc import admin as convert_metrics
+from draftline.engine.server.grpc.handlers import Context, answers_errors
+from draftline.engine.server.state import Front
+from draftline.v1 import admin_pb2 as pb
+from draftline.v1.admin_pb2_grpc import AdminServiceServicer
+
+MAX_PROFILE_S = 60.0
+"""Longest profile; a trace grows by megabytes a second."""
+
+MAX_IDS = 4096
+"""Requests that one call can abort."""
+
+
+class AdminService(AdminServiceServicer):
+    """The service, over whatever engine the front's gate holds."""
+
+    def __init__(self, front: Front, registry: CollectorRegistry) -> None:
+        """``registry`` has the server's metrics."""
+        self._gate = front.gate
+        folder = front.config.profile_dir
+        self._profile_dir = None if folder is None else Path(folder)
+        self._registry = registry
+        self._profiles = count()
+
+    @answers_errors
+    async def GetStatistics(self, request: pb.GetStatisticsRequest, context: Context) -> pb.GetStatisticsResponse:
+        """See the proto."""
+        return pb.GetStatisticsResponse(metrics=convert_metrics.metrics(self._registry.collect()))
+
+    @answers_errors
+    async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
+        """See the proto."""
+        if len(request.request_ids) > MAX_IDS:
+            problem = f"has {len(request.request_ids)} entries; at most {MAX_IDS} fit"
+            raise InvalidRequestError(Violation("request_ids", problem))
+        engine = self._gate.engine
+        return pb.AbortResponse(
+            results=[pb.AbortResult(request_id=name, was_running=engine.cancel(name)) for name in request.request_ids]
+        )
+
+    @answers_errors
+    async def FlushPrefixCache(
+        self, request: pb.FlushPrefixCacheRequest, context: Context
+    ) -> pb.FlushPrefixCacheResponse:
+        """See the proto."""
+        freed = await asyncio.wrap_future(self._gate.engine.flush_prefix_cache())
+        return pb.FlushPrefixCacheResponse(freed_blocks=freed)
+
+    @answers_errors
+    async def Profile(self, request: pb.ProfileRequest, context: Context) -> pb.ProfileResponse:
+        """See the proto. A call that ends early ends the profile, which is written all the same."""
+        seconds = request.duration.seconds + request.duration.nanos / 1e9
+        if not 0 < seconds <= MAX_PROFILE_S:
+            problem = f"must be more than 0 and at most {MAX_PROFILE_S:g} s, not {seconds:g} s"
+            raise InvalidRequestError(Violation("duration", problem))
+        path = self._profile_path()
+        engine = self._gate.engine
+        await asyncio.wrap_future(engine.start_profile())
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            stopped = engine.stop_profile(path)
+        await asyncio.wrap_future(stopped)
+        return pb.ProfileResponse(path=str(path))
+
+    def _profile_path(self) -> Path:
+        if self._profile_dir is None:
+            raise ProfilerError("the server has no folder for profiles; start it with --profile-dir")
+        self._profile_dir.mkdir(parents=True, exist_ok=True)
+        return self._profile_dir / f"{time.strftime('%Y%m%d-%H%M%S')}-{next(self._profiles)}.json.gz"
+
+
+_KINDS = {
+    "gauge": pb.METRIC_KIND_GAUGE,
+    "counter": pb.METRIC_KIND_COUNTER,
+    "histogram": pb.METRIC_KIND_HISTOGRAM,
+}
+
+
+def metrics(families: Iterable[Metric]) -> list[pb.Metric]:
+    """All of them."""
+    return [
+        pb.Metric(
+            name=family.name,
+            help=family.documentation,
+            kind=_KINDS[family.type],
+            samples=_histograms(family) if family.type == "histogram" else _numbers(family),
+        )
+        for family in families
+    ]
+
+
+def _numbers(family: Metric) -> list[pb.Sample]:
+    return [
+        pb.Sample(labels=sample.labels, number=sample.value)
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    ]
+
+
+def _histograms(family: Metric) -> list[pb.Sample]:
+    """One sample for each set of labels, where Prometheus has one for each bucket."""
+    found: dict[tuple[tuple[str, str], ...], pb.Sample] = {}
+    for sample in family.samples:
+        labels = {name: value for name, value in sample.labels.items() if name != "le"}
+        message = found.setdefault(tuple(sorted(labels.items())), pb.Sample(labels=labels))
+        _add(message.histogram, sample)
+    return list(found.values())
+
+
+def _add(histogram: pb.Histogram, sample: Observation) -> None:
+    if sample.name.endswith("_bucket"):
+        bound = sample.labels["le"]
+        histogram.buckets.add(
+            upper_bound=math.inf if bound == "+Inf" else float(bound), cumulative_count=round(sample.value)
+        )
+    elif sample.name.endswith("_sum"):
+        histogram.sum = sample.value

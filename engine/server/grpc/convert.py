@@ -1,0 +1,241 @@
+"""What the server reads and writes: protobuf requests become the engine's, the engine's updates become protobuf.
+
+Of the engine's files only the server's know protobuf types. Here values change their form; what they must satisfy
+stands in `params` and is checked there, and against the model in `request`. Unknown fields are ignored, as protobuf
+does, but unknown enum numbers are errors: ignoring one would mean something other than what was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
+from typing import TypeVar
+
+from google.protobuf.message import Message
+from pydantic import BaseModel, ValidationError
+
+from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.outputs import Delta, Finished, PositionLogprobs
+from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Prompt
+from draftline.engine.server.limits import check_generate
+from draftline.engine.validation import violations
+from draftline.structured.compiled import Report
+from draftline.v1 import engine_pb2 as pb
+
+POSITIONS_PER_MESSAGE = 2048
+"""Positions with log-probabilities in one Delta: with 20 each about half a megabyte. By default clients take four."""
+
+_WHITESPACE = {
+    pb.WHITESPACE_COMPACT: "compact",
+    pb.WHITESPACE_SPACED: "spaced",
+    pb.WHITESPACE_FREE: "free",
+}
+
+_T = TypeVar("_T")
+_Params = TypeVar("_Params", bound=BaseModel)
+
+
+def generate_request(request: pb.GenerateRequest, info: EngineInfo, time_left: float | None) -> GenerateRequest:
+    """A client's request in the engine's types.
+
+    Args:
+        request: what the client sent.
+        info: of the engine that is to serve it.
+        time_left: seconds until the deadline of the call that it came with, if that has one.
+
+    Raises:
+        InvalidRequestError: naming every field that is wrong by its path in the proto.
+    """
+    check_generate(request, info)
+    wrong: list[Violation] = []
+    prompt = _collect(wrong, lambda: _prompt(request))
+    sampling = _collect(wrong, lambda: _validated(SamplingParams, "sampling", _fields(request.sampling)))
+    speculation = _collect(wrong, lambda: _validated(Speculation, "speculation", _fields(request.speculation)))
+    constrained = request.HasField("constraint")
+    constraint = _collect(wrong, lambda: constraint_params(request.constraint)) if constrained else None
+    timeout = _collect(wrong, lambda: _timeout(request, time_left))
+    if wrong or prompt is None or sampling is None or speculation is None:
+        raise InvalidRequestError(*wrong)
+    return GenerateRequest(prompt, sampling, constraint, speculation, request.priority, timeout)
+
+
+def constraint_params(constraint: pb.Constraint) -> Constraint:
+    """A constraint in the engine's types.
+
+    Raises:
+        InvalidRequestError: naming every field that is wrong by its path in the proto.
+    """
+    kind = constraint.WhichOneof("kind")
+    values = _fields(constraint)
+    if kind == "choice":
+        values["choice"] = tuple(constraint.choice.choices)
+    elif kind == "json_object":
+        values["json_object"] = True
+    if constraint.whitespace:
+        if constraint.whitespace not in _WHITESPACE:
+            raise InvalidRequestError(Violation("constraint.whitespace", f"unknown value {constraint.whitespace}"))
+        values["whitespace"] = _WHITESPACE[constraint.whitespace]
+    return _validated(Constraint, "constraint", values)
+
+
+def chat(message: pb.Chat) -> Chat:
+    """Chat messages in the engine's types."""
+    return Chat(tuple((entry.role, entry.content) for entry in message.messages))
+
+
+def deltas(delta: Delta) -> Iterator[pb.Delta]:
+    """A delta as messages: one, or several where log-probabilities would make it larger than clients take."""
+    if not delta.logprobs and not delta.prompt_logprobs:  # nearly always
+        yield pb.Delta(index=delta.index, token_ids=delta.token_ids, text=delta.text)
+        return
+    first, *more = _pieces(delta)
+    yield pb.Delta(
+        index=delta.index,
+        token_ids=delta.token_ids,
+        text=delta.text,
+        logprobs=map(_logprobs, first[0]),
+        prompt_logprobs=map(_logprobs, first[1]),
+    )
+    for logprobs, prompt_logprobs in more:
+        yield pb.Delta(
+            index=delta.index, logprobs=map(_logprobs, logprobs), prompt_logprobs=map(_logprobs, prompt_logprobs)
+        )
+
+
+def finished(end: Finished) -> pb.Finished:
+    """The end of an output as a message."""
+    times = end.speculation.times
+    return pb.Finished(
+        index=end.index,
+        finish_reason=pb.FinishReason.ValueType(end.finish_reason.value),
+        matched_stop=end.matched_stop,
+        usage=pb.Usage(
+            prompt_tokens=end.usage.prompt_tokens,
+            cached_tokens=end.usage.cached_tokens,
+            completion_tokens=end.usage.completion_tokens,
+        ),
+        speculation=pb.SpeculationStats(
+            drafted=end.speculation.drafted,
+            accepted=end.speculation.accepted,
+            steps=end.speculation.steps,
+            accepted_by_position=end.speculation.accepted_by_position,
+            drafter=end.speculation.drafter,
+            times=pb.StepTimes(
+                draft_s=times.draft_s, verify_s=times.verify_s, sample_s=times.sample_s, host_s=times.host_s
+            ),
+            synthetic=end.speculation.synthetic,
+        ),
+        timing=pb.Timing(
+            queued_s=end.timing.queued_s,
+            prefill_s=end.timing.prefill_s,
+            first_token_s=end.timing.first_token_s,
+            total_s=end.timing.total_s,
+        ),
+        constraint_complete=end.constraint_complete,
+        json_valid=end.json_valid,
+        seed=end.seed,
+    )
+
+
+def model_response(info: EngineInfo) -> pb.GetModelResponse:
+    """What a server serves, as a message."""
+    return pb.GetModelResponse(
+        model=info.model,
+        family=info.config.family,
+        quantization=info.quantization,
+        dtype=info.dtype,
+        device=info.device,
+        vocab_size=info.config.vocab_size,
+        max_model_len=info.max_model_len,
+        max_num_seqs=info.max_num_seqs,
+        cache_blocks=info.cache_blocks,
+        block_size=info.block_size,
+        eos_token_ids=info.eos_token_ids,
+        drafters=info.drafters,
+        constraint_kinds=info.constraint_kinds,
+        version=version("draftline"),
+        synthetic_acceptance=info.synthetic_acceptance,
+    )
+
+
+def constraint_response(report: Report) -> pb.CheckConstraintResponse:
+    """What became of a constraint, as a message."""
+    return pb.CheckConstraintResponse(
+        backend=report.backend,
+        states=report.states,
+        compile_s=report.compile_s,
+        unenforced=[violation.pointer for violation in report.unenforced],
+        no_automaton=report.no_automaton or "",
+        token_classes=report.classes,
+        token_masks=report.masks,
+    )
+
+
+def _prompt(request: pb.GenerateRequest) -> Prompt:
+    match request.WhichOneof("prompt"):
+        case "text":
+            return request.text
+        case "token_ids":
+            return list(request.token_ids.ids)
+        case "chat":
+            return chat(request.chat)
+        case _:
+            raise InvalidRequestError(Violation("prompt", "is missing: set text, token_ids or chat"))
+
+
+def _timeout(request: pb.GenerateRequest, time_left: float | None) -> float | None:
+    """Seconds that the request has: its own, and no more than its call."""
+    if not request.HasField("timeout"):
+        return time_left
+    timeout = request.timeout.seconds + request.timeout.nanos / 1e9
+    if timeout <= 0:
+        raise InvalidRequestError(Violation("timeout", f"must be more than 0 s, not {timeout:g} s"))
+    return timeout if time_left is None else min(timeout, time_left)
+
+
+def _fields(message: Message) -> dict[str, object]:
+    """The fields that the client set, under the names that they have in `params` too, in types that pydantic takes."""
+    return {
+        field.name: dict(value) if isinstance(value, Mapping) else tuple(value) if field.is_repeated else value
+        for field, value in message.ListFields()
+    }
+
+
+def _validated(params: type[_Params], path: str, values: Mapping[str, object]) -> _Params:
+    try:
+        return params.model_validate(values)
+    except ValidationError as error:
+        raise InvalidRequestError(*violations(error, path)) from None
+
+
+def _collect(wrong: list[Violation], convert: Callable[[], _T]) -> _T | None:
+    """A part of a request, or None and what is wrong with it: so that one answer names all that is wrong."""
+    try:
+        return convert()
+    except InvalidRequestError as error:
+        wrong.extend(error.violations)
+        return None
+
+
+_Piece = tuple[tuple[PositionLogprobs, ...], tuple[PositionLogprobs, ...]]
+
+
+def _pieces(delta: Delta) -> list[_Piece]:
+    """(logprobs, prompt_logprobs) of each message; at least one, which may be empty."""
+    size = POSITIONS_PER_MESSAGE
+    output = [(delta.logprobs[at : at + size], ()) for at in range(0, len(delta.logprobs), size)]
+    prompt = [((), delta.prompt_logprobs[at : at + size]) for at in range(0, len(delta.prompt_logprobs), size)]
+    if len(delta.logprobs) + len(delta.prompt_logprobs) <= size:
+        return [(delta.logprobs, delta.prompt_logprobs)]
+    return [*prompt, *output]
+
+
+def _logprobs(position: PositionLogprobs) -> pb.TokenLogprobs:
+    chosen = position.chosen
+    return pb.TokenLogprobs(
+        token_id=chosen.token_id,
+        logprob=chosen.logprob,
+        rank=chosen.rank,
+        top=[pb.TopLogprob(token_id=top.token_id, logprob=top.logprob) for top in position.top],
+    )

@@ -1,0 +1,161 @@
+"""The server's metrics: the engine's own counts, and what each finished request adds to them.
+
+`ENGINE_METRICS` is the one place that gives each field of `EngineStats` its metric. Prometheus, AdminService and
+``draftline top`` all show what the registry collects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from draftline.engine.protocol import EngineInfo
+from draftline.engine.server.telemetry.reports import RequestReport
+from draftline.engine.stats import DrafterStats, EngineStats, HistogramCounts
+
+_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+Stats = Callable[[], EngineStats]
+
+_Family = Callable[[Any], Iterable[Metric]]
+"""From a field's value to its metrics."""
+
+
+def _gauge(name: str, about: str) -> _Family:
+    return lambda value: (GaugeMetricFamily(f"draftline_{name}", about, value),)
+
+
+def _counter(name: str, about: str) -> _Family:
+    return lambda value: (CounterMetricFamily(f"draftline_{name}", about, value),)
+
+
+def _histogram(name: str, about: str) -> _Family:
+    def family(value: HistogramCounts) -> Iterable[Metric]:
+        metric = HistogramMetricFamily(f"draftline_{name}", about)
+        below = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, value.bounds), "+Inf"), value.counts, strict=True):
+            below += count
+            buckets.append((bound, below))
+        metric.add_metric([], buckets, value.total)
+        return (metric,)
+
+    return family
+
+
+def _drafter(stats: DrafterStats) -> Iterable[Metric]:
+    for name, about, by_position in (
+        ("drafted_tokens", "Tokens drafted, by position.", stats.drafted_by_position),
+        ("accepted_tokens", "Drafted tokens that were accepted, by position.", stats.accepted_by_position),
+    ):
+        metric = CounterMetricFamily(f"draftline_{name}", about, labels=("drafter", "position"))
+        for position, count in enumerate(by_position, 1):
+            metric.add_metric([stats.name, str(position)], count)
+        yield metric
+    steps = CounterMetricFamily(
+        "draftline_drafted_sequence_steps", "How often a sequence was drafted for.", labels=("drafter",)
+    )
+    steps.add_metric([stats.name], stats.steps)
+    length = GaugeMetricFamily(
+        "draftline_acceptance_length", "Tokens that a step with drafts decides, on average.", labels=("drafter",)
+    )
+    length.add_metric([stats.name], stats.acceptance_length)
+    seconds = CounterMetricFamily(
+        "draftline_drafted_step_seconds", "Time of the steps with drafts, by part.", labels=("drafter", "part")
+    )
+    for part, value in asdict(stats.times).items():
+        seconds.add_metric([stats.name, part.removesuffix("_s")], value)
+    yield from (steps, length, seconds)
+
+
+ENGINE_METRICS: Mapping[str, _Family] = {
+    "running": _gauge("running_sequences", "Sequences that hold a slot."),
+    "waiting": _gauge("waiting_sequences", "Sequences without a slot, those that were preempted among them."),
+    "queued_requests": _gauge("queued_requests", "Requests that have not run yet."),
+    "queued_tokens": _gauge("queued_tokens", "Tokens of the prompts that have not run yet."),
+    "free_blocks": _gauge("cache_blocks_free", "Cache blocks whose contents mean nothing."),
+    "cached_blocks": _gauge("cache_blocks_cached", "Cache blocks that only the prefix tree holds."),
+    "total_blocks": _gauge("cache_blocks_total", "All cache blocks."),
+    "steps": _counter("steps", "Steps of the engine."),
+    "generated_tokens": _counter("generated_tokens", "Tokens that outputs kept."),
+    "preemptions": _counter("preemptions", "How often a sequence lost its place."),
+    "prefix_hit_tokens": _counter("prefix_hit_tokens", "Prompt tokens found in the cache."),
+    "prefix_query_tokens": _counter("prefix_query_tokens", "Prompt tokens looked for in the cache."),
+    "drafter": _drafter,
+    "token_gaps": _histogram("inter_token_seconds", "Time between two steps, once for each sequence that decodes."),
+}
+"""By field of `EngineStats`."""
+
+
+class Metrics(Collector):
+    """The metrics of one server, in a registry of its own.
+
+    Attributes:
+        registry: what collects them.
+    """
+
+    def __init__(self) -> None:
+        """All counts are zero, and there is no engine yet."""
+        self.registry = CollectorRegistry()
+        self._stats: Stats | None = None
+        self._info: EngineInfo | None = None
+        self.registry.register(self)
+        self._requests = Counter(
+            "draftline_requests", "Requests that are over.", ("call", "code", "caller"), registry=self.registry
+        )
+        self._finishes = Counter(
+            "draftline_outputs", "Outputs that have ended, by why.", ("finish",), registry=self.registry
+        )
+        self._tokens = Counter(
+            "draftline_tokens", "Tokens of finished requests.", ("kind", "caller"), registry=self.registry
+        )
+        self._first_token = self._seconds("time_to_first_token_seconds", "From arrival to the first token.")
+        self._queued = self._seconds("queue_seconds", "From arrival to the first step.")
+        self._prefill = self._seconds("prefill_seconds", "From the first step to the first token.")
+        self._total = self._seconds("request_seconds", "From arrival to the end of a request that was not refused.")
+
+    def _seconds(self, name: str, about: str) -> Histogram:
+        return Histogram(f"draftline_{name}", about, buckets=_SECONDS, registry=self.registry)
+
+    def watch(self, stats: Stats, info: EngineInfo) -> None:
+        """Show an engine's counts from now on."""
+        self._info = info
+        self._stats = stats
+
+    def observe(self, report: RequestReport) -> None:
+        """Count a request that is over."""
+        caller = report.origin.caller
+        self._requests.labels(report.origin.call, report.code, caller).inc()
+        if not report.outputs:
+            return
+        self._total.observe(report.seconds)
+        self._tokens.labels("prompt", caller).inc(report.outputs[0].usage.prompt_tokens)
+        self._tokens.labels("cached", caller).inc(report.outputs[0].usage.cached_tokens)
+        for output in report.outputs:
+            self._finishes.labels(output.finish_reason.name.lower()).inc()
+            self._tokens.labels("completion", caller).inc(output.usage.completion_tokens)
+            self._queued.observe(output.timing.queued_s)
+            if output.usage.completion_tokens:
+                self._prefill.observe(output.timing.prefill_s)
+                self._first_token.observe(output.timing.first_token_s)
+
+    def collect(self) -> Iterable[Metric]:
+        """The engine's metrics, as the registry asks for them."""
+        if self._stats is None or self._info is None:
+            return
+        info = {"model": self._info.model, "dtype": self._info.dtype, "device": self._info.device}
+        served = GaugeMetricFamily("draftline_model", "What is served; always 1.", labels=list(info))
+        served.add_metric(list(info.values()), 1)
+        yield served
+        stats = self._stats()
+        for field, family in ENGINE_METRICS.items():
+            yield from family(getattr(stats, field))
+        held = stats.total_blocks - stats.free_blocks - stats.cached_blocks
+        yield from _gauge("cache_usage_ratio", "Share of the cache's blocks that sequences hold.")(
+            held / stats.total_blocks if stats.total_blocks else 0.0
+        )

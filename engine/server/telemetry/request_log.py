@@ -1,0 +1,42 @@
+"""A line of log for each request that is over: who, how long, how many tokens, how it ended. Never what was said."""
+
+from __future__ import annotations
+
+import logging
+
+from draftline.engine.server.telemetry.reports import RequestReport
+
+logger = logging.getLogger("draftline.requests")
+
+_REFUSED = {"INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "ALREADY_EXISTS"}
+
+
+def log_request(report: RequestReport) -> None:
+    """Log one request. What led to a fault of the server is logged where it happened."""
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("refused" if report.code in _REFUSED else "ended", extra={"fields": _fields(report)})
+
+
+def _fields(report: RequestReport) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "request": report.request_id,
+        "client_id": report.client_id,
+        "call": report.origin.call,
+        "peer": report.origin.peer,
+        "caller": report.origin.caller,
+        "code": report.code,
+        "seconds": round(report.seconds, 4),
+    }
+    if report.outputs:
+        first = report.outputs[0]
+        fields |= {
+            "finish": ",".join(output.finish_reason.name.lower() for output in report.outputs),
+            "prompt_tokens": first.usage.prompt_tokens,
+            "cached_tokens": first.usage.cached_tokens,
+            "completion_tokens": sum(output.usage.completion_tokens for output in report.outputs),
+            "queued_s": round(first.timing.queued_s, 4),
+            "first_token_s": round(min(output.timing.first_token_s for output in report.outputs), 4),
+            "drafted": sum(output.speculation.drafted for output in report.outputs),
+            "accepted": sum(output.speculation.accepted for output in report.outputs),
+        }
+    return {name: value for name, value in fields.items() if value != ""}

@@ -1,0 +1,89 @@
+"""Traces of requests for an OpenTelemetry collector: a span a request, made when it is over, from what was measured.
+
+A span continues the trace that the client's ``traceparent`` names, and is recorded if that one is. Its events are the
+request's first step and first token. Attributes follow OpenTelemetry's conventions for generative AI where those have one
+(https://opentelemetry.io/docs/specs/semconv/gen-ai/). Needs the extra ``draftline[tracing]``.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from urllib.parse import urlsplit
+
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+from draftline.engine.server.telemetry.reports import RequestReport
+
+_SERVICE = "draftline.v1.InferenceService"
+_FAULTS = {"INTERNAL", "UNAVAILABLE", "UNKNOWN", "UNIMPLEMENTED", "DEADLINE_EXCEEDED", "DATA_LOSS"}
+"""The codes that make a server's span one of an error, by the conventions for RPCs."""
+
+
+class Tracing:
+    """Sends spans, in batches and from a thread of its own."""
+
+    def __init__(self, endpoint: str) -> None:
+        """``endpoint`` is a collector's for OTLP over gRPC, as ``http://localhost:4317``; ``https`` makes it use TLS."""
+        resource = Resource.create({"service.name": "draftline", "service.version": version("draftline")})
+        self._provider = TracerProvider(resource=resource)
+        insecure = urlsplit(endpoint).scheme != "https"
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint, insecure=insecure)))
+        self._tracer = self._provider.get_tracer("draftline")
+        self._propagator = TraceContextTextMapPropagator()
+        self._model = ""
+
+    def serve(self, model: str) -> None:
+        """Name the model in the spans from now on."""
+        self._model = model
+
+    def observe(self, report: RequestReport) -> None:
+        """Send the span of a request that is over."""
+        start = report.started_ns
+        span = self._tracer.start_span(
+            f"{_SERVICE}/{report.origin.call}",
+            context=self._propagator.extract(report.origin.trace),
+            kind=SpanKind.SERVER,
+            attributes=self._attributes(report),
+            start_time=start,
+        )
+        if report.outputs:
+            timing = report.outputs[0].timing
+            span.add_event("first step", timestamp=start + round(timing.queued_s * 1e9))
+            span.add_event("first token", timestamp=start + round(timing.first_token_s * 1e9))
+        if report.code in _FAULTS:
+            span.set_status(Status(StatusCode.ERROR, report.code))
+        span.end(start + round(report.seconds * 1e9))
+
+    def close(self) -> None:
+        """Send what is left."""
+        self._provider.shutdown()
+
+    def _attributes(self, report: RequestReport) -> dict[str, AttributeValue]:
+        attributes: dict[str, AttributeValue] = {
+            "rpc.system": "grpc",
+            "rpc.service": _SERVICE,
+            "rpc.method": report.origin.call,
+            "rpc.grpc.status": report.code,
+            "gen_ai.operation.name": "text_completion",
+            "gen_ai.request.model": self._model,
+            "draftline.request_id": report.request_id,
+        }
+        if report.client_id:
+            attributes["draftline.client_request_id"] = report.client_id
+        if report.outputs:
+            first = report.outputs[0]
+            attributes |= {
+                "gen_ai.usage.input_tokens": first.usage.prompt_tokens,
+                "gen_ai.usage.output_tokens": sum(output.usage.completion_tokens for output in report.outputs),
+                "gen_ai.response.finish_reasons": [output.finish_reason.name.lower() for output in report.outputs],
+                "draftline.cached_tokens": first.usage.cached_tokens,
+                "draftline.drafted_tokens": sum(output.speculation.drafted for output in report.outputs),
+                "draftline.accepted_tokens": sum(output.speculation.accepted for output in report.outputs),
+            }
+        return attributes

@@ -1,0 +1,193 @@
+"""``ThreadedEngine``: the core on a thread of its own, so that no event loop ever waits for the model."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from draftline.engine.core import Core
+from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError
+from draftline.engine.outputs import Failed
+from draftline.engine.protocol import GenerateRequest, Sink
+from draftline.engine.request.request import Request, RequestBuilder
+from draftline.engine.runner.profiler import StepProfiler
+from draftline.engine.stats import EngineStats
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class ThreadedEngine:
+    """An `EngineClient` in this process: callers submit and cancel from any thread, a step thread does the rest."""
+
+    def __init__(self, core: Core, *, max_waiting: int, max_waiting_tokens: int, ageing_s: float) -> None:
+        """Start the step thread.
+
+        Args:
+            core: what it runs; nobody else may call it from now on.
+            max_waiting: requests that may wait for their first step; more are refused.
+            max_waiting_tokens: tokens that their prompts may have together, if there is more than one.
+            ageing_s: seconds of head start in the queue for each unit of priority.
+        """
+        self.info = core.info
+        self.tokenizer = core.tokenizer
+        self.compiler = core.compiler
+        self.journal = core.journal
+        self.stopped: Future[EngineStoppedError | None] = Future()
+        self._core = core
+        self._builder = RequestBuilder(core.info, core.tokenizer, ageing_s, core.compiler)
+        self._max_waiting = max_waiting
+        self._max_waiting_tokens = max_waiting_tokens
+        self._wake = threading.Condition()
+        self._inbox: dict[str, Request] = {}
+        self._inbox_tokens = 0
+        self._cancels: deque[str] = deque()
+        self._orders: deque[Callable[[], None]] = deque()
+        self._profiler = StepProfiler()
+        self._stats = core.stats()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._loop, name="draftline-step", daemon=True)
+        self._thread.start()
+
+    def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
+        """See `EngineClient.submit`."""
+        built = self._builder.build(request_id, request, sink, self._core.now())
+        with self._wake:
+            if self._stopping:
+                raise EngineStoppedError("the engine is stopping and takes no new requests")
+            if self._is_running(request_id):
+                raise DuplicateRequestError(f"a request with id {request_id!r} is running")
+            self._refuse_beyond_limits(built)
+            self._inbox[request_id] = built
+            self._inbox_tokens += len(built.prompt_token_ids)
+            self._wake.notify()
+        return built.prompt_token_ids
+
+    def cancel(self, request_id: str) -> bool:
+        """See `EngineClient.cancel`."""
+        with self._wake:
+            if not self._is_running(request_id):
+                return False
+            self._cancels.append(request_id)
+            self._wake.notify()
+            return True
+
+    def stats(self) -> EngineStats:
+        """The engine's state after its last step."""
+        return self._stats
+
+    def flush_prefix_cache(self) -> Future[int]:
+        """See `EngineClient.flush_prefix_cache`."""
+        return self._between_steps(self._core.flush_prefix_cache)
+
+    def start_profile(self) -> Future[None]:
+        """See `EngineClient.start_profile`."""
+        return self._between_steps(self._profiler.start)
+
+    def stop_profile(self, path: Path) -> Future[None]:
+        """See `EngineClient.stop_profile`."""
+        return self._between_steps(lambda: self._profiler.stop(path))
+
+    def close(self) -> None:
+        """Stop after the step in progress; unfinished requests fail with `EngineStoppedError`. Idempotent."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+        if self._core.compiler is not None:
+            self._core.compiler.close()
+
+    def __enter__(self) -> Self:
+        """The running engine."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    def _refuse_beyond_limits(self, request: Request) -> None:
+        backlog = self._core.backlog
+        waiting = len(backlog) + len(self._inbox)
+        tokens = backlog.tokens + self._inbox_tokens
+        if waiting >= self._max_waiting:
+            raise QueueFullError(f"{waiting} requests wait, which is the limit", backlog.retry_after())
+        if waiting and tokens + len(request.prompt_token_ids) > self._max_waiting_tokens:
+            raise QueueFullError(
+                f"the prompts that wait have {tokens} tokens; with this one they would exceed the limit of "
+                f"{self._max_waiting_tokens}",
+                backlog.retry_after(),
+            )
+
+    def _is_running(self, request_id: str) -> bool:
+        return self._core.is_live(request_id) or request_id in self._inbox
+
+    def _loop(self) -> None:
+        while self._take_news():
+            self._run_orders()
+            try:
+                self._core.step()
+            except Exception as error:
+                # Not a fault of one step's work (the core survives those): the device is lost, or the engine's own state
+                # is in doubt. Another server, or this one once it was restarted, can serve the requests.
+                logger.critical("the engine stopped", exc_info=True)
+                self._end(EngineStoppedError("the engine stopped after a fault"))
+                self.stopped.set_result(EngineStoppedError(f"the engine stopped after a fault: {error!r}"))
+                return
+            self._stats = self._core.stats()
+        self._end(EngineStoppedError("the engine stopped before the request was finished"))
+        self.stopped.set_result(None)
+
+    def _take_news(self) -> bool:
+        """Hand new requests and cancels to the core, waiting while there is nothing to do. False: stop."""
+        with self._wake:
+            self._wake.wait_for(
+                lambda: self._stopping or self._inbox or self._cancels or self._orders or self._core.has_work
+            )
+            for request in self._take_inbox():
+                self._core.add(request)
+            while self._cancels:
+                self._core.cancel(self._cancels.popleft())
+            return not self._stopping
+
+    def _between_steps(self, work: Callable[[], _T]) -> Future[_T]:
+        """Let the step thread do something, between two steps."""
+        done: Future[_T] = Future()
+
+        def order() -> None:
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(work())
+                except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
+                    done.set_exception(error)
+
+        with self._wake:
+            if self._stopping:
+                done.set_exception(EngineStoppedError("the engine has stopped"))
+            else:
+                self._orders.append(order)
+                self._wake.notify()
+        return done
+
+    def _run_orders(self) -> None:
+        while self._orders:
+            self._orders.popleft()()
+
+    def _take_inbox(self) -> Iterable[Request]:
+        inbox, self._inbox, self._inbox_tokens = self._inbox, {}, 0
+        return inbox.values()
+
+    def _end(self, error: Exception) -> None:
+        """Refuse whatever comes from now on, and fail whatever has not ended."""
+        with self._wake:
+            self._stopping = True
+            for request in self._take_inbox():
+                request.sink([(request.request_id, Failed(error))])
+        self._core.fail_all(error)
+        self._run_orders()

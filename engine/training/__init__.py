@@ -1,0 +1,1 @@
+"""Training a small draft model from a target's own answers."""

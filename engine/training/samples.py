@@ -1,0 +1,210 @@
+"""What a target answers to prompts that nobody collected: the samples that its draft model is trained on.
+
+Prompts come from three places: templates (`spec.train_draft.prompts`), the target itself, which writes what a user would
+say when it is given an empty user's turn (Xu et al. 2024, https://arxiv.org/abs/2406.08464), and its own earlier answers,
+which later prompts ask about. Half of all answers are greedy, half are drawn at a temperature. Answers that end in a loop
+are dropped.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+
+from draftline.engine.llm import LLM
+from draftline.engine.outputs import RequestOutput
+from draftline.engine.params import SamplingParams
+from draftline.models.tokenization.tokenizer import Tokenizer
+from draftline.spec.train_draft.prompts import Prompts
+from draftline.spec.train_draft.samples import Kind, Sample, Split, ends_in_loop
+
+Messages = tuple[tuple[str, str], ...]
+"""A conversation: roles and contents."""
+
+_ROUND = 8192
+_TOKENS_AN_ANSWER = 100
+"""What the last round's size is guessed by; fewer than usual would only take a round more."""
+
+_QUESTION_TOKENS = 96
+_SHORTEST_QUESTION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePlan:
+    """How many samples, and how they are drawn.
+
+    Attributes:
+        tokens: tokens of answers to train on, at least.
+        answer_tokens: most tokens of an answer.
+        held_out: prompts of each kind to choose a checkpoint by, and as many again to report on.
+        temperature: of the half of the answers that is not greedy.
+        seed: of prompts and answers.
+    """
+
+    tokens: int
+    answer_tokens: int = 256
+    held_out: int = 256
+    temperature: float = 0.8
+    seed: int = 0
+
+
+def write_samples(
+    llm: LLM, plan: SamplePlan, report: Callable[[str], None], begun: Sequence[Sample] = ()
+) -> Iterator[list[Sample]]:
+    """Let the target answer until there is enough, in rounds.
+
+    Args:
+        llm: the target.
+        plan: how much.
+        report: takes a line on what has been written, after each round.
+        begun: what earlier rounds of the same target brought; it counts, and its prompts are not asked again.
+
+    Yields:
+        New samples; the held-out ones come first.
+    """
+    writer = _Writer(llm, plan, begun)
+    written = trained_tokens(begun)
+    if not any(sample.split is not Split.TRAIN for sample in begun):
+        samples = writer.held_out()
+        report(f"{len(samples)} held-out answers; {writer.dropped} that end in loops dropped")
+        yield samples
+    while written < plan.tokens:
+        count = min(_ROUND, max(32, (plan.tokens - written) // _TOKENS_AN_ANSWER))
+        samples = writer.round(count)
+        written += trained_tokens(samples)
+        report(f"{written} of {plan.tokens} tokens written; {writer.dropped} answers that end in loops dropped")
+        yield samples
+
+
+def trained_tokens(samples: Iterable[Sample]) -> int:
+    """The answers' tokens in samples to train on."""
+    return sum(sample.answer_len for sample in samples if sample.split is Split.TRAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    messages: Messages
+    tokens: list[int]
+    kind: Kind
+
+
+class _Writer:
+    """The rounds of one `write_samples`.
+
+    Attributes:
+        dropped: answers that ended in loops.
+    """
+
+    def __init__(self, llm: LLM, plan: SamplePlan, begun: Sequence[Sample]) -> None:
+        self._llm, self._plan = llm, plan
+        seed = plan.seed << 32 | len(begun)
+        self._random = random.Random(seed)
+        self._training, self._measuring = Prompts(seed, held_out=False), Prompts(seed, held_out=True)
+        self._asked = {sample.tokens[: sample.prompt_len].tobytes() for sample in begun}
+        # Conversations of the last round with their answers, for prompts about them.
+        self._earlier: list[tuple[Messages, str]] = []
+        self.dropped = 0
+
+    def held_out(self) -> list[Sample]:
+        """Greedy answers to prompts that training will not see."""
+        prompts, count = self._measuring, 2 * self._plan.held_out
+        own = [((("user", text),), Kind.GENERAL) for text in self._questions(count // 2)]
+        made = [((("user", prompts.general()),), Kind.GENERAL) for _ in range(count - len(own))]
+        json = [((("user", prompts.json()),), Kind.JSON) for _ in range(count)]
+        answered = self._answers([*own, *made, *json], [0.0])
+        return [
+            _sample(prompt, output, Split.REPORT if index % 2 else Split.CHOOSE)
+            for index, (prompt, output) in enumerate(answered)
+        ]
+
+    def round(self, count: int) -> list[Sample]:
+        """Answers to about ``count`` training prompts."""
+        questions = self._questions(count // 6)
+        conversations = [self._conversation(index, questions) for index in range(count)]
+        answered = self._answers(conversations, [0.0, self._plan.temperature])
+        self._earlier = [(prompt.messages, output.outputs[0].text) for prompt, output in answered] or self._earlier
+        return [_sample(prompt, output, Split.TRAIN) for prompt, output in answered]
+
+    def _conversation(self, index: int, questions: Sequence[str]) -> tuple[Messages, Kind]:
+        prompts = self._training
+        earlier = self._random.choice(self._earlier) if self._earlier else None
+        if index < len(questions):
+            return (("user", questions[index]),), Kind.GENERAL
+        if index % 2:
+            if earlier and prompts.chance(0.25):
+                return (("user", prompts.json_about_text(earlier[1])),), Kind.JSON
+            return (("user", prompts.json()),), Kind.JSON
+        if earlier and prompts.chance(0.5):
+            if prompts.chance(0.5) and len(earlier[0]) == 1:
+                return (*earlier[0], ("assistant", earlier[1]), ("user", prompts.follow_up())), Kind.GENERAL
+            return (("user", prompts.about_text(earlier[1])),), Kind.GENERAL
+        return (("user", prompts.general()),), Kind.GENERAL
+
+    def _questions(self, count: int) -> list[str]:
+        """What the target thinks that users say; nothing where its chat template does not lead up to that."""
+        beginning = _before_the_user(self._llm.tokenizer)
+        if not beginning or not count:
+            return []
+        params = [
+            SamplingParams(temperature=1.0, top_p=0.95, max_tokens=_QUESTION_TOKENS, seed=self._random.getrandbits(48))
+            for _ in range(count)
+        ]
+        outputs = self._llm.generate([beginning] * count, params, use_tqdm=False)
+        texts = [o.outputs[0] for o in outputs]
+        whole = (t for t in texts if t.finish_reason == "eos" and len(t.token_ids) > _SHORTEST_QUESTION)
+        return sorted({text for t in whole if (text := t.text.strip())})
+
+    def _answers(
+        self, conversations: Sequence[tuple[Messages, Kind]], temperatures: Sequence[float]
+    ) -> list[tuple[_Prompt, RequestOutput]]:
+        prompts = list(self._encoded(conversations))
+        self._random.shuffle(prompts)
+        params = [
+            SamplingParams(
+                temperature=temperatures[index % len(temperatures)],
+                max_tokens=self._plan.answer_tokens,
+                seed=self._random.getrandbits(48),
+            )
+            for index in range(len(prompts))
+        ]
+        outputs = self._llm.generate([prompt.tokens for prompt in prompts], params, use_tqdm=False)
+        good = []
+        for prompt, output in zip(prompts, outputs, strict=True):
+            if ends_in_loop(np.array(output.outputs[0].token_ids, np.int32)):
+                self.dropped += 1
+            elif output.outputs[0].token_ids:
+                good.append((prompt, output))
+        return good
+
+    def _encoded(self, conversations: Sequence[tuple[Messages, Kind]]) -> Iterator[_Prompt]:
+        """Those that were not asked before and leave room for an answer."""
+        longest = self._llm.info.max_model_len - self._plan.answer_tokens
+        for messages, kind in conversations:
+            tokens = _encode(messages, self._llm.tokenizer)
+            key = np.array(tokens, np.int32).tobytes()
+            if key not in self._asked and 0 < len(tokens) <= longest:
+                self._asked.add(key)
+                yield _Prompt(messages, tokens, kind)
+
+
+def _sample(prompt: _Prompt, output: RequestOutput, split: Split) -> Sample:
+    tokens = np.array([*prompt.tokens, *output.outputs[0].token_ids], np.int32)
+    return Sample(tokens, len(prompt.tokens), prompt.kind, split)
+
+
+def _encode(messages: Messages, tokenizer: Tokenizer) -> list[int]:
+    if tokenizer.has_chat_template:
+        return tokenizer.encode_chat(messages)
+    return tokenizer.encode("".join(f"{content}\n\n" for _, content in messages))
+
+
+def _before_the_user(tokenizer: Tokenizer) -> list[int]:
+    """The ids up to where a user's first message begins: what conversations that begin differently have in common."""
+    if not tokenizer.has_chat_template:
+        return []
+    one, other = (tokenizer.encode_chat((("user", text),)) for text in ("What", "7"))
+    return [a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]

@@ -1,0 +1,146 @@
+"""``train_draft_model``: from a target to a draft model's folder: samples, training, the choice of a checkpoint.
+
+The steps themselves are `draft_samples` and `spec.train_draft`'s.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
+from draftline.engine.llm import LLM
+from draftline.engine.training.config import TrainDraftConfig
+from draftline.engine.training.samples import SamplePlan, trained_tokens, write_samples
+from draftline.models.checkpoints.draft_folder import write_draft_folder
+from draftline.models.families import is_llama_like
+from draftline.models.loader import open_checkpoint, open_draft_checkpoint
+from draftline.spec.ngram import LONGEST
+from draftline.spec.train_draft.acceptance import Acceptance, draft_acceptance, ngram_acceptance
+from draftline.spec.train_draft.decoder import Draft, Target
+from draftline.spec.train_draft.distill import Schedule, train
+from draftline.spec.train_draft.samples import Kind, Sample, Samples, Split
+
+
+def train_draft_model(
+    output: Path, training: TrainDraftConfig, engine: EngineConfig, report: Callable[[str], None]
+) -> dict[str, dict[str, Acceptance]]:
+    """Train a draft model and write it to a folder, with a ``training.json`` on how it came to be.
+
+    Args:
+        output: the folder, see `models.draft_folder`.
+        training: how.
+        engine: the target, and how it runs to write samples.
+        report: takes a line on how far it is, now and then.
+
+    Returns:
+        The acceptance on held-out prompts, of the draft model as it was saved and of n-gram lookup, by kind of prompt.
+
+    Raises:
+        UsageError: the target's family cannot be trained for, it has not these layers, or the file of samples is none.
+        ModelLoadError: the target cannot be loaded.
+    """
+    checkpoint = open_checkpoint(engine.model, load_format=engine.load_format)
+    if not is_llama_like(checkpoint.config):
+        raise UsageError(
+            f"--model: {engine.model}: {checkpoint.config.family}: only Llama-like models can be trained for"
+        )
+    layers = training.layers or tuple(sorted({0, checkpoint.config.num_layers - 1}))
+    if max(layers) >= checkpoint.config.num_layers:
+        raise UsageError(f"--layers: {max(layers)}: {engine.model} has layers 0 to {checkpoint.config.num_layers - 1}")
+    samples = _samples(training, engine, report)
+    device = torch.device(engine.device if engine.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.float32 if engine.dtype == "float32" or device.type == "cpu" else torch.bfloat16
+    target = Target(checkpoint, dtype, device)
+    draft = Draft.from_layers(target, layers)
+
+    def write() -> None:
+        tokenizer = engine.tokenizer or engine.model
+        write_draft_folder(output, draft.config, draft.weights(), target=engine.model, tokenizer=tokenizer)
+
+    _train(target, draft, samples, training, write, report)
+    kept = Draft.from_checkpoint(target, open_draft_checkpoint(str(output), checkpoint))
+    held_out = samples.part(Split.REPORT)
+    measured = {
+        "draft model": _measure(held_out, lambda some: draft_acceptance(kept, target, some, training.measured_drafts)),
+        "n-gram": _measure(held_out, lambda some: ngram_acceptance(some, training.measured_drafts, LONGEST)),
+    }
+    facts = {
+        "target": engine.model,
+        "layers": list(layers),
+        "answer_tokens": samples.answer_tokens,
+        "training": training.model_dump(mode="json", exclude={"samples", "layers"}),
+        "acceptance": {name: {kind: _facts(found) for kind, found in by.items()} for name, by in measured.items()},
+    }
+    (output / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return measured
+
+
+def _samples(training: TrainDraftConfig, engine: EngineConfig, report: Callable[[str], None]) -> Samples:
+    path, written = training.samples, list[Sample]()
+    if path is not None and path.exists():
+        try:
+            written += Samples.load(path)
+        except ValueError as error:
+            raise UsageError(f"--samples: {error}") from error
+    if trained_tokens(written) < training.sample_tokens:
+        plan = SamplePlan(training.sample_tokens, training.answer_tokens, training.held_out, seed=training.train_seed)
+        for new in write_samples(LLM(**engine.model_dump()), plan, report, tuple(written)):
+            written += new
+            if path is not None:
+                Samples.of(written).save(path)
+        # The engine took most of a GPU's memory; nothing refers to it any more.
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return Samples.of(written)
+
+
+def _train(
+    target: Target,
+    draft: Draft,
+    samples: Samples,
+    training: TrainDraftConfig,
+    write: Callable[[], None],
+    report: Callable[[str], None],
+) -> None:
+    """Train, and ``write`` whenever the draft is better than it was."""
+    schedule = Schedule(
+        epochs=training.epochs,
+        batch_tokens=training.batch_tokens,
+        learning_rate=training.learning_rate,
+        seconds=training.train_seconds,
+        pauses=training.evaluations,
+        seed=training.train_seed,
+    )
+    choose = samples.part(Split.CHOOSE)
+    best = 0.0
+    for progress in train(target, draft, samples.part(Split.TRAIN), schedule):
+        measured = _measure(choose, lambda some: draft_acceptance(draft, target, some, training.measured_drafts))
+        score = sum(acceptance.length for acceptance in measured.values())
+        kept = score > best
+        if kept:
+            best = score
+            write()
+        lengths = ", ".join(f"{kind} {found.length:.3f}" for kind, found in measured.items())
+        report(
+            f"step {progress.step} of {progress.steps}: loss {progress.loss:.4f}, acceptance length {lengths}"
+            + (", kept" if kept else "")
+        )
+
+
+def _measure(samples: list[Sample], acceptance: Callable[[list[Sample]], Acceptance]) -> dict[str, Acceptance]:
+    return {kind.name.lower(): acceptance([s for s in samples if s.kind is kind]) for kind in Kind}
+
+
+def _facts(found: Acceptance) -> dict[str, object]:
+    return {
+        "length": round(found.length, 4),
+        "verifies": found.verifies,
+        "rate_by_position": [round(rate, 4) for rate in found.rates],
+    }

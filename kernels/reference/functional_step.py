@@ -1,0 +1,147 @@
+"""What the layers of one step share, as functions of tensors in the part of Python that TorchScript compiles.
+
+The attention's rows are grouped by shape on the host (`reference_attention`); here a group becomes indices and masks.
+"""
+
+# No ``from __future__ import annotations`` here: TorchScript cannot read postponed annotations of a NamedTuple.
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from draftline.kernels.reference.functional import Group
+
+
+class RowGroup(NamedTuple):
+    """B rows of a batch that are attended together.
+
+    Attributes:
+        rows: [B] which rows.
+        first_tokens: [B] where their queries begin, among the batch's tokens.
+        context_lens: [B] their contexts.
+        query_len: query tokens of each.
+        queries: M, the query positions that each is computed with, see `make_group`.
+        keys: S, the number of keys that each is computed with.
+        first_place: the first of the only row's places, where they lie in order; else -1.
+    """
+
+    rows: list[int]
+    first_tokens: list[int]
+    context_lens: list[int]
+    query_len: int
+    queries: int
+    keys: int
+    first_place: int
+
+
+class HeadShape(NamedTuple):
+    """The heads of a layer.
+
+    Attributes:
+        queries: H.
+        queries_apart: the distance between two tokens' queries, in heads: H or more.
+        keys: G.
+        size: D.
+    """
+
+    queries: int
+    queries_apart: int
+    keys: int
+    size: int
+
+
+class Step(NamedTuple):
+    """What the layers of one forward share.
+
+    Attributes:
+        cache_index: [T] int64, where each token's key and value go.
+        cos: [T or more, 1, D], see `functional.rotate`.
+        signed_sin: [T or more, 1, D].
+        groups: the rows by shape.
+        masks: for each kind of window that layers have, each group's mask.
+        results: see `where_results_are`.
+    """
+
+    cache_index: Tensor
+    cos: Tensor
+    signed_sin: Tensor
+    groups: list[Group]
+    masks: list[list[Tensor]]
+    results: Tensor
+
+
+def rotation(rope: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and signed sines of these positions, [T, 1, D] each, as `functional.rotate` takes them.
+
+    ``rope`` is ``Ops.rope_write_kv``'s.
+    """
+    cos, sin = rope.index_select(0, positions).unbind(1)
+    return torch.cat((cos, cos), dim=-1).unsqueeze(1), torch.cat((-sin, sin), dim=-1).unsqueeze(1)
+
+
+def make_group(group: RowGroup, batch_tables: Tensor, block_size: int, heads: HeadShape, cache: Tensor) -> Group:
+    """A group's indices.
+
+    Args:
+        group: the rows.
+        batch_tables: the batch's block tables, [R, max_blocks] int32.
+        block_size: tokens a cache block.
+        heads: the layers' heads.
+        cache: [places, G, D] keys or values of any layer; only dtype and device matter.
+    """
+    device = batch_tables.device
+    # The heads that share a key head are folded into the query axis, heads within tokens; the padding repeats the last
+    # of them, so that no query is without keys.
+    group_size = heads.queries // heads.keys
+    fold = torch.arange(group.queries, device=device).clamp_(max=group.query_len * group_size - 1)
+    offset = fold.div(group_size, rounding_mode="floor")
+    first_token = torch.tensor(group.first_tokens, device=device).unsqueeze(1)
+    query = (first_token + offset) * heads.queries_apart + fold.sub(offset, alpha=group_size)
+    first_head = torch.arange(0, heads.queries, group_size, device=device)
+    contexts = torch.tensor(group.context_lens, device=device).unsqueeze(1)
+    longest = max(group.context_lens)
+    first = -1
+    places = torch.empty(0, dtype=torch.int64, device=device)
+    if group.first_place >= 0:
+        first = group.first_place * heads.keys * heads.size
+    else:
+        # All rows have as many places as the longest. Of each, S keys are read: those beyond its places are the next
+        # row's, hidden by the mask, and only the last row needs more. Table entries past a row's last block are
+        # undefined, so its last block stands for them.
+        place = torch.arange(longest, device=device)
+        column = torch.minimum(place, contexts - 1).div(block_size, rounding_mode="floor")
+        blocks = batch_tables.index_select(0, torch.tensor(group.rows, device=device)).gather(1, column)
+        places = (blocks * block_size + place.remainder(block_size)).flatten()
+        places = torch.cat((places, places[-1:].expand(group.keys - longest)))
+    rows = len(group.rows)
+    room = [places.shape[0], heads.keys, heads.size]
+    return Group(
+        queries=(query.unsqueeze(2) + first_head).flatten(),
+        query_shape=[rows, group.queries, heads.keys, heads.size],
+        positions=contexts - group.query_len + offset,
+        places=places,
+        key_shape=[rows, heads.keys, group.keys, heads.size],
+        strides=[longest * heads.keys * heads.size, heads.size, heads.keys * heads.size, 1],
+        first=first,
+        gathered=[cache.new_empty(room), cache.new_empty(room)],
+    )
+
+
+def where_results_are(groups: list[Group], padded_tokens: int, heads: HeadShape) -> Tensor:
+    """Where each query head's result is among all groups' results: [padded_tokens * H]; of a repeated one, any."""
+    sources = torch.cat([group.queries for group in groups])
+    token = sources.div(heads.queries_apart, rounding_mode="floor")
+    target = sources - token * (heads.queries_apart - heads.queries)
+    results = torch.zeros(padded_tokens * heads.queries, dtype=torch.int64, device=sources.device)
+    return results.index_copy_(0, target, torch.arange(sources.shape[0], device=sources.device))
+
+
+def mask(group: Group, window: int, dtype: torch.dtype) -> Tensor:
+    """A group's additive mask [B, 1, M, S]: 0 where a query may look, minus infinity elsewhere. Window 0 is none."""
+    position = group.positions.unsqueeze(1).unsqueeze(3)
+    key = torch.arange(group.key_shape[2], device=position.device)
+    hidden = key > position
+    if window > 0:
+        hidden = hidden.logical_or_(key <= position - window)
+    return torch.zeros(hidden.shape, dtype=dtype, device=position.device).masked_fill_(hidden, float("-inf"))

@@ -1,0 +1,352 @@
+"""``ReferenceOps``: every operation in plain torch. The CPU path, and the oracle of every other implementation's tests.
+
+It runs on any device. On a CPU each row's result is the same, to the bit, whatever else is in the batch; how, is said
+where it takes care.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.constraints import Constrained, ConstraintTable
+from draftline.kernels.reference import functional, functional_step
+from draftline.kernels.reference import sampling as reference_sampling
+from draftline.kernels.reference.accept import accept
+from draftline.kernels.reference.attention import group_rows
+from draftline.kernels.reference.constraints import advance_constraints, constrain, draft_forced
+from draftline.kernels.reference.functional_step import HeadShape
+from draftline.kernels.reference.ngram import draft_ngram, draft_ngram_table, learn_ngrams
+from draftline.kernels.residual import Residual
+from draftline.kernels.scaled import ScaledWeight, scaled_product
+from draftline.kernels.slots import SampleRows, SlotTable
+
+
+def norm_factors(weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """RMSNorm's weight and epsilon as `functional.rms_norm` takes them."""
+    size = weight.shape[-1]
+    return weight.float() * size**0.5, torch.full((), (size * eps) ** 0.5, device=weight.device)
+
+
+class _Attention:
+    """The attention of one batch, in layers of one shape: what `functional.attend` wants, made once."""
+
+    def __init__(self, batch: Batch, tokens: int, heads: HeadShape, keys: Tensor) -> None:
+        self._made_for = (tokens, heads, keys.shape)
+        self._batch = batch
+        num_blocks, block_size = keys.shape[:2]
+        shapes = group_rows(batch, heads.queries // heads.keys, num_blocks, block_size)
+        self.groups = [
+            functional_step.make_group(shape, batch.block_tables, block_size, heads, keys) for shape in shapes
+        ]
+        self.results = functional_step.where_results_are(self.groups, tokens, heads)
+        self._masks: dict[tuple[int | None, torch.dtype], list[Tensor]] = {}
+
+    def serves(self, batch: Batch, tokens: int, heads: HeadShape, keys: Tensor) -> bool:
+        """Whether it was made with such arguments, of this very batch."""
+        return self._batch is batch and self._made_for == (tokens, heads, keys.shape)
+
+    def masks(self, window: int | None, dtype: torch.dtype) -> list[Tensor]:
+        """Each group's mask."""
+        masks = self._masks.get((window, dtype))
+        if masks is None:
+            masks = self._masks[window, dtype] = [
+                functional_step.mask(group, window or 0, dtype) for group in self.groups
+            ]
+        return masks
+
+
+_ZERO = np.zeros(1, np.int64)
+
+
+def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The numbers from each start on, as many as its length, one range after the other."""
+    ends = lengths.cumsum()
+    ranges: np.ndarray = np.arange(lengths.sum()) + (starts - ends + lengths).repeat(lengths)
+    return ranges
+
+
+def places(cache: Tensor) -> Tensor:
+    """A layer's keys or values [num_blocks, block_size, G, D], or their scales without D, as [places, G, D]."""
+    return cache.view(-1, *cache.shape[2:])
+
+
+def scale_places(scales: tuple[Tensor, Tensor] | None) -> tuple[Tensor | None, Tensor | None]:
+    """A layer's scales of keys and values as [places, G]; None where the cache has none."""
+    return (None, None) if scales is None else (places(scales[0]), places(scales[1]))
+
+
+class ReferenceOps:
+    """`Ops` in plain torch.
+
+    What a batch's layers share (rotations, the attention's indices and masks) is computed by the first of them and remembered until
+    the next batch comes. Use one from one thread at a time.
+
+    Activations may have more rows than the batch has tokens: padding, at the end, whose results mean nothing and are
+    written nowhere. Keys and values may be of another dtype than the activations.
+    """
+
+    scripted = True
+    # They would be scaled up again for every product.
+    runs_scaled = False
+
+    def __init__(self) -> None:
+        self._rotations: list[tuple[Batch, Tensor, tuple[Tensor, Tensor]]] = []
+        self._attention: _Attention | None = None
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See ``Ops.rms_norm``."""
+        return functional.rms_norm(x, *norm_factors(weight, eps))
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """See ``Ops.add_rms_norm``."""
+        residual = residual + x
+        return self.rms_norm(residual, weight, eps), residual
+
+    def rms_norm_add(self, x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
+        """See ``Ops.rms_norm_add``."""
+        return residual + self.rms_norm(x, weight, eps)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """See ``Ops.layer_norm``."""
+        return F.layer_norm(x.float(), weight.shape, weight.float(), bias.float(), eps).to(x.dtype)
+
+    def rope_write_kv(
+        self,
+        qkv: Tensor,
+        batch: Batch,
+        rope: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        norms: tuple[Tensor, Tensor] | None,
+        eps: float,
+        *,
+        scales: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """See ``Ops.rope_write_kv``."""
+        rotation = self._rotation(batch, rope, qkv.shape[0])
+        num_kv_heads, head_dim = keys.shape[2:]
+        heads = qkv.view(qkv.shape[0], -1, head_dim)
+        num_heads = heads.shape[1] - 2 * num_kv_heads
+        qk = heads[:, : num_heads + num_kv_heads]
+        if norms is not None:
+            weights = torch.cat((norms[0].expand(num_heads, -1), norms[1].expand(num_kv_heads, -1)))
+            qk = self.rms_norm(qk, weights, eps)
+        rotated = functional.rotate(qk, *rotation)
+        key_scales, value_scales = scale_places(scales)
+        functional.write_cache(places(keys), key_scales, batch.cache_index, rotated[:, num_heads:])
+        functional.write_cache(places(values), value_scales, batch.cache_index, heads[:, num_heads + num_kv_heads :])
+        return rotated[:, :num_heads]
+
+    def attention(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        batch: Batch,
+        *,
+        scale: float,
+        window: int | None,
+        soft_cap: float = 0.0,
+        scales: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """See ``Ops.attention``."""
+        tokens, num_heads, head_dim = q.shape
+        if q.stride(1) != head_dim or q.stride(2) != 1 or q.stride(0) % head_dim:
+            q = q.contiguous()
+        heads = HeadShape(num_heads, q.stride(0) // head_dim, keys.shape[2], head_dim)
+        known = self._attention
+        if known is None or not known.serves(batch, tokens, heads, keys):
+            known = self._attention = _Attention(batch, tokens, heads, keys)
+        q_heads = q.as_strided(((tokens - 1) * heads.queries_apart + num_heads, head_dim), (head_dim, 1))
+        masks = known.masks(window, q.dtype)
+        results = functional.attend(
+            q_heads, places(keys), places(values), *scale_places(scales),
+            known.groups, masks, known.results, scale, soft_cap,
+        )  # fmt: skip
+        return results.view(tokens, -1)
+
+    def rope_attention(
+        self,
+        qkv: Tensor,
+        batch: Batch,
+        rope: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        norms: tuple[Tensor, Tensor] | None,
+        eps: float,
+        *,
+        scale: float,
+        window: int | None,
+        soft_cap: float = 0.0,
+        scales: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """See ``Ops.rope_attention``."""
+        queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps, scales=scales)
+        return self.attention(
+            queries, keys, values, batch, scale=scale, window=window, soft_cap=soft_cap, scales=scales
+        )
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """See ``Ops.silu_mul``."""
+        return functional.silu_mul(gate_up)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """See ``Ops.gelu``."""
+        return functional.gelu(x)
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        """See ``Ops.gelu_mul``."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return functional.gelu(gate).mul_(up)
+
+    def soft_cap(self, x: Tensor, cap: float) -> Tensor:
+        """See ``Ops.soft_cap``."""
+        return functional.soft_cap(x, cap)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Ops.linear``."""
+        return F.linear(x, weight, bias)
+
+    def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Ops.norm_linear``."""
+        return F.linear(self.rms_norm(x.values, norm, eps), weight, bias)
+
+    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """See ``Ops.norm_swiglu``."""
+        return self.silu_mul(self.norm_linear(x, norm, eps, weight, bias))
+
+    def linear_add(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
+    ) -> Residual:
+        """See ``Ops.linear_add``."""
+        del following
+        return Residual(residual.values + F.linear(x, weight, bias))
+
+    def _rotation(self, batch: Batch, rope: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        """What `functional_step.rotation` gives for the batch, padded to so many rows; made once for each table."""
+        self._rotations = [known for known in self._rotations if known[0] is batch]
+        for _, table, rotation in self._rotations:
+            if table is rope:
+                return rotation
+        rotation = functional_step.rotation(rope, F.pad(batch.positions, (0, rows - batch.positions.shape[0])))
+        self._rotations.append((batch, rope, rotation))
+        return rotation
+
+    def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
+        """See ``Ops.scaled_linear``."""
+        product = scaled_product(x, weight)
+        return (product if bias is None else product + bias).to(x.dtype)
+
+    def norm_scaled_linear(
+        self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
+    ) -> Tensor:
+        """See ``Ops.norm_scaled_linear``."""
+        return self.scaled_linear(self.rms_norm(x, norm, eps), weight, bias)
+
+    def norm_scaled_swiglu(
+        self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
+    ) -> Tensor:
+        """See ``Ops.norm_scaled_swiglu``."""
+        return self.silu_mul(self.norm_scaled_linear(x, norm, eps, weight, bias))
+
+    def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
+        """See ``Ops.scaled_linear_add``."""
+        return residual + self.scaled_linear(x, weight, bias)
+
+    def gather(
+        self,
+        slots: SlotTable,
+        rows: Tensor,
+        query_lens: tuple[int, ...],
+        starts: tuple[int, ...],
+        logits_counts: tuple[int, ...],
+        block_size: int,
+    ) -> Inputs:
+        """See ``Ops.gather``."""
+        # In numpy, on the table itself where it is on the host: torch's operations on so few numbers take longer.
+        slot, length, start, count = rows.numpy(force=True), *map(np.array, (query_lens, starts, logits_counts))
+        start = np.where(start < 0, slots.lengths.numpy(force=True)[slot] - 1, start)
+        end = length.cumsum()
+        token_slot, position = slot.repeat(length), _ranges(start, length)
+        block_tables = slots.block_tables.numpy(force=True)
+        block = block_tables[token_slot, position // block_size].astype(np.int64)
+
+        def tensor(values: np.ndarray, dtype: type[np.generic] = np.int64) -> Tensor:
+            return torch.from_numpy(values.astype(dtype, copy=False)).to(rows.device)
+
+        wanted = _ranges(end - count, count)
+        batch = Batch(
+            token_ids=tensor(slots.tokens.numpy(force=True)[token_slot, position]),
+            positions=tensor(position),
+            cache_index=tensor(block * block_size + position % block_size),
+            query_starts=tensor(np.concatenate((_ZERO, end)), np.int32),
+            context_lens=tensor(start + length, np.int32),
+            block_tables=tensor(block_tables[slot], np.int32),
+            logits_index=tensor(wanted),
+            query_lens_host=query_lens,
+            context_lens_host=tuple((start + length).tolist()),
+        )
+        return Inputs(batch, tensor(token_slot[wanted]), tensor(position[wanted] + 1))
+
+    def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
+        """See ``Ops.sample``."""
+        return reference_sampling.sample(logits.to(torch.float32), rows, slots)
+
+    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
+        """See ``Ops.accept``."""
+        return accept(tokens, rows, starts, most, slots)
+
+    def constrain(
+        self, rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable
+    ) -> Constrained:
+        """See ``Ops.constrain``."""
+        return constrain(rows, starts, slots, constraints)
+
+    def advance_constraints(
+        self,
+        tokens: Tensor,
+        accepted: Tensor,
+        rows: SampleRows,
+        starts: Tensor,
+        constrained: Constrained,
+        constraints: ConstraintTable,
+    ) -> None:
+        """See ``Ops.advance_constraints``."""
+        advance_constraints(tokens, accepted, rows, starts, constrained, constraints)
+
+    def draft_forced(self, rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
+        """See ``Ops.draft_forced``."""
+        draft_forced(rows, count, slots, constraints)
+
+    def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
+        """See ``Ops.draft_ngram``."""
+        draft_ngram(rows, count, longest, slots)
+
+    def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
+        """See ``Ops.learn_ngrams``."""
+        learn_ngrams(rows, count, ngrams, slots)
+
+    def draft_ngram_table(self, rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
+        """See ``Ops.draft_ngram_table``."""
+        draft_ngram_table(rows, count, longest, ngrams, slots)
+
+    def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
+        """See ``Ops.gather_drafts``. Rows without a draft in this step are left out."""
+        chosen = rows[drafts > step]
+        query = 2 if step == 0 else 1
+        starts = (slots.lengths[chosen] + step - query).tolist()
+        count = len(starts)
+        return self.gather(slots, chosen, (query,) * count, tuple(starts), (1,) * count, block_size)
+
+    def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
+        """See ``Ops.write_drafts``."""
+        real = rows.positions >= 0
+        slots.tokens[rows.slots[real], rows.positions[real]] = tokens[real].to(torch.int32)
+
+    def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """See ``Ops.logprobs``."""
+        return reference_sampling.logprobs(logits.to(torch.float32), token_ids, top)

@@ -1,0 +1,1 @@
+"""Paged attention: decodes, verifies and prompt chunks, with rotation and cache writes."""

@@ -1,0 +1,75 @@
+"""Reading and writing heads of the key/value cache in the type it is kept in: wide, FP8, or INT8 with a scale a head.
+
+A quantized cache is read as numbers of the activations' type, and what a step writes it attends to as it will be read
+later: rounded. So a token's result does not depend on which of its keys came from the cache.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from draftline.kernels.triton.linear.eight_bit import round_to
+
+
+@triton.jit
+def _load(pointer: tl.tensor, mask: tl.tensor) -> tl.tensor:
+    if mask is None:
+        return tl.load(pointer)
+    else:
+        return tl.load(pointer, mask=mask, other=0.0)
+
+
+@triton.jit
+def load_heads(
+    cache: tl.tensor,
+    scales: tl.tensor,
+    offset: tl.tensor,
+    dim: tl.tensor,
+    mask: tl.tensor,
+    seen: tl.tensor,
+    HEAD_DIM: tl.constexpr,
+    DTYPE: tl.constexpr,
+) -> tl.tensor:
+    """[N, D] heads of the cache.
+
+    Args:
+        cache: keys or values.
+        scales: of an INT8 cache, one a place and head; else unused.
+        offset: [N] where each head begins, in elements.
+        dim: [1, D].
+        mask: [N, D] or [N, 1], or None for all.
+        seen: [N], which of the heads are wanted, or None for all.
+        HEAD_DIM: size of a head.
+        DTYPE: of the result.
+    """
+    stored = _load(cache + offset[:, None] + dim, mask)
+    if cache.dtype.element_ty == tl.int8:
+        scale = _load(scales + offset // HEAD_DIM, seen)
+        return (stored.to(tl.float32) * scale[:, None]).to(DTYPE)
+    elif cache.dtype.element_ty == tl.float8e4nv and tl.bfloat16 == DTYPE:
+        # By way of float32, to which and from which the hardware converts fast.
+        return stored.to(tl.float16).to(tl.float32).to(DTYPE)
+    else:
+        return stored.to(DTYPE)
+
+
+@triton.jit
+def head_scale(largest: tl.tensor, cache: tl.tensor) -> tl.tensor:
+    """The scale of heads whose largest magnitudes these are."""
+    if cache.dtype.element_ty == tl.int8:
+        return largest / 127.0
+    else:
+        return tl.full(largest.shape, 1.0, tl.float32)
+
+
+@triton.jit
+def rounded(value: tl.tensor, scale: tl.tensor, cache: tl.tensor) -> tl.tensor:
+    """Float32 as the cache keeps it, given its scale."""
+    kept: tl.constexpr = cache.dtype.element_ty
+    if kept == tl.int8:
+        return round_to(tl.clamp(value / tl.maximum(scale, 1.0e-30), -127.0, 127.0), kept)
+    elif kept == tl.float8e4nv:
+        return round_to(tl.clamp(value, -448.0, 448.0), kept)
+    else:
+        return value.to(kept)

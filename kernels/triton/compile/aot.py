@@ -1,0 +1,217 @@
+"""Compile every kernel ahead of time for sm_80 and sm_90, on a machine that needs no GPU.
+
+The operations run on meta tensors with launches captured instead of executed, so that what is compiled is what the
+engine launches: the same signatures, constants and options. Prints one line a kernel, variant and target; exits with
+status 1 if one fails to compile or needs more shared memory than its target has.
+
+Usage: ``python -m draftline.kernels.triton.compile.aot [--jobs N] [--kernel SUBSTRING]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from draftline.kernels.ops import Ops
+from draftline.kernels.triton.compile.aot_cases import CASES, OPS, Case
+
+SHARED_LIMITS = {80: 166_912, 90: 232_448}
+"""Shared memory of one program, in bytes, by compute capability (CUDA C++ Programming Guide, technical specifications)."""
+
+_TYPES = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float8_e4m3fn: "fp8e4nv",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.bool: "i1",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One captured launch: what decides which binary Triton would compile for it.
+
+    Attributes:
+        kernel: the kernel's name.
+        signature: argument name to type, in order.
+        constants: the values of the compile-time arguments.
+        aligned: indices of the arguments that the kernel may take for multiples of 16.
+        options: ``num_warps``, ``num_stages``.
+    """
+
+    kernel: str
+    signature: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, Any], ...]
+    aligned: tuple[int, ...]
+    options: tuple[tuple[str, Any], ...]
+
+    @property
+    def capability(self) -> int:
+        """The least compute capability that has its types: FP8 in e4m3 came with 8.9."""
+        return 89 if any("fp8e4nv" in kind for _, kind in self.signature) else 80
+
+    @property
+    def variant(self) -> str:
+        """The constants and options in one line."""
+        return " ".join(f"{name}={value}" for name, value in (*self.constants, *self.options))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What compiling one launch for one target gave.
+
+    Attributes:
+        launch: the launch.
+        capability: the target's compute capability, as 80 or 90.
+        error: why it failed, or None.
+        shared: shared memory of one program, in bytes.
+        seconds: time it took.
+    """
+
+    launch: Launch
+    capability: int
+    error: str | None
+    shared: int
+    seconds: float
+
+
+_KERNELS: dict[str, Any] = {}
+
+
+def _specialise(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
+    names = [param.name for param in kernel.params]
+    bound = dict(zip(names, args, strict=False))
+    options = {name: value for name, value in kwargs.items() if name not in names}
+    bound.update((name, value) for name, value in kwargs.items() if name in names)
+    signature, constants, aligned = [], [], []
+    for index, param in enumerate(kernel.params):
+        value = bound[param.name]
+        if param.is_constexpr:
+            signature.append((param.name, "constexpr"))
+            constants.append((param.name, value))
+        elif value is None:
+            signature.append((param.name, "constexpr"))
+            constants.append((param.name, None))
+        elif isinstance(value, TensorDescriptor):
+            block = ", ".join(map(str, value.block_shape))
+            signature.append((param.name, f"tensordesc<{_TYPES[value.base.dtype]}[{block}]>"))
+        elif isinstance(value, Tensor):
+            signature.append((param.name, f"*{_TYPES[value.dtype]}"))
+            # The allocator aligns to 512 bytes, so that a view's offset decides.
+            if not param.do_not_specialize_on_alignment and value.storage_offset() * value.element_size() % 16 == 0:
+                aligned.append(index)
+        elif isinstance(value, float):
+            signature.append((param.name, "fp32"))
+        elif value == 1 and not param.do_not_specialize:
+            signature.append((param.name, "constexpr"))
+            constants.append((param.name, value))
+        else:
+            signature.append((param.name, "i32" if -(2**31) <= value < 2**31 else "i64"))
+            if value % 16 == 0 and not param.do_not_specialize:
+                aligned.append(index)
+    return Launch(
+        kernel.fn.__name__, tuple(signature), tuple(constants), tuple(aligned), tuple(sorted(options.items()))
+    )
+
+
+@contextmanager
+def captured_launches(into: dict[Launch, None]) -> Iterator[None]:
+    """Collect launches instead of running them."""
+    run = JITFunction.run
+
+    def capture(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        launch = _specialise(self, args, kwargs)
+        _KERNELS[launch.kernel] = self
+        into[launch] = None
+
+    JITFunction.run = capture
+    try:
+        yield
+    finally:
+        JITFunction.run = run
+
+
+def collect(cases: dict[str, Case], ops: Ops) -> list[Launch]:
+    """The distinct launches of the cases with these operations, in order."""
+    launches: dict[Launch, None] = {}
+    with captured_launches(launches):
+        for case in cases.values():
+            case(ops)
+    return list(launches)
+
+
+def compiled(launch: Launch, capability: int) -> Any:
+    """Triton's compiled kernel of a launch for a compute capability, as 80 or 90."""
+    source = ASTSource(
+        _KERNELS[launch.kernel],
+        dict(launch.signature),
+        dict(launch.constants),
+        {(index,): [["tt.divisibility", 16]] for index in launch.aligned},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(launch.options))
+
+
+def _compile(job: tuple[Launch, int]) -> Result:
+    launch, capability = job
+    begin = time.perf_counter()
+    error, shared = None, 0
+    try:
+        shared = compiled(launch, capability).metadata.shared
+        if shared > SHARED_LIMITS[capability]:
+            error = f"needs {shared} bytes of shared memory of {SHARED_LIMITS[capability]}"
+    except Exception as failure:  # noqa: BLE001 - whatever the compiler raises is this variant's result
+        error = f"{type(failure).__name__}: {failure}"
+    return Result(launch, capability, error, shared, time.perf_counter() - begin)
+
+
+def compile_all(work: list[tuple[Launch, int]], jobs: int) -> Iterator[Result]:
+    """Compile launches, each for a compute capability, in ``jobs`` processes, yielding results in order."""
+    # Forked, so that the workers have the captured kernels.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+        yield from pool.map(_compile, work)
+
+
+def main(argv: list[str] | None = None, write: Callable[[str], object] = print) -> int:
+    """Compile everything; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Compile every Triton kernel ahead of time.")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--kernel", default="", help="only kernels whose name contains this")
+    options = parser.parse_args(argv)
+    work = [
+        (launch, capability)
+        for capability, ops in OPS.items()
+        for launch in collect(CASES, ops)
+        if options.kernel in launch.kernel and capability >= launch.capability
+    ]
+    failed = count = 0
+    for result in compile_all(work, options.jobs):
+        count += 1
+        failed += result.error is not None
+        verdict = result.error or f"ok {result.shared} B shared {result.seconds:.1f} s"
+        write(f"sm_{result.capability} {result.launch.kernel} {result.launch.variant}: {verdict}")
+    write(f"{count - failed} compiled, {failed} failed")
+    return 1 if failed or not count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,336 @@
+"""What `aot.py` compiles: calls of the operations on meta tensors, shaped as real models would shape them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from draftline.kernels.batch import Batch
+from draftline.kernels.constraints import ConstraintTable
+from draftline.kernels.ops import Ops
+from draftline.kernels.residual import Residual
+from draftline.kernels.scaled import GROUP, ScaledWeight
+from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.triton.ops import TritonOps
+from draftline.kernels.triton.inputs.gather import gather
+
+Case = Callable[[Ops], object]
+
+_META = torch.device("meta")
+OPS: dict[int, Ops] = {
+    80: TritonOps.sized(108, hopper=False, device=_META),
+    90: TritonOps.sized(132, hopper=True, device=_META),
+}
+"""The operations as a device of each compute capability runs them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The sizes of a model that decide which kernels it launches."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden: int
+    intermediate: int
+    vocab: int
+    qk_norm: bool
+    window: int | None
+
+
+MODELS = {
+    "llama-8b": ModelShape(32, 8, 128, 4096, 14336, 128256, False, None),
+    "llama-1b": ModelShape(32, 8, 64, 2048, 8192, 128256, False, None),
+    "qwen3-0.6b": ModelShape(16, 8, 128, 1024, 3072, 151936, True, None),
+    "smollm2-135m": ModelShape(9, 3, 64, 576, 1536, 49152, False, None),
+    "mistral-7b": ModelShape(32, 8, 128, 4096, 14336, 32000, False, 4096),
+    "phi-2": ModelShape(32, 32, 80, 2560, 10240, 51200, False, None),
+    "phi-3-mini": ModelShape(32, 32, 96, 3072, 8192, 32064, False, 2047),
+    "gemma-2b": ModelShape(8, 1, 256, 2048, 16384, 256000, False, None),
+}
+"""Every head size, grouping and option that the kernels are written for."""
+
+
+GPT2 = ModelShape(12, 12, 64, 768, 3072, 50257, False, None)
+GEMMA3 = ModelShape(4, 1, 256, 1152, 6912, 262144, True, 512)
+"""Families with layers of their own."""
+
+_MAIN = ("llama-8b", "qwen3-0.6b", "smollm2-135m")
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=_META)
+
+
+def _batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> Batch:
+    tokens, rows = sum(query_lens), len(query_lens)
+    return Batch(
+        token_ids=_empty(tokens, dtype=torch.int64),
+        positions=_empty(tokens, dtype=torch.int64),
+        cache_index=_empty(tokens, dtype=torch.int64),
+        query_starts=_empty(rows + 1, dtype=torch.int32),
+        context_lens=_empty(rows, dtype=torch.int32),
+        block_tables=_empty(rows, 256, dtype=torch.int32),
+        logits_index=_empty(rows, dtype=torch.int64),
+        query_lens_host=query_lens,
+        context_lens_host=context_lens,
+        longest_first=_empty(rows, dtype=torch.int32),
+    )
+
+
+BATCHES = {
+    "one": _batch((1,), (1024,)),
+    "decode": _batch((1,) * 4, (1024,) * 4),
+    "tall": _batch((1,) * 40, (1024,) * 40),
+    "wide": _batch((1,) * 256, (1024,) * 256),
+    "two": _batch((2,) * 2, (1024,) * 2),
+    "verify": _batch((5,) * 4, (1024,) * 4),
+    "chunk": _batch((512,), (2048,)),
+    "beside": _batch((5, 1, 512), (1024, 1024, 2048)),
+}
+"""One row, a few (split), some tens, many (not split), a draft model's first step, a few verifies, a prompt chunk, all at once."""
+
+
+def _verifies(model: ModelShape) -> Batch:
+    """As many verifies as one launch takes."""
+    rows = 200 // model.num_kv_heads
+    return _batch((5,) * rows, (1024,) * rows)
+
+
+def _attention(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype, cache_dtype: torch.dtype) -> None:
+    """What `models.layers` runs between two projections."""
+    heads = model.num_heads + 2 * model.num_kv_heads
+    cache = _empty(64, 16, model.num_kv_heads, model.head_dim, dtype=cache_dtype)
+    scale = _empty(64, 16, model.num_kv_heads, dtype=torch.float32)
+    head_norm = _empty(model.head_dim, dtype=dtype)
+    ops.rope_attention(
+        _empty(batch.positions.shape[0], heads * model.head_dim, dtype=dtype),
+        batch,
+        _empty(4096, 2, model.head_dim // 2, dtype=torch.float32),
+        cache,
+        cache,
+        (head_norm, head_norm) if model.qk_norm else None,
+        1e-5,
+        scale=model.head_dim**-0.5,
+        window=model.window,
+        scales=(scale, scale) if cache_dtype == torch.int8 else None,
+    )
+
+
+def _attention_case(model: ModelShape, batch: Batch, cache_dtype: torch.dtype) -> Case:
+    return lambda ops: _attention(ops, model, batch, torch.bfloat16, cache_dtype)
+
+
+def _layer(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype) -> None:
+    """What `models.layers` runs, over a dense checkpoint."""
+    tokens = batch.positions.shape[0]
+    attended = model.num_heads * model.head_dim
+    qkv = attended + 2 * model.num_kv_heads * model.head_dim
+    hidden, norm = _empty(tokens, model.hidden, dtype=dtype), _empty(model.hidden, dtype=dtype)
+    residual = Residual(hidden)
+    for _ in range(2):  # the second finds its norm prepared
+        ops.norm_linear(residual, norm, 1e-5, _empty(qkv, model.hidden, dtype=dtype), None)
+        _attention(ops, model, batch, dtype, dtype)
+        x = _empty(tokens, attended, dtype=dtype)
+        residual = ops.linear_add(x, _empty(model.hidden, attended, dtype=dtype), None, residual, norm)
+        x = ops.norm_swiglu(residual, norm, 1e-5, _empty(2 * model.intermediate, model.hidden, dtype=dtype), None)
+        down = _empty(model.hidden, model.intermediate, dtype=dtype)
+        residual = ops.linear_add(x, down, None, residual, norm)
+    ops.linear(hidden, _empty(model.vocab, model.hidden, dtype=dtype), None)
+    ops.add_rms_norm(hidden, hidden, norm, 1e-5)
+    ops.rms_norm(hidden, norm, 1e-5)
+
+
+def _layer_case(model: ModelShape, batch: Batch, dtype: torch.dtype) -> Case:
+    return lambda ops: _layer(ops, model, batch, dtype)
+
+
+def _gpt2_layer(ops: Ops, batch: Batch) -> None:
+    """What `models.gpt2` runs."""
+    model, tokens = GPT2, batch.positions.shape[0]
+    cache = _empty(64, 16, model.num_kv_heads, model.head_dim)
+    hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden)
+    ops.layer_norm(hidden, norm, norm, 1e-5)
+    ops.rope_attention(
+        ops.linear(hidden, _empty(3 * model.hidden, model.hidden), _empty(3 * model.hidden)),
+        batch,
+        _empty(1024, 2, model.head_dim // 2, dtype=torch.float32),
+        cache,
+        cache,
+        None,
+        0.0,
+        scale=model.head_dim**-0.5,
+        window=None,
+    )
+    ops.linear_add(hidden, _empty(model.hidden, model.hidden), norm, Residual(hidden), None)
+    ops.gelu(ops.linear(hidden, _empty(model.intermediate, model.hidden), _empty(model.intermediate)))
+    inner = _empty(tokens, model.intermediate)
+    ops.linear_add(inner, _empty(model.hidden, model.intermediate), norm, Residual(hidden), None)
+    ops.linear(hidden, _empty(model.vocab, model.hidden), None)
+
+
+def _gemma3_layer(ops: Ops, batch: Batch, soft_cap: float) -> None:
+    """What `models.gemma3` runs: norms have float32 weights."""
+    model, tokens = GEMMA3, batch.positions.shape[0]
+    attended = model.num_heads * model.head_dim
+    cache = _empty(64, 16, model.num_kv_heads, model.head_dim)
+    hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden, dtype=torch.float32)
+    head_norm = _empty(model.head_dim, dtype=torch.float32)
+    qkv = _empty(attended + 2 * model.num_kv_heads * model.head_dim, model.hidden)
+    ops.rope_attention(
+        ops.norm_linear(Residual(hidden), norm, 1e-6, qkv, None),
+        batch,
+        _empty(4096, 2, model.head_dim // 2, dtype=torch.float32),
+        cache,
+        cache,
+        (head_norm, head_norm),
+        1e-6,
+        scale=0.0625,
+        window=model.window,
+        soft_cap=soft_cap,
+    )
+    ops.rms_norm_add(ops.linear(_empty(tokens, attended), _empty(model.hidden, attended), None), norm, 1e-6, hidden)
+    gate_up = _empty(2 * model.intermediate, model.hidden)
+    inner = ops.gelu_mul(ops.norm_linear(Residual(hidden), norm, 1e-6, gate_up, None))
+    ops.linear(inner, _empty(model.hidden, model.intermediate), None)
+    ops.soft_cap(ops.norm_linear(Residual(hidden), norm, 1e-6, _empty(model.vocab, model.hidden), None), 30.0)
+
+
+def _gpt2_case(batch: Batch) -> Case:
+    return lambda ops: _gpt2_layer(ops, batch)
+
+
+def _gemma3_case(batch: Batch, soft_cap: float) -> Case:
+    return lambda ops: _gemma3_layer(ops, batch, soft_cap)
+
+
+def _scaled_layer(ops: Ops, model: ModelShape, tokens: int, dtype: torch.dtype, rows: int, columns: int) -> None:
+    """The projections of `models.layers` over a quantized checkpoint; ``columns`` 0 are all of a weight row."""
+
+    def weight(n: int, k: int) -> ScaledWeight:
+        across = columns or k
+        scale = _empty(-(-n // rows), -(-k // across), dtype=torch.float32)
+        return ScaledWeight(_empty(n, k, dtype=dtype), scale, rows, across)
+
+    hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden)
+    attended = model.num_heads * model.head_dim
+    qkv = attended + 2 * model.num_kv_heads * model.head_dim
+    ops.norm_scaled_linear(hidden, norm, 1e-5, weight(qkv, model.hidden), None)
+    ops.scaled_linear_add(_empty(tokens, attended), weight(model.hidden, attended), None, hidden)
+    ops.norm_scaled_swiglu(hidden, norm, 1e-5, weight(2 * model.intermediate, model.hidden), None)
+    ops.scaled_linear_add(_empty(tokens, model.intermediate), weight(model.hidden, model.intermediate), None, hidden)
+
+
+def _scaled_case(model: ModelShape, tokens: int, dtype: torch.dtype, rows: int, columns: int) -> Case:
+    return lambda ops: _scaled_layer(ops, model, tokens, dtype, rows, columns)
+
+
+def _gather(_: Ops) -> None:
+    slots = SlotTable.allocate(256, 8192, 512, _META)
+    rows = _empty(4, dtype=torch.int64)
+    gather(slots, rows, (1, 5, 300, 1), (10, 20, 0, 7), (1, 5, 1, 1), 16)
+
+
+def _sample(ops: Ops, model: ModelShape, features: SamplingFeatures, masked: bool) -> None:
+    slots = SlotTable.allocate(256, 8192, 512, _META)
+    rows = _empty(4, dtype=torch.int64)
+    words = _empty(4, -(-model.vocab // 32), dtype=torch.int32)
+    masks = Masks(words, _empty(4, dtype=torch.int32)) if masked else None
+    ops.sample(_empty(4, model.vocab), SampleRows(rows, rows, features, masks), slots)
+
+
+def _sample_case(model: ModelShape, features: SamplingFeatures, masked: bool) -> Case:
+    return lambda ops: _sample(ops, model, features, masked)
+
+
+def _speculate(ops: Ops, drafts: int) -> None:
+    slots = SlotTable.allocate(256, 8192, 512, _META)
+    rows, starts = _empty(4 * (drafts + 1), dtype=torch.int64), _empty(5, dtype=torch.int32)
+    ops.draft_ngram(rows, drafts, 4, slots)
+    ngrams = _empty(1 << 20, 2, dtype=torch.int32)
+    ops.learn_ngrams(rows, drafts + 1, ngrams, slots)
+    ops.draft_ngram_table(rows, drafts, 4, ngrams, slots)
+    ops.accept(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), starts, drafts + 1, slots)
+    for step in range(min(drafts, 2)):
+        ops.gather_drafts(slots, rows, starts, step, 16)
+    ops.write_drafts(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), slots)
+
+
+def _constrain(ops: Ops, model: ModelShape) -> None:
+    slots = SlotTable.allocate(256, 8192, 512, _META)
+    constraints = ConstraintTable.allocate(256, model.vocab, words=1 << 20, masks=1024, samples=5, device=_META)
+    tokens, starts = _empty(4 * 5, dtype=torch.int64), _empty(5, dtype=torch.int32)
+    rows = SampleRows(tokens, tokens, SamplingFeatures.MASK, None)
+    constrained = ops.constrain(rows, starts, slots, constraints)
+    ops.advance_constraints(tokens, _empty(4, dtype=torch.int32), rows, starts, constrained, constraints)
+    ops.draft_forced(tokens, 4, slots, constraints)
+
+
+def _logprobs(ops: Ops, model: ModelShape, top: int) -> None:
+    ops.logprobs(_empty(4, model.vocab), _empty(4, dtype=torch.int64), top)
+
+
+_NOISE = SamplingFeatures.TEMPERATURE
+_TRUNCATION = SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P
+FEATURES = {
+    "greedy": (SamplingFeatures.NONE, False),
+    "greedy-masked": (SamplingFeatures.NONE, True),
+    "temperature": (_NOISE, False),
+    "temperature-masked": (_NOISE, True),
+    "top-p": (_NOISE | SamplingFeatures.TOP_P, False),
+    "top-k": (_NOISE | SamplingFeatures.TOP_K, False),
+    "truncation": (_NOISE | _TRUNCATION, False),
+    "everything": (~SamplingFeatures.NONE, True),
+}
+"""What the rows of a step may use together, and whether they have a mask."""
+
+_SCALED = {
+    "fp8": (torch.float8_e4m3fn, 1, 0),
+    "fp8-block": (torch.float8_e4m3fn, GROUP, GROUP),
+    "int8": (torch.int8, 1, 0),
+    "int8-block": (torch.int8, GROUP, GROUP),
+}
+"""Type, and weight rows and columns with one scale, of the eight-bit formats."""
+
+CASES: dict[str, Case] = {
+    **{
+        f"{name}-{kind}": _layer_case(model, batch, torch.bfloat16)
+        for name, model in MODELS.items()
+        for kind, batch in BATCHES.items()
+        if name in _MAIN or kind in ("decode", "chunk")
+    },
+    **{f"{name}-verifies": _layer_case(model, _verifies(model), torch.bfloat16) for name, model in MODELS.items()},
+    "float16": _layer_case(MODELS["llama-1b"], BATCHES["decode"], torch.float16),
+    "float32-decode": _layer_case(MODELS["llama-8b"], BATCHES["decode"], torch.float32),
+    "float32-verifies": _layer_case(MODELS["llama-1b"], _verifies(MODELS["llama-1b"]), torch.float32),
+    "float32-chunk": _layer_case(MODELS["llama-8b"], BATCHES["chunk"], torch.float32),
+    **{f"gpt2-{kind}": _gpt2_case(BATCHES[kind]) for kind in ("one", "decode", "chunk")},
+    **{f"gemma-3-{kind}": _gemma3_case(BATCHES[kind], 0.0) for kind in ("one", "decode", "chunk")},
+    **{f"gemma-3-{kind}-capped": _gemma3_case(BATCHES[kind], 50.0) for kind in ("decode", "chunk")},
+    **{
+        f"{name}-{kind}-{tokens}": _scaled_case(MODELS[name], tokens, *layout)
+        for name in ("llama-8b", "smollm2-135m")
+        for kind, layout in _SCALED.items()
+        for tokens in (1, 4, 40, 512)
+    },
+    **{
+        f"{name}-{kind}-cache-{rows}": _attention_case(MODELS[name], BATCHES[rows], cache_dtype)
+        for name in ("llama-8b", "qwen3-0.6b", "phi-2", "mistral-7b")
+        for kind, cache_dtype in (("fp8", torch.float8_e4m3fn), ("int8", torch.int8))
+        for rows in ("one", "decode", "wide", "verify", "chunk")
+    },
+    "gather": _gather,
+    **{
+        f"sample-{name}": _sample_case(MODELS["llama-8b"], features, masked)
+        for name, (features, masked) in FEATURES.items()
+    },
+    "speculation-1": lambda ops: _speculate(ops, 1),
+    "speculation-4": lambda ops: _speculate(ops, 4),
+    "constrain": lambda ops: _constrain(ops, MODELS["llama-8b"]),
+    "logprobs": lambda ops: _logprobs(ops, MODELS["llama-8b"], 0),
+    "logprobs-top": lambda ops: _logprobs(ops, MODELS["qwen3-0.6b"], 20),
+}
+"""Case name to the calls, of any operations, whose launches are compiled."""

@@ -1,0 +1,256 @@
+"""A step's inputs from the slot table: one small upload, one kernel, no wait for the device.
+
+`gather` is ``Ops.gather``. `gather_planned` is the same for a plan that is already on the device, with upper bounds on
+the host, as a CUDA graph needs it: tokens past the last row are padding, which no kernel writes to the cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.slots import SlotTable
+from draftline.kernels.triton.attention.plan import SHORT_QUERY
+
+_BLOCK = 128
+
+
+@triton.jit
+def _contexts(row: tl.tensor, rows: tl.tensor, plan: tl.tensor, lengths: tl.tensor, num_rows: tl.tensor) -> tl.tensor:
+    """The context lengths of some rows; 0 for one without a query, and -1 past the last."""
+    real = row < num_rows
+    query_len = tl.load(plan + row + 1, mask=real, other=0) - tl.load(plan + row, mask=real, other=0)
+    start = tl.load(plan + 2 * (num_rows + 1) + row, mask=real, other=0)
+    slot = tl.load(rows + row, mask=real, other=0)
+    start = tl.where(start < 0, tl.load(lengths + slot, mask=real, other=1) - 1, start)
+    return tl.where(real, tl.where(query_len > 0, start + query_len, 0), -1)
+
+
+@triton.jit(
+    do_not_specialize=["num_rows", "num_tokens", "num_logits"],
+    do_not_specialize_on_alignment=["plan"],  # part of a graph's inputs
+)
+def _gather_kernel(
+    slot_tokens: tl.tensor,
+    slot_tables: tl.tensor,
+    rows: tl.tensor,
+    plan: tl.tensor,
+    token_ids: tl.tensor,
+    positions: tl.tensor,
+    cache_index: tl.tensor,
+    query_starts: tl.tensor,
+    context_lens: tl.tensor,
+    block_tables: tl.tensor,
+    logits_index: tl.tensor,
+    logits_slots: tl.tensor,
+    logits_positions: tl.tensor,
+    longest_first: tl.tensor,
+    lengths: tl.tensor,
+    tokens_stride: int,
+    tables_stride: int,
+    num_rows: int,
+    num_tokens: int,
+    num_logits: int,
+    MAX_BLOCKS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0)
+    part = tl.program_id(1)
+    parts = tl.num_programs(1)
+    # The plan's three lines: query starts and logits starts with num_rows + 1 entries each, then the rows' starts.
+    query_begin = tl.load(plan + row)
+    logits_begin = tl.load(plan + num_rows + 1 + row)
+    lane = tl.arange(0, BLOCK)
+    if row == num_rows:
+        # One program row more than rows: it closes the list of starts and pads what the bucket holds beyond them.
+        tl.store(query_starts + row, query_begin, mask=part == 0)
+        for base in range(query_begin + part * BLOCK, num_tokens, parts * BLOCK):
+            index = base + lane
+            mask = index < num_tokens
+            zero = tl.zeros([BLOCK], dtype=tl.int64)
+            tl.store(token_ids + index, zero, mask=mask)
+            tl.store(positions + index, zero, mask=mask)
+            tl.store(cache_index + index, zero - 1, mask=mask)
+        for base in range(logits_begin + part * BLOCK, num_logits, parts * BLOCK):
+            index = base + lane
+            mask = index < num_logits
+            zero = tl.zeros([BLOCK], dtype=tl.int64)
+            tl.store(logits_index + index, zero, mask=mask)
+            tl.store(logits_slots + index, zero, mask=mask)
+            tl.store(logits_positions + index, zero - 1, mask=mask)
+        return
+
+    query_end = tl.load(plan + row + 1)
+    logits_end = tl.load(plan + num_rows + 1 + row + 1)
+    start = tl.load(plan + 2 * (num_rows + 1) + row)
+    slot = tl.load(rows + row)
+    if start < 0:
+        start = tl.load(lengths + slot) - 1
+    query_len = query_end - query_begin
+    context_len = start + query_len
+    tl.store(query_starts + row, query_begin, mask=part == 0)
+    tl.store(context_lens + row, context_len, mask=part == 0)
+    if part == 0:
+        # The row's place by context length is the number of rows that come before it.
+        own = tl.where(query_len > 0, context_len, 0)
+        before = 0
+        for base in range(0, num_rows, BLOCK):
+            other = base + lane
+            length = _contexts(other, rows, plan, lengths, num_rows)
+            before += tl.sum(((length > own) | ((length == own) & (other < row))).to(tl.int32), axis=0)
+        tl.store(longest_first + before, row)
+
+    table = slot_tables + slot * tables_stride
+    for base in range(part * BLOCK, query_len, parts * BLOCK):
+        offset = base + lane
+        mask = offset < query_len
+        position = start + offset
+        token = tl.load(slot_tokens + slot * tokens_stride + position, mask=mask, other=0)
+        block = tl.load(table + position // BLOCK_SIZE, mask=mask, other=0)
+        index = query_begin + offset
+        tl.store(token_ids + index, token.to(tl.int64), mask=mask)
+        tl.store(positions + index, position.to(tl.int64), mask=mask)
+        tl.store(cache_index + index, block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE, mask=mask)
+    for base in range(part * BLOCK, tl.cdiv(context_len, BLOCK_SIZE), parts * BLOCK):
+        index = base + lane
+        mask = index < tl.cdiv(context_len, BLOCK_SIZE)
+        block = tl.load(table + index, mask=mask, other=0)
+        tl.store(block_tables + row.to(tl.int64) * MAX_BLOCKS + index, block, mask=mask)
+    for base in range(logits_begin + part * BLOCK, logits_end, parts * BLOCK):
+        index = base + lane
+        # The last logits_end - logits_begin tokens of the row.
+        token_index = query_end - logits_end + index
+        mask = index < logits_end
+        tl.store(logits_index + index, token_index.to(tl.int64), mask=mask)
+        tl.store(logits_slots + index, tl.zeros([BLOCK], dtype=tl.int64) + slot, mask=mask)
+        tl.store(logits_positions + index, (start + token_index - query_begin + 1).to(tl.int64), mask=mask)
+
+
+@dataclass(frozen=True, slots=True)
+class GatherBounds:
+    """What the host knows of a planned step: exact, or a bucket's upper bounds.
+
+    Attributes:
+        num_tokens: T, the length of the token tensors; tokens past the last row's are padding.
+        num_logits: the length of ``logits_index``; entries past the last row's are 0.
+        query_lens: each row's query length, or its bound.
+        context_lens: each row's context length, or its bound.
+    """
+
+    num_tokens: int
+    num_logits: int
+    query_lens: tuple[int, ...]
+    context_lens: tuple[int, ...]
+
+
+def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherBounds, block_size: int) -> Inputs:
+    """Build a step's inputs from a plan on the device.
+
+    Args:
+        slots: the slot table.
+        rows: [R] int64, the slot of each row.
+        plan: [3 R + 2] int32: R + 1 query starts, R + 1 logits starts, and each row's computed tokens, or a negative number
+            where they are one less than its slot's length. A row whose two query starts are equal has no tokens.
+        bounds: what the host knows of it.
+        block_size: tokens a cache block.
+    """
+    device = slots.tokens.device
+    num_rows, num_tokens, num_logits = len(bounds.query_lens), bounds.num_tokens, bounds.num_logits
+    max_blocks = slots.block_tables.shape[1]
+    token_ids = torch.empty(num_tokens, dtype=torch.int64, device=device)
+    positions = torch.empty_like(token_ids)
+    cache_index = torch.empty_like(token_ids)
+    query_starts = torch.empty(num_rows + 1, dtype=torch.int32, device=device)
+    context_lens = torch.empty(num_rows, dtype=torch.int32, device=device)
+    longest_first = torch.empty(num_rows, dtype=torch.int32, device=device)
+    block_tables = torch.empty((num_rows, max_blocks), dtype=torch.int32, device=device)
+    # Each by itself: an address that is a multiple of 16 in some steps only makes two kernels of everything it is given to.
+    logits_index = torch.empty(num_logits, dtype=torch.int64, device=device)
+    logits_slots = torch.empty_like(logits_index)
+    logits_positions = torch.empty_like(logits_index)
+    parts = min(16, max(1, triton.cdiv(max(bounds.query_lens, default=0), _BLOCK)))
+    _gather_kernel[(num_rows + 1, parts)](
+        slots.tokens,
+        slots.block_tables,
+        rows,
+        plan,
+        token_ids,
+        positions,
+        cache_index,
+        query_starts,
+        context_lens,
+        block_tables,
+        logits_index,
+        logits_slots,
+        logits_positions,
+        longest_first,
+        slots.lengths,
+        slots.tokens.stride(0),
+        slots.block_tables.stride(0),
+        num_rows,
+        num_tokens,
+        num_logits,
+        MAX_BLOCKS=max_blocks,
+        BLOCK_SIZE=block_size,
+        BLOCK=_BLOCK,
+        num_warps=2,
+    )
+    batch = Batch(
+        token_ids=token_ids,
+        positions=positions,
+        cache_index=cache_index,
+        query_starts=query_starts,
+        context_lens=context_lens,
+        block_tables=block_tables,
+        logits_index=logits_index,
+        query_lens_host=bounds.query_lens,
+        context_lens_host=bounds.context_lens,
+        longest_first=longest_first,
+    )
+    return Inputs(batch, logits_slots, logits_positions)
+
+
+def plan_on_host(query_lens: tuple[int, ...], starts: tuple[int, ...], logits_counts: tuple[int, ...]) -> list[int]:
+    """The plan of `gather_planned` as a flat list of 3 R + 2 integers."""
+    return [*accumulate(query_lens, initial=0), *accumulate(logits_counts, initial=0), *starts]
+
+
+def gather(
+    slots: SlotTable,
+    rows: Tensor,
+    query_lens: tuple[int, ...],
+    starts: tuple[int, ...],
+    logits_counts: tuple[int, ...],
+    block_size: int,
+) -> Inputs:
+    """See ``Ops.gather``. The batch's ``query_lens_host`` are bounds."""
+    device = slots.tokens.device
+    plan = torch.tensor(plan_on_host(query_lens, starts, logits_counts), dtype=torch.int32)
+    if device.type == "cuda":
+        plan = plan.pin_memory().to(device, non_blocking=True)
+    bounds = GatherBounds(
+        num_tokens=sum(query_lens),
+        num_logits=sum(logits_counts),
+        query_lens=tuple(map(_query_bound, query_lens, logits_counts)),
+        context_lens=tuple(
+            (start if start >= 0 else ~start) + length for start, length in zip(starts, query_lens, strict=True)
+        ),
+    )
+    return gather_planned(slots, rows, plan, bounds, block_size)
+
+
+def _query_bound(query_len: int, logits_count: int) -> int:
+    """A row's query length as attention is planned for it: short pieces of prompts go with the long ones.
+
+    As they do in graphs, whose kernels are compiled before anybody waits for them. A tile that fits the piece would be
+    one more kernel, compiled while a step waits for it: half a second, to save some microseconds.
+    """
+    decides = logits_count == query_len
+    return query_len if decides or query_len <= 1 else max(query_len, SHORT_QUERY + 1)

@@ -1,0 +1,1 @@
+"""Linear layers, dense and in eight bits, by number of rows."""

@@ -1,0 +1,187 @@
+"""RMSNorm, alone and fused with the residual addition before or after it: one program a row, one pass over memory.
+
+Not for rows wider than 65,536 elements, which one program could not hold in registers.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+
+
+@triton.jit
+def _rms_norm_kernel(
+    x: tl.tensor,
+    residual: tl.tensor,
+    weight: tl.tensor,
+    out: tl.tensor,
+    new_residual: tl.tensor,
+    x_stride: int,
+    eps: float,
+    N: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ADD: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < N
+    # The weight depends neither on the row nor on earlier kernels.
+    scale = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32)
+    wait_for_previous(OVERLAP)
+    value = tl.load(x + row * x_stride + cols, mask=mask, other=0.0).to(tl.float32)
+    if ADD:
+        value += tl.load(residual + row * N + cols, mask=mask, other=0.0).to(tl.float32)
+        # The norm reads the sum as the next layer will: rounded to the residual's type.
+        stored = value.to(new_residual.dtype.element_ty)
+        tl.store(new_residual + row * N + cols, stored, mask=mask)
+        value = stored.to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(value * value, axis=0) / N + eps)
+    tl.store(out + row * N + cols, (value * inverse * scale).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _rms_norm_add_kernel(
+    x: tl.tensor,
+    weight: tl.tensor,
+    residual: tl.tensor,
+    out: tl.tensor,
+    eps: float,
+    N: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < N
+    scale = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32)
+    wait_for_previous(OVERLAP)
+    value = tl.load(x + row * N + cols, mask=mask, other=0.0).to(tl.float32)
+    before = tl.load(residual + row * N + cols, mask=mask, other=0.0).to(tl.float32)
+    inverse = tl.rsqrt(tl.sum(value * value, axis=0) / N + eps)
+    # What is added is rounded, as a norm of its own would be.
+    normed = (value * inverse * scale).to(x.dtype.element_ty).to(tl.float32)
+    tl.store(out + row * N + cols, (before + normed).to(out.dtype.element_ty), mask=mask)
+
+
+def num_warps(block: int) -> int:
+    """Eight elements a thread: one 16-byte load of a 16-bit type."""
+    return min(max(block // 256, 1), 16)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, overlap: bool = False) -> Tensor:
+    """RMSNorm over the last axis of [..., N], in float32. The rows of ``x`` must be evenly spaced."""
+    n = x.shape[-1]
+    rows = x.reshape(-1, n)
+    out = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    block = triton.next_power_of_2(n)
+    _rms_norm_kernel[(rows.shape[0],)](
+        rows,
+        rows,
+        weight,
+        out,
+        out,
+        rows.stride(0),
+        eps,
+        N=n,
+        BLOCK=block,
+        ADD=False,
+        OVERLAP=overlap,
+        num_warps=num_warps(block),
+        **launch_options(overlap),
+    )
+    return out.view(x.shape)
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, overlap: bool = False
+) -> tuple[Tensor, Tensor]:
+    """``residual + x`` and its RMSNorm: (normed, new residual), both [T, N]; ``residual`` must be contiguous."""
+    rows, n = x.shape
+    out = torch.empty_like(residual)
+    new_residual = torch.empty_like(residual)
+    block = triton.next_power_of_2(n)
+    _rms_norm_kernel[(rows,)](
+        x,
+        residual,
+        weight,
+        out,
+        new_residual,
+        x.stride(0),
+        eps,
+        N=n,
+        BLOCK=block,
+        ADD=True,
+        OVERLAP=overlap,
+        num_warps=num_warps(block),
+        **launch_options(overlap),
+    )
+    return out, new_residual
+
+
+def rms_norm_add(x: Tensor, weight: Tensor, eps: float, residual: Tensor, *, overlap: bool = False) -> Tensor:
+    """``residual`` plus the RMSNorm of ``x``, all [T, N] and contiguous."""
+    rows, n = x.shape
+    out = torch.empty_like(residual)
+    block = triton.next_power_of_2(n)
+    _rms_norm_add_kernel[(rows,)](
+        x,
+        weight,
+        residual,
+        out,
+        eps,
+        N=n,
+        BLOCK=block,
+        OVERLAP=overlap,
+        num_warps=num_warps(block),
+        **launch_options(overlap),
+    )
+    return out
+
+
+@triton.jit
+def _layer_norm_kernel(
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    out: tl.tensor,
+    eps: float,
+    N: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < N
+    # Weight and bias depend neither on the row nor on earlier kernels.
+    scale = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32)
+    shift = tl.load(bias + cols, mask=mask, other=0.0).to(tl.float32)
+    wait_for_previous(OVERLAP)
+    value = tl.load(x + row * N + cols, mask=mask, other=0.0).to(tl.float32)
+    centred = tl.where(mask, value - tl.sum(value, axis=0) / N, 0.0)
+    inverse = tl.rsqrt(tl.sum(centred * centred, axis=0) / N + eps)
+    tl.store(out + row * N + cols, (centred * inverse * scale + shift).to(out.dtype.element_ty), mask=mask)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, overlap: bool = False) -> Tensor:
+    """LayerNorm over the last axis of a contiguous [T, N], in float32."""
+    rows, n = x.shape
+    out = torch.empty_like(x)
+    block = triton.next_power_of_2(n)
+    _layer_norm_kernel[(rows,)](
+        x,
+        weight,
+        bias,
+        out,
+        eps,
+        N=n,
+        BLOCK=block,
+        OVERLAP=overlap,
+        num_warps=num_warps(block),
+        **launch_options(overlap),
+    )
+    return out

@@ -1,0 +1,1 @@
+"""Sampling, log-probabilities, acceptance of drafts, and constraint masks."""

@@ -1,0 +1,428 @@
+"""Sampling without a sort, a scan of the vocabulary in order, or a wait for the device.
+
+Two launches. The first scores each block of each row, ``processed / T + gumbel``, and keeps its winner; where rows
+truncate, also the largest logit of every 64 tokens. The second picks the row's winner; a row without truncation is done.
+
+Top-k, top-p and min-p each keep a beginning of the same order, most likely first and lower ids first among equals. So a
+winner that they exclude excludes everything after it, and the next best score before it is the next candidate. One pass
+over the tokens before a candidate tells both whether it survives and who is next; the first candidate nearly always
+survives, and a pass reads only the groups of 64 whose largest logit reaches the candidate's. The result is exact, with
+the reference's ties. (Sampling by rejection against such pivots is from FlashInfer; here the noise is fixed, so that the
+first survivor in the order of scores is the argmax over the survivors.)
+
+Not here: penalties, bias and min_tokens (`penalties.py`), log-probabilities.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.triton.sampling.gumbel import gumbel_noise
+from draftline.kernels.triton.sampling.penalties import edited_logits
+from draftline.kernels.triton.sampling.top_groups import (
+    GROUP,
+    best_of_tile,
+    from_ordered,
+    kth_group,
+    ordered,
+    select_groups,
+)
+
+_MIN_TEMPERATURE = tl.constexpr(1e-5)
+_BLOCK_GROUPS = 16
+_TILE_GROUPS = 32
+
+
+@triton.jit
+def _mask_of(masks: tl.tensor, row: tl.tensor, stride: int, MASKED: tl.constexpr) -> tl.tensor:
+    """Where the mask begins whose number is at ``row``."""
+    if MASKED:
+        masks += tl.load(row).to(tl.int64) * stride
+    return masks
+
+
+@triton.jit
+def _read_scaled(
+    logits: tl.tensor,
+    mask: tl.tensor,
+    ids: tl.tensor,
+    valid: tl.tensor,
+    divisor: tl.tensor,
+    MASKED: tl.constexpr,
+) -> tl.tensor:
+    """The logits of ``ids`` divided by the temperature; -inf where NaN, not allowed or not valid."""
+    value = tl.load(logits + ids, mask=valid, other=float("-inf")).to(tl.float32)
+    value = tl.where(value == value, value, float("-inf"))
+    if MASKED:
+        word = tl.load(mask + ids // 32, mask=valid, other=0)
+        value = tl.where(((word >> (ids % 32)) & 1) != 0, value, float("-inf"))
+    # The reference's quotient: correctly rounded, so that ties are the same ones.
+    return tl.div_rn(value, tl.zeros_like(value) + divisor)
+
+
+@triton.jit
+def _read_one(
+    logits: tl.tensor, mask: tl.tensor, token: tl.tensor, divisor: tl.tensor, MASKED: tl.constexpr
+) -> tl.tensor:
+    """The scaled logit of one token."""
+    ids = token + tl.zeros([1], tl.int32)
+    return tl.max(_read_scaled(logits, mask, ids, ids >= 0, divisor, MASKED), axis=0)
+
+
+@triton.jit
+def _score_kernel(
+    logits: tl.tensor,
+    masks: tl.tensor,
+    mask_rows: tl.tensor,
+    row_slots: tl.tensor,
+    row_positions: tl.tensor,
+    temperatures: tl.tensor,
+    seeds: tl.tensor,
+    block_score: tl.tensor,
+    block_id: tl.tensor,
+    block_max: tl.tensor,
+    block_sum: tl.tensor,
+    group_max: tl.tensor,
+    logits_stride: int,
+    mask_stride: int,
+    VOCAB: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK_GROUPS: tl.constexpr,
+    TEMPERATURE: tl.constexpr,
+    MASKED: tl.constexpr,
+    TRUNCATED: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1)
+    group = block * BLOCK_GROUPS + tl.arange(0, BLOCK_GROUPS)
+    ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    divisor = 1.0
+    noisy = False
+    if TEMPERATURE:
+        slot = tl.load(row_slots + row)
+        temperature = tl.load(temperatures + slot)
+        noisy = temperature >= _MIN_TEMPERATURE
+        divisor = tl.where(noisy, temperature, 1.0)
+    mask = _mask_of(masks, mask_rows + row, mask_stride, MASKED)
+    scaled = _read_scaled(logits + row * logits_stride, mask, ids, ids < VOCAB, divisor, MASKED)
+    place = row * tl.num_programs(1) + block
+    if TRUNCATED:
+        largest = tl.max(scaled, axis=1)
+        num_groups: tl.constexpr = (VOCAB + GROUP - 1) // GROUP
+        tl.store(group_max + row * num_groups + group, largest, mask=group < num_groups)
+        top = tl.max(largest, axis=0)
+        # Where nothing is above -inf, any finite number will do in its place: the sum is 0.
+        anchor = tl.where(top > float("-inf"), top, 0.0)
+        tl.store(block_max + place, top)
+        tl.store(block_sum + place, tl.sum(tl.sum(tl.exp(scaled - anchor), axis=1), axis=0))
+    score = scaled
+    if TEMPERATURE:
+        if noisy:
+            counter = group[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
+            score = scaled + gumbel_noise(counter, tl.load(row_positions + row), tl.load(seeds + slot))
+    best, best_id = best_of_tile(score, ids, VOCAB)
+    tl.store(block_score + place, best)
+    tl.store(block_id + place, best_id)
+
+
+@triton.jit
+def _read_tile(
+    logits: tl.tensor,
+    mask: tl.tensor,
+    selected: tl.tensor,
+    count: tl.tensor,
+    first: tl.tensor,
+    divisor: tl.tensor,
+    VOCAB: tl.constexpr,
+    GROUP: tl.constexpr,
+    TILE_GROUPS: tl.constexpr,
+    MASKED: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Groups ``first`` and following of the list: their indices, their ids and their scaled logits."""
+    entry = first + tl.arange(0, TILE_GROUPS)
+    listed = entry < count
+    group = tl.load(selected + entry, mask=listed, other=0)
+    ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    valid = listed[:, None] & (ids < VOCAB)
+    return group, ids, _read_scaled(logits, mask, ids, valid, divisor, MASKED)
+
+
+@triton.jit
+def _weight(scaled: tl.tensor, top: tl.tensor) -> tl.tensor:
+    """``exp(scaled - top)``, in the float64 in which weights are summed."""
+    return tl.exp(scaled - top).to(tl.float64)
+
+
+@triton.jit
+def _top_k_mass(
+    logits: tl.tensor,
+    mask: tl.tensor,
+    group_max: tl.tensor,
+    selected: tl.tensor,
+    k: tl.tensor,
+    top: tl.tensor,
+    divisor: tl.tensor,
+    VOCAB: tl.constexpr,
+    GROUP: tl.constexpr,
+    TILE_GROUPS: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    PADDED: tl.constexpr,
+    MASKED: tl.constexpr,
+) -> tl.tensor:
+    """The weight of the k most likely tokens, by bisection for the k-th largest logit."""
+    least = kth_group(group_max, k, NUM_GROUPS, PADDED)
+    count = select_groups(group_max, selected, least, NUM_GROUPS, PADDED)
+    low = ordered(least).to(tl.int64)
+    high = ordered(top).to(tl.int64) + 1
+    while high - low > 1:
+        middle = (low + high) >> 1
+        reached = 0
+        for first in range(0, count, TILE_GROUPS):
+            _, _, scaled = _read_tile(logits, mask, selected, count, first, divisor, VOCAB, GROUP, TILE_GROUPS, MASKED)
+            reached += tl.sum(tl.sum((ordered(scaled) >= middle).to(tl.int32), axis=1), axis=0)
+        high = tl.where(reached < k, middle, tl.where(reached == k, middle + 1, high))
+        low = tl.where(reached < k, low, middle)
+    kth = from_ordered(low.to(tl.int32))
+    above = 0
+    mass = tl.sum(tl.zeros([1], tl.float64), axis=0)
+    for first in range(0, count, TILE_GROUPS):
+        _, _, scaled = _read_tile(logits, mask, selected, count, first, divisor, VOCAB, GROUP, TILE_GROUPS, MASKED)
+        larger = scaled > kth
+        above += tl.sum(tl.sum(larger.to(tl.int32), axis=1), axis=0)
+        mass += tl.sum(tl.sum(tl.where(larger, _weight(scaled, top), 0.0), axis=1), axis=0)
+    return mass + (k - above).to(tl.float64) * _weight(kth, top)
+
+
+@triton.jit
+def _fallback(
+    mask: tl.tensor,
+    stop_ids: tl.tensor,
+    early: tl.tensor,
+    VOCAB: tl.constexpr,
+    STOPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    MASKED: tl.constexpr,
+    MIN_TOKENS: tl.constexpr,
+) -> tl.tensor:
+    """The token of a row without a finite logit: the lowest allowed id, one that is no early stop id if there is one."""
+    token = VOCAB
+    second = VOCAB
+    base = 0
+    while (token == VOCAB) & (base < VOCAB):
+        ids = base + tl.arange(0, BLOCK)
+        allowed = ids < VOCAB
+        if MASKED:
+            word = tl.load(mask + ids // 32, mask=allowed, other=0)
+            allowed = allowed & (((word >> (ids % 32)) & 1) != 0)
+        second = tl.minimum(second, tl.min(tl.where(allowed, ids, VOCAB), axis=0))
+        if MIN_TOKENS:
+            if early:
+                for index in range(STOPS):
+                    allowed = allowed & (ids != tl.load(stop_ids + index))
+        token = tl.minimum(token, tl.min(tl.where(allowed, ids, VOCAB), axis=0))
+        base += BLOCK
+    token = tl.where(token == VOCAB, second, token)
+    return tl.where(token == VOCAB, 0, token)
+
+
+@triton.jit
+def _choose_kernel(
+    logits: tl.tensor,
+    masks: tl.tensor,
+    mask_rows: tl.tensor,
+    out: tl.tensor,
+    row_slots: tl.tensor,
+    row_positions: tl.tensor,
+    temperatures: tl.tensor,
+    seeds: tl.tensor,
+    top_ks: tl.tensor,
+    top_ps: tl.tensor,
+    min_ps: tl.tensor,
+    min_length: tl.tensor,
+    stop_ids: tl.tensor,
+    block_score: tl.tensor,
+    block_id: tl.tensor,
+    block_max: tl.tensor,
+    block_sum: tl.tensor,
+    group_max: tl.tensor,
+    selected: tl.tensor,
+    logits_stride: int,
+    mask_stride: int,
+    VOCAB: tl.constexpr,
+    GROUP: tl.constexpr,
+    TILE_GROUPS: tl.constexpr,
+    NUM_BLOCKS: tl.constexpr,
+    PADDED_BLOCKS: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    PADDED_GROUPS: tl.constexpr,
+    STOPS: tl.constexpr,
+    MASKED: tl.constexpr,
+    MIN_TOKENS: tl.constexpr,
+    TRUNCATED: tl.constexpr,
+    TOP_K: tl.constexpr,
+    TOP_P: tl.constexpr,
+    MIN_P: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(row_slots + row)
+    logits += row * logits_stride
+    mask = _mask_of(masks, mask_rows + row, mask_stride, MASKED)
+    index = tl.arange(0, PADDED_BLOCKS)
+    score = tl.load(block_score + row * NUM_BLOCKS + index, mask=index < NUM_BLOCKS, other=float("-inf"))
+    winner = tl.load(block_id + row * NUM_BLOCKS + index, mask=index < NUM_BLOCKS, other=VOCAB)
+    best = tl.max(score, axis=0)
+    token = tl.min(tl.where(score == best, winner, VOCAB), axis=0)
+    if best == float("-inf"):
+        early = False
+        if MIN_TOKENS:
+            early = tl.load(row_positions + row) < tl.load(min_length + slot)
+        token = _fallback(mask, stop_ids + slot * STOPS, early, VOCAB, STOPS, 1024, MASKED, MIN_TOKENS)
+    elif TRUNCATED:
+        temperature = tl.load(temperatures + slot)
+        # Keep all, unless the row says otherwise.
+        k = VOCAB
+        p = 1.0
+        least_weight = 0.0
+        if TOP_K:
+            k = tl.load(top_ks + slot)
+            k = tl.where((k > 0) & (k < VOCAB), k, VOCAB)
+        if TOP_P:
+            p = tl.load(top_ps + slot)
+        if MIN_P:
+            least_weight = tl.load(min_ps + slot)
+        truncated = (k < VOCAB) | (p < 1.0) | (least_weight > 0.0)
+        if truncated & (temperature >= _MIN_TEMPERATURE) & (best < float("inf")):
+            group_max += row * NUM_GROUPS
+            selected += row * NUM_GROUPS
+            position = tl.load(row_positions + row)
+            seed = tl.load(seeds + slot)
+            tops = tl.load(block_max + row * NUM_BLOCKS + index, mask=index < NUM_BLOCKS, other=float("-inf"))
+            top = tl.max(tops, axis=0)
+            # The weight that tokens before a survivor must stay below.
+            bound = tl.sum(tl.zeros([1], tl.float64), axis=0) + float("inf")
+            if TOP_P:
+                if p < 1.0:
+                    sums = tl.load(block_sum + row * NUM_BLOCKS + index, mask=index < NUM_BLOCKS, other=0.0)
+                    bound = tl.sum(sums.to(tl.float64) * _weight(tops, top), axis=0)
+                    if TOP_K:
+                        if k < VOCAB:
+                            bound = _top_k_mass(
+                                logits, mask, group_max, selected, k, top, temperature,
+                                VOCAB, GROUP, TILE_GROUPS, NUM_GROUPS, PADDED_GROUPS, MASKED,
+                            )  # fmt: skip
+                    bound = bound * p
+            survives = False
+            while not survives:
+                pivot = _read_one(logits, mask, token, temperature, MASKED)
+                count = select_groups(group_max, selected, pivot, NUM_GROUPS, PADDED_GROUPS)
+                before = 0
+                mass = tl.sum(tl.zeros([1], tl.float64), axis=0)
+                next_score = float("-inf")
+                next_token = VOCAB
+                for first in range(0, count, TILE_GROUPS):
+                    group, ids, scaled = _read_tile(
+                        logits, mask, selected, count, first, temperature, VOCAB, GROUP, TILE_GROUPS, MASKED
+                    )
+                    earlier = (scaled > pivot) | ((scaled == pivot) & (ids < token))
+                    before += tl.sum(tl.sum(earlier.to(tl.int32), axis=1), axis=0)
+                    mass += tl.sum(tl.sum(tl.where(earlier, _weight(scaled, top), 0.0), axis=1), axis=0)
+                    counter = group[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
+                    noise = gumbel_noise(counter, position, seed)
+                    tile_score, tile_token = best_of_tile(tl.where(earlier, scaled + noise, float("-inf")), ids, VOCAB)
+                    # The list is in the order of ids: a later equal has a higher one.
+                    next_token = tl.where(tile_score > next_score, tile_token, next_token)
+                    next_score = tl.maximum(tile_score, next_score)
+                within = (before < k) & (mass < bound) & (tl.exp(pivot - top) >= least_weight)
+                survives = (before == 0) | within
+                token = tl.where(survives, token, next_token)
+    tl.store(out + row, token.to(tl.int64))
+
+
+def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
+    """See ``Ops.sample``."""
+    count, vocab = logits.shape
+    device = logits.device
+    features = rows.features
+    truncated = bool(features & (SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P))
+    values = edited_logits(logits, rows, slots)
+    # An unused argument must still be a tensor.
+    masks = rows.masks or Masks(rows.slots, rows.slots)
+    num_groups = triton.cdiv(vocab, GROUP)
+    num_blocks = triton.cdiv(num_groups, _BLOCK_GROUPS)
+    block_score = torch.empty((count, num_blocks), dtype=torch.float32, device=device)
+    block_id = torch.empty((count, num_blocks), dtype=torch.int32, device=device)
+    block_max = block_sum = group_max = block_score
+    selected = block_id
+    if truncated:
+        block_max, block_sum = torch.empty((2, count, num_blocks), dtype=torch.float32, device=device)
+        group_max = torch.empty((count, num_groups), dtype=torch.float32, device=device)
+        selected = torch.empty((count, num_groups), dtype=torch.int32, device=device)
+    out = torch.empty(count, dtype=torch.int64, device=device)
+    _score_kernel[(count, num_blocks)](
+        values,
+        masks.words,
+        masks.rows,
+        rows.slots,
+        rows.positions,
+        slots.temperature,
+        slots.seed,
+        block_score,
+        block_id,
+        block_max,
+        block_sum,
+        group_max,
+        values.stride(0),
+        masks.words.stride(0),
+        VOCAB=vocab,
+        GROUP=GROUP,
+        BLOCK_GROUPS=_BLOCK_GROUPS,
+        TEMPERATURE=bool(features & SamplingFeatures.TEMPERATURE),
+        MASKED=rows.masks is not None,
+        TRUNCATED=truncated,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
+    _choose_kernel[(count,)](
+        values,
+        masks.words,
+        masks.rows,
+        out,
+        rows.slots,
+        rows.positions,
+        slots.temperature,
+        slots.seed,
+        slots.top_k,
+        slots.top_p,
+        slots.min_p,
+        slots.min_length,
+        slots.stop_ids,
+        block_score,
+        block_id,
+        block_max,
+        block_sum,
+        group_max,
+        selected,
+        values.stride(0),
+        masks.words.stride(0),
+        VOCAB=vocab,
+        GROUP=GROUP,
+        TILE_GROUPS=_TILE_GROUPS,
+        NUM_BLOCKS=num_blocks,
+        PADDED_BLOCKS=triton.next_power_of_2(num_blocks),
+        NUM_GROUPS=num_groups,
+        PADDED_GROUPS=triton.next_power_of_2(num_groups),
+        STOPS=slots.stop_ids.shape[1],
+        MASKED=rows.masks is not None,
+        MIN_TOKENS=bool(features & SamplingFeatures.MIN_TOKENS),
+        TRUNCATED=truncated,
+        TOP_K=bool(features & SamplingFeatures.TOP_K),
+        TOP_P=bool(features & SamplingFeatures.TOP_P),
+        MIN_P=bool(features & SamplingFeatures.MIN_P),
+        num_warps=8 if truncated else 4,
+        enable_fp_fusion=False,
+    )
+    return out

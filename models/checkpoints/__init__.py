@@ -1,0 +1,1 @@
+"""Checkpoints: where a model's files are, and its weights by name."""

@@ -1,0 +1,135 @@
+"""A draft model's folder: an HF folder that leaves out what the draft shares with its target.
+
+Its ``config.json`` is an ordinary one with one field more, which says so::
+
+    "draft_of": {
+        "model": "smollm2",                         the target, as its user calls it
+        "tokenizer": "smollm2",                     where the tokenizer of both is
+        "shared": ["model.embed_tokens.weight"]     weights that are the target's, by HF's names
+    }
+
+``model.safetensors`` has all other weights that the configuration implies. The vocabulary is the target's, token by
+token. Such a folder is no model by itself: `loader.open_checkpoint` refuses it, `loader.open_draft_checkpoint` takes it
+together with a target. An ordinary folder has no such field, and can be a draft model too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from draftline.models.checkpoints.checkpoint import Checkpoint
+from draftline.models.checkpoints.hf_fields import hf_fields
+from draftline.models.config import ModelConfig
+from draftline.models.errors import ModelLoadError
+from draftline.models.families import weight_shapes
+from draftline.models.hf_config import HfConfig
+from draftline.quant.tensor import RawTensor
+
+DRAFT_OF = "draft_of"
+"""The field of ``config.json``."""
+
+EMBEDDINGS = ("model.embed_tokens.weight", "lm_head.weight")
+"""The weights that a draft may share with its target."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOf:
+    """What a draft model's folder says of its target.
+
+    Attributes:
+        model: the target, as its user calls it.
+        tokenizer: where the tokenizer of both is.
+        shared: names of the weights that are the target's.
+    """
+
+    model: str
+    tokenizer: str
+    shared: tuple[str, ...]
+
+
+def read_draft_of(values: Mapping[str, object], where: str) -> DraftOf | None:
+    """The field of a ``config.json``, or None where it has none and the folder is an ordinary one.
+
+    Args:
+        values: the file's content.
+        where: the file that error messages name.
+
+    Raises:
+        ModelLoadError: the field is malformed.
+    """
+    section = HfConfig(values, where).section(DRAFT_OF)
+    if section is None:
+        return None
+    shared = section.strings("shared") or ()
+    for name in shared:
+        if name not in EMBEDDINGS:
+            raise section.error("shared", f"{name!r} cannot be shared; {' and '.join(EMBEDDINGS)} can")
+    model = section.text("model")
+    return DraftOf(model, section.text("tokenizer", model), shared)
+
+
+def write_draft_folder(
+    folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], *, target: str, tokenizer: str
+) -> None:
+    """Write a draft model that shares its target's embedding and output projection.
+
+    Args:
+        folder: where to; made if missing, and its files are written over.
+        config: the draft's shape.
+        weights: its own weights by HF's names: all that ``config`` implies but the shared ones. Saved in bfloat16.
+        target: what the target is called.
+        tokenizer: where its tokenizer is.
+    """
+    shared = tuple(name for name in EMBEDDINGS if name in weight_shapes(config))
+    own = weight_shapes(config).keys() - set(shared)
+    if own != weights.keys():
+        raise ValueError(f"the configuration and the weights differ in {sorted(own ^ weights.keys())}")
+    fields = hf_fields(config) | {
+        "torch_dtype": "bfloat16",
+        DRAFT_OF: asdict(DraftOf(target, tokenizer, shared)),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = {name: value.to(device="cpu", dtype=torch.bfloat16).contiguous() for name, value in weights.items()}
+    # Not save_file, which makes a file that only its owner may read.
+    (folder / "model.safetensors").write_bytes(save(saved, metadata={"format": "pt"}))
+    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+
+
+class SharingCheckpoint:
+    """A draft model's folder with its target's weights in the places where it shares them."""
+
+    def __init__(self, own: Checkpoint, target: Checkpoint, shared: tuple[str, ...], where: str) -> None:
+        """Put the two together.
+
+        Args:
+            own: the folder's weights.
+            target: the target's checkpoint.
+            shared: names of what is the target's.
+            where: the file that error messages name.
+
+        Raises:
+            ModelLoadError: the target is not one that this draft can share anything with.
+        """
+        for field in ("vocab_size", "hidden_size", "tied_embeddings"):
+            mine, its = getattr(own.config, field), getattr(target.config, field)
+            if mine != its:
+                raise ModelLoadError(
+                    f"{where}: {DRAFT_OF}: the draft shares {', '.join(shared)} with its target, but its {field} is"
+                    f" {mine} and the target's {its}"
+                )
+        self.config = own.config
+        self._own, self._target, self._shared = own, target, frozenset(shared)
+
+    def __contains__(self, name: str) -> bool:
+        return name in (self._target if name in self._shared else self._own)
+
+    def tensor(self, name: str) -> RawTensor:
+        """Read one tensor. See `Checkpoint.tensor`."""
+        return (self._target if name in self._shared else self._own).tensor(name)

@@ -1,0 +1,129 @@
+"""``SafetensorsCheckpoint``: an HF folder's model.safetensors, whole or in shards, read tensor by tensor.
+
+Which formats can run is not decided here: every dtype that safetensors gives torch passes through by its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from draftline.models.checkpoints.json_file import read_json_object
+from draftline.models.config import ModelConfig
+from draftline.models.errors import ModelLoadError
+from draftline.models.families import FAMILIES, weight_shapes
+from draftline.models.weight_shapes import check_shape
+from draftline.quant.tensor import RawTensor
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+
+class _Header(Protocol):
+    def get_dtype(self) -> str: ...
+    def get_shape(self) -> list[int]: ...
+
+
+class _File(Protocol):
+    """What is used of `safe_open`, whose methods have no types."""
+
+    def keys(self) -> list[str]: ...
+    def get_slice(self, name: str) -> _Header: ...
+    def get_tensor(self, name: str) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """Where a weight is: its tensor's name in the files, and whether that is transposed."""
+
+    stored_name: str
+    transposed: bool
+
+
+class SafetensorsCheckpoint:
+    """The weights of an HF folder. All headers are read and checked on opening, tensors when they are asked for."""
+
+    def __init__(self, folder: Path, config: ModelConfig) -> None:
+        """Open the folder's files.
+
+        Raises:
+            ModelLoadError: a file is missing or damaged, the index names a tensor that its shard does not have, or a weight is
+                there under two names.
+        """
+        self.config = config
+        self._shapes = weight_shapes(config)
+        self._folder = folder
+        self._file_of = _indexed(folder) if (folder / INDEX_FILE).is_file() else _single(folder)
+        self._files = {path: _open(path) for path in sorted(set(self._file_of.values()))}
+        held = {path: frozenset(file.keys()) for path, file in self._files.items()}
+        for name, path in self._file_of.items():
+            if name not in held[path]:
+                raise ModelLoadError(f"{path}: {name}: {INDEX_FILE} names it, but it is not in this file")
+        # The family's names to the file's.
+        self._weights: dict[str, _Weight] = {}
+        for name in self._file_of:
+            stored = FAMILIES[config.family].stored(name)
+            weight = self._weights.setdefault(stored.name, _Weight(name, stored.transposed))
+            if weight.stored_name != name:
+                raise ModelLoadError(f"{folder}: {name}: is the same weight as {weight.stored_name}")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._weights
+
+    def tensor(self, name: str) -> RawTensor:
+        """Read one tensor. See `Checkpoint.tensor`."""
+        weight = self._weights.get(name)
+        if weight is None:
+            raise ModelLoadError(f"{self._folder}: {name}: not in this checkpoint")
+        stored_name = weight.stored_name
+        path = self._file_of[stored_name]
+        try:
+            header = self._files[path].get_slice(stored_name)
+            dtype, shape = header.get_dtype(), tuple(header.get_shape())
+            wanted = self._shapes.get(name)
+            if wanted is not None and weight.transposed:
+                wanted = wanted[::-1]
+            if wanted is not None and shape == (1, *wanted):
+                shape = wanted  # a convolution's width, which OpenAI's GPT-2 keeps
+            check_shape(wanted, stored_name, shape, path)
+            data = self._files[path].get_tensor(stored_name).view(shape)
+        except (SafetensorError, OSError, RuntimeError, AttributeError, TypeError) as error:
+            raise ModelLoadError(f"{path}: {stored_name}: cannot be read: {error}") from error
+        if weight.transposed:
+            data = data.t().contiguous()
+        return RawTensor(name, dtype.upper(), tuple(data.shape), data)
+
+
+def _single(folder: Path) -> dict[str, Path]:
+    path = folder / SINGLE_FILE
+    if not path.is_file():
+        raise ModelLoadError(f"{folder}: holds neither {SINGLE_FILE} nor {INDEX_FILE}")
+    return dict.fromkeys(_open(path).keys(), path)
+
+
+def _indexed(folder: Path) -> dict[str, Path]:
+    index = folder / INDEX_FILE
+    weight_map = read_json_object(index).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise ModelLoadError(f"{index}: weight_map: missing, or not an object")
+    paths: dict[str, Path] = {}
+    for name, file in weight_map.items():
+        # A shard lies beside its index; a path that leads elsewhere is not one that HF's tools write.
+        if not isinstance(file, str) or Path(file).name != file:
+            raise ModelLoadError(f"{index}: weight_map: {name}: {file!r} is not a file name")
+        path = folder / file
+        if not path.is_file():
+            raise ModelLoadError(f"{path}: no such file, though {INDEX_FILE} has {name} in it")
+        paths[name] = path
+    return paths
+
+
+def _open(path: Path) -> _File:
+    try:
+        return cast(_File, safe_open(path, framework="pt"))
+    except (SafetensorError, OSError) as error:
+        raise ModelLoadError(f"{path}: is damaged or no safetensors file: {error}") from error

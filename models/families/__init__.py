@@ -1,0 +1,104 @@
+"""The model families, by the architecture name that a checkpoint's config.json gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from draftline.kernels.ops import Ops
+from draftline.models.checkpoints.checkpoint import Checkpoint
+from draftline.models.config import ModelConfig
+from draftline.models.decoder import Decoder
+from draftline.models.errors import ModelLoadError
+from draftline.models.families.gemma3 import Gemma3, gemma3_config, gemma3_shapes, gemma3_stored
+from draftline.models.families.gpt2 import Gpt2, gpt2_config, gpt2_shapes, gpt2_stored
+from draftline.models.families.llama import llama_config, mistral_config
+from draftline.models.families.qwen2 import qwen2_config
+from draftline.models.families.qwen3 import qwen3_config
+from draftline.models.families.stored import Stored, as_named
+from draftline.models.hf_config import HfConfig
+from draftline.models.model import Model
+from draftline.models.weight_shapes import Shape, decoder_shapes
+from draftline.quant import UnsupportedFormatError
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture.
+
+    Attributes:
+        config: its config.json as a ModelConfig.
+        build: the model with its weights, from (checkpoint, config, ops, dtype, device).
+        shapes: every weight's, by its name in `Checkpoint`.
+        stored: what a tensor in an HF folder is, by its name there.
+    """
+
+    config: Callable[[HfConfig], ModelConfig]
+    build: Callable[[Checkpoint, ModelConfig, Ops, torch.dtype, torch.device], Model]
+    shapes: Callable[[ModelConfig], dict[str, Shape]] = decoder_shapes
+    stored: Callable[[str], Stored] = as_named
+
+
+FAMILIES: dict[str, Family] = {
+    "GPT2LMHeadModel": Family(gpt2_config, Gpt2, gpt2_shapes, gpt2_stored),
+    "Gemma3ForCausalLM": Family(gemma3_config, Gemma3, gemma3_shapes, gemma3_stored),
+    "Gemma3ForConditionalGeneration": Family(gemma3_config, Gemma3, gemma3_shapes, gemma3_stored),
+    "LlamaForCausalLM": Family(llama_config, Decoder),
+    "MistralForCausalLM": Family(mistral_config, Decoder),
+    "Qwen2ForCausalLM": Family(qwen2_config, Decoder),
+    "Qwen3ForCausalLM": Family(qwen3_config, Decoder),
+}
+
+
+def config_from_hf(hf: Mapping[str, object], where: str = "config.json") -> ModelConfig:
+    """The ModelConfig of an HF ``config.json``.
+
+    Args:
+        hf: the file's content, or the same fields from a file of another kind.
+        where: the file that error messages name.
+
+    Raises:
+        ModelLoadError: the architecture is not supported (the message lists those that are), or a field is missing,
+            malformed, or asks for something that the family does not do here.
+    """
+    config = HfConfig(hf, where)
+    architectures = config.strings("architectures")
+    if not architectures:
+        raise config.error("architectures", "missing, so the model's family is unknown")
+    family = FAMILIES.get(architectures[0])
+    if family is None:
+        raise config.error("architectures", f"{architectures[0]!r} is not supported; {', '.join(FAMILIES)} are")
+    return family.config(config)
+
+
+def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """Every weight of a model, by its name in `Checkpoint`."""
+    return FAMILIES[config.family].shapes(config)
+
+
+def is_llama_like(config: ModelConfig) -> bool:
+    """Whether the model is a `Decoder`, which its ModelConfig describes in full."""
+    return FAMILIES[config.family].build is Decoder
+
+
+def build_model(
+    checkpoint: Checkpoint, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
+) -> Model:
+    """The model of a checkpoint, with its weights.
+
+    Args:
+        checkpoint: where the weights come from.
+        config: the checkpoint's own, perhaps with a smaller ``max_positions``.
+        ops: the device's operations.
+        dtype: what weights are kept in; see `draftline.quant`.
+        device: where it runs.
+
+    Raises:
+        ModelLoadError: a tensor is missing, or has a wrong shape or a format that is not supported.
+    """
+    try:
+        return FAMILIES[config.family].build(checkpoint, config, ops, dtype, device)
+    except UnsupportedFormatError as error:
+        raise ModelLoadError(str(error)) from error

@@ -1,0 +1,210 @@
+"""GPT-2 (Radford et al. 2019): learned positions, LayerNorm, biases everywhere, GELU.
+
+Its checkpoints come under three sets of names: transformers' own, the same without their prefix (as the original's
+conversion has them), and those of OpenAI's TensorFlow checkpoint. All store the projections as [in_features,
+out_features], and queries, keys and values as one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from draftline import quant
+from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.ops import Ops
+from draftline.kernels.residual import Residual
+from draftline.models.checkpoints.checkpoint import Checkpoint
+from draftline.models.config import ModelConfig
+from draftline.models.families.stored import Stored
+from draftline.models.hf_config import HfConfig
+from draftline.models.layers import Attention
+from draftline.models.rope import no_rotation
+from draftline.models.weight_shapes import Shape
+from draftline.models.weights import Weights
+from draftline.quant.linear import Linear
+
+_ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")
+
+
+def gpt2_config(hf: HfConfig) -> ModelConfig:
+    """GPT-2: absent fields are the smallest model's, as in transformers."""
+    activation = hf.text("activation_function", "gelu_new")
+    if activation not in _ACTIVATIONS:
+        raise hf.error("activation_function", f"{activation!r} is not supported; {' and '.join(_ACTIVATIONS)} are")
+    for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
+        if hf.flag(name, False):
+            raise hf.error(name, "true is not supported")
+    hidden, heads, layers = hf.integer("n_embd", 768), hf.integer("n_head", 12), hf.integer("n_layer", 12)
+    if hidden % heads or hidden // heads % 2:
+        raise hf.error("n_embd", f"{hidden} is not an even multiple of n_head = {heads}")
+    bos = hf.token_ids("bos_token_id")
+    return ModelConfig(
+        family="GPT2LMHeadModel",
+        vocab_size=hf.integer("vocab_size", 50257),
+        hidden_size=hidden,
+        intermediate_size=hf.optional_integer("n_inner", minimum=1) or 4 * hidden,
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=hidden // heads,
+        max_positions=hf.integer("n_positions", 1024),
+        norm_eps=hf.number("layer_norm_epsilon", 1e-5),
+        rope_theta=0.0,
+        rope_scaling=None,
+        sliding_windows=(None,) * layers,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+        qk_norm=False,
+        tied_embeddings=hf.flag("tie_word_embeddings", True),
+        bos_token_id=bos[0] if bos else None,
+        eos_token_ids=hf.token_ids("eos_token_id"),
+        attention_scale=None if hf.flag("scale_attn_weights", True) else 1.0,
+    )
+
+
+def gpt2_shapes(config: ModelConfig) -> dict[str, Shape]:
+    """Every weight of a model, in the order of the forward pass; names are as Llama's where there are such."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    shapes: dict[str, Shape] = {
+        "model.embed_tokens.weight": (config.vocab_size, hidden),
+        "model.embed_positions.weight": (config.max_positions, hidden),
+    }
+    for layer in range(config.num_layers):
+        for name, rows, columns in (
+            ("input_layernorm", hidden, None),
+            ("self_attn.qkv_proj", 3 * hidden, hidden),
+            ("self_attn.o_proj", hidden, hidden),
+            ("post_attention_layernorm", hidden, None),
+            ("mlp.up_proj", inner, hidden),
+            ("mlp.down_proj", hidden, inner),
+        ):
+            prefix = f"model.layers.{layer}.{name}."
+            shapes[f"{prefix}weight"] = (rows,) if columns is None else (rows, columns)
+            shapes[f"{prefix}bias"] = (rows,)
+    shapes |= {"model.norm.weight": (hidden,), "model.norm.bias": (hidden,)}
+    if not config.tied_embeddings:
+        shapes["lm_head.weight"] = (config.vocab_size, hidden)
+    return shapes
+
+
+_HF_NAME = re.compile(r"(?:transformer\.)?(?:h\.(\d+)\.)?([a-z_0-9.]+?)\.(weight|bias)")
+_OPENAI_NAME = re.compile(r"(?:model/)?(?:h(\d+)/)?([a-z_0-9/]+?)(?:/([wbg]))?")
+_OPENAI_KINDS = {"w": "weight", "g": "weight", "b": "bias", None: "weight"}
+_TOP_LEVEL = {"wte": "embed_tokens", "wpe": "embed_positions", "ln_f": "norm"}
+_IN_LAYER = {
+    "ln_1": "input_layernorm",
+    "attn.c_attn": "self_attn.qkv_proj",
+    "attn.c_proj": "self_attn.o_proj",
+    "ln_2": "post_attention_layernorm",
+    "mlp.c_fc": "mlp.up_proj",
+    "mlp.c_proj": "mlp.down_proj",
+}
+
+
+def gpt2_stored(name: str) -> Stored:
+    """What a tensor of this name is; one that is no weight (the causal masks of old files) keeps its name."""
+    hf, openai = _HF_NAME.fullmatch(name), _OPENAI_NAME.fullmatch(name)
+    if hf:
+        layer, module, kind = hf[1], hf[2], hf[3]
+    elif openai:
+        layer, module, kind = openai[1], openai[2].replace("/", "."), _OPENAI_KINDS[openai[3]]
+    else:
+        return Stored(name)
+    known = (_TOP_LEVEL if layer is None else _IN_LAYER).get(module)
+    if known is None:
+        return Stored(name)
+    prefix = "model." if layer is None else f"model.layers.{layer}."
+    return Stored(f"{prefix}{known}.{kind}", transposed=kind == "weight" and "_proj" in known)
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerNorm:
+    weight: Tensor
+    bias: Tensor
+    eps: float
+
+    def __call__(self, x: Tensor, ops: Ops) -> Tensor:
+        return ops.layer_norm(x, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One pre-norm layer: attention, then an MLP with one hidden layer."""
+
+    attention_norm: _LayerNorm
+    attention: Attention
+    mlp_norm: _LayerNorm
+    up: Linear
+    down: Linear
+
+    def __call__(
+        self,
+        residual: Residual,
+        batch: Batch,
+        keys: Tensor,
+        values: Tensor,
+        scales: tuple[Tensor, Tensor] | None,
+        rope: Tensor,
+        ops: Ops,
+    ) -> Residual:
+        attention = self.attention
+        qkv = attention.qkv.of(self.attention_norm(residual.values, ops), ops)
+        attended = attention.attend(qkv, batch, keys, values, rope, 0.0, ops, scales=scales)
+        residual = attention.output.added_to(residual, attended, None, ops)
+        inner = ops.gelu(self.up.of(self.mlp_norm(residual.values, ops), ops))
+        return self.down.added_to(residual, inner, None, ops)
+
+
+class Gpt2:
+    """A GPT-2 with its weights on one device; see `Model` for attributes and `Decoder` for arguments and errors."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.config, self.dtype, self.device = config, dtype, device
+        self.cache_dtype = quant.compute_dtype(dtype, device)
+        self._ops = ops
+        weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled)
+        self._embedding, self._head = weights.embedding_and_head(config)
+        self._positions = weights.positions("model.embed_positions.weight", config.max_positions, config.hidden_size)
+        self._layers = tuple(_layer(weights, config, f"model.layers.{index}.") for index in range(config.num_layers))
+        self._norm = _norm(weights, config, "model.norm")
+        self._rope = no_rotation(config, device)
+        self.quantization, self.nbytes = weights.formats, weights.nbytes
+
+    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+        """See ``Model.forward``."""
+        ops = self._ops
+        embedded = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype)
+        residual = Residual(embedded + F.embedding(batch.positions, self._positions).to(self.cache_dtype))
+        for layer, (keys, values, scales) in zip(self._layers, cache.layers, strict=True):
+            residual = layer(residual, batch, keys, values, scales, self._rope, ops)
+        return self._head.of(self._norm(residual.values.index_select(0, batch.logits_index), ops), ops)
+
+
+def _norm(weights: Weights, config: ModelConfig, name: str) -> _LayerNorm:
+    size = config.hidden_size
+    return _LayerNorm(weights.vector(f"{name}.weight", size), weights.vector(f"{name}.bias", size), config.norm_eps)
+
+
+def _layer(weights: Weights, config: ModelConfig, prefix: str) -> _Layer:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    return _Layer(
+        attention_norm=_norm(weights, config, f"{prefix}input_layernorm"),
+        attention=Attention(
+            qkv=weights.linear(f"{prefix}self_attn.", {"qkv_proj": 3 * hidden}, hidden, bias=True),
+            output=weights.linear(f"{prefix}self_attn.", {"o_proj": hidden}, hidden, bias=True),
+            norms=None,
+            window=None,
+            scale=config.score_scale,
+        ),
+        mlp_norm=_norm(weights, config, f"{prefix}post_attention_layernorm"),
+        up=weights.linear(f"{prefix}mlp.", {"up_proj": inner}, hidden, bias=True),
+        down=weights.linear(f"{prefix}mlp.", {"down_proj": hidden}, inner, bias=True),
+    )

@@ -1,0 +1,117 @@
+"""``ChatEncoder``: a conversation as token ids, in which only the chat template's own markers are special tokens.
+
+``<|im_end|>`` in a message is text that someone wrote, not the end of the message. So special tokens are recognised by
+who wrote them:
+
+1. Where a message holds the name of a special token, the name is replaced by a private stand-in before rendering, so
+   that the template can neither tell nor change it.
+2. In the rendered text, the special tokens' names are now the template's. Each is replaced by a private marker, and the
+   stand-ins are turned back into the names they stand for.
+3. The text is encoded in one go by a tokenizer that knows the markers and not the special tokens, and the markers' ids
+   are exchanged for the special tokens'.
+
+Encoding in one go keeps everything else as it is: how text next to a special token is split, white space that a
+special token swallows, the space that SentencePiece puts first. So a conversation without special tokens' names has the
+ids that HF's ``apply_chat_template`` gives, and templates may trim or test contents as they like. Added tokens that are
+not special (``<think>``) are vocabulary like any other and are recognised in messages too, as HF does.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from draftline.models.tokenization.chat_template import ChatTemplate
+
+
+class ChatEncoder:
+    """Encodes conversations for one tokenizer. Thread-safe."""
+
+    def __init__(self, backend: Backend, template: ChatTemplate) -> None:
+        """``backend`` is not changed, and must not be changed later."""
+        self._template = template
+        added = dict(sorted(backend.get_added_tokens_decoder().items()))
+        special = {token.content: index for index, token in added.items() if token.special}
+        self._hidden = _secret()
+        shown = _secret()
+        self._stand_ins = {name: f"{self._hidden}{index:09}" for name, index in special.items()}
+        self._markers = {name: f"{shown}{index:09}" for name, index in special.items()}
+        self._names = {stand_in: name for name, stand_in in self._stand_ins.items()}
+        self._special = _any_of(special)
+        self._any_stand_in = _any_of(self._names)
+        self._added = _any_of([token.content for token in added.values()])
+
+        self._plain = Backend(backend.model)  # shares the vocabulary and the merges
+        if backend.normalizer is not None:
+            self._plain.normalizer = backend.normalizer
+        if backend.pre_tokenizer is not None:
+            self._plain.pre_tokenizer = backend.pre_tokenizer
+        self._plain.add_tokens([_as_marker(token, self._markers) for token in added.values()])
+        self._ids = {self._plain_id(self._markers.get(t.content, t.content)): i for i, t in added.items()}
+        unknown = getattr(backend.model, "unk_token", None)
+        vocabulary = backend.get_vocab_size(with_added_tokens=False)
+        self._forbidden = {i: name for name, i in special.items() if i < vocabulary and name != unknown}
+
+    def encode(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        """The ids of a conversation, up to where the assistant's next message begins.
+
+        Args:
+            messages: the role and the content of each.
+
+        Raises:
+            ValueError: the template refuses the messages or takes the name of a special token in one of them apart, or
+                one of them is no Unicode text.
+        """
+        for role, content in messages:
+            check_unicode(role)
+            check_unicode(content)
+        rendered = self._template.render([(self._hide(role), self._hide(content)) for role, content in messages])
+        marked = self._added.sub(lambda match: self._markers.get(match[0], match[0]), rendered)
+        marked = self._any_stand_in.sub(lambda match: self._names[match[0]], marked)
+        if self._hidden in marked:
+            raise ValueError("the chat template takes the name of a special token in a message apart")
+        ids = self._plain.encode(marked, add_special_tokens=False).ids
+        forged = self._forbidden.keys() & set(ids)
+        if forged:
+            raise ValueError(f"the text {self._forbidden[forged.pop()]!r} cannot be told from the special token")
+        return [self._ids.get(index, index) for index in ids]
+
+    def _hide(self, text: str) -> str:
+        return self._special.sub(lambda match: self._stand_ins[match[0]], text)
+
+    def _plain_id(self, token: str) -> int:
+        index = self._plain.token_to_id(token)
+        if index is None:
+            raise ValueError(f"the added token {token!r} cannot be added")
+        return index
+
+
+def _secret() -> str:
+    """What nobody can write who cannot guess it: decimal digits, which templates trim, case and escape no further."""
+    return f"{secrets.randbits(128):039}"
+
+
+def check_unicode(text: str) -> None:
+    """Raise ValueError where a text has surrogate code points, which have no bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"character {error.start} is a surrogate code point, which no Unicode text has") from None
+
+
+def _as_marker(token: AddedToken, markers: dict[str, str]) -> AddedToken:
+    """A special token under its marker's name, matched wherever that stands; other added tokens as they are."""
+    marker = markers.get(token.content)
+    if marker is None:
+        return token
+    return AddedToken(marker, lstrip=token.lstrip, rstrip=token.rstrip, normalized=False, special=False)
+
+
+def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Matches any of the names, the longest where several begin at one place, as the tokenizers library does."""
+    longest_first = sorted(names, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")

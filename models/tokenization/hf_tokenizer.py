@@ -1,0 +1,129 @@
+"""The tokenizer of an HF folder: tokenizer.json, with what tokenizer_config.json and its neighbours add to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from draftline.models.checkpoints.json_file import read_json_object_if_there
+from draftline.models.errors import ModelLoadError
+from draftline.models.tokenization.data import TokenizerData
+
+_CONFIG = "tokenizer_config.json"
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_SLOW_FILES = ("tokenizer.model", "vocab.json")
+_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def read_hf_tokenizer(folder: Path) -> TokenizerData:
+    """Read a folder's tokenizer.
+
+    Raises:
+        ModelLoadError: there is none, or its files are damaged.
+    """
+    config = read_json_object_if_there(folder / _CONFIG)
+    generation = read_json_object_if_there(folder / "generation_config.json")
+    backend = _backend(folder)
+    backend.no_truncation()
+    backend.no_padding()
+    _add_tokens(backend, config, folder)
+    named = {name: token for name in _NAMED_TOKENS if (token := _content(config.get(name))) is not None}
+    return TokenizerData(
+        where=str(folder),
+        backend=backend,
+        bos_id=backend.token_to_id(named["bos_token"]) if "bos_token" in named else None,
+        eos_ids=frozenset(_eos_ids(backend, named, generation)),
+        chat_template=_chat_template(folder, config),
+        template_variables=named,
+    )
+
+
+def _backend(folder: Path) -> Backend:
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        try:
+            return Backend.from_file(str(path))
+        except Exception as error:  # the library raises no narrower class
+            raise ModelLoadError(f"{path}: is damaged: {error}") from error
+    if not any((folder / name).is_file() for name in _SLOW_FILES):
+        raise ModelLoadError(f"{folder}: holds no tokenizer (tokenizer.json, {', '.join(_SLOW_FILES)})")
+    from transformers import AutoTokenizer  # seconds to import, and only folders without tokenizer.json need it
+
+    try:
+        backend = AutoTokenizer.from_pretrained(str(folder), local_files_only=True).backend_tokenizer
+    except Exception as error:  # anything may come out of a conversion
+        raise ModelLoadError(f"{folder}: the tokenizer cannot be converted to a tokenizer.json: {error}") from error
+    if not isinstance(backend, Backend):
+        raise ModelLoadError(f"{folder}: the tokenizer cannot be converted to a tokenizer.json")
+    return backend
+
+
+def _add_tokens(backend: Backend, config: Mapping[str, object], folder: Path) -> None:
+    """Add what tokenizer_config.json declares and tokenizer.json lacks, in transformers' order."""
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    declared = config.get("added_tokens_decoder") or {}
+    if not isinstance(declared, Mapping) or not all(str(index).isdecimal() for index in declared):
+        raise ModelLoadError(f"{folder / _CONFIG}: added_tokens_decoder: is not an object of tokens by id")
+    for index, entry in sorted((int(index), entry) for index, entry in declared.items()):
+        content = _content(entry)
+        if content is None:
+            raise ModelLoadError(f"{folder / _CONFIG}: added_tokens_decoder: {index}: is not a token")
+        if content not in known:
+            backend.add_tokens(
+                [AddedToken(content, **{flag: bool(entry[flag]) for flag in _TOKEN_FLAGS if flag in entry})]
+            )
+            known.add(content)
+        if backend.token_to_id(content) != index:
+            raise ModelLoadError(
+                f"{folder / _CONFIG}: added_tokens_decoder: {content!r} has id {index}, "
+                f"but {backend.token_to_id(content)} in tokenizer.json"
+            )
+    for content in _special_names(config):
+        if content not in known:
+            backend.add_special_tokens([content])
+            known.add(content)
+
+
+def _special_names(config: Mapping[str, object]) -> Iterator[str]:
+    more: list[object] = [config.get(name) for name in _NAMED_TOKENS]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        value = config.get(key)
+        more.extend(value if isinstance(value, list) else value.values() if isinstance(value, Mapping) else [])
+    for token in more:
+        content = _content(token)
+        if content:
+            yield content
+
+
+def _content(token: object) -> str | None:
+    """A token's text: tokenizer_config.json writes tokens as strings or as objects."""
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _eos_ids(backend: Backend, named: Mapping[str, str], generation: Mapping[str, object]) -> Iterable[int]:
+    if "eos_token" in named and (index := backend.token_to_id(named["eos_token"])) is not None:
+        yield index
+    ids = generation.get("eos_token_id")
+    yield from (end for end in (ids if isinstance(ids, list) else [ids]) if isinstance(end, int))
+
+
+def _chat_template(folder: Path, config: Mapping[str, object]) -> str | None:
+    """chat_template.jinja, else the template of tokenizer_config.json; of several there, the one named default."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelLoadError(f"{path}: cannot be read: {error}") from error
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        by_name = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
+        template = by_name.get("default")
+    if template is not None and not isinstance(template, str):
+        raise ModelLoadError(f"{folder / _CONFIG}: chat_template: is not a template")
+    return template

@@ -1,0 +1,171 @@
+"""``Tokenizer``: text and conversations to token ids, and ids to the exact bytes they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from draftline.models.checkpoints.resolve import TOKENIZER_FILES, SourceKind, resolve_model
+from draftline.models.config import ModelConfig
+from draftline.models.errors import ModelLoadError
+from draftline.models.gguf.file import GGUFFile
+from draftline.models.gguf.tokenizer import read_gguf_tokenizer
+from draftline.models.tokenization.chat_encoder import ChatEncoder, check_unicode
+from draftline.models.tokenization.chat_template import ChatTemplate
+from draftline.models.tokenization.data import TokenizerData
+from draftline.models.tokenization.hf_tokenizer import read_hf_tokenizer
+from draftline.models.tokenization.token_bytes import token_bytes
+
+_LEAD = "\x02"
+
+
+class Tokenizer:
+    """A model's tokenizer. Thread-safe: nothing in it changes after construction.
+
+    Attributes:
+        vocab_size: ids run from 0 to below this. A model's embedding may have more rows, which stand for no text.
+        bos_id: the beginning-of-sequence id, or None.
+        eos_ids: the ids that end a sequence, from all places where the model's files name one.
+        special_ids: control tokens: they stand for no text.
+    """
+
+    def __init__(self, data: TokenizerData) -> None:
+        """Build from what a model's files say.
+
+        Raises:
+            ModelLoadError: the vocabulary's convention is not supported, or the chat template is not valid.
+        """
+        self._backend = data.backend
+        self._data = data
+        try:
+            decoded = token_bytes(data.backend)
+            template = None if data.chat_template is None else ChatTemplate(data.chat_template, data.template_variables)
+            self._chat = None if template is None else ChatEncoder(data.backend, template)
+        except ValueError as error:
+            raise ModelLoadError(f"{data.where}: the tokenizer: {error}") from error
+        added = data.backend.get_added_tokens_decoder()
+        self.vocab_size = len(decoded.table)
+        self.bos_id = data.bos_id
+        self.eos_ids = data.eos_ids
+        self.special_ids = frozenset(index for index, token in added.items() if token.special)
+        silent = self.special_ids | data.unused_ids
+        self._bytes = tuple(b"" if index in silent else data for index, data in enumerate(decoded.table))
+        self._bytes_and_names = decoded.table
+        self._strips_space = decoded.strips_space
+
+    @staticmethod
+    def from_folder(folder: Path) -> Tokenizer:
+        """The tokenizer of an HF folder.
+
+        Raises:
+            ModelLoadError: its files are missing, damaged or not supported.
+        """
+        return Tokenizer(read_hf_tokenizer(folder))
+
+    @staticmethod
+    def from_gguf(path: Path) -> Tokenizer:
+        """The tokenizer in a GGUF file.
+
+        Raises:
+            ModelLoadError: the file is damaged, or its kind of tokenizer is not supported.
+        """
+        return Tokenizer(read_gguf_tokenizer(GGUFFile(path)))
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the model says how a conversation becomes text."""
+        return self._chat is not None
+
+    def files(self) -> dict[str, str]:
+        """Files, by name, that HF's tokenizers are loaded from: for others who must tokenize as this one does."""
+        return self._data.files()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, as the model's own tokenizer gives them.
+
+        Names of special tokens in the text become those tokens, and a beginning-of-sequence token comes first where the
+        model's tokenizer puts one.
+
+        Raises:
+            ValueError: the text has surrogate code points, which no Unicode text has.
+        """
+        check_unicode(text)
+        ids: list[int] = self._backend.encode(text).ids
+        return ids
+
+    def encode_text(self, text: str) -> list[int]:
+        """The ids of a text that stands in the midst of another: nothing is put before it.
+
+        Raises:
+            ValueError: the text has surrogate code points, which no Unicode text has.
+        """
+        check_unicode(text)
+        if not self._strips_space:
+            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+            return ids
+        # A space would be put before it, unless something else stands there: a character that is a token by itself.
+        ids = self._backend.encode(_LEAD + text, add_special_tokens=False).ids
+        before = b""
+        for place, index in enumerate(ids):
+            before += self._bytes_and_names[index]
+            if before.lstrip(b" ") == _LEAD.encode():
+                return ids[place + 1 :]
+        return ids
+
+    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        """The ids of a conversation in the model's chat template, up to where the assistant's next message begins.
+
+        Names of special tokens in the messages stay text: see `ChatEncoder`.
+
+        Args:
+            messages: the role and the content of each.
+
+        Raises:
+            ValueError: there is no chat template, it refuses these messages, or one of them is no Unicode text.
+        """
+        if self._chat is None:
+            raise ValueError("the model has no chat template")
+        return self._chat.encode(messages)
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of some ids; bytes that are not UTF-8 become U+FFFD.
+
+        Args:
+            ids: the tokens.
+            skip_special: leave special tokens out instead of writing their names.
+        """
+        table = self._bytes if skip_special else self._bytes_and_names
+        size = len(table)
+        text = b"".join(table[index] for index in ids if 0 <= index < size).decode(errors="replace")
+        return text[1:] if self._strips_space and text.startswith(" ") else text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for; none for special tokens and for ids that have no token."""
+        return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
+
+
+def load_tokenizer(model: str, config: ModelConfig) -> Tokenizer:
+    """The tokenizer of a model, by any of the model's names (see `resolve_model`).
+
+    Special tokens that the model does not have are left out.
+
+    Args:
+        model: the model, or another that has the same tokenizer.
+        config: the configuration of the model that the ids are for.
+
+    Raises:
+        ModelLoadError: there is no such model or tokenizer, or it has other ids that the model has not.
+    """
+    source = resolve_model(model, TOKENIZER_FILES)
+    tokenizer = Tokenizer(_READERS[source.kind](source.path).within(config.vocab_size))
+    if tokenizer.vocab_size > config.vocab_size:
+        raise ModelLoadError(
+            f"{source.path}: the tokenizer has {tokenizer.vocab_size} tokens, but the model only {config.vocab_size}"
+        )
+    return tokenizer
+
+
+_READERS: dict[SourceKind, Callable[[Path], TokenizerData]] = {
+    SourceKind.FOLDER: read_hf_tokenizer,
+    SourceKind.GGUF: lambda path: read_gguf_tokenizer(GGUFFile(path)),
+}

@@ -1,0 +1,394 @@
+"""A language as a Lark grammar of llguidance.
+
+Scalars and member names are terminals, so that the parser sees a handful of lexemes a member; values are rules. Members may come in
+any order: a rule's 64-bit parameter remembers which properties have been written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from draftline.structured.json_schema.counting import counter
+from draftline.structured.json_schema.decimals import number_text
+from draftline.structured.json_schema.enumerated import unique_values
+from draftline.structured.json_schema.forms.repetition import bounded
+from draftline.structured.json_schema.forms.text import string_text
+from draftline.structured.json_schema.forms.whitespace import separators
+from draftline.structured.json_schema.graph import Graph
+from draftline.structured.json_schema.member_bits import BITS, Layout, both_of, when
+from draftline.structured.json_schema.multiples import UnspeakableNumbersError
+from draftline.structured.json_schema.numbers import NumberSet
+from draftline.structured.json_schema.shapes import (
+    NEVER,
+    ArrayShape,
+    Demands,
+    ObjectShape,
+    Shapes,
+)
+from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet, meet
+from draftline.structured.language import PropertyOrder, Whitespace
+from draftline.structured.regular.syntax import (
+    ANY_CHAR,
+    ANY_TEXT,
+    Node,
+    alt,
+    literal,
+    repeat,
+    seq,
+    to_regex,
+)
+
+
+class LarkWriter:
+    """Writes the grammar of one graph.
+
+    Args:
+        graph: what to write.
+        whitespace: between JSON's tokens.
+        order: of an object's members.
+        max_repetition: as in `json_schema_language`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        whitespace: Whitespace,
+        order: PropertyOrder,
+        max_repetition: int | None,
+    ) -> None:
+        self._graph = graph
+        self._order = order
+        self._max_repetition = max_repetition
+        self._rules: list[str] = []
+        self._terminals: dict[str, str] = {}
+        self._numbers = {value: number for number, value in enumerate(graph.nodes)}
+        self._shared: dict[ArrayShape | ObjectShape | NumberSet, str] = {}
+        spaces = separators(whitespace)
+        self._colon = self._terminal(spaces.colon)
+        self._open_object = self._terminal(seq(literal("{"), spaces.opened))
+        self._close_object = self._terminal(seq(spaces.closing, literal("}")))
+        self._empty_object = self._terminal(literal("}"))
+        self._open_array = self._terminal(seq(literal("["), spaces.opened))
+        self._close_array = self._terminal(seq(spaces.closing, literal("]")))
+        self._empty_array = self._terminal(literal("]"))
+        self._comma = self._terminal(spaces.comma)
+
+    def write(self) -> str:
+        """The whole grammar; its start symbol is ``start``."""
+        self._rules.append(f"start: {self._value(self._graph.root)}")
+        for value, shapes in self._graph.nodes.items():
+            if not _is_scalar(shapes):
+                self._rules.append(f"{self._value(value)}: {self._options(shapes)}")
+        terminals = [f"{name}: {body}" for body, name in self._terminals.items()]
+        return "\n".join([*self._rules, *terminals, ""])
+
+    # --- symbols ----------------------------------------------------------------------------------------------------
+
+    def _terminal(self, tree: Node) -> str:
+        return self._named(f"/{to_regex(tree)}/")
+
+    def _named(self, body: str) -> str:
+        return self._terminals.setdefault(body, f"T{len(self._terminals)}")
+
+    def _value(self, value: Demands) -> str:
+        """The symbol of a value: a terminal where it is a scalar, else a rule."""
+        shapes = self._graph.nodes[value]
+        if _is_scalar(shapes):
+            scalar = self._scalar(shapes)
+            assert scalar, "a value that nothing can be has been pruned"
+            return scalar
+        return f"v{self._numbers[value]}"
+
+    def _rule(self, name: str, options: Sequence[str]) -> str:
+        self._rules.append(f"{name}: " + "\n  | ".join(options))
+        return name
+
+    def _parametric(self, name: str, options: Sequence[str]) -> None:
+        """A rule with a parameter.
+
+        llguidance 1.9 inlines a rule of one alternative and then cannot apply two steps at once, and refuses a parameter that nothing
+        looks at: an alternative that never holds keeps it from both.
+        """
+        never = options[0].partition(" %if ")[0] + " %if lt(_, 0)"
+        self._rule(f"{name}::_", [*options, never] if len(options) == 1 or "%if" not in "".join(options) else options)
+
+    def _options(self, shapes: Shapes) -> str:
+        options = [self._array(shape) for shape in shapes.arrays]
+        options.extend(self._object(shape) for shape in shapes.objects)
+        options.extend(self._native(numbers) for numbers in shapes.numbers if _text_of(numbers) is None)
+        scalar = self._scalar(shapes)
+        assert scalar or options, "values that nothing can be have been pruned"
+        return "\n  | ".join(([scalar] if scalar else []) + list(dict.fromkeys(options)))
+
+    # --- scalars ----------------------------------------------------------------------------------------------------
+
+    def _scalar(self, shapes: Shapes) -> str:
+        """The terminal of all scalars of a value; empty if there are none."""
+        words = [literal("null")] if shapes.null else []
+        words.extend(literal("true" if value else "false") for value in sorted(shapes.booleans))
+        for numbers in shapes.numbers:
+            if (text := _text_of(numbers)) is not None:
+                words.append(bounded(text, self._max_repetition))
+        bodies = []
+        for strings in shapes.strings:
+            if _is_plain(strings):
+                words.append(string_text(bounded(_plain_tree(strings), self._max_repetition)))
+            else:
+                bodies.append(self._string_body(strings))
+        if words:
+            bodies.insert(0, f"/{to_regex(alt(words))}/")
+        return self._named(" | ".join(bodies)) if bodies else ""
+
+    def _native(self, numbers: NumberSet) -> str:
+        """Multiples for which there is no short expression, as llguidance's own schema: of integers in plain notation it is exact."""
+        assert numbers.step is not None
+        low, high = numbers.integral_bounds()
+        schema = {"type": "integer", "multipleOf": int(numbers.step)}
+        if low is not None:
+            schema["minimum"] = low * int(numbers.step)
+        if high is not None:
+            schema["maximum"] = high * int(numbers.step)
+        name = self._shared.get(numbers)
+        if name is None:
+            name = self._shared[numbers] = f"d{len(self._shared)}"
+            self._rule(name, [f"%json {json.dumps(schema)}"])
+        return name
+
+    def _string_body(self, strings: StringSet) -> str:
+        """The quoted strings of a set as an expression over regexes."""
+
+        def text(tree: Node) -> str:
+            return f"/{to_regex(string_text(tree))}/"
+
+        length = bounded(repeat(ANY_CHAR, strings.min_length, strings.max_length), self._max_repetition)
+        parts = [text(pattern) for pattern in sorted(strings.patterns, key=to_regex)]
+        if length != ANY_TEXT or not parts:
+            parts.insert(0, text(length))
+        parts.extend(f"~{text(pattern)}" for pattern in sorted(strings.not_patterns, key=to_regex))
+        if strings.without:
+            parts.append(f"~{text(alt(literal(value) for value in sorted(strings.without)))}")
+        body = " & ".join(parts)
+        return body if len(parts) == 1 else f"({body})"
+
+    def _key(self, names: StringSet) -> str:
+        """The terminals of a member's name and its colon.
+
+        They are two, since llguidance can skip most of a vocabulary at once only inside of a terminal that ends like a string.
+        """
+        if _is_plain(names):
+            return f"{self._terminal(string_text(bounded(_plain_tree(names), self._max_repetition)))} {self._colon}"
+        return f"{self._named(self._string_body(names))} {self._colon}"
+
+    # --- arrays -----------------------------------------------------------------------------------------------------
+
+    def _array(self, shape: ArrayShape) -> str:
+        name = self._shared.get(shape)
+        if name is None:
+            name = self._shared[shape] = f"a{len(self._shared)}"
+            if shape.unique:
+                self._distinct(name, shape)
+            elif shape.contains:
+                self._counted(name, shape)
+            else:
+                self._plain_array(name, shape)
+        return name
+
+    def _plain_array(self, name: str, shape: ArrayShape) -> None:
+        empty = f"{self._open_array} {self._empty_array}"
+        if shape.max_items == 0:
+            self._rule(name, [empty])
+            return
+        # From the back: what may follow after so many items, and whether the array may end there.
+        prefix = [self._value(value) for value in shape.prefix]
+        rest = "" if shape.rest == NEVER else self._value(shape.rest)
+        least = shape.min_items - len(prefix)
+        most = None if shape.max_items is None else shape.max_items - len(prefix)
+        if most is None and self._max_repetition is not None:
+            most = max(self._max_repetition, least)
+        tail = ""
+        if rest and (most is None or most > 0):
+            if prefix:
+                count = "*" if least <= 0 and most is None else f"{{{max(least, 0)},{'' if most is None else most}}}"
+                tail = f"({self._comma} {rest}){count}"
+            else:
+                low, high = max(least, 1) - 1, None if most is None else most - 1
+                more = "*" if low == 0 and high is None else f"{{{low},{'' if high is None else high}}}"
+                tail = f"{rest} ({self._comma} {rest}){more}" if high != 0 else rest
+        for index in range(len(prefix) - 1, -1, -1):
+            separated = f"{self._comma} {prefix[index]}" if index else prefix[index]
+            tail = f"{separated} {tail}".rstrip()
+            if index and shape.min_items <= index:
+                tail = f"({tail})?"
+        full = f"{self._open_array} {tail} {self._close_array}"
+        self._rule(name, [empty, full] if shape.min_items == 0 else [full])
+
+    def _counted(self, name: str, shape: ArrayShape) -> None:
+        automaton = counter(shape, lambda value: value in self._graph.nodes)
+        assert automaton is not None
+        for state, (steps, accepts) in enumerate(zip(automaton.steps, automaton.accepts, strict=True)):
+            options = [f"{self._comma} {self._value(item)} {name}_{target}" for item, target in steps]
+            self._rule(f"{name}_{state}", ([self._close_array] if accepts else []) + options)
+        first = [f"{self._open_array} {self._value(item)} {name}_{target}" for item, target in automaton.steps[0]]
+        empty = [f"{self._open_array} {self._empty_array}"] if automaton.accepts[0] else []
+        self._rule(name, empty + first)
+
+    def _distinct(self, name: str, shape: ArrayShape) -> None:
+        values = unique_values(shape, self._graph.nodes.__getitem__)
+        assert values is not None
+        count = len(values)
+        done = both_of(
+            f"bit_count_ge([0:{count}], {shape.min_items})" if shape.min_items else "",
+        )
+        room = "" if shape.max_items is None else f"bit_count_lt([0:{count}], {shape.max_items})"
+        items = [
+            (self._scalar(value), f"set_bit({bit})", both_of(f"bit_clear({bit})", room))
+            for bit, value in enumerate(values)
+        ]
+        more = [f"{self._close_array}{when(done)}"]
+        more.extend(f"{self._comma} {item} {name}_more::{step}{when(free)}" for item, step, free in items)
+        self._parametric(f"{name}_more", more)
+        first = [] if shape.min_items else [self._empty_array]
+        first.extend(f"{item} {name}_more::{step}" for item, step, _ in items)
+        self._parametric(f"{name}_first", first)
+        self._rule(name, [f"{self._open_array} {name}_first::0x0"])
+
+    # --- objects ----------------------------------------------------------------------------------------------------
+
+    def _object(self, shape: ObjectShape) -> str:
+        name = self._shared.get(shape)
+        if name is None:
+            name = self._shared[shape] = f"o{len(self._shared)}"
+            counts = bool(shape.some) or bool(shape.min_members) or shape.max_members is not None
+            if not any(value != NEVER for _, value in shape.named) and not shape.some and not shape.min_members:
+                self._map(name, shape)
+            elif (self._order == "schema" or len(shape.required) > BITS) and not counts:
+                self._ordered(name, shape)
+            elif self._max_repetition is not None and shape.others and shape.max_members is None:
+                self._unordered(name, self._counting(shape, self._max_repetition))
+            else:
+                self._unordered(name, shape)
+        return name
+
+    def _counting(self, shape: ObjectShape, max_repetition: int) -> ObjectShape:
+        """An open object with its unnamed members bounded, where there are bits left to count them."""
+        most = max(len(shape.named), shape.min_members) + max_repetition
+        fits = len(shape.required) + len(shape.some) + most.bit_length() < BITS
+        return replace(shape, max_members=most) if fits else shape
+
+    def _others(self, shape: ObjectShape) -> Iterator[str]:
+        taken = StringSet(without=frozenset(name for name, _ in shape.named))
+        for members in shape.others:
+            names = meet(members.names, taken) if taken != ALL_STRINGS and taken.without else members.names
+            if not names.is_empty():
+                yield f"{self._key(names)} {self._value(members.value)}"
+
+    def _map(self, name: str, shape: ObjectShape) -> None:
+        others = list(self._others(shape))
+        empty = f"{self._open_object} {self._empty_object}"
+        if not others or shape.max_members == 0:
+            self._rule(name, [empty])
+            return
+        member = self._rule(f"{name}_member", others)
+        most = shape.max_members if shape.max_members is not None else self._max_repetition
+        count = "*" if most is None else f"{{0,{most - 1}}}"
+        more = f"({self._comma} {member}){count}" if most != 1 else ""
+        self._rule(name, [empty, f"{self._open_object} {member} {more} {self._close_object}"])
+
+    def _member(self, name: str, value: Demands) -> str:
+        return f"{self._key(StringSet(only=frozenset([name])))} {self._value(value)}"
+
+    def _ordered(self, name: str, shape: ObjectShape) -> None:
+        """Properties in the schema's order, and all others after them."""
+        named = [(one, value) for one, value in shape.named if value != NEVER]
+        others = list(self._others(shape))
+        last = len(named)
+        tail = ""
+        if others:
+            member = self._rule(f"{name}_other", others)
+            count = "*" if self._max_repetition is None else f"{{0,{self._max_repetition}}}"
+            tail = f"({self._comma} {member}){count}"
+            self._rule(f"{name}_f{last}", [self._empty_object, f"{member} {tail} {self._close_object}"])
+        else:
+            self._rule(f"{name}_f{last}", [self._empty_object])
+        self._rule(f"{name}_m{last}", [f"{tail} {self._close_object}"])
+        for index in range(last - 1, -1, -1):
+            one, value = named[index]
+            member = self._member(one, value)
+            skip_first = [] if one in shape.required else [f"{name}_f{index + 1}"]
+            skip_more = [] if one in shape.required else [f"{name}_m{index + 1}"]
+            self._rule(f"{name}_f{index}", [f"{member} {name}_m{index + 1}", *skip_first])
+            self._rule(f"{name}_m{index}", [f"{self._comma} {member} {name}_m{index + 1}", *skip_more])
+        self._rule(name, [f"{self._open_object} {name}_f0"])
+
+    def _unordered(self, name: str, shape: ObjectShape) -> None:
+        """Properties in any order, with a bit for each that is required, counted or must not come twice."""
+        layout = Layout(shape)
+        needed: list[tuple[str, str, str]] = []  # member, how it changes the parameter, when it is allowed
+        further: list[tuple[str, str, str]] = []
+        for one, value in shape.named:
+            if value != NEVER:
+                bit = layout.bit_of.get(one)
+                free = "" if bit is None else f"bit_clear({bit})"
+                step = "_" if bit is None else f"set_bit({bit})"
+                (needed if one in shape.required else further).append((self._member(one, value), step, free))
+        other_step = "_" if layout.other_bit is None else f"set_bit({layout.other_bit})"
+        further.extend((other, other_step, "") for other in self._others(shape))
+        for index, members in enumerate(shape.some):
+            member = f"{self._key(members.names)} {self._value(members.value)}"
+            further.append((member, f"set_bit({layout.some_bit + index})", ""))
+        more = [f"{self._close_object}{when(layout.done)}"]
+        more.extend(f"{self._comma} {one} {name}_more::{step}{when(free)}" for one, step, free in needed)
+        first = [f"{self._empty_object}{when(layout.done)}"]
+        first.extend(f"{one} {name}_more::{step}" for one, step, _ in needed)
+        start = [f"{self._open_object} {name}_first::0x0"]
+        if layout.counter:
+            # A rule applies one step to its parameter, so the counter's stands between the comma and the member.
+            self._parametric(f"{name}_next", [f"{one} {name}_more::{step}{when(free)}" for one, step, free in further])
+            more.append(f"{self._comma} {name}_next::incr({layout.counter}){when(layout.room)}")
+            start.append(f"{self._open_object} {name}_next::{hex(layout.one)}")
+        else:
+            more.extend(
+                f"{self._comma} {one} {name}_more::{step}{when(both_of(free, layout.room))}"
+                for one, step, free in further
+            )
+            first.extend(f"{one} {name}_more::{step}" for one, step, _ in further)
+        self._parametric(f"{name}_more", more)
+        self._parametric(f"{name}_first", first)
+        self._rule(name, start)
+
+
+def _is_scalar(shapes: Shapes) -> bool:
+    """Whether a terminal says it all."""
+    texts = (_text_of(numbers) for numbers in shapes.numbers)
+    return not shapes.arrays and not shapes.objects and all(text is not None for text in texts)
+
+
+def _text_of(numbers: NumberSet) -> Node | None:
+    try:
+        return number_text(numbers)
+    except UnspeakableNumbersError:
+        return None
+
+
+def _is_plain(strings: StringSet) -> bool:
+    """Whether one tree says it all, without automata."""
+    return strings.only is not None or (
+        not strings.without
+        and not strings.not_patterns
+        and (not strings.patterns or (len(strings.patterns) == 1 and strings == _only_patterns(strings)))
+    )
+
+
+def _only_patterns(strings: StringSet) -> StringSet:
+    return StringSet(patterns=strings.patterns)
+
+
+def _plain_tree(strings: StringSet) -> Node:
+    if strings.only is not None:
+        return alt(literal(value) for value in sorted(strings.only))
+    if strings.patterns:
+        (pattern,) = strings.patterns
+        return pattern
+    return repeat(ANY_CHAR, strings.min_length, strings.max_length)

@@ -1,0 +1,278 @@
+"""A language as one regular expression, where it is regular and stays small.
+
+Values are written out where they stand: a schema that recurses, or leaves the values of members open, has no such form. Members in any
+order need every permutation: that is for a handful of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from draftline.structured.json_schema.decimals import number_text
+from draftline.structured.json_schema.forms.repetition import bounded
+from draftline.structured.json_schema.forms.text import string_text
+from draftline.structured.json_schema.forms.whitespace import Separators, separators
+from draftline.structured.json_schema.graph import Graph
+from draftline.structured.json_schema.multiples import UnspeakableNumbersError
+from draftline.structured.json_schema.numbers import NumberSet
+from draftline.structured.json_schema.shapes import NEVER, ArrayShape, Demands, ObjectShape, Shapes
+from draftline.structured.json_schema.strings import StringSet, meet, string_tree
+from draftline.structured.language import PropertyOrder, Whitespace
+from draftline.structured.regular.dfa import TooComplexError
+from draftline.structured.regular.syntax import (
+    EMPTY,
+    Alt,
+    Node,
+    Repeat,
+    Seq,
+    alt,
+    literal,
+    optional,
+    repeat,
+    seq,
+)
+
+MAX_POSITIONS: Final = 50_000
+"""Characters of the expression with its counted repetitions written out, which is what its automaton grows with."""
+
+_MAX_PERMUTED: Final = 6
+
+_TOO_MANY: Final = f"its regular expression would have more than {MAX_POSITIONS} characters"
+
+
+class NotRegularError(ValueError):
+    """The language has no regular expression within the budgets.
+
+    Attributes:
+        reason: why.
+        pointer: the JSON pointer of the schema whose values have none; None as long as it is not known.
+    """
+
+    def __init__(self, reason: str, pointer: str | None = None) -> None:
+        """See the class."""
+        super().__init__(reason)
+        self.reason = reason
+        self.pointer = pointer
+
+
+def regular_form(graph: Graph, whitespace: Whitespace, order: PropertyOrder, max_repetition: int | None) -> Node:
+    """The tree of a graph's texts.
+
+    Raises:
+        NotRegularError: it recurses, or would be too large.
+    """
+    writer = _Writer(graph, whitespace, order, max_repetition)
+    tree = writer.value(graph.root, 1)
+    if _positions(tree, {}) > MAX_POSITIONS:
+        raise NotRegularError(_TOO_MANY, "")
+    return tree
+
+
+def _positions(node: Node, known: dict[int, int]) -> int:
+    """How many characters the tree has with its counts written out."""
+    size = known.get(id(node))
+    if size is None:
+        if isinstance(node, Seq):
+            size = sum(_positions(part, known) for part in node.parts)
+        elif isinstance(node, Alt):
+            size = sum(_positions(option, known) for option in node.options)
+        elif isinstance(node, Repeat):
+            size = _positions(node.node, known) * max(1, node.low, node.high or 0)
+        else:
+            size = 1
+        known[id(node)] = size
+    return size
+
+
+class _Writer:
+    def __init__(self, graph: Graph, whitespace: Whitespace, order: PropertyOrder, max_repetition: int | None) -> None:
+        self._graph = graph
+        self._whitespace: Whitespace = whitespace
+        self._order: PropertyOrder = order
+        self._max_repetition = max_repetition
+        self._written: dict[tuple[Demands, int], Node] = {}
+        self._open: set[Demands] = set()
+        self._sizes: dict[int, int] = {}
+
+    def value(self, value: Demands, depth: int) -> Node:
+        known = self._written.get((value, depth))
+        if known is not None:
+            return known
+        try:
+            tree = self._tree(value, depth)
+        except NotRegularError as error:
+            # The innermost schema is where to look; of several for one value, the first. No schema demands anything of a value
+            # that may be any.
+            if error.pointer is not None or not value:
+                raise
+            raise NotRegularError(error.reason, min(demand.location.pointer for demand in value)) from None
+        self._written[value, depth] = tree
+        return tree
+
+    def _tree(self, value: Demands, depth: int) -> Node:
+        if value in self._open:
+            raise NotRegularError(
+                "it recurses" if value else "members or items may be any value, which nests without end"
+            )
+        self._open.add(value)
+        shapes = self._graph.nodes[value]
+        options = list(self._scalars(shapes))
+        spaces = separators(self._whitespace, depth)
+        options.extend(self._array(shape, depth, spaces) for shape in shapes.arrays)
+        options.extend(self._object(shape, depth, spaces) for shape in shapes.objects)
+        tree = alt(options)
+        if _positions(tree, self._sizes) > MAX_POSITIONS:
+            raise NotRegularError(_TOO_MANY)
+        self._open.discard(value)
+        return tree
+
+    def _scalars(self, shapes: Shapes) -> Iterator[Node]:
+        if shapes.null:
+            yield literal("null")
+        for value in sorted(shapes.booleans):
+            yield literal("true" if value else "false")
+        for numbers in shapes.numbers:
+            yield self._number(numbers)
+        for strings in shapes.strings:
+            yield self._string(strings)
+
+    def _number(self, numbers: NumberSet) -> Node:
+        try:
+            return bounded(number_text(numbers), self._max_repetition)
+        except UnspeakableNumbersError as error:
+            raise NotRegularError(str(error)) from None
+
+    def _string(self, strings: StringSet) -> Node:
+        try:
+            return string_text(bounded(string_tree(strings), self._max_repetition))
+        except TooComplexError as error:
+            raise NotRegularError(str(error)) from None
+
+    def _array(self, shape: ArrayShape, depth: int, spaces: Separators) -> Node:
+        if shape.unique or shape.contains:
+            raise NotRegularError("it keeps items apart, or counts them")
+        empty = seq(literal("["), spaces.opened, literal("]"))
+
+        def full(items: Node) -> Node:
+            return seq(literal("["), spaces.opened, items, spaces.closing, literal("]"))
+
+        if shape.max_items == 0:
+            return empty
+        most = None if shape.max_items is None else shape.max_items - len(shape.prefix)
+        least = shape.min_items - len(shape.prefix)
+        if most is None and self._max_repetition is not None:
+            most = max(self._max_repetition, least, 0)
+        tail: Node = EMPTY
+        if shape.rest != NEVER and (most is None or most > 0):
+            rest = self.value(shape.rest, depth + 1)
+            if shape.prefix:
+                tail = repeat(seq(spaces.comma, rest), max(least, 0), most)
+            else:
+                more = repeat(seq(spaces.comma, rest), max(least, 1) - 1, None if most is None else most - 1)
+                tail = seq(rest, more)
+        for index in range(len(shape.prefix) - 1, -1, -1):
+            item = self.value(shape.prefix[index], depth + 1)
+            tail = seq(spaces.comma if index else EMPTY, item, tail)
+            if index and shape.min_items <= index:
+                tail = optional(tail)
+        return alt([full(tail), empty]) if shape.min_items == 0 else full(tail)
+
+    def _object(self, shape: ObjectShape, depth: int, spaces: Separators) -> Node:
+        if shape.some:
+            raise NotRegularError("it asks for some unnamed member")
+
+        def member(names: Node, value: Demands) -> Node:
+            return seq(string_text(names), spaces.colon, self.value(value, depth + 1))
+
+        named = [(name, value) for name, value in shape.named if value != NEVER]
+        counted = bool(shape.min_members) or (shape.max_members is not None and bool(named))
+        ordered = self._order == "schema" and not counted
+        if not ordered and len(named) > _MAX_PERMUTED:
+            raise NotRegularError(f"more than {_MAX_PERMUTED} properties in any order")
+        for members in shape.others:
+            self.value(members.value, depth + 1)
+        taken = StringSet(without=frozenset(name for name, _ in shape.named))
+        others: list[Node] = []
+        try:
+            for members in shape.others:
+                names = meet(members.names, taken) if taken.without else members.names
+                if not names.is_empty():
+                    others.append(member(bounded(string_tree(names), self._max_repetition), members.value))
+        except TooComplexError as error:
+            raise NotRegularError(str(error)) from None
+        if others and (shape.min_members or (named and shape.max_members is not None)):
+            raise NotRegularError("it counts members")
+        properties = [(member(literal(name), value), name in shape.required) for name, value in named]
+        other = alt(others) if others else None
+        if not named:
+            inside = self._map(other, shape, spaces)
+        elif ordered:
+            inside = _in_order(properties, other, spaces, self._max_repetition)
+        else:
+            inside = self._permuted(properties, other, shape, spaces)
+        return seq(literal("{"), spaces.opened, inside)
+
+    def _map(self, other: Node | None, shape: ObjectShape, spaces: Separators) -> Node:
+        """What follows the opening bracket where no name is known."""
+        if other is None or shape.max_members == 0:
+            return literal("}")
+        most = shape.max_members if shape.max_members is not None else self._max_repetition
+        more = repeat(seq(spaces.comma, other), 0, None if most is None else most - 1)
+        return alt([literal("}"), seq(other, more, spaces.closing, literal("}"))])
+
+    def _permuted(
+        self, properties: list[tuple[Node, bool]], other: Node | None, shape: ObjectShape, spaces: Separators
+    ) -> Node:
+        """What follows the opening bracket, with members in any order."""
+        everything = frozenset(range(len(properties)))
+        known: dict[frozenset[int], Node] = {}
+
+        def may_end(left: frozenset[int]) -> bool:
+            count = len(properties) - len(left)
+            return count >= shape.min_members and not any(properties[index][1] for index in left)
+
+        def next_members(left: frozenset[int]) -> Iterator[tuple[Node, Node]]:
+            if shape.max_members is not None and len(properties) - len(left) >= shape.max_members:
+                return
+            for index in sorted(left):
+                yield properties[index][0], after(left - {index})
+
+        def after(left: frozenset[int]) -> Node:
+            """What may follow when these properties have not been written."""
+            if left not in known:
+                loop = EMPTY if other is None else repeat(seq(spaces.comma, other), 0, self._max_repetition)
+                options = [seq(spaces.closing, literal("}"))] if may_end(left) else []
+                options.extend(seq(spaces.comma, one, rest) for one, rest in next_members(left))
+                known[left] = seq(loop, alt(options))
+            return known[left]
+
+        options = [literal("}")] if may_end(everything) else []
+        options.extend(seq(one, rest) for one, rest in next_members(everything))
+        if other is not None:
+            options.append(seq(other, after(everything)))
+        return alt(options)
+
+
+def _in_order(
+    properties: list[tuple[Node, bool]], other: Node | None, spaces: Separators, max_repetition: int | None
+) -> Node:
+    """What follows the opening bracket, with members in the schema's order and others at the end."""
+    closing = seq(spaces.closing, literal("}"))
+    others = repeat(seq(spaces.comma, other), 0, max_repetition) if other is not None else EMPTY
+    first_required = next((index for index, (_, required) in enumerate(properties) if required), None)
+
+    def later(start: int) -> Node:
+        """What follows a member: the properties from ``start`` on, each after a comma."""
+        rest = [
+            seq(spaces.comma, one) if needed else optional(seq(spaces.comma, one)) for one, needed in properties[start:]
+        ]
+        return seq(*rest, others, closing)
+
+    if first_required is not None:
+        before = [optional(seq(one, spaces.comma)) for one, _ in properties[:first_required]]
+        return seq(*before, properties[first_required][0], later(first_required + 1))
+    options = [seq(one, later(index + 1)) for index, (one, _) in enumerate(properties)]
+    if other is not None:
+        options.append(seq(other, others, closing))
+    return alt([*options, literal("}")])

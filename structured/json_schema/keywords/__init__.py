@@ -1,0 +1,1 @@
+"""What each JSON Schema keyword says of a value."""

@@ -1,0 +1,144 @@
+"""References, and schemas that hold together, instead of one another, or not at all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+
+from draftline.structured.json_schema.document import Draft, Location, ReferenceError_
+from draftline.structured.json_schema.keywords.clause import (
+    Clause,
+    Expander,
+    invalid,
+    unsupported,
+)
+from draftline.structured.json_schema.shapes import (
+    ANY,
+    Demands,
+    Shapes,
+    both,
+    unite,
+)
+
+
+def reference_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
+    """The clauses of the keywords that refer to other schemas."""
+    schema = location.schema
+    if "$ref" in schema:
+        yield _reference(expander, location, "$ref")
+    if "$dynamicRef" in schema and location.draft >= Draft.DRAFT2020:
+        yield _reference(expander, location, "$dynamicRef")
+    if "$recursiveRef" in schema and location.draft == Draft.DRAFT2019:
+        yield _reference(expander, location, "$recursiveRef")
+
+
+def _reference(expander: Expander, location: Location, keyword: str) -> Clause:
+    reference = location.schema[keyword]
+    if not isinstance(reference, str):
+        raise invalid(location, keyword, "a string")
+    try:
+        target = expander.document.resolve(location, reference)
+    except ReferenceError_ as error:
+        return unsupported(expander, location, keyword, str(error))
+    if keyword == "$dynamicRef" and isinstance(target.schema, dict):
+        anchor = target.schema.get("$dynamicAnchor")
+        by_anchor = isinstance(anchor, str) and reference.partition("#")[2] == anchor
+        if by_anchor and len(expander.document.dynamic_anchors(str(anchor))) > 1:
+            return unsupported(
+                expander, location, keyword, "which of several targets it means depends on the path to it"
+            )
+    if keyword == "$recursiveRef" and isinstance(target.schema, dict) and target.schema.get("$recursiveAnchor"):
+        return unsupported(expander, location, keyword, "which target it means depends on the path to it")
+    return Clause(
+        keyword,
+        lambda: expander.expand(expander.demand(target)),
+        lambda: expander.expand(expander.demand(target, holds=False)),
+    )
+
+
+def _branches(expander: Expander, location: Location, keyword: str) -> list[Location]:
+    given = location.schema[keyword]
+    if not isinstance(given, list) or not given:
+        raise invalid(location, keyword, "a non-empty list of schemas")
+    return [expander.document.child(location, keyword, index) for index in range(len(given))]
+
+
+def applicator_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
+    """The clauses of the keywords that combine schemas."""
+    schema = location.schema
+    if "allOf" in schema:
+        for part in _branches(expander, location, "allOf"):
+            yield Clause("allOf", functools.partial(_holds, expander, part), functools.partial(_fails, expander, part))
+    if "anyOf" in schema:
+        options = _branches(expander, location, "anyOf")
+        yield Clause(
+            "anyOf",
+            lambda: unite(*(_holds(expander, option) for option in options)),
+            lambda: _all(expander, [expander.demand(option, holds=False) for option in options]),
+        )
+    if "oneOf" in schema:
+        yield _one_of(expander, location)
+    if "not" in schema:
+        negated = expander.document.child(location, "not")
+        yield Clause("not", lambda: _fails(expander, negated), lambda: _holds(expander, negated))
+    if "if" in schema and location.draft >= Draft.DRAFT7 and ("then" in schema or "else" in schema):
+        yield _conditional(expander, location)
+
+
+def _all(expander: Expander, demands: Iterable[Demands]) -> Shapes:
+    united = ANY
+    for one in demands:
+        united = both(united, one)
+    return expander.expand(united)
+
+
+def _one_of(expander: Expander, location: Location) -> Clause:
+    options = _branches(expander, location, "oneOf")
+
+    def holds() -> Shapes:
+        positive = [expander.demand(option) for option in options]
+        cases: list[Shapes] = []
+        for index, option in enumerate(positive):
+            demands = option
+            for other, rival in enumerate(positive):
+                if other != index and not expander.is_empty(both(option, rival)):
+                    demands = both(demands, expander.demand(options[other], holds=False))
+            cases.append(expander.expand(demands))
+        return unite(*cases)
+
+    def fails() -> Shapes:
+        none = _all(expander, [expander.demand(option, holds=False) for option in options])
+        pairs = [
+            expander.expand(both(expander.demand(one), expander.demand(other)))
+            for index, one in enumerate(options)
+            for other in options[index + 1 :]
+        ]
+        return unite(none, *pairs)
+
+    return Clause("oneOf", holds, fails)
+
+
+def _conditional(expander: Expander, location: Location) -> Clause:
+    condition = expander.document.child(location, "if")
+
+    def cases(branches_hold: bool) -> Shapes:
+        parts: list[Shapes] = []
+        for keyword, met in (("then", True), ("else", False)):
+            demands = expander.demand(condition, holds=met)
+            if keyword in location.schema:
+                branch = expander.document.child(location, keyword)
+                demands = both(demands, expander.demand(branch, holds=branches_hold))
+            elif not branches_hold:
+                continue
+            parts.append(expander.expand(demands))
+        return unite(*parts)
+
+    return Clause("if", lambda: cases(True), lambda: cases(False))
+
+
+def _holds(expander: Expander, location: Location) -> Shapes:
+    return expander.expand(expander.demand(location))
+
+
+def _fails(expander: Expander, location: Location) -> Shapes:
+    return expander.expand(expander.demand(location, holds=False))

@@ -1,0 +1,102 @@
+"""What is said of an array's items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from draftline.structured.json_schema.document import Draft, Location
+from draftline.structured.json_schema.keywords.clause import (
+    Clause,
+    Expander,
+    arrays_of,
+    greatest_count,
+    least_count,
+    not_of,
+)
+from draftline.structured.json_schema.shapes import (
+    ANY,
+    NEVER,
+    ArrayShape,
+    Contains,
+    Demands,
+    Shapes,
+    unite,
+)
+
+
+def array_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
+    """The clauses of the keywords about arrays."""
+    schema = location.schema
+    modern = location.draft >= Draft.DRAFT2020
+    tuple_keyword = "prefixItems" if modern else "items"
+    rest_keyword = "items" if modern else "additionalItems"
+    length = 0
+    if isinstance(schema.get(tuple_keyword), list):
+        length = len(schema[tuple_keyword])
+    elif not modern:
+        # Without a list, "items" is for all of them and "additionalItems" means nothing.
+        rest_keyword = "items"
+
+    def first(holds: bool) -> list[Demands]:
+        items = (expander.document.child(location, tuple_keyword, index) for index in range(length))
+        return [expander.demand(item, holds) for item in items]
+
+    def later(holds: bool) -> Demands:
+        return expander.demand(expander.document.child(location, rest_keyword), holds)
+
+    if length or rest_keyword in schema:
+
+        def items_hold() -> Shapes:
+            shape = ArrayShape(tuple(first(True)), later(True) if rest_keyword in schema else ANY)
+            return unite(not_of("array"), arrays_of([shape]))
+
+        def items_fail() -> Shapes:
+            arrays = [
+                ArrayShape((*[ANY] * index, opposite), ANY, index + 1)
+                for index, opposite in enumerate(first(False))
+                if opposite != NEVER
+            ]
+            if rest_keyword in schema:
+                arrays.append(ArrayShape(contains=(Contains(later(False), 1, None, length),)))
+            return arrays_of(arrays)
+
+        yield Clause(rest_keyword if rest_keyword in schema else tuple_keyword, items_hold, items_fail)
+    least = least_count(location, "minItems")
+    most = greatest_count(location, "maxItems")
+    if least > 0 or most is not None:
+        yield Clause(
+            "maxItems" if most is not None else "minItems",
+            lambda: unite(not_of("array"), arrays_of([ArrayShape(min_items=least, max_items=most)])),
+            lambda: arrays_of(
+                ([ArrayShape(max_items=least - 1)] if least else [])
+                + ([ArrayShape(min_items=most + 1)] if most is not None else [])
+            ),
+        )
+    if schema.get("uniqueItems") is True:
+        unique = ArrayShape(unique=frozenset([location.pointer]))
+        yield Clause("uniqueItems", lambda: unite(not_of("array"), arrays_of([unique])), None)
+    if "contains" in schema and location.draft >= Draft.DRAFT6:
+        yield _contains(expander, location)
+
+
+def _contains(expander: Expander, location: Location) -> Clause:
+    counted = expander.document.child(location, "contains")
+    low, high = 1, None
+    if location.draft >= Draft.DRAFT2019:
+        low = least_count(location, "minContains", 1)
+        high = greatest_count(location, "maxContains")
+
+    def holds() -> Shapes:
+        value = expander.demand(counted)
+        return unite(not_of("array"), arrays_of([ArrayShape(contains=(Contains(value, low, high),))]))
+
+    def fails() -> Shapes:
+        arrays: list[ArrayShape] = []
+        value = expander.demand(counted)
+        if low > 0:
+            arrays.append(ArrayShape(contains=(Contains(value, 0, low - 1),)))
+        if high is not None:
+            arrays.append(ArrayShape(contains=(Contains(value, high + 1, None),)))
+        return arrays_of(arrays)
+
+    return Clause("contains", holds, fails)

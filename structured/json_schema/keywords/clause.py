@@ -1,0 +1,154 @@
+"""What a keyword says, as two sets of values, and what reading a keyword needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Final, Protocol
+
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.json_schema.document import Document, Json, Location
+from draftline.structured.json_schema.shapes import (
+    ANY_ARRAY,
+    ANY_NUMBER,
+    ANY_OBJECT,
+    EVERYTHING,
+    NEVER,
+    ArrayShape,
+    Demands,
+    ObjectShape,
+    Shapes,
+    settle_array,
+    unite,
+)
+from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
+from draftline.structured.regular import ecma
+from draftline.structured.regular.dfa import TooComplexError
+from draftline.structured.regular.expression import without_anchors
+
+TYPES: Final = {
+    "null": Shapes(null=True),
+    "boolean": Shapes(booleans=frozenset([False, True])),
+    "number": Shapes(numbers=(ANY_NUMBER,)),
+    "string": Shapes(strings=(ALL_STRINGS,)),
+    "array": Shapes(arrays=(ANY_ARRAY,)),
+    "object": Shapes(objects=(ANY_OBJECT,)),
+}
+
+MAX_COUNT: Final = 1_000_000
+"""Of characters, items or members: a greatest count above it is no bound at all, a least count above it is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A keyword (or a group that is read together) and its two readings.
+
+    Attributes:
+        keyword: for reports.
+        holds: the values that satisfy it.
+        fails: the values that do not; None where their set cannot be said exactly.
+    """
+
+    keyword: str
+    holds: Callable[[], Shapes]
+    fails: Callable[[], Shapes] | None
+
+
+class Expander(Protocol):
+    """What keywords ask of whoever reads the whole schema."""
+
+    @property
+    def document(self) -> Document:
+        """Where the schemas stand."""
+
+    def report(self, pointer: str, keyword: str, reason: str) -> None:
+        """Note something that is not enforced, in or within the schema at ``pointer``."""
+
+    def demand(self, location: Location, holds: bool = True) -> Demands:
+        """What a value must be for a schema to hold, or not to hold."""
+
+    def constant(self, location: Location, value: Json) -> Demands:
+        """What a value must be to equal ``value``, which stands in the schema at ``location``."""
+
+    def count_values(self, location: Location, keyword: str, number: int) -> None:
+        """Count enum values against the limit."""
+
+    def format_set(self, name: str) -> StringSet | None:
+        """The strings of a format; None where it is not enforced."""
+
+    def expand(self, demands: Demands) -> Shapes:
+        """The values that meet all demands."""
+
+    def is_empty(self, demands: Demands) -> bool:
+        """Whether it is proven that no value meets the demands."""
+
+
+def invalid(location: Location, keyword: str, expected: str) -> InvalidConstraintError:
+    """The error of a keyword whose value is not what it should be."""
+    return InvalidConstraintError(f"{location.pointer}/{keyword}: expected {expected}")
+
+
+def unsupported(expander: Expander, location: Location, keyword: str, reason: str) -> Clause:
+    """A clause that is reported and left out."""
+
+    def drop() -> Shapes:
+        expander.report(location.pointer, keyword, reason)
+        return EVERYTHING
+
+    return Clause(keyword, drop, drop)
+
+
+def least_count(location: Location, keyword: str, default: int = 0) -> int:
+    """The value of a keyword that is a least count."""
+    value = _count(location, keyword)
+    if value is not None and value > MAX_COUNT:
+        raise InvalidConstraintError(f"{location.pointer}/{keyword}: more than {MAX_COUNT:,}")
+    return default if value is None else value
+
+
+def greatest_count(location: Location, keyword: str) -> int | None:
+    """The value of a keyword that is a greatest count; None where there is none, or none that any document comes near."""
+    value = _count(location, keyword)
+    return None if value is None or value > MAX_COUNT else value
+
+
+def _count(location: Location, keyword: str) -> int | None:
+    value = location.schema.get(keyword)
+    if value is None:
+        return None
+    if not is_number(value) or Fraction(value).denominator != 1 or value < 0:
+        raise invalid(location, keyword, "a non-negative integer")
+    return int(value)
+
+
+def pattern_set(expander: Expander, location: Location, keyword: str, pattern: Json) -> StringSet | None:
+    """The strings in which a pattern is found; None where it has no translation, which is reported."""
+    if not isinstance(pattern, str):
+        raise invalid(location, keyword, "a string")
+    try:
+        return StringSet(patterns=frozenset([without_anchors(ecma.parse(pattern))]))
+    except (ecma.UntranslatablePatternError, TooComplexError) as error:
+        expander.report(location.pointer, keyword, f"{pattern!r} cannot be translated: {error}")
+        return None
+
+
+def absent(name: str) -> list[ObjectShape]:
+    """Objects without a property."""
+    return [ObjectShape(((name, NEVER),))]
+
+
+def arrays_of(shapes: list[ArrayShape]) -> Shapes:
+    """Arrays of any of these shapes."""
+    return Shapes(arrays=tuple(settled for shape in shapes if (settled := settle_array(shape)) is not None))
+
+
+def not_of(kind: str) -> Shapes:
+    """All values of other types."""
+    return unite(*(shapes for name, shapes in TYPES.items() if name != kind))
+
+
+def is_number(value: Json) -> bool:
+    """Whether it is a JSON number."""
+    return isinstance(value, int | Decimal) and not isinstance(value, bool)

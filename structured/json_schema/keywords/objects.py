@@ -1,0 +1,226 @@
+"""What is said of an object's members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from draftline.structured.json_schema import strings
+from draftline.structured.json_schema.document import Draft, Location
+from draftline.structured.json_schema.keywords.clause import (
+    Clause,
+    Expander,
+    absent,
+    greatest_count,
+    invalid,
+    least_count,
+    not_of,
+    pattern_set,
+)
+from draftline.structured.json_schema.shapes import (
+    ANY,
+    ANY_OBJECT,
+    NEVER,
+    Demands,
+    Members,
+    ObjectShape,
+    Shapes,
+    TooManyShapesError,
+    both,
+    intersect,
+    settle_object,
+    unite,
+)
+from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
+
+_OBJECT_KEYWORDS: Final = (
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "required",
+    "minProperties",
+    "maxProperties",
+    "propertyNames",
+)
+_MAX_NAME_CLASSES: Final = 64
+
+
+def object_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
+    """The clauses of the keywords about objects."""
+    if any(keyword in location.schema for keyword in _OBJECT_KEYWORDS):
+        yield _object(expander, location)
+    yield from _dependencies(expander, location)
+
+
+def _object(expander: Expander, location: Location) -> Clause:
+    schema = location.schema
+    properties = schema.get("properties", {})
+    patterns = schema.get("patternProperties", {})
+    required = schema.get("required", [])
+    for keyword, value in (("properties", properties), ("patternProperties", patterns)):
+        if not isinstance(value, dict):
+            raise invalid(location, keyword, "an object")
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise invalid(location, "required", "a list of names")
+    least = least_count(location, "minProperties")
+    most = greatest_count(location, "maxProperties")
+    keyword = next(one for one in _OBJECT_KEYWORDS if one in schema)
+    matched = [
+        (names, pattern)
+        for pattern in patterns
+        if (names := pattern_set(expander, location, "patternProperties", pattern)) is not None
+    ]
+    # Without a pattern that could not be read, nobody knows which members are additional.
+    closed = "additionalProperties" in schema and len(matched) == len(patterns)
+    restricted = "propertyNames" in schema and location.draft >= Draft.DRAFT6
+
+    def value_of(keyword: str, *name: str, holds: bool = True) -> Demands:
+        return expander.demand(expander.document.child(location, keyword, *name), holds)
+
+    def holds() -> Shapes:
+        additional = value_of("additionalProperties") if closed else ANY
+        by_pattern = [(names, value_of("patternProperties", pattern)) for names, pattern in matched]
+        values, others = members_by_name(
+            {name: value_of("properties", name) for name in properties}, by_pattern, additional
+        )
+        shape = ObjectShape(values, frozenset(required), others, (), least, most)
+        if restricted:
+            shape = _restrict_names(expander, shape, value_of("propertyNames"))
+        return unite(not_of("object"), Shapes(objects=tuple(settle_object(shape, ()))))
+
+    def fails() -> Shapes:
+        objects: list[ObjectShape] = []
+        for name in required:
+            objects.extend(absent(name))
+        for name in properties:
+            value = value_of("properties", name, holds=False)
+            if value != NEVER:
+                objects.append(ObjectShape(((name, value),), frozenset([name])))
+        for names, pattern in matched:
+            value = value_of("patternProperties", pattern, holds=False)
+            if value != NEVER:
+                objects.extend(settle_object(ANY_OBJECT, (Members(names, value),)))
+        if closed:
+            value = value_of("additionalProperties", holds=False)
+            rest = other_names(properties, [names for names, _ in matched])
+            if not rest.is_empty() and value != NEVER:
+                objects.extend(settle_object(ANY_OBJECT, (Members(rest, value),)))
+        if least > 0:
+            objects.extend(settle_object(ObjectShape(max_members=least - 1), ()))
+        if most is not None:
+            objects.extend(settle_object(ObjectShape(min_members=most + 1), ()))
+        if restricted:
+            for one in expander.expand(value_of("propertyNames", holds=False)).strings:
+                objects.extend(settle_object(ANY_OBJECT, (Members(one, ANY),)))
+        return Shapes(objects=tuple(objects))
+
+    return Clause(keyword, holds, fails)
+
+
+def members_by_name(
+    properties: dict[str, Demands], patterns: list[tuple[StringSet, Demands]], additional: Demands
+) -> tuple[tuple[tuple[str, Demands], ...], tuple[Members, ...]]:
+    """What members must be: those named, and all others, who meet every pattern that their name matches, or else ``additional``.
+
+    Raises:
+        TooManyShapesError, TooComplexError: over a budget.
+    """
+    classes: list[tuple[StringSet, Demands, bool]] = [(ALL_STRINGS, ANY, True)]
+    for names, value in patterns:
+        if value == ANY and additional == ANY:
+            continue
+        split: list[tuple[StringSet, Demands, bool]] = []
+        for inside, before, unmatched in classes:
+            split.append((strings.meet(inside, names), both(before, value), False))
+            split.extend((outside, before, unmatched) for outside in strings.subtract(inside, names))
+        classes = [one for one in split if not one[0].is_empty()]
+        if len(classes) > _MAX_NAME_CLASSES:
+            raise TooManyShapesError(f"more than {_MAX_NAME_CLASSES} classes of member names")
+    named = dict(properties)
+    for names, value in patterns:
+        for name in properties:
+            if names.contains(name):
+                named[name] = both(named[name], value)
+    others: list[Members] = []
+    for names, value, unmatched in classes:
+        final = both(value, additional) if unmatched else value
+        if final == NEVER:
+            continue
+        if names.only is None:
+            others.append(Members(names, final))
+        else:
+            for name in sorted(names.only):
+                named.setdefault(name, final)
+    return tuple(named.items()), tuple(others)
+
+
+def other_names(names: Iterable[str], patterns: Iterable[StringSet]) -> StringSet:
+    """Names that are none of these and match no pattern."""
+    rest = StringSet(without=frozenset(names))
+    for pattern in patterns:
+        for outside in strings.outside(pattern):
+            rest = strings.meet(rest, outside)
+    return rest
+
+
+def _restrict_names(expander: Expander, shape: ObjectShape, allowed: Demands) -> ObjectShape:
+    """The same objects, but for names that do not meet ``allowed``."""
+    disjoint: list[StringSet] = []
+    for one in expander.expand(allowed).strings:
+        pieces = [one]
+        for earlier in disjoint:
+            pieces = [rest for piece in pieces for rest in strings.subtract(piece, earlier)]
+        disjoint.extend(pieces)
+    named = {name: value if any(names.contains(name) for names in disjoint) else NEVER for name, value in shape.named}
+    others: list[Members] = []
+    for members in shape.others:
+        for names in disjoint:
+            joint = strings.meet(members.names, names)
+            if joint.only is not None:
+                for name in sorted(joint.only):
+                    named.setdefault(name, members.value)
+            elif not joint.is_empty():
+                others.append(Members(joint, members.value))
+    return ObjectShape(tuple(named.items()), shape.required, tuple(others), (), shape.min_members, shape.max_members)
+
+
+def _dependencies(expander: Expander, location: Location) -> Iterator[Clause]:
+    schema = location.schema
+    for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
+        if keyword not in schema:
+            continue
+        if keyword != "dependencies" and location.draft <= Draft.DRAFT7:
+            continue
+        given = schema[keyword]
+        if not isinstance(given, dict):
+            raise invalid(location, keyword, "an object")
+        for name, needed in given.items():
+            if isinstance(needed, list):
+                yield _dependency(keyword, name, [str(one) for one in needed])
+            else:
+                yield _dependent_schema(expander, location, keyword, name)
+
+
+def _dependent_schema(expander: Expander, location: Location, keyword: str, name: str) -> Clause:
+    dependent = expander.document.child(location, keyword, name)
+    present = Shapes(objects=(ObjectShape(((name, ANY),), frozenset([name])),))
+    without = unite(not_of("object"), Shapes(objects=tuple(absent(name))))
+    return Clause(
+        keyword,
+        lambda: unite(without, intersect(present, expander.expand(expander.demand(dependent)))),
+        lambda: intersect(present, expander.expand(expander.demand(dependent, holds=False))),
+    )
+
+
+def _dependency(keyword: str, name: str, needed: list[str]) -> Clause:
+    without = unite(not_of("object"), Shapes(objects=tuple(absent(name))))
+    every = frozenset([name, *needed])
+    present = Shapes(objects=(ObjectShape(tuple((one, ANY) for one in dict.fromkeys([name, *needed])), every),))
+
+    def fails() -> Shapes:
+        objects = [
+            ObjectShape(((name, ANY), (one, NEVER)), frozenset([name])) for one in dict.fromkeys(needed) if one != name
+        ]
+        return Shapes(objects=tuple(objects))
+
+    return Clause(keyword, lambda: unite(without, present), fails)

@@ -1,0 +1,139 @@
+"""Types, enumerations, and what is said of numbers and strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from typing import Final
+
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.json_schema import numbers, strings
+from draftline.structured.json_schema.document import Draft, Location
+from draftline.structured.json_schema.formats import UNENFORCEABLE
+from draftline.structured.json_schema.keywords.clause import (
+    TYPES,
+    Clause,
+    Expander,
+    greatest_count,
+    invalid,
+    is_number,
+    least_count,
+    not_of,
+    pattern_set,
+    unsupported,
+)
+from draftline.structured.json_schema.numbers import NumberSet
+from draftline.structured.json_schema.shapes import (
+    ANY_NUMBER,
+    Shapes,
+    unite,
+)
+from draftline.structured.json_schema.strings import StringSet
+
+_NUMBER_KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_STRING_KEYWORDS: Final = ("minLength", "maxLength")
+_MAX_DIGITS: Final = 400
+
+
+def scalar_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
+    """The clauses of the keywords about types, numbers and strings."""
+    schema = location.schema
+    if "type" in schema:
+        yield _type(location)
+    if any(keyword in schema for keyword in _NUMBER_KEYWORDS):
+        yield from _numeric(location)
+    if any(keyword in schema for keyword in _STRING_KEYWORDS):
+        yield _lengths(location)
+    if "pattern" in schema:
+        given = pattern_set(expander, location, "pattern", schema["pattern"])
+        if given is not None:
+            yield _string_clause("pattern", given)
+    if "format" in schema:
+        yield from _format(expander, location)
+
+
+def _type(location: Location) -> Clause:
+    named = location.schema["type"]
+    names = named if isinstance(named, list) else [named]
+    integers = Shapes(
+        numbers=(NumberSet(step=Fraction(1), literal_integers=location.draft == Draft.DRAFT4),),
+    )
+    for name in names:
+        if name != "integer" and (not isinstance(name, str) or name not in TYPES):
+            raise invalid(location, "type", "the name of a type or a list of them")
+
+    def holds() -> Shapes:
+        return unite(*(integers if name == "integer" else TYPES[name] for name in names))
+
+    def fails() -> Shapes:
+        others = [shapes for name, shapes in TYPES.items() if name not in names]
+        if "integer" in names and "number" not in names:
+            others.remove(TYPES["number"])
+            others.append(Shapes(numbers=(NumberSet(not_steps=frozenset([Fraction(1)])),)))
+        return unite(*others)
+
+    return Clause("type", holds, fails)
+
+
+def _numeric(location: Location) -> Iterator[Clause]:
+    schema = location.schema
+    found: dict[str, Fraction] = {}
+    for keyword in _NUMBER_KEYWORDS:
+        value = schema.get(keyword)
+        if value is None or (location.draft == Draft.DRAFT4 and keyword.startswith("exclusive")):
+            continue
+        if not is_number(value) or (keyword == "multipleOf" and value <= 0):
+            raise invalid(location, keyword, "a number")
+        if value and abs(Decimal(value).adjusted()) + len(Decimal(value).as_tuple().digits) > _MAX_DIGITS:
+            raise InvalidConstraintError(f"{location.pointer}/{keyword}: a number of more than {_MAX_DIGITS} digits")
+        found[keyword] = Fraction(value)
+    low_open = high_open = False
+    if location.draft == Draft.DRAFT4:
+        low_open, high_open = schema.get("exclusiveMinimum") is True, schema.get("exclusiveMaximum") is True
+    given = ANY_NUMBER
+    if "minimum" in found:
+        given = numbers.meet(given, NumberSet(low=found["minimum"], low_open=low_open))
+    if "maximum" in found:
+        given = numbers.meet(given, NumberSet(high=found["maximum"], high_open=high_open))
+    if "exclusiveMinimum" in found:
+        given = numbers.meet(given, NumberSet(low=found["exclusiveMinimum"], low_open=True))
+    if "exclusiveMaximum" in found:
+        given = numbers.meet(given, NumberSet(high=found["exclusiveMaximum"], high_open=True))
+    if "multipleOf" in found:
+        given = numbers.meet(given, NumberSet(step=found["multipleOf"]))
+    if given == ANY_NUMBER:
+        return
+    keyword = next(keyword for keyword in reversed(_NUMBER_KEYWORDS) if keyword in found)
+    inside = () if given.is_empty() else (given,)
+    yield Clause(
+        keyword,
+        lambda: unite(not_of("number"), Shapes(numbers=inside)),
+        lambda: Shapes(numbers=tuple(numbers.outside(given))),
+    )
+
+
+def _string_clause(keyword: str, given: StringSet) -> Clause:
+    return Clause(
+        keyword,
+        lambda: unite(not_of("string"), Shapes(strings=() if given.is_empty() else (given,))),
+        lambda: Shapes(strings=tuple(strings.outside(given))),
+    )
+
+
+def _lengths(location: Location) -> Clause:
+    least = least_count(location, "minLength")
+    keyword = "maxLength" if "maxLength" in location.schema else "minLength"
+    return _string_clause(keyword, StringSet(least, greatest_count(location, "maxLength")))
+
+
+def _format(expander: Expander, location: Location) -> Iterator[Clause]:
+    name = location.schema["format"]
+    if not isinstance(name, str):
+        raise invalid(location, "format", "a string")
+    given = expander.format_set(name)
+    if given is not None:
+        clause = _string_clause("format", given)
+        yield Clause("format", clause.holds, None)
+    elif name in UNENFORCEABLE and location.draft <= Draft.DRAFT7:
+        yield unsupported(expander, location, "format", f"{name!r}: {UNENFORCEABLE[name]}")

@@ -1,0 +1,275 @@
+"""unevaluatedProperties and unevaluatedItems: what no other schema that holds in the same place has looked at.
+
+Which schemas hold is a matter of cases: every combination that the schema allows is one, with what has then been evaluated. In
+each case the keyword is as plain as additionalProperties or items.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from draftline.structured.json_schema.document import Draft, Json, Location, ReferenceError_
+from draftline.structured.json_schema.keywords.clause import (
+    Clause,
+    Expander,
+    arrays_of,
+    not_of,
+    pattern_set,
+    unsupported,
+)
+from draftline.structured.json_schema.keywords.objects import members_by_name, other_names
+from draftline.structured.json_schema.shapes import (
+    ANY,
+    ANY_OBJECT,
+    NEVER,
+    ArrayShape,
+    Contains,
+    Demands,
+    Members,
+    ObjectShape,
+    Shapes,
+    both,
+    intersect,
+    settle_object,
+    unite,
+)
+from draftline.structured.json_schema.strings import StringSet
+
+_MAX_CASES: Final = 64
+
+
+class _TooManyCasesError(ValueError):
+    """More combinations of schemas than are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What has been evaluated when certain schemas hold.
+
+    Attributes:
+        holds: what a value must be for this to be the case.
+        names: evaluated properties.
+        patterns: names of evaluated properties.
+        every_name: whether all properties are evaluated.
+        first_items: how many items from the first on are evaluated.
+        every_item: whether all are.
+        counted: items that meet one of these are evaluated too.
+    """
+
+    holds: Demands = ANY
+    names: frozenset[str] = frozenset()
+    patterns: frozenset[StringSet] = frozenset()
+    every_name: bool = False
+    first_items: int = 0
+    every_item: bool = False
+    counted: tuple[Location, ...] = ()
+
+    def silent(self) -> bool:
+        """Whether nothing is evaluated."""
+        return replace(self, holds=ANY) == Case()
+
+
+def _joined(one: Case, other: Case) -> Case:
+    return Case(
+        both(one.holds, other.holds),
+        one.names | other.names,
+        one.patterns | other.patterns,
+        one.every_name or other.every_name,
+        max(one.first_items, other.first_items),
+        one.every_item or other.every_item,
+        tuple(dict.fromkeys(one.counted + other.counted)),
+    )
+
+
+def unevaluated_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
+    """The clauses of unevaluatedProperties and unevaluatedItems."""
+    schema = location.schema
+    if location.draft < Draft.DRAFT2019:
+        return
+    for keyword, read in (("unevaluatedProperties", _properties), ("unevaluatedItems", _items)):
+        if keyword in schema and schema[keyword] is not True:
+            try:
+                yield read(expander, location, _cases(expander, location, keyword, ()))
+            except _TooManyCasesError as error:
+                yield unsupported(expander, location, keyword, str(error))
+
+
+def _cases(expander: Expander, location: Location, but: str, path: tuple[Location, ...]) -> list[Case]:
+    """All cases of a schema that holds, without what its keyword ``but`` evaluates; they may overlap where that changes nothing."""
+    schema = location.schema
+    if not isinstance(schema, dict):
+        return [Case()]
+    if location in path:
+        raise _TooManyCasesError("it refers to itself in the same place")
+    path = (*path, location)
+    cases = [_own(expander, location, but)]
+
+    def product(alternatives: list[Case]) -> None:
+        cases[:] = [_joined(one, other) for one in cases for other in alternatives]
+        if len(cases) > _MAX_CASES:
+            raise _TooManyCasesError(f"more than {_MAX_CASES} combinations of schemas can hold together")
+
+    def below(*step: str | int) -> tuple[Location, list[Case]]:
+        inner = expander.document.child(location, *step)
+        return inner, _cases(expander, inner, "", path)
+
+    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+        if isinstance(schema.get(keyword), str):
+            try:
+                product(_cases(expander, expander.document.resolve(location, schema[keyword]), "", path))
+            except ReferenceError_:
+                raise _TooManyCasesError("a reference is not in this document") from None
+    for index in range(_length(schema.get("allOf"))):
+        product(below("allOf", index)[1])
+    if "anyOf" in schema:
+        product(_any_of(expander, [below("anyOf", index) for index in range(_length(schema["anyOf"]))]))
+    if "oneOf" in schema:
+        options = [below("oneOf", index) for index in range(_length(schema["oneOf"]))]
+        product(_noted([(option, inner) for option, inner in options], expander))
+    if "if" in schema:
+        condition, met = below("if")
+        then = below("then")[1] if "then" in schema else [Case()]
+        otherwise = below("else")[1] if "else" in schema else [Case()]
+        holds, fails = Case(expander.demand(condition)), Case(expander.demand(condition, holds=False))
+        product(
+            [_joined(holds, _joined(one, other)) for one in met for other in then]
+            + [_joined(fails, other) for other in otherwise]
+        )
+    for name in _names(schema.get("dependentSchemas")):
+        present = Location(f"{location.pointer}/dependentSchemas\0{name}", {"required": [name]}, "", location.draft)
+        inner = below("dependentSchemas", name)[1]
+        is_object = Location(f"{location.pointer}/dependentSchemas\0object", {"type": "object"}, "", location.draft)
+        there = both(expander.demand(is_object), expander.demand(present))
+        if not all(case.silent() for case in inner):
+            absent = expander.demand(
+                Location(
+                    f"{location.pointer}/dependentSchemas\0no-{name}",
+                    {"not": {"type": "object", "required": [name]}},
+                    "",
+                    location.draft,
+                )
+            )
+            product([_joined(Case(there), case) for case in inner] + [Case(absent)])
+    return list(dict.fromkeys(cases))
+
+
+def _length(given: Json) -> int:
+    """How many schemas a keyword lists; what is no list is another clause's error."""
+    return len(given) if isinstance(given, list) else 0
+
+
+def _names(given: Json) -> list[str]:
+    """The names that a keyword lists; what is no object is another clause's error."""
+    return list(given) if isinstance(given, dict) else []
+
+
+def _own(expander: Expander, location: Location, but: str) -> Case:
+    """What a schema's own keywords evaluate."""
+    schema = location.schema
+    names = frozenset(_names(schema.get("properties")))
+    patterns: set[StringSet] = set()
+    for pattern in _names(schema.get("patternProperties")):
+        found = pattern_set(expander, location, "patternProperties", pattern)
+        if found is not None:
+            patterns.add(found)
+    every_name = "additionalProperties" in schema or (
+        "unevaluatedProperties" in schema and but != "unevaluatedProperties"
+    )
+    modern = location.draft >= Draft.DRAFT2020
+    tuple_items = schema.get("prefixItems" if modern else "items")
+    first_items = len(tuple_items) if isinstance(tuple_items, list) else 0
+    all_items = ("items" in schema and not (first_items and not modern)) or (
+        not modern and first_items > 0 and "additionalItems" in schema
+    )
+    every_item = all_items or ("unevaluatedItems" in schema and but != "unevaluatedItems")
+    counted = (expander.document.child(location, "contains"),) if modern and "contains" in schema else ()
+    return Case(ANY, names, frozenset(patterns), every_name, first_items, every_item, counted)
+
+
+def _noted(options: list[tuple[Location, list[Case]]], expander: Expander) -> list[Case]:
+    """One case for each way in which one of the options holds."""
+    return [_joined(Case(expander.demand(option)), case) for option, inner in options for case in inner]
+
+
+def _any_of(expander: Expander, options: list[tuple[Location, list[Case]]]) -> list[Case]:
+    """Options that evaluate something hold or do not, each on its own; the others only help that any holds, which is said elsewhere."""
+    telling = [(option, inner) for option, inner in options if not all(case.silent() for case in inner)]
+    cases: list[Case] = []
+    for combination in itertools.product((True, False), repeat=len(telling)):
+        known = [Case()]
+        for (option, inner), holds in zip(telling, combination, strict=True):
+            met = Case(expander.demand(option, holds))
+            known = [_joined(one, _joined(met, case)) for one in known for case in (inner if holds else [Case()])]
+        cases.extend(known)
+        if len(cases) > _MAX_CASES:
+            raise _TooManyCasesError(f"more than {_MAX_CASES} combinations of schemas can hold together")
+    return cases
+
+
+def _properties(expander: Expander, location: Location, cases: list[Case]) -> Clause:
+    inner = expander.document.child(location, "unevaluatedProperties")
+
+    def holds() -> Shapes:
+        value = expander.demand(inner)
+        parts: list[Shapes] = []
+        for case in cases:
+            given = expander.expand(case.holds)
+            if not case.every_name:
+                named, others = members_by_name(
+                    {name: ANY for name in sorted(case.names)}, [(names, ANY) for names in case.patterns], value
+                )
+                objects = tuple(settle_object(ObjectShape(named, frozenset(), others), ()))
+                given = intersect(given, unite(not_of("object"), Shapes(objects=objects)))
+            parts.append(given)
+        return unite(*parts)
+
+    def fails() -> Shapes:
+        value = expander.demand(inner, holds=False)
+        parts: list[Shapes] = []
+        for case in cases:
+            rest = other_names(case.names, case.patterns)
+            if value != NEVER and not case.every_name and not rest.is_empty():
+                wrong = tuple(settle_object(ANY_OBJECT, (Members(rest, value),)))
+                parts.append(intersect(expander.expand(case.holds), Shapes(objects=wrong)))
+        return unite(*parts)
+
+    return Clause("unevaluatedProperties", holds, fails)
+
+
+def _items(expander: Expander, location: Location, cases: list[Case]) -> Clause:
+    inner = expander.document.child(location, "unevaluatedItems")
+
+    def later(case: Case, number: int) -> Location:
+        """What an item after the evaluated ones must be: counted, or as the keyword says."""
+        if not case.counted:
+            return inner
+        # A location is an identity of its own; its schema says the choice through schemas that stand elsewhere.
+        options = [counted.schema for counted in case.counted]
+        pointer = f"{location.pointer}/unevaluatedItems\0{number}"
+        return Location(pointer, {"anyOf": [*options, inner.schema]}, location.base, location.draft)
+
+    rests = [later(case, number) for number, case in enumerate(cases)]
+
+    def holds() -> Shapes:
+        parts: list[Shapes] = []
+        for case, rest in zip(cases, rests, strict=True):
+            given = expander.expand(case.holds)
+            if not case.every_item:
+                shape = ArrayShape((ANY,) * case.first_items, expander.demand(rest))
+                given = intersect(given, unite(not_of("array"), arrays_of([shape])))
+            parts.append(given)
+        return unite(*parts)
+
+    def fails() -> Shapes:
+        parts: list[Shapes] = []
+        for case, rest in zip(cases, rests, strict=True):
+            if not case.every_item:
+                wrong = Contains(expander.demand(rest, holds=False), 1, None, case.first_items)
+                arrays = arrays_of([ArrayShape(contains=(wrong,))])
+                parts.append(intersect(expander.expand(case.holds), arrays))
+        return unite(*parts)
+
+    return Clause("unevaluatedItems", holds, fails)

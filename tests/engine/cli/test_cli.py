@@ -1,0 +1,331 @@
+"""The command line: its options and messages in this process, its server and signals in processes of their own."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from fake_cli import start_engine
+from fake_engine import FakeEngine
+from pydantic import BaseModel
+from typer.testing import CliRunner, Result
+
+from draftline.engine.cli import app, main
+from draftline.engine.cli.serve import LISTENING, READY
+from draftline.engine.config import EngineConfig
+from draftline.engine.params import Constraint, SamplingParams
+from draftline.engine.server.config import ServerConfig
+from draftline.v1 import engine_pb2 as pb
+from draftline.v1.engine_pb2_grpc import InferenceServiceStub
+
+FAKE_CLI = Path(__file__).parents[2] / "helpers" / "fake_cli.py"
+
+
+@pytest.fixture(autouse=True)
+def fake_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftline.engine.async_engine.start_engine", start_engine)
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments, input=stdin)
+
+
+def failed(result: Result, code: int) -> str:
+    """The one line that a command ended with."""
+    assert result.exit_code == code, result.output
+    [line] = result.stderr.splitlines()
+    assert line.startswith("draftline: error: ")
+    return line.removeprefix("draftline: error: ")
+
+
+_RENAMED = {"json_schema": "schema"}
+
+
+def test_every_field_is_an_option_with_its_meaning() -> None:
+    models: dict[str, list[type[BaseModel]]] = {
+        "serve": [EngineConfig, ServerConfig],
+        "generate": [EngineConfig, SamplingParams, Constraint],
+        "chat": [EngineConfig, SamplingParams],
+        "info": [EngineConfig],
+    }
+    for command, shown in models.items():
+        text = re.sub(r"[\s│]+", " ", run(command, "--help").stdout)
+        for model in shown:
+            for name, field in model.model_fields.items():
+                assert f"--{_RENAMED.get(name, name).replace('_', '-')} " in text, (command, name)
+                assert field.description is not None
+                assert " ".join(field.description.split()[:2]) in text, (command, name)
+        assert "Examples" in text
+
+
+def test_generate_prints_text_on_stdout_and_its_summary_on_stderr() -> None:
+    result = run("generate", "abc", "--max-tokens", "5", "--seed", "9")
+    assert result.exit_code == 0
+    assert result.stdout == "abcab\n"
+    assert "3 prompt + 5 output tokens" in result.stderr
+    assert "finished: length, seed 9" in result.stderr
+
+
+def test_generate_reads_standard_input() -> None:
+    assert run("generate", "--max-tokens", "3", stdin="xyz").stdout == "xyz\n"
+
+
+def test_generate_takes_a_chat_message() -> None:
+    assert run("generate", "hi", "--chat", "--max-tokens", "8").stdout == "user: hi\n"
+
+
+def test_generate_prints_several_outputs() -> None:
+    assert run("generate", "ab", "--n", "2", "--max-tokens", "2").stdout == "[0] ab\n[1] ab\n"
+
+
+def test_generate_prints_json() -> None:
+    result = run("generate", "ab", "--n", "2", "--max-tokens", "2", "--json", "--logprobs", "0", "--seed", "1")
+    content = json.loads(result.stdout)
+    assert content["prompt"] == "ab"
+    assert [(o["text"], o["token_ids"], o["finish_reason"], o["seed"]) for o in content["outputs"]] == [
+        ("ab", [97, 98], "length", 1),
+        ("ab", [97, 98], "length", 2),
+    ]
+    assert content["outputs"][0]["logprobs"][1]["chosen"] == {"token_id": 98, "logprob": 0.0, "rank": 1}
+
+
+def test_chat_remembers_resets_and_ends() -> None:
+    result = run("chat", "--system", "S", "--max-tokens", "60", stdin="one\n\ntwo\n/reset\nthree\n/exit\nfour\n")
+    assert result.exit_code == 0
+    first = "system: S\nuser: one\nassistant:"
+    answer = (first * 3)[:60]
+    second = f"system: S\nuser: one\nassistant: {answer}\nuser: two\nassistant:"
+    third = "system: S\nuser: three\nassistant:"
+    assert result.stdout == f"{answer}\n{second[:60]}\n{(third * 3)[:60]}\n"
+
+
+def test_chat_goes_on_after_a_question_that_is_too_long() -> None:
+    result = run("chat", "--max-tokens", "8", stdin=f"{'x' * 5000}\nshort\n")
+    assert result.exit_code == 0
+    assert result.stdout == "user: sh\n"
+    assert "chat: has 5017 tokens" in result.stderr
+
+
+def test_info_shows_the_model_without_generating() -> None:
+    facts = json.loads(run("info", "--json").stdout)
+    assert (facts["model"], facts["layers"], facts["cache_tokens"]) == ("fake", 2, 16384)
+    table = run("info")
+    assert table.exit_code == 0
+    assert re.search(r"cache tokens +16384", table.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-num-seqs", "0"], "--max-num-seqs: Input should be greater than or equal to 1, not 0"),
+        (["--top-p", "1.5"], "--top-p: Input should be less than or equal to 1, not 1.5"),
+        (["--logit-bias", "7"], "--logit-bias: '7' is not ID=BIAS, as in 42=-1.5"),
+        (["--min-tokens", "9", "--max-tokens", "3"], "min_tokens (9) exceeds max_tokens (3)"),
+        (["--regex", "a", "--json-object"], "set exactly one of json_schema, regex, choice, json_object and grammar"),
+        (["--schema", "/no/such/file"], "--schema: cannot read /no/such/file: "),
+        (["--draft-tokens", "17"], "--draft-tokens: Input should be less than or equal to 16, not 17"),
+        (["--server", "x:1", "--dtype", "float32"], "--server: the server has its own engine"),
+    ],
+)
+def test_a_bad_option_is_one_line(arguments: list[str], message: str) -> None:
+    assert failed(run("generate", "x", *arguments), 2).startswith(message)
+
+
+def test_what_the_engine_refuses_is_one_line() -> None:
+    assert failed(run("generate", "x", "--regex", "a"), 1) == "constraint: this server enforces no constraints"
+    assert failed(run("generate", ""), 2).startswith("the prompt is empty")
+    assert failed(run("generate", "x", "--model", "missing"), 1) == "missing: no such file or folder"
+
+
+def test_options_reach_the_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[EngineConfig] = []
+
+    def watched(config: EngineConfig) -> FakeEngine:
+        seen.append(config)
+        return start_engine(config)
+
+    monkeypatch.setattr("draftline.engine.async_engine.start_engine", watched)
+    file = tmp_path / "c.yaml"
+    file.write_text("max-num-seqs: 3\nblock_size: 32\nport: 7\nprefix-caching: false\nageing-s: 2\n")
+    assert run("generate", "x", "--config", str(file), "--max-num-seqs", "4", "--device", "cpu").exit_code == 0
+    assert seen == [
+        EngineConfig(max_num_seqs=4, block_size=32, prefix_caching=False, ageing_s=2.0, device="cpu"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("max-num-seq: 3", "max-num-seq: is not an option; did you mean max_num_seqs?"),
+        ("zzz: 3", "zzz: is not an option"),
+        ("max-num-seqs: many", "max_num_seqs: Input should be a valid integer, not 'many'"),
+        ("max-num-seqs: '3'", "max_num_seqs: Input should be a valid integer, not '3'"),
+        ("prefix-caching: 1", "prefix_caching: Input should be a valid boolean, not 1"),
+        ("block_size: 12", "block_size: Input should be a multiple of 8, not 12"),
+        ("block_size: 16\nblock-size: 16", "block-size: is set twice, with dashes and with underscores"),
+        ("- a", "must be a mapping of options, is a list"),
+        ("a: [", "line 1: is not YAML: "),
+    ],
+)
+def test_a_bad_configuration_file_is_one_line(content: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(content)
+    assert failed(run("info", "--config", str(file)), 2).startswith(f"{file}: {message}")
+
+
+def test_a_missing_configuration_file_is_one_line() -> None:
+    assert failed(run("info", "--config", "/no/such.yaml"), 2) == "/no/such.yaml: No such file or directory"
+
+
+@pytest.fixture
+def process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start the command with fake models as a process; it is killed after the test."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        command = [sys.executable, str(FAKE_CLI), *arguments]
+        processes.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def said(process: subprocess.Popen[str], what: str) -> str:
+    """What follows ``what`` in the next line of the process's output."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    _, found, rest = line.partition(what)
+    assert found, line + process.communicate(timeout=30)[1]
+    return rest.strip()
+
+
+def test_serve_from_start_to_sigterm(process: Callable[..., subprocess.Popen[str]]) -> None:
+    server = process("serve", "--port", "0")
+    address = said(server, LISTENING)
+    assert said(server, READY) == "fake on cpu, float32"
+    result = run("generate", "abc", "--server", address, "--max-tokens", "4", "--seed", "5", "--stop", "x")
+    assert (result.exit_code, result.stdout) == (0, "abca\n")
+    assert "seed 5" in result.stderr
+    assert run("chat", "--server", address, "--max-tokens", "8", stdin="hi\n").stdout == "user: hi\n"
+    assert json.loads(run("info", "--server", address, "--json").stdout)["model"] == "fake"
+    error = failed(run("generate", "x" * 5000, "--server", address), 1)
+    assert error.startswith("the server answers INVALID_ARGUMENT: text: has 5000 tokens")
+    with grpc.insecure_channel(address) as channel:
+        request = pb.GenerateRequest(text="running", sampling=pb.SamplingParams(max_tokens=100))
+        running = iter(InferenceServiceStub(channel).Generate(request))
+        first = next(running)
+        server.send_signal(signal.SIGTERM)
+        *rest, end = running
+    assert first.delta.text + "".join(response.delta.text for response in rest) == ("running" * 15)[:100]
+    assert end.finished.usage.completion_tokens == 100
+    out, err = server.communicate(timeout=30)
+    assert server.returncode == 0
+    assert out == "draftline: stopped\n"
+    assert "Traceback" not in err
+
+
+def test_a_server_whose_engine_dies_says_so_and_ends(process: Callable[..., subprocess.Popen[str]]) -> None:
+    server = process("serve", "--port", "0")
+    address = said(server, LISTENING)
+    said(server, READY)
+    assert failed(run("generate", "DIE", "--server", address), 1).startswith("the server answers UNAVAILABLE: ")
+    _, err = server.communicate(timeout=30)
+    assert server.returncode == 1
+    assert err.splitlines()[-1] == "draftline: error: the engine stopped after a fault: DIE"
+    assert "Traceback" not in err
+
+
+def test_a_second_signal_ends_at_once(process: Callable[..., subprocess.Popen[str]]) -> None:
+    server = process("serve", "--port", "0")
+    address = said(server, LISTENING)
+    said(server, READY)
+    with grpc.insecure_channel(address) as channel:
+        request = pb.GenerateRequest(text="long", sampling=pb.SamplingParams(max_tokens=4000))
+        running = iter(InferenceServiceStub(channel).Generate(request))
+        next(running)
+        server.send_signal(signal.SIGINT)
+        assert server.stderr is not None
+        while "draining" not in (line := server.stderr.readline()):
+            assert line
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=30)
+    assert server.returncode == 128 + signal.SIGINT
+
+
+def test_a_signal_while_the_model_loads_ends_well(process: Callable[..., subprocess.Popen[str]]) -> None:
+    server = process("serve", "--port", "0", "--model", "slow")
+    said(server, LISTENING)
+    server.send_signal(signal.SIGTERM)
+    out, err = server.communicate(timeout=30)
+    assert (server.returncode, out, err) == (0, "", "")
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = failed(run("serve", "--port", str(port)), 1)
+    assert error == f"cannot listen on 127.0.0.1:{port}: {os.strerror(errno.EADDRINUSE)}"
+
+
+def test_a_model_that_is_missing_ends_the_server_in_one_line() -> None:
+    assert failed(run("serve", "--port", "0", "--model", "missing"), 1) == "missing: no such file or folder"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nope"], "No such command 'nope'"),
+        (["serve", "--nope"], "No such option: --nope"),
+        (["serve", "--port", "many"], "Invalid value for '--port'"),
+        (["serve", "--dtype", "int3"], "Invalid value for '--dtype'"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["draftline", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert exit_.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    [line] = err.splitlines()
+    assert line.startswith(f"draftline: error: {message}")
+
+
+def test_no_command_shows_the_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["draftline"])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert not exit_.value.code
+    assert "generate" in capsys.readouterr().out
+
+
+def test_the_module_runs_as_the_command() -> None:
+    result = subprocess.run([sys.executable, "-m", "draftline", "--help"], capture_output=True, text=True, check=True)
+    assert "serve" in result.stdout
+
+
+def test_output_may_be_cut_off(process: Callable[..., subprocess.Popen[str]]) -> None:
+    """As ``draftline generate … | head -c 10`` does."""
+    writing = process("generate", "abc", "--max-tokens", "4000")
+    assert writing.stdout is not None
+    assert writing.stderr is not None
+    writing.stdout.read(3)
+    writing.stdout.close()
+    assert "Traceback" not in writing.stderr.read()
+    assert writing.wait(timeout=30) == 1

@@ -1,0 +1,93 @@
+"""Which sequences draft how far: the policy of the server, within what requests allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from equality import GREEDY, prompts
+from tiny import Client, alone, tiny_core
+
+from draftline.engine.drafting.costs import measure_costs
+from draftline.engine.drafting.policy import AdaptiveDrafting, FixedDrafting
+from draftline.engine.params import SamplingParams, Speculation
+from draftline.engine.request.sequence import Row, Sequence
+from draftline.engine.runner.executor import Sampled
+from draftline.engine.runner.timing import Stopwatch
+from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.slots import SamplingFeatures, SlotTable
+from draftline.spec.adaptive import CostTable, DraftLengths
+from draftline.spec.ngram import NGram
+
+CHEAP = {(rows, drafts): 1.0 + 0.05 * drafts for rows in (1, 4) for drafts in range(5)}
+
+
+def sequence(draft_tokens: int | None = None) -> Sequence:
+    return Sequence("r", 0, [1], 1, SamplingParams(), 0, 99, 0.0, draft_tokens=draft_tokens)
+
+
+def begin(drafting: AdaptiveDrafting | FixedDrafting, running: Iterable[Sequence]) -> None:
+    running = list(running)
+    for _ in range(4):  # a choice stands for some steps
+        drafting.begin_step(running)
+
+
+def test_fixed_drafts_are_cut_by_requests_and_off_where_too_many_run() -> None:
+    drafting = FixedDrafting(3, most_rows=4)
+    few = [sequence(), sequence(0), sequence(2), sequence(9)]
+    begin(drafting, few)
+    assert [drafting.wanted(one) for one in few] == [3, 0, 2, 3]
+    begin(drafting, [*few, sequence()])
+    assert [drafting.wanted(one) for one in few] == [0, 0, 0, 0]
+
+
+def test_adaptive_drafts_follow_acceptance_and_requests_have_their_own_way() -> None:
+    drafting = AdaptiveDrafting(DraftLengths(CostTable(CHEAP)), most_drafts=4, most_rows=4)
+    one, off, two = sequence(), sequence(0), sequence(2)
+    begin(drafting, [one, off, two])
+    assert drafting.wanted(one) > 0
+    assert (drafting.wanted(off), drafting.wanted(two)) == (0, 2)
+    for _ in range(400):
+        drafting.observe(one, 4, 0)
+    begin(drafting, [one, off, two])
+    assert (drafting.wanted(one), drafting.wanted(two)) == (0, 2)
+    begin(drafting, [sequence() for _ in range(5)])
+    assert drafting.wanted(two) == 0
+
+
+class Clockwork:
+    """A pass that takes note of what it is asked to compute."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> tuple[Sampled, Stopwatch | None]:
+        assert all(row.samples == row.drafts + 1 for row in rows)
+        self.asked.append((len(rows), rows[0].drafts))
+        return Sampled(torch.empty(0), torch.empty(0), torch.empty(0)), None
+
+
+def test_costs_are_measured_for_every_shape_and_leave_the_table_clean() -> None:
+    table = SlotTable.allocate(4, 60, 4, torch.device("cpu"))
+    clockwork = Clockwork()
+    costs = measure_costs(clockwork, table, (1, 4), (0, 2), rounds=2)
+    assert clockwork.asked == [shape for shape in [(1, 0), (1, 2), (4, 0), (4, 2)] for _ in range(2)]
+    assert costs.draft_lens == (0, 2)
+    assert costs.seconds(3, 2) > 0
+    assert not table.lengths.any()
+
+
+@pytest.mark.parametrize(
+    ("speculation", "most"),
+    [(Speculation(), 4), (Speculation(enabled=False), 0), (Speculation(draft_tokens=2), 2)],
+    ids=["server's choice", "off", "shorter"],
+)
+def test_a_request_limits_its_own_drafts_and_nothing_else(speculation: Speculation, most: int) -> None:
+    client = Client(tiny_core(drafter=NGram(4, ReferenceOps())))
+    prompt = prompts(1, seed=2)[0]
+    client.submit("one", prompt, GREEDY, speculation=speculation)
+    output = client.run()["one"].outputs[0]
+    assert output.token_ids == alone(prompt, GREEDY).outputs[0].token_ids
+    assert output.finished is not None
+    assert len(output.finished.speculation.accepted_by_position) == most

@@ -1,0 +1,257 @@
+"""An engine in a process of its own: what it is asked, what it tells, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from common.placeholder_tokenizer import write_placeholder_tokenizer
+
+from draftline import Client
+from draftline.engine.async_engine import start_engine
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import (
+    DuplicateRequestError,
+    EngineStoppedError,
+    InvalidRequestError,
+    ProfilerError,
+    QueueFullError,
+    Violation,
+)
+from draftline.engine.outputs import Delta, Failed, Finished, Update
+from draftline.engine.params import Constraint, SamplingParams
+from draftline.engine.process.messages import portable
+from draftline.engine.process.remote_engine import RemoteEngine
+from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.models.errors import ModelLoadError
+
+SHAPE = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "eos_token_id": 0,
+}
+
+ENDLESS = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
+    path = tmp_path_factory.mktemp("model")
+    (path / "config.json").write_text(json.dumps(SHAPE))
+    write_placeholder_tokenizer(path, 512)
+    return EngineConfig(
+        model=str(path), load_format="dummy", device="cpu", dtype="float32", max_num_seqs=2, max_waiting=3,
+        kv_cache_memory_gib=0.05,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def engine(config: EngineConfig) -> Iterator[RemoteEngine]:
+    remote = RemoteEngine(config)
+    yield remote
+    remote.close()
+    assert remote.stopped.result(5) is None
+
+
+class Inbox:
+    """Takes one engine's updates, from any thread."""
+
+    def __init__(self, engine: EngineClient) -> None:
+        self.engine = engine
+        self.updates: queue.SimpleQueue[tuple[str, Update]] = queue.SimpleQueue()
+
+    def sink(self, updates: Sequence[tuple[str, Update]]) -> None:
+        for update in updates:
+            self.updates.put(update)
+
+    def submit(self, name: str, prompt: Sequence[int], sampling: SamplingParams) -> None:
+        assert self.engine.submit(name, GenerateRequest(tuple(prompt), sampling), self.sink) == tuple(prompt)
+
+    def tokens(self, count: int) -> dict[str, tuple[int, ...]]:
+        """What ``count`` requests got, once they have ended."""
+        got: dict[str, tuple[int, ...]] = {}
+        while count:
+            name, update = self.updates.get(timeout=60)
+            if isinstance(update, Delta):
+                got[name] = got.get(name, ()) + update.token_ids
+            if isinstance(update, Failed):
+                raise update.error
+            count -= update.ends_output
+        return got
+
+
+def test_outputs_are_those_of_an_engine_in_this_process(engine: RemoteEngine, config: EngineConfig) -> None:
+    sampling = SamplingParams(temperature=0.8, seed=3, max_tokens=12)
+    outputs = []
+    local = start_engine(config)
+    for one in (engine, local):
+        inbox = Inbox(one)
+        for name in range(3):
+            inbox.submit(str(name), [5 + name, 9, 11], sampling)
+        outputs.append(inbox.tokens(3))
+    local.close()
+    assert engine.info == local.info
+    assert outputs[0] == outputs[1]
+
+
+def test_what_cannot_be_served_is_refused_at_once(engine: RemoteEngine) -> None:
+    inbox = Inbox(engine)
+    with pytest.raises(InvalidRequestError, match="512 is not a token id"):
+        inbox.submit("bad", [512], SamplingParams())
+    inbox.submit("one", [5], ENDLESS)
+    with pytest.raises(DuplicateRequestError, match="'one' is running"):
+        inbox.submit("one", [5], ENDLESS)
+    assert engine.cancel("one")
+    assert len(inbox.tokens(1)) <= 1
+    assert not engine.cancel("one")
+
+
+def test_a_full_queue_is_told(engine: RemoteEngine) -> None:
+    inbox = Inbox(engine)
+    names = [str(i) for i in range(8)]
+    for name in names:
+        inbox.submit(name, [5], ENDLESS)
+    refused = set()
+    while len(refused) < 3:
+        name, update = inbox.updates.get(timeout=60)
+        if isinstance(update, Failed):
+            assert isinstance(update.error, QueueFullError)
+            assert update.error.retry_after_s > 0
+            refused.add(name)
+    for name in names:
+        engine.cancel(name)
+    ended = len(refused)
+    while ended < len(names):
+        ended += inbox.updates.get(timeout=60)[1].ends_output
+
+
+def test_constraints_are_compiled_on_both_sides(engine: RemoteEngine) -> None:
+    inbox = Inbox(engine)
+    constraint = Constraint(regex="[a-c]{3}")
+    with pytest.raises(InvalidRequestError, match=r"constraint\.regex"):
+        engine.submit("bad", GenerateRequest((5,), SamplingParams(), constraint=Constraint(regex="(")), inbox.sink)
+    engine.submit("good", GenerateRequest((5,), SamplingParams(max_tokens=9), constraint=constraint), inbox.sink)
+    text = ""
+    while True:
+        _, update = inbox.updates.get(timeout=60)
+        if isinstance(update, Delta):
+            text += update.text
+        if isinstance(update, Finished):
+            break
+    assert update.constraint_complete == bool(re.fullmatch("[a-c]{3}", text))
+
+
+def test_a_request_is_given_up_while_its_constraint_compiles(engine: RemoteEngine) -> None:
+    inbox = Inbox(engine)
+    wanted = GenerateRequest((5,), ENDLESS, constraint=Constraint(regex="[a-d]{1000,}"))
+    engine.submit("one", wanted, inbox.sink)
+    engine.cancel("one")
+    assert len(inbox.tokens(1).get("one", ())) < 400
+
+
+def test_orders_are_answered(engine: RemoteEngine, tmp_path: Path) -> None:
+    inbox = Inbox(engine)
+    inbox.submit("one", range(5, 60), SamplingParams(max_tokens=3, ignore_eos=True))
+    inbox.tokens(1)
+    assert engine.flush_prefix_cache().result(30) > 0
+    deadline = time.monotonic() + 30
+    while engine.stats().generated_tokens == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    engine.start_profile().result(30)
+    with pytest.raises(ProfilerError):
+        engine.start_profile().result(30)
+    engine.stop_profile(tmp_path / "trace.json").result(60)
+    assert (tmp_path / "trace.json").exists()
+
+
+def test_requests_fail_and_the_engine_has_stopped_where_its_process_dies(config: EngineConfig) -> None:
+    engine = RemoteEngine(config)
+    inbox = Inbox(engine)
+    inbox.submit("one", [5], ENDLESS)
+    inbox.updates.get(timeout=60)
+    engine.process.send_signal(signal.SIGKILL)
+    assert isinstance(engine.stopped.result(30), EngineStoppedError)
+    with pytest.raises(EngineStoppedError):
+        inbox.tokens(1)
+    with pytest.raises(EngineStoppedError):
+        inbox.submit("two", [5], ENDLESS)
+    engine.close()
+
+
+def test_an_order_that_nobody_waits_for_does_not_keep_a_dead_process_a_secret(config: EngineConfig) -> None:
+    engine = RemoteEngine(config)
+    engine.process.send_signal(signal.SIGSTOP)
+    given_up, waited_for = engine.flush_prefix_cache(), engine.flush_prefix_cache()
+    assert given_up.cancel()
+    engine.process.send_signal(signal.SIGKILL)
+    assert isinstance(engine.stopped.result(30), EngineStoppedError)
+    with pytest.raises(EngineStoppedError):
+        waited_for.result(30)
+    engine.close()
+
+
+def test_a_model_that_cannot_be_loaded_is_told(config: EngineConfig) -> None:
+    with pytest.raises(ModelLoadError, match="missing"):
+        RemoteEngine(config.model_copy(update={"model": "/missing"}))
+
+
+def test_the_process_ends_with_the_server_s(config: EngineConfig) -> None:
+    engine = RemoteEngine(config)
+    with socket.socket(fileno=os.dup(engine.connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
+    assert isinstance(engine.stopped.result(30), EngineStoppedError)
+    assert engine.process.wait(30) == 0
+    engine.close()
+
+
+def test_a_server_drains_and_takes_its_engine_along(config: EngineConfig) -> None:
+    """As supervisors do it: the signal goes to both processes."""
+    command = (sys.executable, "-m", "draftline", "serve", "--engine-process", "--port", "0", "--model", config.model)
+    options = ("--load-format", "dummy", "--device", "cpu", "--dtype", "float32", "--kv-cache-memory-gib", "0.05")
+    with subprocess.Popen((*command, *options), stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
+        assert server.stdout is not None
+        lines = iter(server.stdout)
+        address = next(line for line in lines if "listening on" in line).split()[-1]
+        assert any("ready" in line for line in lines)
+        with Client(address) as client:
+            running = client.submit([5, 6], SamplingParams(max_tokens=300, ignore_eos=True))
+            outputs = iter(running)
+            last = next(outputs)
+            os.killpg(server.pid, signal.SIGTERM)
+            *_, last = last, *outputs
+            assert len(last.outputs[0].token_ids) == 300
+        assert server.wait(60) == 0
+
+
+def test_errors_travel_whole() -> None:
+    invalid = pickle.loads(pickle.dumps(InvalidRequestError(Violation("a", "b"))))
+    assert invalid.violations == (Violation("a", "b"),)
+    full = pickle.loads(pickle.dumps(QueueFullError("full", 2.5)))
+    assert (str(full), full.retry_after_s) == ("full", 2.5)
+
+    class Local(Exception):
+        """Cannot be pickled."""
+
+    assert isinstance(portable(Local("why")), EngineStoppedError)
+    assert "why" in str(portable(Local("why")))

@@ -1,0 +1,52 @@
+"""What a server says of outputs is what its clients understand."""
+
+from __future__ import annotations
+
+import pytest
+
+from draftline.engine.client.convert import update
+from draftline.engine.outputs import (
+    Delta,
+    Finished,
+    FinishReason,
+    PositionLogprobs,
+    SpeculationStats,
+    Timing,
+    TokenLogprob,
+    Usage,
+)
+from draftline.engine.server.grpc import convert
+from draftline.engine.stats import StepTimes
+from draftline.v1 import engine_pb2 as pb
+
+# What float32 has exactly, where the message does.
+POSITION = PositionLogprobs(TokenLogprob(7, -0.5, 1), (TokenLogprob(7, -0.5, 1), TokenLogprob(9, -1.25, 2)))
+
+
+def test_the_end_of_an_output_arrives_whole() -> None:
+    end = Finished(
+        index=2,
+        finish_reason=FinishReason.STOP,
+        matched_stop="\n",
+        usage=Usage(3, 1, 5),
+        speculation=SpeculationStats(8, 4, 2, (3, 1), "ngram", StepTimes(0.125, 0.25, 0.5, 1.0), synthetic=True),
+        timing=Timing(1.5, 2.5, 3.5, 4.5),
+        constraint_complete=True,
+        seed=2**63 + 1,
+        json_valid=False,
+    )
+    assert update(pb.GenerateResponse(finished=convert.finished(end))) == end
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        Delta(1, (5, 6), "né"),
+        Delta(1, (5,), "n", (POSITION,)),
+        Delta(0, (), "", (), (POSITION, POSITION)),
+    ],
+    ids=["plain", "logprobs", "prompt-logprobs"],
+)
+def test_a_delta_arrives_whole(delta: Delta) -> None:
+    (message,) = convert.deltas(delta)
+    assert update(pb.GenerateResponse(delta=message)) == delta

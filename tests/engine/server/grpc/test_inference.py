@@ -1,0 +1,354 @@
+"""The calls other than Session, over a real socket: what they answer, and how they refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from importlib.metadata import version
+
+import grpc
+import grpc.aio
+import pytest
+from fake_engine import MAX_MODEL_LEN, VOCAB, ByteTokenizer, FakeEngine
+from grpc_client import AsyncStub, Outcome, retry_delay_s, status_of, text_request, violations
+from tiny import tiny_compiler
+
+from draftline.engine.server import threads as offload
+from draftline.engine.server.grpc import convert
+from draftline.engine.server.server import Server
+from draftline.v1 import engine_pb2 as pb
+from draftline.v1.engine_pb2_grpc import InferenceServiceStub
+
+INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def generate(stub: AsyncStub, request: pb.GenerateRequest, timeout: float | None = None) -> dict[int, Outcome]:
+    outcomes: dict[int, Outcome] = {}
+    async for response in stub.Generate(request, timeout=timeout):
+        if response.HasField("delta"):
+            outcomes.setdefault(response.delta.index, Outcome()).add(response.delta)
+        else:
+            outcomes.setdefault(response.finished.index, Outcome()).end(response.finished)
+    return outcomes
+
+
+async def refused(stub: AsyncStub, request: pb.GenerateRequest) -> dict[str, str]:
+    """The violations that a request is refused for."""
+    with pytest.raises(grpc.RpcError) as caught:
+        await generate(stub, request)
+    status = status_of(caught.value)
+    assert status.code == INVALID_ARGUMENT.value[0]
+    return violations(status)
+
+
+async def test_generate(stub: AsyncStub) -> None:
+    [outcome] = (await generate(stub, text_request("abc", max_tokens=5, seed=3))).values()
+    assert (outcome.text, outcome.token_ids) == ("abcab", list(b"abcab"))
+    assert outcome.finished is not None
+    assert (outcome.reason, outcome.finished.seed) == ("FINISH_REASON_LENGTH", 3)
+
+
+async def test_generate_from_token_ids_and_from_a_chat(stub: AsyncStub) -> None:
+    ids = pb.GenerateRequest(token_ids=pb.TokenIds(ids=b"xyz"), sampling=pb.SamplingParams(max_tokens=3))
+    assert (await generate(stub, ids))[0].text == "xyz"
+    chat = pb.Chat(messages=[pb.ChatMessage(role="system", content="s"), pb.ChatMessage(role="user", content="u")])
+    request = pb.GenerateRequest(chat=chat, sampling=pb.SamplingParams(max_tokens=27))
+    assert (await generate(stub, request))[0].text == "system: s\nuser: u\nassistant:"[:27]
+
+
+async def test_generate_n(stub: AsyncStub) -> None:
+    outcomes = await generate(stub, text_request("ab", n=4, seed=2**64 - 2))
+    assert {index: outcome.text for index, outcome in outcomes.items()} == dict.fromkeys(range(4), "abab")
+    assert [outcomes[index].finished.seed for index in range(4)] == [2**64 - 2, 2**64 - 1, 0, 1]  # type: ignore[union-attr]
+
+
+async def test_unset_and_zero_are_different(stub: AsyncStub) -> None:
+    [unset] = (await generate(stub, pb.GenerateRequest(text="a"))).values()
+    assert len(unset.token_ids) == 256
+    assert await refused(stub, pb.GenerateRequest(text="a", sampling=pb.SamplingParams(max_tokens=0)))
+    greedy = await generate(stub, text_request("a", temperature=0.0, seed=0))
+    assert greedy[0].finished is not None
+    assert greedy[0].finished.seed == 0
+
+
+async def test_logprobs(stub: AsyncStub) -> None:
+    request = text_request("ab", max_tokens=1, logprobs=2, prompt_logprobs=0)
+    responses = [response async for response in stub.Generate(request)]
+    delta = responses[0].delta
+    [chosen] = delta.logprobs
+    assert (chosen.token_id, chosen.logprob, chosen.rank) == (ord("a"), 0.0, 1)
+    assert list(chosen.top) == [pb.TopLogprob(token_id=97, logprob=0.0), pb.TopLogprob(token_id=98, logprob=-0.5)]
+    assert [position.token_id for position in delta.prompt_logprobs] == [ord("b")]
+    assert not delta.prompt_logprobs[0].top
+
+
+async def test_many_logprobs_come_in_messages_that_clients_take(stub: AsyncStub) -> None:
+    """With 20 each they would be larger than the 4 MB that a client accepts by default."""
+    prompt = bytes(1 + place % 255 for place in range(MAX_MODEL_LEN - 1))
+    sampling = pb.SamplingParams(max_tokens=1, logprobs=20, prompt_logprobs=20)
+    request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=prompt), sampling=sampling)
+    deltas = [r.delta async for r in stub.Generate(request) if r.HasField("delta")]
+    assert [position.token_id for delta in deltas for position in delta.prompt_logprobs] == list(prompt[1:])
+    assert [token for delta in deltas for token in delta.token_ids] == [prompt[0]]
+    assert sum(len(delta.logprobs) for delta in deltas) == 1
+    assert max(len(d.prompt_logprobs) + len(d.logprobs) for d in deltas) <= convert.POSITIONS_PER_MESSAGE
+
+
+async def test_a_deadline_ends_the_call_and_the_request(stub: AsyncStub, engine: FakeEngine) -> None:
+    engine.hold()
+    with pytest.raises(grpc.RpcError) as caught:
+        await generate(stub, text_request("a"), timeout=0.2)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    while not engine.cancelled:
+        await asyncio.sleep(0.001)
+    engine.release()
+    await asyncio.to_thread(engine.wait_idle)
+
+
+async def test_a_cancelled_call_ends_the_request(stub: AsyncStub, engine: FakeEngine) -> None:
+    engine.hold()
+    call = stub.Generate(text_request("a"))
+    reading = asyncio.create_task(call.read())
+    await asyncio.to_thread(engine.wait_running, 1)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    while not engine.cancelled:
+        await asyncio.sleep(0.001)
+    engine.release()
+    await asyncio.to_thread(engine.wait_idle)
+
+
+async def test_queue_full(make_engine: Callable[..., FakeEngine], server: Server, channel: grpc.aio.Channel) -> None:
+    await server.serve(make_engine(max_waiting=0))
+    with pytest.raises(grpc.RpcError) as caught:
+        await generate(InferenceServiceStub(channel), text_request("a"))
+    status = status_of(caught.value)
+    assert status.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    assert retry_delay_s(status) == 1.5
+
+
+@pytest.mark.parametrize("prompt", ["FAIL", "CRASH"])
+async def test_faults_are_internal_without_their_causes(prompt: str, stub: AsyncStub) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        await generate(stub, text_request(prompt))
+    status = status_of(caught.value)
+    assert status.code == grpc.StatusCode.INTERNAL.value[0]
+    assert "secret" not in str(caught.value)
+    assert (await generate(stub, text_request("a")))[0].text == "aaaa"
+
+
+async def test_an_engine_that_has_stopped_is_unavailable(stub: AsyncStub, engine: FakeEngine) -> None:
+    engine.hold()
+    running = asyncio.create_task(generate(stub, text_request("a")))
+    await asyncio.to_thread(engine.wait_running, 1)
+    await asyncio.to_thread(engine.close)
+    for call in (running, generate(stub, text_request("a"))):
+        with pytest.raises(grpc.RpcError) as caught:
+            await call
+        assert status_of(caught.value).code == grpc.StatusCode.UNAVAILABLE.value[0]
+
+
+CONSTRAINED = pb.Constraint(regex="a+")
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        pytest.param(pb.GenerateRequest(), "prompt", id="no prompt"),
+        pytest.param(pb.GenerateRequest(text=""), "text", id="empty text"),
+        pytest.param(pb.GenerateRequest(token_ids=pb.TokenIds()), "token_ids", id="no tokens"),
+        pytest.param(pb.GenerateRequest(chat=pb.Chat()), "chat.messages", id="no messages"),
+        pytest.param(
+            pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage(role="nobody", content="x")])),
+            "chat.messages",
+            id="unknown role",
+        ),
+        pytest.param(
+            pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1, VOCAB])), "token_ids.ids[1]", id="token out of range"
+        ),
+        pytest.param(text_request("x" * MAX_MODEL_LEN), "text", id="prompt too long"),
+        pytest.param(text_request("a", temperature=-0.5), "sampling.temperature", id="temperature"),
+        pytest.param(text_request("a", temperature=math.nan), "sampling.temperature", id="temperature nan"),
+        pytest.param(text_request("a", temperature=math.inf), "sampling.temperature", id="temperature inf"),
+        pytest.param(text_request("a", top_p=0.0), "sampling.top_p", id="top_p zero"),
+        pytest.param(text_request("a", top_p=1.5), "sampling.top_p", id="top_p"),
+        pytest.param(text_request("a", top_k=2**32 - 1), "sampling.top_k", id="top_k"),
+        pytest.param(text_request("a", min_p=2.0), "sampling.min_p", id="min_p"),
+        pytest.param(text_request("a", repetition_penalty=0.0), "sampling.repetition_penalty", id="repetition"),
+        pytest.param(text_request("a", presence_penalty=3.0), "sampling.presence_penalty", id="presence"),
+        pytest.param(text_request("a", frequency_penalty=-3.0), "sampling.frequency_penalty", id="frequency"),
+        pytest.param(text_request("a", min_tokens=5), "sampling", id="min over max"),
+        pytest.param(text_request("a", stop=["ok", ""]), "sampling.stop[1]", id="empty stop"),
+        pytest.param(text_request("a", stop=["s"] * 65), "sampling.stop", id="too many stops"),
+        pytest.param(text_request("a", stop_token_ids=[VOCAB]), "sampling.stop_token_ids[0]", id="stop token"),
+        pytest.param(text_request("a", logit_bias={3: 1e6}), "sampling.logit_bias[3]", id="bias"),
+        pytest.param(text_request("a", logprobs=21), "sampling.logprobs", id="logprobs"),
+        pytest.param(text_request("a", prompt_logprobs=21), "sampling.prompt_logprobs", id="prompt_logprobs"),
+        pytest.param(text_request("a", n=0), "sampling.n", id="n zero"),
+        pytest.param(text_request("a", n=65), "sampling.n", id="n"),
+        pytest.param(
+            pb.GenerateRequest(text="a", speculation=pb.Speculation(draft_tokens=17)),
+            "speculation.draft_tokens",
+            id="draft tokens",
+        ),
+        pytest.param(
+            pb.GenerateRequest(text="a", speculation=pb.Speculation(enabled=True)),
+            "speculation.enabled",
+            id="no drafter",
+        ),
+        pytest.param(pb.GenerateRequest(text="a", constraint=CONSTRAINED), "constraint", id="no constraints"),
+        pytest.param(pb.GenerateRequest(text="a", constraint=pb.Constraint()), "constraint", id="no kind"),
+        pytest.param(
+            pb.GenerateRequest(text="a", constraint=pb.Constraint(regex="a", whitespace=9)),  # type: ignore[arg-type]
+            "constraint.whitespace",
+            id="unknown enum",
+        ),
+    ],
+)
+async def test_a_bad_field_is_named(request_: pb.GenerateRequest, field: str, stub: AsyncStub) -> None:
+    assert list(await refused(stub, request_)) == [field]
+
+
+async def test_all_bad_fields_are_named_at_once(stub: AsyncStub) -> None:
+    sampling = pb.SamplingParams(top_p=2.0, n=0)
+    request = pb.GenerateRequest(
+        sampling=sampling, constraint=pb.Constraint(), speculation=pb.Speculation(draft_tokens=99)
+    )
+    fields = await refused(stub, request)
+    assert set(fields) == {"prompt", "sampling.top_p", "sampling.n", "constraint", "speculation.draft_tokens"}
+    assert fields["sampling.top_p"] == "Input should be less than or equal to 1, not 2"
+
+
+async def test_a_status_with_very_many_violations_still_reaches_the_client(stub: AsyncStub) -> None:
+    """Trailers above 8 KiB would be dropped by the client, and the whole status with them."""
+    bad = pb.SamplingParams(logit_bias={key: 1e9 for key in range(300)}, stop=["é" * 2000] * 60)
+    fields = await refused(stub, pb.GenerateRequest(text="a", sampling=bad))
+    assert 1 < len(fields) < 360
+
+
+async def test_unknown_fields_are_ignored(channel: grpc.aio.Channel, stub: AsyncStub) -> None:
+    message = text_request("ab").SerializeToString() + b"\xfa\x7f\x03new"  # field 2047, a string
+    calls: grpc.aio.UnaryStreamMultiCallable[bytes, pb.GenerateResponse] = channel.unary_stream(
+        "/draftline.v1.InferenceService/Generate", response_deserializer=pb.GenerateResponse.FromString
+    )
+    text = "".join([response.delta.text async for response in calls(message)])
+    assert text == "abab"
+
+
+async def test_a_message_larger_than_the_limit_is_refused(stub: AsyncStub) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        await generate(stub, text_request("x" * (17 << 20)))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_tokenize_and_detokenize(stub: AsyncStub) -> None:
+    ids = (await stub.Tokenize(pb.TokenizeRequest(text="héllo"))).token_ids
+    assert list(ids) == list("héllo".encode())
+    assert (await stub.Detokenize(pb.DetokenizeRequest(token_ids=ids))).text == "héllo"
+    assert not (await stub.Tokenize(pb.TokenizeRequest(text=""))).token_ids
+    assert (await stub.Detokenize(pb.DetokenizeRequest())).text == ""
+    chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="u")])
+    ids = (await stub.Tokenize(pb.TokenizeRequest(chat=chat))).token_ids
+    assert list(ids) == ByteTokenizer().encode("user: u\nassistant:")
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        pytest.param(pb.TokenizeRequest(), "prompt", id="nothing"),
+        pytest.param(pb.TokenizeRequest(chat=pb.Chat()), "chat.messages", id="no messages"),
+        pytest.param(
+            pb.TokenizeRequest(chat=pb.Chat(messages=[pb.ChatMessage(role="x")])), "chat.messages", id="unknown role"
+        ),
+    ],
+)
+async def test_what_cannot_be_tokenized(request_: pb.TokenizeRequest, field: str, stub: AsyncStub) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        await stub.Tokenize(request_)
+    assert list(violations(status_of(caught.value))) == [field]
+
+
+async def test_long_texts_are_tokenized_off_the_event_loop(stub: AsyncStub, monkeypatch: pytest.MonkeyPatch) -> None:
+    off_loop = []
+    encode = ByteTokenizer.encode
+
+    def watched(self: ByteTokenizer, text: str) -> list[int]:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            off_loop.append(len(text))
+        return encode(self, text)
+
+    monkeypatch.setattr(ByteTokenizer, "encode", watched)
+    for size in (offload.LONG - 1, offload.LONG):
+        response = await stub.Tokenize(pb.TokenizeRequest(text="x" * size))
+        assert len(response.token_ids) == size
+    assert off_loop == [offload.LONG]
+
+
+async def test_detokenize_names_the_first_id_out_of_range(stub: AsyncStub) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        await stub.Detokenize(pb.DetokenizeRequest(token_ids=[1, 2, VOCAB, 2**32 - 1]))
+    assert violations(status_of(caught.value)) == {
+        "token_ids[2]": f"{VOCAB} is not a token id of this model (0 to {VOCAB - 1})"
+    }
+
+
+async def test_get_model(stub: AsyncStub) -> None:
+    model = await stub.GetModel(pb.GetModelRequest())
+    assert model == pb.GetModelResponse(
+        model="fake",
+        family="fake",
+        quantization="none",
+        dtype="float32",
+        device="cpu",
+        vocab_size=VOCAB,
+        max_model_len=MAX_MODEL_LEN,
+        max_num_seqs=64,
+        cache_blocks=1024,
+        block_size=16,
+        eos_token_ids=[0],
+        version=version("draftline"),
+    )
+
+
+async def test_check_constraint_says_that_there_are_none(stub: AsyncStub) -> None:
+    for constraint, code in ((CONSTRAINED, grpc.StatusCode.UNIMPLEMENTED), (pb.Constraint(), INVALID_ARGUMENT)):
+        with pytest.raises(grpc.RpcError) as caught:
+            await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=constraint))
+        assert status_of(caught.value).code == code.value[0]
+
+
+async def test_check_constraint_compiles_and_reports(stub: AsyncStub, engine: FakeEngine) -> None:
+    engine.enforce(tiny_compiler())
+    answer = await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=pb.Constraint(regex="ab*")))
+    assert (answer.backend, answer.states, list(answer.unenforced)) == ("automaton", 3, [])
+    assert answer.compile_s > 0
+    assert (answer.no_automaton, answer.token_classes, answer.token_masks) == ("", 4, 3)
+    grammar = pb.Constraint(json_schema='{"type": "object", "properties": {"a": {"type": "object"}}}')
+    answer = await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=grammar))
+    assert answer.backend == "grammar"
+    assert answer.no_automaton.startswith("#")
+    loose = pb.Constraint(
+        json_schema='{"type": "array", "items": {"type": "string"}, "uniqueItems": true}', best_effort=True
+    )
+    answer = await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=loose))
+    assert list(answer.unenforced) == ["/uniqueItems"]
+
+
+async def test_a_constraint_that_cannot_be_enforced_is_refused_with_its_pointers(
+    stub: AsyncStub, engine: FakeEngine
+) -> None:
+    engine.enforce(tiny_compiler())
+    schema = (
+        '{"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}, "uniqueItems": true}}}'
+    )
+    constraint = pb.Constraint(json_schema=schema)
+    with pytest.raises(grpc.RpcError) as caught:
+        await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=constraint))
+    assert list(violations(status_of(caught.value))) == ["constraint.json_schema#/properties/a/uniqueItems"]
+    fields = await refused(stub, pb.GenerateRequest(text="a", constraint=constraint))
+    assert list(fields) == ["constraint.json_schema#/properties/a/uniqueItems"]
+    assert (await generate(stub, pb.GenerateRequest(text="a", constraint=pb.Constraint(regex="ab"))))[0].finished

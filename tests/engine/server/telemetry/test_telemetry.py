@@ -1,0 +1,412 @@
+"""What a server shows of itself: metrics over HTTP and gRPC, logs, traces, channelz; and never a prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import io
+import json
+import logging
+import math
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from concurrent import futures
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from fake_engine import FakeEngine
+from google.protobuf.duration_pb2 import Duration
+from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
+from grpc_client import AsyncStub, SessionClient, text_request, violations
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from stepped_engine import SteppedEngine
+
+from draftline.engine.cli import top_view
+from draftline.engine.cli.top_view import Snapshot
+from draftline.engine.process.log_format import JsonFormatter, TextFormatter
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.server import Server
+from draftline.engine.server.telemetry.metrics import ENGINE_METRICS
+from draftline.engine.stats import DrafterStats, EngineStats, Histogram, StepTimes
+from draftline.v1 import admin_pb2
+from draftline.v1.admin_pb2_grpc import AdminServiceStub
+from draftline.v1.engine_pb2_grpc import InferenceServiceStub
+
+SECRET = "the secret of the prompt"
+
+
+@pytest.fixture
+async def serve(tmp_path: Any) -> AsyncIterator[Callable[..., Any]]:
+    """Start servers with options; each is stopped after the test."""
+    servers: list[Server] = []
+
+    async def start(engine: Any, **options: Any) -> Server:
+        server = Server(ServerConfig(port=0, **options))
+        servers.append(server)
+        await server.start()
+        await server.serve(engine)
+        return server
+
+    yield start
+    for server in servers:
+        await server.abort()
+
+
+async def busy(stub: AsyncStub, engine: FakeEngine) -> None:
+    """A few requests: two that end, one that is cancelled, one that is refused, one that fails."""
+    client = SessionClient(stub)
+    engine.hold()
+    for name in ("one", "two"):
+        await client.submit(name, text_request(SECRET, max_tokens=6))
+    await client.submit("bad", text_request(SECRET, top_p=2.0))
+    await client.submit("failing", text_request("FAIL"))
+    await client.submit("cancelled", text_request("x", max_tokens=4000))
+    await client.cancel("cancelled")
+    while not engine.cancelled:
+        await asyncio.sleep(0.001)
+    engine.release()
+    async for _ in client.rest():
+        pass
+    async for _ in stub.Generate(text_request(SECRET, n=2), metadata=(("x-request-id", "mine"),)):
+        pass
+
+
+def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def scrape(server: Server) -> str:
+    endpoint = server._metrics_endpoint
+    assert endpoint is not None
+    url = f"http://127.0.0.1:{endpoint.port}/metrics"
+    return str(await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read().decode()))
+
+
+async def test_prometheus_reads_what_happened(serve: Callable[..., Any], engine: FakeEngine) -> None:
+    server = await serve(engine, metrics_port=0)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        await busy(InferenceServiceStub(channel), engine)
+        text = await scrape(server)
+        assert SECRET not in text
+        found = samples(text)
+        codes = {
+            (dict(labels)["call"], dict(labels)["code"]): value
+            for (name, labels), value in found.items()
+            if name == "draftline_requests_total"
+        }
+        assert codes == {
+            ("Session", "OK"): 2,
+            ("Session", "INVALID_ARGUMENT"): 1,
+            ("Session", "INTERNAL"): 1,
+            ("Session", "CANCELLED"): 1,
+            ("Generate", "OK"): 1,
+        }
+        assert found["draftline_time_to_first_token_seconds_count", ()] >= 4
+        assert found["draftline_outputs_total", (("finish", "length"),)] == 4
+        assert found["draftline_tokens_total", (("caller", ""), ("kind", "completion"))] >= 2 * 6 + 2 * 4
+        assert found["draftline_steps_total", ()] > 0
+        answer = await AdminServiceStub(channel).GetStatistics(admin_pb2.GetStatisticsRequest())
+    # The same over gRPC, where histograms are one sample each.
+    shown = {metric.name: metric for metric in answer.metrics}
+    assert shown["draftline_requests"].kind == admin_pb2.METRIC_KIND_COUNTER
+    over_grpc = {
+        (sample.labels["call"], sample.labels["code"]): sample.number for sample in shown["draftline_requests"].samples
+    }
+    assert over_grpc == codes
+    [first_token] = shown["draftline_time_to_first_token_seconds"].samples
+    assert first_token.histogram.buckets[-1].upper_bound == math.inf
+    assert (
+        first_token.histogram.buckets[-1].cumulative_count == found["draftline_time_to_first_token_seconds_count", ()]
+    )
+
+
+async def test_a_taken_metrics_port_is_one_clear_error(serve: Callable[..., Any], engine: FakeEngine) -> None:
+    server = await serve(engine, metrics_port=0)
+    port = server._metrics_endpoint.port
+    with pytest.raises(Exception, match=rf"cannot listen on 127\.0\.0\.1:{port} for metrics: .*in use"):
+        await Server(ServerConfig(port=0, metrics_port=port)).start()
+
+
+def test_every_field_of_the_engines_stats_has_a_metric() -> None:
+    assert set(ENGINE_METRICS) == {field.name for field in dataclasses.fields(EngineStats)}
+
+
+async def test_a_real_engine_counts_its_token_gaps(serve: Callable[..., Any]) -> None:
+    engine = SteppedEngine()
+    engine.release()
+    server = await serve(engine)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        client = SessionClient(InferenceServiceStub(channel))
+        for name in ("a", "b"):
+            await client.submit(name, text_request("abc", max_tokens=5, ignore_eos=True))
+        await client.outcomes()
+    await asyncio.to_thread(engine.close)
+    counts = engine._core.stats().token_gaps
+    assert sum(counts.counts) == 2 * 4
+    assert counts.total > 0
+
+
+def test_a_histogram_counts_by_bounds_and_weights() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value, weight in ((0.5, 3), (1.0, 1), (1.5, 2), (9.0, 1)):
+        histogram.add(value, weight)
+    assert histogram.counts().counts == (4, 2, 1)
+    assert histogram.counts().total == 0.5 * 3 + 1.0 + 1.5 * 2 + 9.0
+
+
+async def test_each_request_is_one_line_of_log_without_its_text(
+    serve: Callable[..., Any], engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "draftline.requests")
+    server = await serve(engine)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        await busy(InferenceServiceStub(channel), engine)
+    lines = [json.loads(JsonFormatter().format(r)) for r in caplog.records if r.name == "draftline.requests"]
+    assert SECRET not in caplog.text
+    assert SECRET not in json.dumps(lines)
+    by_client = {line["client_id"]: line for line in lines}
+    assert set(by_client) == {"one", "two", "bad", "failing", "cancelled", "mine"}
+    assert by_client["one"] | {"time": 0, "seconds": 0, "peer": ""} == {
+        "time": 0,
+        "level": "info",
+        "logger": "draftline.requests",
+        "message": "ended",
+        "request": by_client["one"]["request"],
+        "client_id": "one",
+        "call": "Session",
+        "peer": "",
+        "code": "OK",
+        "seconds": 0,
+        "finish": "length",
+        "prompt_tokens": len(SECRET),
+        "cached_tokens": 0,
+        "completion_tokens": 6,
+        "queued_s": 0.001,
+        "first_token_s": 0.003,
+        "drafted": 0,
+        "accepted": 0,
+    }
+    assert by_client["bad"]["message"] == "refused"
+    assert by_client["failing"]["code"] == "INTERNAL"
+    assert by_client["cancelled"]["code"] == "CANCELLED"
+    assert len({line["request"] for line in lines}) == len(lines)
+
+
+async def test_a_call_that_breaks_reports_its_requests(
+    serve: Callable[..., Any], engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "draftline.requests")
+    server = await serve(engine)
+    engine.hold()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = InferenceServiceStub(channel)
+        late = stub.Generate(text_request("a"), timeout=1.0, metadata=(("x-request-id", "late"),))
+        session = SessionClient(stub)
+        await session.submit("gone", text_request("b"))
+        await asyncio.to_thread(engine.wait_running, 2)
+        session.call.cancel()
+        with pytest.raises(grpc.RpcError):
+            await late.read()
+        await server.idle()
+    engine.release()
+    codes = {record.fields["client_id"]: record.fields["code"] for record in caplog.records}  # type: ignore[attr-defined]
+    assert codes == {"late": "DEADLINE_EXCEEDED", "gone": "CANCELLED"}
+
+
+def test_a_log_line_keeps_to_one_line_whatever_a_client_calls_itself() -> None:
+    record = logging.LogRecord("draftline.requests", logging.INFO, "", 0, "ended", (), None)
+    record.fields = {"client_id": "x\ny code=OK", "code": "CANCELLED", "seconds": 0.5}  # type: ignore[attr-defined]
+    assert (
+        TextFormatter()
+        .format(record)
+        .endswith('INFO draftline.requests: ended client_id="x\\ny code=OK" code=CANCELLED seconds=0.5')
+    )
+    assert "\n" not in JsonFormatter().format(record)
+
+
+class Collector(trace_service_pb2_grpc.TraceServiceServicer):
+    """An OpenTelemetry collector."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+
+    def Export(self, request: Any, context: object) -> Any:
+        self.spans += [span for r in request.resource_spans for scope in r.scope_spans for span in scope.spans]
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+
+async def test_traces_continue_the_clients(serve: Callable[..., Any], engine: FakeEngine) -> None:
+    collector = Collector()
+    receiving = grpc.server(futures.ThreadPoolExecutor(1))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, receiving)
+    port = receiving.add_insecure_port("127.0.0.1:0")
+    receiving.start()
+    server = await serve(engine, otlp_endpoint=f"http://127.0.0.1:{port}")
+    of_call, of_request, unsampled = ("1" * 32, "2" * 16), ("3" * 32, "4" * 16), ("5" * 32, "6" * 16)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = InferenceServiceStub(channel)
+        header = ("traceparent", f"00-{of_call[0]}-{of_call[1]}-01")
+        async for _ in stub.Generate(text_request(SECRET, max_tokens=3), metadata=(header,)):
+            pass
+        client = SessionClient(stub)
+        for name, (trace, span), flag in (("a", of_request, "01"), ("b", unsampled, "00")):
+            request = text_request("abc")
+            request.traceparent = f"00-{trace}-{span}-{flag}"
+            await client.submit(name, request)
+        await client.submit("failing", text_request("FAIL"))
+        async for _ in client.rest():
+            pass
+        await server.abort()  # sends what is left
+    await asyncio.to_thread(lambda: receiving.stop(None).wait())
+    spans = {(span.trace_id.hex(), span.parent_span_id.hex()): span for span in collector.spans}
+    assert len(collector.spans) == 3
+    assert unsampled not in spans
+    assert spans[of_request].name == "draftline.v1.InferenceService/Session"
+    span = spans.pop(of_call)
+    attributes = {a.key: a.value for a in span.attributes}
+    assert attributes["gen_ai.usage.input_tokens"].int_value == len(SECRET)
+    assert attributes["gen_ai.usage.output_tokens"].int_value == 3
+    assert [event.name for event in span.events] == ["first step", "first token"]
+    assert span.end_time_unix_nano > span.start_time_unix_nano
+    assert SECRET not in str(collector.spans)
+    [failed] = [span for key, span in spans.items() if key != of_request]
+    assert failed.status.code == failed.status.STATUS_CODE_ERROR
+
+
+async def test_channelz_shows_connections(stub: AsyncStub, channel: grpc.aio.Channel) -> None:
+    async for _ in stub.Generate(text_request("abc")):
+        pass
+    channelz = channelz_pb2_grpc.ChannelzStub(channel)
+    servers = (await channelz.GetServers(channelz_pb2.GetServersRequest())).server
+    assert any(server.data.calls_succeeded for server in servers)
+
+
+@pytest.fixture
+async def stepped_admin(server: Server, channel: grpc.aio.Channel) -> AsyncIterator[tuple[Any, Any, SteppedEngine]]:
+    """An admin's stub and a client's, of a real engine."""
+    engine = SteppedEngine()
+    await server.serve(engine)
+    yield AdminServiceStub(channel), InferenceServiceStub(channel), engine
+    engine.release()
+    engine.close()
+
+
+async def test_abort_says_of_each_id_whether_it_was_running(stepped_admin: tuple[Any, Any, SteppedEngine]) -> None:
+    admin, stub, engine = stepped_admin
+    client = SessionClient(stub)
+    await client.submit("mine", text_request("abc", max_tokens=100, ignore_eos=True))
+    await engine.steps(2)
+    results = (await admin.Abort(admin_pb2.AbortRequest(request_ids=["s0.0", "s0.1", "s0.0"]))).results
+    assert [(result.request_id, result.was_running) for result in results] == [
+        ("s0.0", True),
+        ("s0.1", False),
+        ("s0.0", True),
+    ]
+    engine.release()
+    [outcome] = (await client.outcomes()).values()
+    assert outcome.reason == "FINISH_REASON_CANCELLED"
+    [result] = (await admin.Abort(admin_pb2.AbortRequest(request_ids=["s0.0"]))).results
+    assert not result.was_running
+
+
+async def test_the_prefix_cache_can_be_flushed(stepped_admin: tuple[Any, Any, SteppedEngine]) -> None:
+    admin, stub, engine = stepped_admin
+    engine.release()
+    prompt = "abcdefgh" * 5
+
+    async def cached_tokens() -> int:
+        client = SessionClient(stub)
+        await client.submit("a", text_request(prompt, max_tokens=2, ignore_eos=True))
+        [outcome] = (await client.outcomes()).values()
+        return int(outcome.finished.usage.cached_tokens)
+
+    assert await cached_tokens() == 0
+    assert await cached_tokens() == 32
+    await engine.freed()
+    assert (await admin.FlushPrefixCache(admin_pb2.FlushPrefixCacheRequest())).freed_blocks == 5
+    assert await cached_tokens() == 0
+
+
+async def test_steps_can_be_profiled(serve: Callable[..., Any], tmp_path: Any) -> None:
+    engine = SteppedEngine()
+    engine.release()
+    server = await serve(engine, profile_dir=str(tmp_path / "traces"))
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        admin, stub = AdminServiceStub(channel), InferenceServiceStub(channel)
+        request = admin_pb2.ProfileRequest(duration=Duration(nanos=300_000_000))
+        profiling, second = (asyncio.ensure_future(admin.Profile(request)) for _ in range(2))
+        client = SessionClient(stub)
+        await client.submit("a", text_request("abc", max_tokens=30, ignore_eos=True))
+        await client.outcomes()
+        done, failed = await asyncio.gather(profiling, second, return_exceptions=True)
+    await asyncio.to_thread(engine.close)
+    [answer] = [each for each in (done, failed) if isinstance(each, admin_pb2.ProfileResponse)]
+    [error] = [each for each in (done, failed) if isinstance(each, grpc.RpcError)]
+    assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
+    [trace] = (tmp_path / "traces").iterdir()
+    assert str(trace) == answer.path
+    import gzip
+
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    assert any(event.get("name", "").startswith("aten::") for event in events)
+
+
+async def test_profiles_need_a_folder_and_a_sensible_duration(stub: AsyncStub, channel: grpc.aio.Channel) -> None:
+    from grpc_client import status_of
+
+    admin = AdminServiceStub(channel)
+    with pytest.raises(grpc.RpcError) as caught:
+        await admin.Profile(admin_pb2.ProfileRequest(duration=Duration(seconds=1)))
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    for seconds in (0, -1, 61):
+        with pytest.raises(grpc.RpcError) as caught:
+            await admin.Profile(admin_pb2.ProfileRequest(duration=Duration(seconds=seconds)))
+        assert list(violations(status_of(caught.value))) == ["duration"]
+
+
+async def test_top_shows_what_happens_between_two_looks(serve: Callable[..., Any], engine: FakeEngine) -> None:
+    server = await serve(engine)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        admin = AdminServiceStub(channel)
+
+        async def look(at: float) -> Snapshot:
+            return Snapshot.of((await admin.GetStatistics(admin_pb2.GetStatisticsRequest())).metrics, at)
+
+        before = await look(10.0)
+        await busy(InferenceServiceStub(channel), engine)
+        now = await look(12.0)
+    out = io.StringIO()
+    Console(file=out, width=150).print(top_view.view("here:1", before, now))
+    text = out.getvalue()
+    for part in ("here:1", "fake on cpu, float32", "INVALID_ARGUMENT", "requests/s", "3.00", "first token"):
+        assert part in text
+
+
+def test_quantiles_of_a_histogram() -> None:
+    counts = {1.0: 50.0, 2.0: 90.0, math.inf: 100.0}
+    assert top_view.quantile(counts, 0.5) == 1.0
+    assert top_view.quantile(counts, 0.7) == pytest.approx(1.5)
+    assert top_view.quantile(counts, 0.99) == 2.0
+    assert top_view.quantile({}, 0.5) is None
+    assert top_view.quantile({1.0: 0.0, math.inf: 0.0}, 0.5) is None
+
+
+def test_drafts_are_counted_by_drafter_and_position() -> None:
+    stats = DrafterStats("ngram", 4, (4, 2), (3, 1), StepTimes(draft_s=0.5))
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in ENGINE_METRICS["drafter"](stats)
+        for sample in metric.samples
+    }
+    assert found["draftline_drafted_tokens_total", "ngram", "1"] == 4
+    assert found["draftline_accepted_tokens_total", "ngram", "2"] == 1
+    assert found["draftline_acceptance_length", "ngram"] == 2.0
+    assert found["draftline_drafted_step_seconds_total", "ngram", "draft"] == 0.5

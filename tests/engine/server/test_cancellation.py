@@ -1,0 +1,170 @@
+"""Every way in which a request is given up, over a real socket to a real engine: its blocks are free one step later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import grpc
+import grpc.aio
+import pytest
+from fake_engine import MAX_MODEL_LEN, FakeEngine
+from google.protobuf.duration_pb2 import Duration
+from grpc_client import AsyncStub, SessionClient, text_request, texts, violations
+from stepped_engine import SteppedEngine
+
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.server import Server
+from draftline.v1 import engine_pb2 as pb
+from draftline.v1.engine_pb2_grpc import InferenceServiceStub
+
+DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.fixture
+def stepped() -> Iterator[SteppedEngine]:
+    engine = SteppedEngine()
+    yield engine
+    engine.release()
+    engine.close()
+
+
+@pytest.fixture
+async def stub(server: Server, channel: grpc.aio.Channel, stepped: SteppedEngine) -> AsyncIterator[AsyncStub]:
+    await server.serve(stepped)
+    yield InferenceServiceStub(channel)
+    await server.abort()
+
+
+WAYS = ["cancel in the session", "cancelled call", "deadline of the call", "dropped connection"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_request_given_up_is_freed_one_step_later(
+    way: str, server: Server, stub: AsyncStub, stepped: SteppedEngine
+) -> None:
+    # A connection of its own, which can be dropped.
+    channel = grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)])
+    timeout = 1.5 if way == "deadline of the call" else None  # what comes before it takes a hundredth of that
+    client = SessionClient(InferenceServiceStub(channel), timeout)
+    names = ("a", "b")
+    for name in names:
+        await client.submit(name, text_request(name * 20, max_tokens=100, ignore_eos=True))
+    await stepped.steps(2)
+    assert stepped.taken_blocks > 0
+    match way:
+        case "cancel in the session":
+            for name in names:
+                await client.cancel(name)
+        case "cancelled call":
+            client.call.cancel()
+        case "dropped connection":
+            await channel.close()
+    await stepped.cancels(2)
+    await stepped.steps(2)  # the one that was under way when the cancels came, and one more
+    assert stepped.taken_blocks == 0
+    assert (stepped.stats().running, stepped.stats().waiting) == (0, 0)
+    await channel.close()
+
+
+async def test_a_request_whose_time_is_over_ends_alone_with_deadline_exceeded(
+    stub: AsyncStub, stepped: SteppedEngine
+) -> None:
+    client = SessionClient(stub)
+    hurried = text_request("a" * 20, max_tokens=100, ignore_eos=True)
+    hurried.timeout.FromSeconds(60)
+    await client.submit("hurried", hurried)
+    await client.submit("patient", text_request("b" * 20, max_tokens=20, ignore_eos=True))
+    while stepped.stats().running < 2:
+        await stepped.steps(1)
+    stepped.let_pass(61)
+    await stepped.steps(2)  # the one that was under way, and one more
+    assert stepped.stats().running == 1
+    stepped.release()
+    errors: dict[str, pb.SessionResponse] = {}
+    ended = []
+    async for response in client.rest():
+        if response.HasField("error"):
+            errors[response.request_id] = response
+        elif response.HasField("finished"):
+            ended.append(response.request_id)
+    assert ended == ["patient"]
+    assert errors["hurried"].error.code == DEADLINE_EXCEEDED.value[0]
+
+
+async def test_a_request_whose_time_ends_in_the_queue_never_runs(server: Server, channel: grpc.aio.Channel) -> None:
+    engine = SteppedEngine(num_slots=1)
+    await server.serve(engine)
+    client = SessionClient(InferenceServiceStub(channel))
+    await client.submit("running", text_request("a" * 20, max_tokens=400, ignore_eos=True))
+    await engine.steps(1)
+    queued = text_request("b" * 20, max_tokens=3)
+    queued.timeout.FromSeconds(60)
+    await client.submit("queued", queued)
+    while engine.stats().waiting == 0:
+        await engine.steps(1)
+    engine.let_pass(61)
+    await client.cancel("running")  # its place would be free now
+    await engine.cancels(1)
+    engine.release()
+    events = {(r.request_id, r.WhichOneof("event")) async for r in client.rest()}
+    assert {event for name, event in events if name == "queued"} == {"error"}
+    assert engine.stats().prefix_query_tokens == 20, "the queued request was admitted"
+    await asyncio.to_thread(engine.close)
+
+
+@pytest.mark.parametrize("timeout", [Duration(), Duration(seconds=-1)])
+async def test_a_timeout_must_be_positive(timeout: Duration, stub: AsyncStub) -> None:
+    client = SessionClient(stub)
+    request = text_request("a")
+    request.timeout.CopyFrom(timeout)
+    await client.submit("a", request)
+    assert list(violations(await client.error("a"))) == ["timeout"]
+
+
+@pytest.mark.parametrize("call", ["Session", "Generate"])
+async def test_a_reader_that_has_stalled_is_given_up_and_others_are_not(call: str, engine: FakeEngine) -> None:
+    server = Server(ServerConfig(port=0, stall_timeout=0.3))
+    await server.start()
+    engine.hold()
+    await server.serve(engine)
+    small_window = [("grpc.http2.lookahead_bytes", 65536), ("grpc.http2.bdp_probe", 0)]
+    # Two messages that exceed what the connection buffers, then one a step.
+    request = text_request("x" * (MAX_MODEL_LEN - 200), max_tokens=100, prompt_logprobs=20, logprobs=20)
+    async with (
+        grpc.aio.insecure_channel(server.address, [*small_window, ("grpc.use_local_subchannel_pool", 1)]) as slow,
+        grpc.aio.insecure_channel(server.address) as quick,
+    ):
+        stalled = SessionClient(InferenceServiceStub(slow))
+        if call == "Session":
+            await stalled.submit("stalled", request)
+        else:
+            reading_nothing = InferenceServiceStub(slow).Generate(request)
+        reader = SessionClient(InferenceServiceStub(quick))
+        await reader.submit("read", text_request("abc", max_tokens=3))
+        await asyncio.to_thread(engine.wait_running, 2)
+        await asyncio.to_thread(engine.step)
+        while not engine.cancelled:
+            await asyncio.sleep(0.01)
+        engine.release()
+        assert texts(await reader.outcomes()) == {"read": "abc"}
+        await asyncio.to_thread(engine.wait_idle)
+        await server.idle()
+        if call == "Session":
+            assert await stalled.call.read() is not None  # what was on its way already
+        else:
+            reading_nothing.cancel()
+    await server.abort()
+
+
+async def test_cancelling_again_or_something_unknown_does_nothing(stub: AsyncStub, stepped: SteppedEngine) -> None:
+    client = SessionClient(stub)
+    await client.submit("a", text_request("a" * 20, max_tokens=50, ignore_eos=True))
+    for name in ("a", "a", "b"):
+        await client.cancel(name)
+    await stepped.cancels(1)
+    assert not stepped.cancel("nobody")
+    stepped.release()
+    [outcome] = (await client.outcomes()).values()
+    assert outcome.reason == "FINISH_REASON_CANCELLED"
+    assert not stepped.cancel("s0.0"), "it has ended"

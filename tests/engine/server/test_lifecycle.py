@@ -1,0 +1,265 @@
+"""The server from listening to stopped: health, loading, draining, reflection, and ports that cannot be had."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable
+
+import grpc
+import grpc.aio
+import pytest
+from fake_engine import FakeEngine
+from grpc_client import AsyncStub, SessionClient, status_of, text_request, texts
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_reflection.v1alpha import reflection_pb2
+
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.grpc.reflection import V1
+from draftline.engine.server.server import ADMIN_SERVICE, SERVICE, CannotListenError, Server
+from draftline.v1 import engine_pb2 as pb
+from draftline.v1.engine_pb2_grpc import InferenceServiceStub
+
+SERVING = HealthCheckResponse.SERVING
+NOT_SERVING = HealthCheckResponse.NOT_SERVING
+
+
+async def check(channel: grpc.aio.Channel, service: str) -> int:
+    method: grpc.aio.UnaryUnaryMultiCallable[bytes, HealthCheckResponse] = channel.unary_unary(
+        "/grpc.health.v1.Health/Check", response_deserializer=HealthCheckResponse.FromString
+    )
+    return (await method(HealthCheckRequest(service=service).SerializeToString())).status
+
+
+class Watching:
+    """A Watch of a service's health."""
+
+    def __init__(self, channel: grpc.aio.Channel, service: str) -> None:
+        method: grpc.aio.UnaryStreamMultiCallable[bytes, HealthCheckResponse] = channel.unary_stream(
+            "/grpc.health.v1.Health/Watch", response_deserializer=HealthCheckResponse.FromString
+        )
+        self._call = method(HealthCheckRequest(service=service).SerializeToString())
+
+    async def next(self) -> int:
+        response = await self._call.read()
+        assert isinstance(response, HealthCheckResponse)
+        return response.status
+
+
+async def test_while_the_model_loads_everything_is_unavailable(
+    server: Server, channel: grpc.aio.Channel, engine: FakeEngine
+) -> None:
+    stub = InferenceServiceStub(channel)
+    assert await check(channel, "") == NOT_SERVING
+    calls: list[Awaitable[object]] = [
+        stub.GetModel(pb.GetModelRequest()),
+        stub.Tokenize(pb.TokenizeRequest(text="a")),
+        stub.Generate(text_request("a")).read(),
+        SessionClient(stub).call.read(),
+    ]
+    for call in calls:
+        with pytest.raises(grpc.RpcError) as caught:
+            await call
+        status = status_of(caught.value)
+        assert (status.code, status.message) == (grpc.StatusCode.UNAVAILABLE.value[0], "the model is still loading")
+    await server.serve(engine)
+    assert (await stub.GetModel(pb.GetModelRequest())).model == "fake"
+
+
+@pytest.mark.parametrize("service", ["", SERVICE])
+async def test_health_can_be_watched_from_loading_to_draining(
+    service: str, server: Server, channel: grpc.aio.Channel, engine: FakeEngine
+) -> None:
+    watching = Watching(channel, service)
+    assert await watching.next() == NOT_SERVING
+    await server.serve(engine)
+    assert await watching.next() == SERVING
+    assert await check(channel, service) == SERVING
+    engine.hold()
+    client = SessionClient(InferenceServiceStub(channel))
+    await client.submit("a", text_request("a"))
+    await asyncio.to_thread(engine.wait_running, 1)
+    draining = asyncio.create_task(server.drain())
+    assert await watching.next() == NOT_SERVING
+    engine.release()
+    assert await draining
+
+
+async def test_a_server_whose_engine_died_is_not_serving(
+    server: Server, channel: grpc.aio.Channel, engine: FakeEngine
+) -> None:
+    watching = Watching(channel, "")
+    assert await watching.next() == NOT_SERVING
+    await server.serve(engine)
+    assert await watching.next() == SERVING
+    stub = InferenceServiceStub(channel)
+    for prompt in ("DIE", "after"):
+        with pytest.raises(grpc.RpcError) as caught:
+            await stub.Generate(text_request(prompt)).read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        if prompt == "DIE":
+            assert await watching.next() == NOT_SERVING
+    assert await check(channel, SERVICE) == NOT_SERVING
+
+
+async def test_an_unknown_service_has_no_health(server: Server, channel: grpc.aio.Channel) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        await check(channel, "nobody")
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_draining_lets_running_requests_finish_and_refuses_new_ones(
+    server: Server, stub: AsyncStub, engine: FakeEngine
+) -> None:
+    engine.hold()
+    client = SessionClient(stub)
+    await client.submit("old", text_request("old", max_tokens=6))
+    call = stub.Generate(text_request("too"))
+    await asyncio.to_thread(engine.wait_running, 2)
+    draining = asyncio.create_task(server.drain())
+    await asyncio.sleep(0)
+    await client.submit("new", text_request("new"))
+    error = await client.error("new")
+    assert error.code == grpc.StatusCode.UNAVAILABLE.value[0]
+    with pytest.raises(grpc.RpcError) as caught:
+        await stub.Generate(text_request("new")).read()
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    engine.release()
+    assert texts(await client.outcomes()) == {"old": "oldold"}
+    assert "".join([response.delta.text async for response in call]) == "toot"
+    assert await draining
+
+
+async def test_draining_gives_up_after_its_timeout_and_cancels_the_rest(engine: FakeEngine) -> None:
+    engine.hold()
+    server = Server(ServerConfig(port=0, drain_timeout=0.1))
+    await server.start()
+    await server.serve(engine)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        client = SessionClient(InferenceServiceStub(channel))
+        await client.submit("a", text_request("a"))
+        await asyncio.to_thread(engine.wait_running, 1)
+        assert not await server.drain()
+        assert await client.call.code() is grpc.StatusCode.UNAVAILABLE
+    while not engine.cancelled:
+        await asyncio.sleep(0.001)
+
+
+async def test_draining_does_not_wait_for_idle_streams(server: Server, stub: AsyncStub) -> None:
+    client = SessionClient(stub)
+    await client.submit("a", text_request("a"))
+    while (await client.next()).WhichOneof("event") != "finished":
+        pass
+    assert await server.drain()
+    assert await client.call.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_port_in_use_is_one_clear_error(server: Server) -> None:
+    port = int(server.address.rpartition(":")[2])
+    with pytest.raises(CannotListenError, match=rf"cannot listen on 127\.0\.0\.1:{port}: .*in use"):
+        await Server(ServerConfig(port=port)).start()
+
+
+async def test_a_host_that_is_not_ours_is_one_clear_error() -> None:
+    with pytest.raises(CannotListenError, match=r"cannot listen on 192\.0\.2\.1:0: "):
+        await Server(ServerConfig(host="192.0.2.1", port=0, insecure=True)).start()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this Python has no IPv6")
+async def test_an_ipv6_address_is_written_in_brackets(engine: FakeEngine) -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    server = Server(ServerConfig(host="::1", port=0))
+    await server.start()
+    assert server.address.startswith("[::1]:")
+    await server.serve(engine)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        assert await check(channel, "") == SERVING
+    await server.abort()
+
+
+async def reflect(
+    channel: grpc.aio.Channel, package: str, *requests: reflection_pb2.ServerReflectionRequest
+) -> list[reflection_pb2.ServerReflectionResponse]:
+    async def asked() -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
+        for request in requests:
+            yield request
+
+    method = channel.stream_stream(
+        f"/grpc.reflection.{package}.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    return [response async for response in method(asked())]
+
+
+@pytest.mark.parametrize("package", ["v1", "v1alpha"])
+async def test_reflection_lists_and_describes_everything(
+    package: str, server: Server, channel: grpc.aio.Channel
+) -> None:
+    listing, service, status, itself = await reflect(
+        channel,
+        package,
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE),
+        reflection_pb2.ServerReflectionRequest(file_by_filename="google/rpc/error_details.proto"),
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol=V1),
+    )
+    assert {entry.name for entry in listing.list_services_response.service} == {
+        SERVICE,
+        ADMIN_SERVICE,
+        "grpc.channelz.v1.Channelz",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
+    for response, content in ((service, b"GenerateRequest"), (status, b"BadRequest"), (itself, b"grpc.reflection.v1")):
+        file, *_imports = response.file_descriptor_response.file_descriptor_proto
+        assert content in file
+    assert b"v1alpha" not in itself.file_descriptor_response.file_descriptor_proto[0]
+
+
+GOAWAY = 7
+PING = 6
+SETTINGS = 4
+ACK = 1
+
+
+def frame(kind: int, payload: bytes = b"", flags: int = 0) -> bytes:
+    """An HTTP/2 frame of the connection (RFC 9113, section 4.1)."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + bytes(4) + payload
+
+
+async def answers_to_pings(server: Server, count: int) -> int:
+    """Send pings one after the other over a connection of our own; how many are answered before it is cut off."""
+    host, _, port = server.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS))
+    answered = 0
+    try:
+        while answered < count:
+            writer.write(frame(PING, bytes(8)))
+            while True:
+                header = await reader.readexactly(9)
+                await reader.readexactly(int.from_bytes(header[:3], "big"))
+                if header[3] == GOAWAY:
+                    return answered
+                if header[3:5] == bytes([PING, ACK]):
+                    break
+            answered += 1
+            await asyncio.sleep(0.02)
+    finally:
+        writer.close()
+    return answered
+
+
+@pytest.mark.parametrize(("min_ping_interval", "all_answered"), [(0.01, True), (300, False)])
+async def test_clients_may_ping_as_often_as_configured(min_ping_interval: float, all_answered: bool) -> None:
+    """By default gRPC allows one every five minutes, and cuts quiet streams of other clients off."""
+    server = Server(ServerConfig(port=0, min_ping_interval=min_ping_interval))
+    await server.start()
+    assert (await answers_to_pings(server, 20) == 20) is all_answered
+    await server.abort()

@@ -1,0 +1,297 @@
+"""Who gets in: certificates and tokens over real sockets, their rotation, limits, and what may be served in plaintext."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+import trustme
+from fake_engine import FakeEngine
+from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
+from grpc_client import SessionClient, retry_delay_s, status_of, text_request, texts
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from pydantic import ValidationError
+
+from draftline.engine.errors import CertificateError, QueueFullError, TokenFileError, UnauthenticatedError
+from draftline.engine.server.access import Caller, TokenAccess
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.server import Server
+from draftline.v1 import admin_pb2
+from draftline.v1 import engine_pb2 as pb
+from draftline.v1.admin_pb2_grpc import AdminServiceStub
+from draftline.v1.engine_pb2_grpc import InferenceServiceStub
+
+CLIENT, ADMIN = "a-client's-long-token", "an-admin's-long-token"
+
+
+@pytest.fixture
+async def serve(engine: FakeEngine) -> AsyncIterator[Callable[..., Any]]:
+    """Start servers with options; each is stopped after the test."""
+    servers: list[Server] = []
+
+    async def start(**options: Any) -> Server:
+        server = Server(ServerConfig(port=0, **options))
+        servers.append(server)
+        await server.start()
+        await server.serve(engine)
+        return server
+
+    yield start
+    for server in servers:
+        await server.abort()
+
+
+def write(path: Path, content: str | bytes) -> str:
+    """Write a file, as of later than before."""
+    before = path.stat().st_mtime_ns if path.exists() else 0
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    os.utime(path, ns=(before + 10**9, max(before + 10**9, path.stat().st_mtime_ns)))
+    return str(path)
+
+
+def issue(authority: trustme.CA, folder: Path) -> dict[str, str]:
+    """A certificate for localhost, as the server's options."""
+    certificate = authority.issue_cert("localhost", "127.0.0.1")
+    chain = b"".join(blob.bytes() for blob in certificate.cert_chain_pems)
+    return {
+        "tls_cert": write(folder / "cert.pem", chain),
+        "tls_key": write(folder / "key.pem", certificate.private_key_pem.bytes()),
+    }
+
+
+async def answer(channel: grpc.aio.Channel, **call: Any) -> str:
+    """The text of a request over a channel."""
+    stub = InferenceServiceStub(channel)
+    return "".join([r.delta.text async for r in stub.Generate(text_request("abc", max_tokens=3), timeout=10, **call)])
+
+
+def secure(server: Server, authority: trustme.CA, client: trustme.LeafCert | None = None) -> grpc.aio.Channel:
+    credentials = grpc.ssl_channel_credentials(
+        authority.cert_pem.bytes(),
+        client.private_key_pem.bytes() if client else None,
+        b"".join(blob.bytes() for blob in client.cert_chain_pems) if client else None,
+    )
+    return grpc.aio.secure_channel(server.address, credentials, [("grpc.use_local_subchannel_pool", 1)])
+
+
+async def refused(channel: grpc.aio.Channel) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await answer(channel)
+    return caught.value.code()
+
+
+async def test_tls_and_a_rotated_certificate(serve: Callable[..., Any], tmp_path: Path) -> None:
+    old, new = trustme.CA(), trustme.CA()
+    server = await serve(**issue(old, tmp_path))
+    async with secure(server, old) as channel, secure(server, new) as stranger:
+        assert await answer(channel) == "abc"
+        assert await refused(stranger) is grpc.StatusCode.UNAVAILABLE
+    issue(new, tmp_path)
+    async with secure(server, new) as channel, secure(server, old) as outdated:
+        assert await answer(channel) == "abc"
+        assert await refused(outdated) is grpc.StatusCode.UNAVAILABLE
+    async with grpc.aio.insecure_channel(server.address) as plaintext:
+        assert await refused(plaintext) is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_broken_rotation_leaves_the_old_certificate_in_use(
+    serve: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = trustme.CA()
+    server = await serve(**issue(authority, tmp_path))
+    write(tmp_path / "key.pem", "half a fi")
+    async with secure(server, authority) as channel:
+        assert await answer(channel) == "abc"
+    assert "key.pem: has no private key in PEM" in caplog.text
+
+
+async def test_mtls_wants_a_certificate_of_the_clients(serve: Callable[..., Any], tmp_path: Path) -> None:
+    servers, clients = trustme.CA(), trustme.CA()
+    authorities = write(tmp_path / "clients.pem", clients.cert_pem.bytes())
+    server = await serve(**issue(servers, tmp_path), tls_client_ca=authorities)
+    async with secure(server, servers, clients.issue_cert("client")) as channel:
+        assert await answer(channel) == "abc"
+    async with secure(server, servers) as without:
+        assert await refused(without) is grpc.StatusCode.UNAVAILABLE
+    async with secure(server, servers, trustme.CA().issue_cert("client")) as stranger:
+        assert await refused(stranger) is grpc.StatusCode.UNAVAILABLE
+
+
+def test_certificates_that_cannot_be_read_are_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match=r"cannot read .*/missing\.pem: No such file"):
+        Server(ServerConfig(port=0, tls_cert=str(tmp_path / "missing.pem"), tls_key=str(tmp_path / "key.pem")))
+
+
+TOKENS = f"""
+tokens:
+  - {{name: client, token: "{CLIENT}", max_requests: 2}}
+  - {{name: ops, sha256: {hashlib.sha256(ADMIN.encode()).hexdigest()}, admin: true}}
+"""
+
+
+def bearer(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),)
+
+
+async def test_calls_need_a_known_token_and_probes_need_none(serve: Callable[..., Any], tmp_path: Path) -> None:
+    server = await serve(tokens=write(tmp_path / "tokens.yaml", TOKENS))
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        assert await answer(channel, metadata=bearer(CLIENT)) == "abc"
+        stub, admin = InferenceServiceStub(channel), AdminServiceStub(channel)
+        unknown: list[Any] = [
+            stub.Generate(text_request("a")).read(),
+            stub.Generate(text_request("a"), metadata=bearer("not-a-known-token")).read(),
+            stub.GetModel(pb.GetModelRequest(), metadata=(("authorization", f"Basic {CLIENT}"),)),
+            stub.Session().read(),
+            admin.GetStatistics(admin_pb2.GetStatisticsRequest()),
+        ]
+        for call in unknown:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert status_of(caught.value).code == grpc.StatusCode.UNAUTHENTICATED.value[0]
+            assert CLIENT not in str(caught.value)
+        health = health_pb2_grpc.HealthStub(channel)
+        assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_administration_needs_a_token_with_admin_rights(serve: Callable[..., Any], tmp_path: Path) -> None:
+    server = await serve(tokens=write(tmp_path / "tokens.yaml", TOKENS))
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        calls: list[Callable[..., Any]] = [
+            lambda **c: AdminServiceStub(channel).GetStatistics(admin_pb2.GetStatisticsRequest(), **c),
+            lambda **c: channelz_pb2_grpc.ChannelzStub(channel).GetServers(channelz_pb2.GetServersRequest(), **c),
+        ]
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(metadata=bearer(CLIENT))
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            await call(metadata=bearer(ADMIN))
+
+
+async def test_without_tokens_the_server_says_who_may_administer(serve: Callable[..., Any]) -> None:
+    for options, allowed in (({}, True), ({"admin": False}, False)):
+        server = await serve(**options)
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            call = AdminServiceStub(channel).GetStatistics(admin_pb2.GetStatisticsRequest())
+            if allowed:
+                assert (await call).metrics
+            else:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call
+                assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_a_token_allows_so_many_requests_at_once(
+    serve: Callable[..., Any], tmp_path: Path, engine: FakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "draftline.requests")
+    server = await serve(tokens=write(tmp_path / "tokens.yaml", TOKENS))
+    engine.hold()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = InferenceServiceStub(channel)
+        client = SessionClient.__new__(SessionClient)
+        client.call = stub.Session(metadata=bearer(CLIENT))
+        await client.submit("one", text_request("1"))
+        other = stub.Generate(text_request("2"), metadata=bearer(CLIENT))
+        await asyncio.to_thread(engine.wait_running, 2)
+        await client.submit("three", text_request("3"))
+        status = await client.error("three")
+        assert status.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+        assert retry_delay_s(status) > 0
+        engine.release()
+        assert "".join([r.delta.text async for r in other]) == "2222"
+        assert texts(await client.outcomes()) == {"one": "1111"}
+        assert await answer(channel, metadata=bearer(CLIENT)) == "abc"
+    assert {record.fields["caller"] for record in caplog.records} == {"client"}  # type: ignore[attr-defined]
+    assert CLIENT not in caplog.text
+
+
+async def test_rotated_tokens_hold_at_once(serve: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "tokens.yaml"
+    server = await serve(tokens=write(path, TOKENS))
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        assert await answer(channel, metadata=bearer(CLIENT)) == "abc"
+        write(path, TOKENS.replace(CLIENT, "the-next-long-token"))
+        assert await answer(channel, metadata=bearer("the-next-long-token")) == "abc"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await answer(channel, metadata=bearer(CLIENT))
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("tokens: []", "tokens: "),
+        ("[", "is not YAML"),
+        ("tokens: [{name: a, token: tooshort-secret}]", "tokens[0].token: "),
+        ("tokens: [{name: a}]", "tokens[0]: set exactly one of token and sha256"),
+        (f"tokens: [{{name: a, token: {'x' * 20}}}, {{name: a, token: {'y' * 20}}}]", "two tokens are named a"),
+        (f"tokens: [{{name: a, token: {'x' * 20}, max_request: 2}}]", "tokens[0].max_request: "),
+    ],
+)
+def test_a_wrong_file_of_tokens_is_one_clear_error_that_quotes_none(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "tokens.yaml"
+    path.write_text(content)
+    with pytest.raises(TokenFileError) as caught:
+        TokenAccess(path)
+    assert message in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "xxx" not in str(caught.value)
+
+
+def test_a_file_of_tokens_that_vanishes_or_breaks_leaves_the_old_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "tokens.yaml"
+    write(path, TOKENS)
+    access = TokenAccess(path)
+    write(path, "tokens: 1")
+    for _ in range(3):
+        assert access.caller(bearer(CLIENT)).name == "client"
+    path.unlink()
+    assert access.caller(bearer(ADMIN)).admin
+    with pytest.raises(UnauthenticatedError):
+        access.caller(())
+    assert len(caplog.records) == 2
+
+
+def test_a_token_allows_so_many_requests_a_minute() -> None:
+    now = 0.0
+    caller = Caller("x", admin=False, requests_per_minute=60, clock=lambda: now)
+    for _ in range(60):
+        caller.enter()
+        caller.leave()
+    with pytest.raises(QueueFullError) as caught:
+        caller.enter()
+    assert caught.value.retry_after_s == pytest.approx(1.0)
+    now = 1.0
+    caller.enter()
+    with pytest.raises(QueueFullError):
+        caller.enter()
+    now = 1000.0
+    for _ in range(60):
+        caller.enter()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_plaintext_is_for_this_machine_unless_one_insists(host: str) -> None:
+    with pytest.raises(ValidationError, match="others can reach it"):
+        ServerConfig(host=host)
+    ServerConfig(host=host, insecure=True)
+    ServerConfig(host=host, tls_cert="c", tls_key="k")
+    for mine in ("127.0.0.1", "::1", "localhost", "127.8.8.8"):
+        ServerConfig(host=mine)
+
+
+@pytest.mark.parametrize("options", [{"tls_cert": "c"}, {"tls_key": "k"}, {"tls_client_ca": "a"}])
+def test_half_a_certificate_is_an_error(options: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="tls_"):
+        ServerConfig(**options)  # type: ignore[arg-type]

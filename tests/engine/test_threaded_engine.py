@@ -1,0 +1,80 @@
+"""The step thread's end: what it tells of itself, and of the requests that it had."""
+
+from __future__ import annotations
+
+import queue
+import time
+from typing import cast
+
+import pytest
+from fake_engine import ByteTokenizer, fake_info
+
+from draftline.engine.core import Core
+from draftline.engine.errors import EngineStoppedError
+from draftline.engine.outputs import Failed, Update
+from draftline.engine.protocol import GenerateRequest
+from draftline.engine.request.backlog import Backlog
+from draftline.engine.request.request import Request
+from draftline.engine.stats import EngineStats
+from draftline.engine.threaded_engine import ThreadedEngine
+
+
+class BrokenCore:
+    """A core whose steps break in a way that none should."""
+
+    def __init__(self) -> None:
+        self.info = fake_info()
+        self.tokenizer = ByteTokenizer()
+        self.compiler = None
+        self.journal = None
+        self.requests: list[Request] = []
+        self.backlog = Backlog()
+        self.now = time.monotonic
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.requests)
+
+    def is_live(self, request_id: str) -> bool:
+        return any(request.request_id == request_id for request in self.requests)
+
+    def add(self, request: Request) -> None:
+        self.requests.append(request)
+
+    def cancel(self, request_id: str) -> None:
+        pass
+
+    def step(self) -> None:
+        raise KeyError("the scheduler lost a block")
+
+    def fail_all(self, error: Exception) -> None:
+        for request in self.requests:
+            request.sink([(request.request_id, Failed(error))])
+
+    def stats(self) -> EngineStats:
+        return EngineStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def start() -> ThreadedEngine:
+    return ThreadedEngine(cast(Core, BrokenCore()), max_waiting=8, max_waiting_tokens=64, ageing_s=5.0)
+
+
+def test_a_fault_of_the_engine_itself_stops_it_and_says_so() -> None:
+    engine = start()
+    updates: queue.SimpleQueue[Update] = queue.SimpleQueue()
+    engine.submit("a", GenerateRequest("x"), lambda pairs: updates.put(pairs[0][1]))
+    fault = engine.stopped.result(timeout=30)
+    assert str(fault) == "the engine stopped after a fault: KeyError('the scheduler lost a block')"
+    failed = updates.get(timeout=30)
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, EngineStoppedError)
+    with pytest.raises(EngineStoppedError):
+        engine.submit("b", GenerateRequest("x"), lambda pairs: None)
+    engine.close()
+
+
+def test_an_engine_that_is_closed_stopped_without_a_fault() -> None:
+    engine = start()
+    assert not engine.stopped.done()
+    engine.close()
+    assert engine.stopped.result(timeout=30) is None

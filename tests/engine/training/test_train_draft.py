@@ -1,0 +1,172 @@
+"""``draftline train-draft`` from end to end, on a tiny random model in a folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from byte_tokenizer import VOCAB, write_byte_tokenizer
+from typer.testing import CliRunner, Result
+
+from draftline.engine.cli import app
+from draftline.engine.llm import LLM
+from draftline.engine.training.config import TrainDraftConfig
+from draftline.engine.training.samples import SamplePlan, trained_tokens, write_samples
+from draftline.models.loader import open_checkpoint, open_draft_checkpoint
+from draftline.spec.train_draft.decoder import Draft, Target
+from draftline.spec.train_draft.packing import pack
+from draftline.spec.train_draft.samples import Kind, Samples, Split, ends_in_loop
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama over bytes, with a chat template."""
+    folder = tmp_path_factory.mktemp("target")
+    write_byte_tokenizer(folder)
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        initializer_range=0.3,
+        tie_word_embeddings=True,
+        eos_token_id=256,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["train-draft", *map(str, arguments)])
+
+
+def small(target: Path) -> list[object]:
+    options = {
+        "model": target,
+        "device": "cpu",
+        "dtype": "float32",
+        "max-num-seqs": 16,
+        "kv-cache-memory-gib": 0.05,
+        "answer-tokens": 24,
+        "held-out": 6,
+        "sample-tokens": 600,
+        "batch-tokens": 2048,
+    }
+    return [part for name, value in options.items() for part in (f"--{name}", value)]
+
+
+def test_help_lists_every_option() -> None:
+    text = re.sub(r"[\s│]+", " ", run("--help").stdout)
+    for name, field in TrainDraftConfig.model_fields.items():
+        assert f"--{name.replace('_', '-')} " in text
+        assert field.description is not None
+        assert " ".join(field.description.split()[:2]) in text
+    assert "Examples" in text
+
+
+def test_a_family_with_layers_of_its_own_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
+    result = run(tmp_path / "draft", "--model", tmp_path, "--load-format", "dummy")
+    assert result.exit_code == 2, result.output
+    assert "GPT2LMHeadModel: only Llama-like models can be trained for" in " ".join(result.stderr.split())
+
+
+def test_from_a_target_to_a_draft_and_again_from_its_samples(target: Path, tmp_path: Path) -> None:
+    draft, answers = tmp_path / "draft", tmp_path / "answers.npz"
+    result = run(draft, *small(target), "--epochs", 2, "--evaluations", 2, "--samples", answers)
+    assert result.exit_code == 0, result.output
+    assert len(re.findall(r"(draft model|n-gram) +(general|json) +\d\.\d{3} tokens a verify", result.stdout)) == 4
+    assert "acceptance length general" in result.stderr
+    fields = json.loads((draft / "config.json").read_text())
+    assert fields["draft_of"] == {
+        "model": str(target),
+        "tokenizer": str(target),
+        "shared": ["model.embed_tokens.weight"],
+    }
+    facts = json.loads((draft / "training.json").read_text())
+    assert facts["layers"] == [0, 2]
+    assert facts["acceptance"]["draft model"]["json"]["length"] >= 1
+
+    again = run(tmp_path / "again", *small(target), "--epochs", 2, "--evaluations", 2, "--samples", answers)
+    assert again.exit_code == 0
+    assert again.stdout == result.stdout.replace(str(draft), str(tmp_path / "again"))
+    for file in ("model.safetensors", "config.json"):
+        assert (draft / file).read_bytes() == (tmp_path / "again" / file).read_bytes()
+
+    refused = CliRunner().invoke(app, ["generate", "x", "--model", str(draft), "--device", "cpu"])
+    assert refused.exit_code == 1
+    assert "draft_of" in refused.stderr
+
+
+def test_a_saved_draft_gives_its_logits_again(target: Path, tmp_path: Path) -> None:
+    answers = tmp_path / "answers.npz"
+    result = run(tmp_path / "draft", *small(target), "--epochs", 1, "--evaluations", 1, "--samples", answers)
+    assert result.exit_code == 0, result.output
+    checkpoint = open_checkpoint(str(target))
+    model = Target(checkpoint, torch.float32, torch.device("cpu"))
+    packed = pack(list(Samples.load(answers))[:4], torch.device("cpu"))
+    saved = Draft.from_checkpoint(model, open_draft_checkpoint(str(tmp_path / "draft"), checkpoint))
+    trained = Draft.from_layers(model, [0, 2])
+    before = trained.hidden(packed)
+    trained.layers.load_state_dict(saved.layers.state_dict())
+    torch.testing.assert_close(trained.hidden(packed), saved.hidden(packed))
+    assert not torch.allclose(before, saved.hidden(packed))
+
+
+def test_samples_are_the_targets_own_answers(target: Path) -> None:
+    llm = LLM(str(target), device="cpu", dtype="float32", max_num_seqs=16, kv_cache_memory_gib=0.05)
+    lines: list[str] = []
+    plan = SamplePlan(tokens=1500, answer_tokens=24, held_out=5)
+    samples = [sample for new in write_samples(llm, plan, lines.append) for sample in new]
+    parts = {split: [s for s in samples if s.split is split] for split in Split}
+    assert sum(s.answer_len for s in parts[Split.TRAIN]) >= 1500
+    assert all({s.kind for s in part} == set(Kind) for part in parts.values())
+    assert all(1 <= s.answer_len <= 24 for s in samples)
+    assert not any(ends_in_loop(s.tokens[s.prompt_len :]) for s in samples)
+    assert len(lines) >= 2
+    trained = {tuple(s.tokens[: s.prompt_len]) for s in parts[Split.TRAIN]}
+    assert len(trained) == len(parts[Split.TRAIN])
+    model = Target(open_checkpoint(str(target)), torch.float32, torch.device("cpu"))
+    held_out = parts[Split.CHOOSE] + parts[Split.REPORT]
+    packed = pack(held_out, torch.device("cpu"))
+    assert not any(tuple(s.tokens[: s.prompt_len]) in trained for s in held_out)
+    greedy = (model.hidden(packed) @ model.head.T).argmax(-1)
+    assert (greedy == packed.answers).float().mean() > 0.99
+
+
+def test_writing_goes_on_where_it_was_broken_off(target: Path) -> None:
+    llm = LLM(str(target), device="cpu", dtype="float32", max_num_seqs=16, kv_cache_memory_gib=0.05)
+    plan = SamplePlan(tokens=400, answer_tokens=24, held_out=2)
+    begun = next(write_samples(llm, plan, lambda line: None))
+    begun += next(write_samples(llm, plan, lambda line: None, begun))
+    assert trained_tokens(begun) > 0
+    rest = [s for new in write_samples(llm, replace(plan, tokens=1500), lambda line: None, begun) for s in new]
+    assert trained_tokens(begun) + trained_tokens(rest) >= 1500
+    assert {s.split for s in rest} == {Split.TRAIN}
+    asked = [s.tokens[: s.prompt_len].tobytes() for s in (*begun, *rest)]
+    assert len(set(asked)) == len(asked)
+    assert not list(write_samples(llm, replace(plan, tokens=1), lambda line: None, begun))
+
+
+def test_what_makes_no_sense_is_one_line(target: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "answers.npz"
+    damaged.write_bytes(b"nothing")
+    for arguments, message in (
+        (["--layers", 0, "--layers", 3], "--layers: 3: "),
+        (["--samples", damaged], "is no file of samples"),
+        (["--epochs", 0], "--epochs: "),
+    ):
+        result = run(tmp_path / "draft", *small(target), *arguments)
+        assert result.exit_code == 2, result.output
+        [line] = result.stderr.splitlines()
+        assert message in line
+    assert not (tmp_path / "draft").exists()

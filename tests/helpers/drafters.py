@@ -1,0 +1,71 @@
+"""Drafters and policies that tests make up, to see that no draft can change an output."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from draftline.engine.drafting.policy import Drafting
+from draftline.engine.request.sequence import Plan
+from draftline.engine.request.sequence import Sequence as EngineSequence
+from draftline.kernels.slots import SlotTable
+from draftline.spec.drafter import DraftChunk, DraftRows
+
+
+class Adversary:
+    """A drafter whose proposals a test chooses, from the known tokens and the number of tokens behind them."""
+
+    name = "adversary"
+
+    def __init__(self, max_draft_tokens: int, propose: Callable[[list[int], int], int]) -> None:
+        self.max_draft_tokens = max_draft_tokens
+        self._propose = propose
+
+    def propose(self, rows: DraftRows, table: SlotTable) -> None:
+        for slot in rows.slots.tolist():
+            length = int(table.lengths[slot])
+            known = table.tokens[slot, :length].tolist()
+            for ahead in range(rows.most):
+                table.tokens[slot, length + ahead] = self._propose(known, ahead)
+
+    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
+        raise AssertionError("it has no cache")
+
+
+def oracle(drafts: int, texts: Iterable[Sequence[int]], *, wrong_every: int = 0) -> Adversary:
+    """Proposes what follows in the first of ``texts`` that begins so, but for every ``wrong_every``-th position."""
+    known_texts = [list(text) for text in texts]
+
+    def propose(known: list[int], ahead: int) -> int:
+        place = len(known) + ahead
+        right = next((t[place] for t in known_texts if len(t) > place and t[: len(known)] == known), 0)
+        return (right + 1) % 256 if wrong_every and place % wrong_every == 0 else right
+
+    return Adversary(drafts, propose)
+
+
+class SomeSteps:
+    """Drafts in some steps only, for some sequences only, and explores now and then."""
+
+    def __init__(self, drafting: Drafting, seed: int) -> None:
+        self._drafting = drafting
+        self._draw = random.Random(seed)
+        self.exploring = False
+        self._on = True
+
+    def begin_step(self, running: Iterable[EngineSequence]) -> None:
+        self.exploring = self._draw.random() < 0.2
+        self._on = self._draw.random() < 0.6
+        self._drafting.begin_step(running)
+
+    def wanted(self, sequence: EngineSequence) -> int:
+        return self._draw.randint(0, self._drafting.wanted(sequence)) if self._on else 0
+
+    def planned(self, plan: Plan) -> tuple[DraftChunk, ...]:
+        return self._drafting.planned(plan)
+
+    def observe(self, sequence: EngineSequence, drafted: int, accepted: int) -> None:
+        self._drafting.observe(sequence, drafted, accepted)
+
+    def forget(self, sequence: EngineSequence) -> None:
+        self._drafting.forget(sequence)

@@ -1,0 +1,35 @@
+"""The draftline command with the fake engine in the place of every model; a model called "missing" cannot be loaded."""
+
+from __future__ import annotations
+
+import sys
+import time
+import types
+
+from fake_engine import FakeEngine
+
+from draftline.engine import cli
+from draftline.engine.config import EngineConfig
+from draftline.models.errors import ModelLoadError
+
+
+def start_engine(config: EngineConfig) -> FakeEngine:
+    if config.model == "missing":
+        raise ModelLoadError("missing: no such file or folder")
+    if config.model == "slow":
+        time.sleep(60)
+    return FakeEngine(step_s=0.01)
+
+
+def install() -> None:
+    """Replace the modules that load models, here or in a process, which nothing else of the command line imports."""
+    names = ("async_engine", "process.remote_engine")
+    here, elsewhere = (types.ModuleType(f"draftline.engine.{name}") for name in names)
+    here.start_engine = start_engine  # type: ignore[attr-defined]
+    elsewhere.RemoteEngine = lambda config, **_: start_engine(config)  # type: ignore[attr-defined]
+    sys.modules |= {module.__name__: module for module in (here, elsewhere)}
+
+
+if __name__ == "__main__":
+    install()
+    cli.main()

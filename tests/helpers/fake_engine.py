@@ -1,0 +1,294 @@
+"""A deterministic `EngineClient` without a model: every output repeats its prompt's tokens, one token a step.
+
+It has a real step thread and the engine's own request checks, so that what is tested against it is the faces alone. A
+test can hold the thread and let it make single steps. Prompts in capitals cause trouble: ``FAIL`` fails in its second
+step as a faulty step would, ``DIE`` ends the whole engine there, ``CRASH`` breaks submit() in a way that no engine should.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import cast
+
+from draftline.engine.cache_journal import CacheJournal
+from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError, StepFailedError
+from draftline.engine.outputs import (
+    Delta,
+    Failed,
+    Finished,
+    FinishReason,
+    PositionLogprobs,
+    SpeculationStats,
+    Timing,
+    TokenLogprob,
+    Update,
+    Usage,
+)
+from draftline.engine.protocol import EngineInfo, GenerateRequest, Sink
+from draftline.engine.request.request import Request, RequestBuilder
+from draftline.engine.stats import EngineStats
+from draftline.models.config import ModelConfig
+from draftline.models.tokenization.tokenizer import Tokenizer
+from draftline.structured.compiler import ConstraintCompiler
+
+VOCAB = 256
+EOS = 0
+MAX_MODEL_LEN = 4096
+
+
+class ByteTokenizer:
+    """Tokens are bytes; a chat is its messages as ``role: content`` lines."""
+
+    eos_ids = (EOS,)
+    has_chat_template = True
+
+    def encode(self, text: str) -> list[int]:
+        """The text's bytes."""
+        return list(text.encode())
+
+    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+        """The conversation's bytes."""
+        if any(role not in ("system", "user", "assistant") for role, _ in messages):
+            raise ValueError("the chat template takes the roles system, user and assistant")
+        return self.encode("".join(f"{role}: {content}\n" for role, content in messages) + "assistant:")
+
+    def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """The text of bytes."""
+        return bytes(token_ids).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """One byte."""
+        return bytes([token_id])
+
+
+def fake_info() -> EngineInfo:
+    """The info of a tiny model of bytes."""
+    config = ModelConfig(
+        family="fake",
+        vocab_size=VOCAB,
+        hidden_size=8,
+        intermediate_size=16,
+        num_layers=2,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=4,
+        max_positions=MAX_MODEL_LEN,
+        norm_eps=1e-5,
+        rope_theta=10000.0,
+        rope_scaling=None,
+        sliding_windows=(None, None),
+        qkv_bias=False,
+        output_bias=False,
+        mlp_bias=False,
+        qk_norm=False,
+        tied_embeddings=True,
+        bos_token_id=None,
+        eos_token_ids=(EOS,),
+    )
+    return EngineInfo(
+        model="fake",
+        config=config,
+        eos_token_ids=(EOS,),
+        quantization="none",
+        dtype="float32",
+        device="cpu",
+        max_model_len=MAX_MODEL_LEN,
+        max_num_seqs=64,
+        cache_blocks=1024,
+        block_size=16,
+        drafters=(),
+        constraint_kinds=(),
+    )
+
+
+@dataclass(slots=True)
+class _Live:
+    request: Request
+    cancelled: bool = False
+    made: dict[int, int] = field(default_factory=dict)
+
+
+class FakeEngine:
+    """See the module. ``step_s`` is the least time of a step in seconds; ``max_waiting`` the most requests at once."""
+
+    def __init__(self, *, step_s: float = 0.0, max_waiting: int = 1024) -> None:
+        self.info = fake_info()
+        self.tokenizer = cast(Tokenizer, ByteTokenizer())
+        self.compiler: ConstraintCompiler | None = None
+        self.journal = CacheJournal()
+        self.stopped: Future[EngineStoppedError | None] = Future()
+        self.steps = 0
+        self.cancelled: list[str] = []
+        self._builder = RequestBuilder(self.info, self.tokenizer, 5.0)
+        self._step_s = step_s
+        self._max_waiting = max_waiting
+        self._live: dict[str, _Live] = {}
+        self._allowed: float = float("inf")
+        self._stopping = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._loop, name="fake-step", daemon=True)
+        self._thread.start()
+
+    def enforce(self, compiler: ConstraintCompiler) -> None:
+        """Compile constraints from now on. Outputs do not care."""
+        self.compiler = compiler
+        self._builder = RequestBuilder(self.info, self.tokenizer, 5.0, compiler)
+
+    def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
+        """See `EngineClient.submit`."""
+        if request.prompt == "CRASH":
+            raise RuntimeError("a secret of the server")
+        built = self._builder.build(request_id, request, sink, time.monotonic())
+        with self._changed:
+            if self._stopping:
+                raise EngineStoppedError("the engine is stopping and takes no new requests")
+            if request_id in self._live:
+                raise DuplicateRequestError(f"a request with id {request_id!r} is running")
+            if len(self._live) >= self._max_waiting:
+                raise QueueFullError(f"{len(self._live)} requests are waiting, which is the limit", 1.5)
+            self._live[request_id] = _Live(built, made=dict.fromkeys(range(request.sampling.n), 0))
+            self._changed.notify_all()
+        return built.prompt_token_ids
+
+    def cancel(self, request_id: str) -> bool:
+        """See `EngineClient.cancel`."""
+        with self._changed:
+            if request_id not in self._live:
+                return False
+            self.cancelled.append(request_id)
+            self._live[request_id].cancelled = True
+            self._changed.notify_all()
+            return True
+
+    def stats(self) -> EngineStats:
+        """Counts of requests; the rest is zero."""
+        return EngineStats(len(self._live), 0, 0, 0, 0, self.steps, 0, 0, 0, 0)
+
+    def close(self) -> None:
+        """Stop, and fail what is running."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def hold(self) -> None:
+        """Make no step from now on but those that `step` allows."""
+        with self._changed:
+            self._allowed = 0
+
+    def step(self, count: int = 1) -> None:
+        """Allow ``count`` steps of a held engine, and wait until they are made (they need live requests)."""
+        with self._changed:
+            self._allowed += count
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self._allowed == 0, timeout=30), "the fake engine has nothing to do"
+
+    def pace(self, step_s: float) -> None:
+        """Give each step a least time in seconds, so that a long request is there for as long as a test needs it."""
+        self._step_s = step_s
+
+    def release(self) -> None:
+        """Go on freely."""
+        with self._changed:
+            self._allowed = float("inf")
+            self._changed.notify_all()
+
+    def wait_idle(self) -> None:
+        """Wait until no request is running."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: not self._live, timeout=30), f"still running: {list(self._live)}"
+
+    def wait_running(self, count: int) -> None:
+        """Wait until ``count`` requests are running."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._live) == count, timeout=30), f"running: {list(self._live)}"
+
+    def _loop(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping or (self._live and self._allowed > 0))
+                if self._stopping or any(live.request.prompt == "DIE" for live in self._live.values()):
+                    break
+                self._make_step()
+                self._allowed -= 1
+                self._changed.notify_all()
+            if self._step_s:
+                time.sleep(self._step_s)
+        with self._changed:
+            closed = self._stopping
+            self._stopping = True
+        stopped = EngineStoppedError("the engine stopped before the request was finished")
+        for request_id, live in self._live.items():
+            live.request.sink([(request_id, Failed(stopped))])
+        self.stopped.set_result(None if closed else EngineStoppedError("the engine stopped after a fault: DIE"))
+
+    def _make_step(self) -> None:
+        self.steps += 1
+        by_sink: dict[Sink, list[tuple[str, Update]]] = defaultdict(list)
+        for request_id, live in list(self._live.items()):
+            updates = _advance(live)
+            by_sink[live.request.sink].extend((request_id, update) for update in updates)
+            if not live.made:
+                del self._live[request_id]
+        for sink, pairs in by_sink.items():
+            sink(pairs)
+
+
+def _advance(live: _Live) -> list[Update]:
+    """One step's updates of a request; outputs that end leave ``live.made``."""
+    updates: list[Update] = []
+    for index, made in list(live.made.items()):
+        sequence = live.request.sequences[index]
+        if live.cancelled:
+            updates.append(_finished(live, index, FinishReason.CANCELLED))
+            continue
+        if live.request.prompt == "FAIL" and made == 1:
+            live.made.clear()
+            return [Failed(StepFailedError("a step of the engine failed: a secret of the server"))]
+        token = sequence.tokens[made % sequence.prompt_len]
+        updates.append(
+            Delta(index, (token,), chr(token) if token < 128 else "?", _logprobs(live, token), _prompt(live, made))
+        )
+        live.made[index] = made + 1
+        if sequence.prompt_len + made + 1 == sequence.max_len:
+            updates.append(_finished(live, index, FinishReason.LENGTH))
+    return updates
+
+
+def _logprobs(live: _Live, token: int) -> tuple[PositionLogprobs, ...]:
+    count = live.request.sequences[0].sampling.logprobs
+    return () if count is None else (_position(token, count),)
+
+
+def _prompt(live: _Live, made: int) -> tuple[PositionLogprobs, ...]:
+    count = live.request.sequences[0].sampling.prompt_logprobs
+    if count is None or made:
+        return ()
+    return tuple(_position(token, count) for token in live.request.prompt_token_ids[1:])
+
+
+@functools.cache
+def _position(token: int, count: int) -> PositionLogprobs:
+    top = tuple(TokenLogprob((token + place) % VOCAB, 0.0 - 0.5 * place, place + 1) for place in range(count))
+    return PositionLogprobs(TokenLogprob(token, 0.0, 1), top)
+
+
+def _finished(live: _Live, index: int, reason: FinishReason) -> Finished:
+    completion = live.made.pop(index)
+    sequence = live.request.sequences[index]
+    return Finished(
+        index=index,
+        finish_reason=reason,
+        matched_stop="",
+        usage=Usage(sequence.prompt_len, 0, completion),
+        speculation=SpeculationStats(),
+        timing=Timing(0.001, 0.002, 0.003, 0.004),
+        constraint_complete=None,
+        seed=sequence.seed,
+    )

@@ -1,0 +1,67 @@
+"""A real engine around the tiny model, which makes its steps one by one where a test allows them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+from tiny import tiny_core
+
+from draftline.engine.threaded_engine import ThreadedEngine
+
+
+class SteppedEngine(ThreadedEngine):
+    """A real engine that makes a step only where it is allowed to."""
+
+    def __init__(self, num_slots: int = 8, **limits: int) -> None:
+        self._allowed = threading.Semaphore(0)
+        self._made = threading.Semaphore(0)
+        self._cancelled: list[str] = []
+        self._ahead_s = 0.0
+        core = tiny_core(num_slots=num_slots)
+        core.now = lambda: time.monotonic() + self._ahead_s
+        step = core.step
+
+        def held_step() -> None:
+            self._allowed.acquire()
+            step()
+            core.check()
+            self._made.release()
+
+        core.step = held_step  # type: ignore[method-assign]
+        super().__init__(core, **{"max_waiting": 64, "max_waiting_tokens": 4096, **limits}, ageing_s=5.0)
+
+    def cancel(self, request_id: str) -> bool:
+        running = super().cancel(request_id)
+        if running:
+            self._cancelled.append(request_id)
+        return running
+
+    async def cancels(self, count: int) -> None:
+        """Wait until the server has cancelled so many requests."""
+        while len(set(self._cancelled)) < count:
+            await asyncio.sleep(0.001)
+
+    def let_pass(self, seconds: float) -> None:
+        """Put the engine's clock forward."""
+        self._ahead_s += seconds
+
+    async def steps(self, count: int) -> None:
+        """Let the engine make steps; it has something to do."""
+        for _ in range(count):
+            self._allowed.release()
+            assert await asyncio.to_thread(self._made.acquire, timeout=30), "the engine has nothing to do"
+
+    def release(self) -> None:
+        self._allowed.release(1 << 20)
+
+    async def freed(self) -> None:
+        """Wait until nobody holds a block, which the engine tells of after the step that freed the last."""
+        while self.taken_blocks:
+            await asyncio.sleep(0.001)
+
+    @property
+    def taken_blocks(self) -> int:
+        stats = self.stats()
+        return stats.total_blocks - stats.free_blocks - stats.cached_blocks

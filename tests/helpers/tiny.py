@@ -1,0 +1,210 @@
+"""A tiny random Llama in memory, and an engine core around it: real forward passes in about a millisecond."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from fake_engine import ByteTokenizer
+from random_checkpoint import RandomCheckpoint, llama
+
+from draftline.engine.core import Core
+from draftline.engine.drafting.cache import CachedDrafting
+from draftline.engine.drafting.policy import ConstrainedDrafting, Drafting, FixedDrafting
+from draftline.engine.outputs import RequestOutput, Update
+from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.protocol import EngineInfo, GenerateRequest
+from draftline.engine.request.request import RequestBuilder
+from draftline.engine.runner.draft_by_operation import DraftByOperation
+from draftline.engine.runner.eager import PassByOperation
+from draftline.engine.runner.executor import Passes
+from draftline.engine.runner.masks import Constraining
+from draftline.engine.runner.runner import Runner
+from draftline.engine.scheduling.scheduler import Scheduler
+from draftline.engine.streaming.accumulator import Accumulator
+from draftline.kernels import select_ops
+from draftline.kernels.batch import KVCache
+from draftline.kernels.constraints import ConstraintTable
+from draftline.kernels.slots import SlotTable
+from draftline.models.config import ModelConfig
+from draftline.models.families import build_model
+from draftline.spec.draft_model import DraftModel
+from draftline.spec.drafter import Drafter
+from draftline.spec.forced import Forced
+from draftline.spec.nothing import Nothing
+from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
+from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.constraint import KINDS
+from draftline.structured.vocabulary import ByteVocabulary
+
+CONFIG = llama(eos_token_ids=(0,))
+
+
+def tiny_core(
+    *,
+    num_blocks: int = 64,
+    block_size: int = 8,
+    num_slots: int = 8,
+    token_budget: int = 64,
+    prefix_caching: bool = True,
+    drafter: Drafter | None = None,
+    steps_ahead: int = 0,
+    policy: Callable[[Drafting], Drafting] = lambda drafting: drafting,
+    synthetic_acceptance: float | None = None,
+    config: ModelConfig = CONFIG,
+    constraints: ConstraintTable | None = None,
+) -> Core:
+    """A core on the CPU in float32.
+
+    A drafter with a cache must have one of ``num_blocks`` blocks. ``policy`` may put another policy in the place of
+    always drafting as much as the drafter can.
+    """
+    device, dtype = torch.device("cpu"), torch.float32
+    ops = select_ops(device)
+    model = build_model(RandomCheckpoint(config, std=0.3), config, ops, dtype, device)
+    drafter = drafter or Nothing()
+    max_len = min(config.max_positions, num_blocks * block_size)
+    cache = KVCache.allocate(
+        config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
+    )
+    table_len = max_len + drafter.max_draft_tokens
+    table = SlotTable.allocate(num_slots, table_len, -(-table_len // block_size), device)
+    info = EngineInfo(
+        model="tiny",
+        config=config,
+        eos_token_ids=config.eos_token_ids,
+        quantization="F32",
+        dtype="float32",
+        device="cpu",
+        max_model_len=max_len,
+        max_num_seqs=num_slots,
+        cache_blocks=num_blocks,
+        block_size=block_size,
+        drafters=(drafter.name,) if drafter.max_draft_tokens else (),
+        constraint_kinds=KINDS,
+        synthetic_acceptance=synthetic_acceptance,
+    )
+    scheduler = Scheduler(
+        num_blocks=num_blocks,
+        block_size=block_size,
+        num_slots=num_slots,
+        token_budget=token_budget,
+        max_model_len=max_len,
+        prefix_caching=prefix_caching,
+    )
+    accept = ops.accept if synthetic_acceptance is None else synthetic_acceptance_of(ops.accept, synthetic_acceptance)
+    constraining = Constraining(
+        constraints or free_constraints(num_slots, drafter.max_draft_tokens, vocab=config.vocab_size), table
+    )
+    if not isinstance(drafter, DraftModel):
+        drafter = Forced(drafter, ops, constraining.table)
+    deciding = PassByOperation(model, cache, table, ops, accept, constraining)
+    passes = Passes([DraftByOperation(drafter, table)], [deciding], constraining, device)
+    runner = Runner(passes, drafter, table, constraining, ops, config.eos_token_ids)
+    drafting: Drafting = FixedDrafting(drafter.max_draft_tokens, num_slots)
+    if drafter.max_draft_tokens:
+        drafting = ConstrainedDrafting(drafting, drafter.max_draft_tokens, num_slots)
+    drafting = policy(drafting)
+    if isinstance(drafter, DraftModel):
+        drafting = CachedDrafting(
+            drafting,
+            scheduler.block_generation,
+            block_size=block_size,
+            step_tokens=token_budget,
+            longest=config.max_positions,
+        )
+    return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead, compiler=tiny_compiler())  # type: ignore[arg-type]
+
+
+class CommonCompiler(ConstraintCompiler):
+    """All tests' in common: an engine that closes its own leaves it open for the next."""
+
+    def close(self) -> None:
+        """Nothing: it ends with the process."""
+
+
+@functools.cache
+def tiny_compiler() -> ConstraintCompiler:
+    """Compiles constraints for the tiny model, whose tokens are bytes."""
+    tokens = tuple(bytes([token]) if token else b"" for token in range(CONFIG.vocab_size))
+    ends = frozenset(CONFIG.eos_token_ids)
+    return CommonCompiler(ByteVocabulary(tokens, ends, ends, lambda text: list(text.encode())))
+
+
+def free_constraints(
+    num_slots: int = 64, drafts: int = 4, *, words: int = 1 << 18, masks: int = 2000, vocab: int = CONFIG.vocab_size
+) -> ConstraintTable:
+    """A constraint table in which nothing is constrained."""
+    return ConstraintTable.allocate(
+        num_slots, vocab, words=words, masks=masks, samples=drafts + 1, device=torch.device("cpu")
+    )
+
+
+def draft_model(
+    drafts: int,
+    *,
+    noise: float,
+    seed: int = 0,
+    num_blocks: int = 64,
+    block_size: int = 8,
+    chunk_tokens: int = 24,
+    config: ModelConfig = CONFIG,
+    constraints: ConstraintTable | None = None,
+) -> DraftModel:
+    """A drafter that is the tiny model itself where ``noise`` is 0 and ``seed`` is too."""
+    device, dtype = torch.device("cpu"), torch.float32
+    ops = select_ops(device)
+    model = build_model(RandomCheckpoint(config, std=0.3, seed=seed, noise=noise), config, ops, dtype, device)
+    cache = KVCache.allocate(
+        config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
+    )
+    return DraftModel(
+        model, cache, ops, drafts, constraints or free_constraints(vocab=config.vocab_size), chunk_tokens=chunk_tokens
+    )
+
+
+class Client:
+    """Submits to a core and collects what comes back."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.updates: list[tuple[str, Update]] = []
+        self._accumulators: dict[str, Accumulator] = {}
+        self._builder = RequestBuilder(core.info, core.tokenizer, 5.0, core.compiler)
+
+    def submit(
+        self,
+        name: str,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        priority: int = 0,
+        speculation: Speculation | None = None,
+        constraint: Constraint | None = None,
+    ) -> None:
+        """Queue a request called ``name``."""
+        wanted = GenerateRequest(tuple(prompt), sampling, constraint, speculation or Speculation(), priority)
+        request = self._builder.build(name, wanted, self._sink, self.core.now())
+        self._accumulators[name] = Accumulator.of(request)
+        self.core.add(request)
+
+    def run(self, most_steps: int = 10_000) -> dict[str, RequestOutput]:
+        """Step until everything has ended, checking all invariants after every step."""
+        for _ in range(most_steps):
+            if not self.core.has_work:
+                return {name: accumulator.result() for name, accumulator in self._accumulators.items()}
+            self.core.step()
+            self.core.check()
+        raise AssertionError(f"not finished after {most_steps} steps")
+
+    def _sink(self, updates: Iterable[tuple[str, Update]]) -> None:
+        for name, update in updates:
+            self.updates.append((name, update))
+            self._accumulators[name].take(update)
+
+
+def alone(prompt: Sequence[int], sampling: SamplingParams, constraint: Constraint | None = None) -> RequestOutput:
+    """What a request gives by itself, in an engine with room for everything."""
+    client = Client(tiny_core(token_budget=512))
+    client.submit("alone", prompt, sampling, constraint=constraint)
+    return client.run()["alone"]

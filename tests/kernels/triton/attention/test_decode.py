@@ -1,0 +1,179 @@
+"""Rotation, cache write and attention in one launch, against the operations one by one in plain torch."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from scattered_batch import scattered_batch
+from torch import Tensor
+from torch.testing import assert_close
+
+from draftline.kernels.batch import Batch
+from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.triton.ops import TritonOps
+
+BLOCK_SIZE = 16
+EPS = 1e-5
+
+
+def make_batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...], rng: torch.Generator) -> tuple[Batch, int]:
+    """Rows that know their order, and the size of the pool."""
+    batch, pool = scattered_batch(query_lens, context_lens, rng, block_size=BLOCK_SIZE)
+    longest_first = torch.argsort(batch.context_lens, descending=True).int()
+    return dataclasses.replace(batch, longest_first=longest_first), pool
+
+
+def padded(batch: Batch, bound: int) -> Batch:
+    """The batch as in a graph's bucket: a row of padding, with a token of padding, and bounds for the lengths."""
+
+    def with_one(x: Tensor, value: int) -> Tensor:
+        return torch.cat((x, torch.full_like(x[:1], value)))
+
+    rows = len(batch.query_lens_host)
+    assert batch.longest_first is not None
+    return dataclasses.replace(
+        batch,
+        positions=with_one(batch.positions, 0),
+        cache_index=with_one(batch.cache_index, -1),
+        query_starts=with_one(batch.query_starts, len(batch.positions)),
+        context_lens=with_one(batch.context_lens, 12345),
+        block_tables=with_one(batch.block_tables, 2**30),
+        longest_first=with_one(batch.longest_first, rows),
+        query_lens_host=(max(batch.query_lens_host),) * (rows + 1),
+        context_lens_host=(bound,) * (rows + 1),
+    )
+
+
+def assert_as_one_by_one(
+    query_lens: tuple[int, ...],
+    context_lens: tuple[int, ...],
+    heads: tuple[int, int, int],
+    rng: torch.Generator,
+    *,
+    qk_norm: bool,
+    window: int | None,
+    num_sms: int,
+) -> None:
+    """Results and cache as the reference's, twice in a row, for a batch as in a graph's bucket."""
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=rng, device=rng.device)
+
+    num_heads, num_kv_heads, head_dim = heads
+    batch, pool = make_batch(query_lens, context_lens, rng)
+    keys, values = draw(2, pool, BLOCK_SIZE, num_kv_heads, head_dim)
+    expected_keys, expected_values = keys.clone(), values.clone()
+    rope = draw(max(context_lens), 2, head_dim // 2)
+    norms = (draw(head_dim), draw(head_dim)) if qk_norm else None
+    tokens = sum(query_lens)
+    qkv = draw(tokens + 1, (num_heads + 2 * num_kv_heads) * head_dim)
+    ops = TritonOps.sized(num_sms, hopper=False, device=rng.device)
+    options = {"scale": head_dim**-0.5, "window": window}
+    for _ in range(2):  # the second time, what the first one left behind
+        # A copy: the operation may rotate it in place.
+        out = ops.rope_attention(qkv.clone(), padded(batch, 512), rope, keys, values, norms, EPS, **options)
+        expected = ReferenceOps().rope_attention(
+            qkv[:tokens], batch, rope, expected_keys, expected_values, norms, EPS, **options
+        )
+        assert_close(out[:tokens], expected, rtol=1e-4, atol=1e-5)
+        assert_close(keys, expected_keys)
+        assert_close(values, expected_values)
+        assert not ops.arrivals.any()
+
+
+@pytest.mark.parametrize(
+    ("window", "qk_norm"),
+    [
+        (None, True),
+        (40, False),
+        pytest.param(None, False, marks=pytest.mark.slow),
+        pytest.param(40, True, marks=pytest.mark.slow),
+    ],
+    ids=["full-qk-norm", "window-plain", "full-plain", "window-qk-norm"],
+)
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(6, 2, 32), (2, 2, 80)])
+@pytest.mark.parametrize(
+    ("context_lens", "num_sms"),
+    [((1, 70), 132), ((300, 5, 128), 132), ((150,), 1), ((20, 150, 70), 1), (tuple(range(1, 70, 9)), 1)],
+    ids=["short", "split", "whole", "longest-first", "many"],
+)
+def test_as_the_operations_one_by_one(
+    context_lens: tuple[int, ...],
+    num_sms: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    qk_norm: bool,
+    window: int | None,
+    rng: torch.Generator,
+) -> None:
+    heads = (num_heads, num_kv_heads, head_dim)
+    ones = (1,) * len(context_lens)
+    assert_as_one_by_one(ones, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=num_sms)
+
+
+def one_launch(rows: int, num_kv_heads: int) -> int:
+    """A number of multiprocessors that such a verify fills."""
+    return rows * num_kv_heads * 3 // 4
+
+
+VERIFIES = {
+    "first-tokens": ((3, 2), (3, 2)),
+    "draft-model": ((2, 2), (70, 33)),
+    "ragged": ((5, 1, 0, 4), (150, 9, 4, 64)),
+    "across-tiles": ((7, 2), (131, 66)),
+    "most": ((16, 16), (16, 90)),
+}
+"""Query lengths and context lengths."""
+
+
+@pytest.mark.parametrize(("window", "qk_norm"), [(None, True), (40, False), (3, True)], ids=str)
+@pytest.mark.parametrize("heads", [(6, 2, 32), (2, 2, 80), (4, 1, 64)], ids=str)
+@pytest.mark.parametrize(("query_lens", "context_lens"), VERIFIES.values(), ids=VERIFIES.keys())
+def test_verifies_as_the_operations_one_by_one(
+    query_lens: tuple[int, ...],
+    context_lens: tuple[int, ...],
+    heads: tuple[int, int, int],
+    window: int | None,
+    qk_norm: bool,
+    rng: torch.Generator,
+) -> None:
+    num_sms = one_launch(len(query_lens) + 1, heads[1])
+    assert_as_one_by_one(query_lens, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=num_sms)
+
+
+@pytest.mark.parametrize(
+    ("window", "qk_norm"),
+    [(None, False), (3, True), pytest.param(40, True, marks=pytest.mark.slow)],
+    ids=["full-plain", "short-window-qk-norm", "window-qk-norm"],
+)
+@pytest.mark.parametrize(
+    "heads", [(6, 2, 32), pytest.param((2, 2, 80), marks=pytest.mark.slow)], ids=["6x2x32", "2x2x80"]
+)
+@pytest.mark.parametrize(("query_lens", "context_lens"), VERIFIES.values(), ids=VERIFIES.keys())
+def test_verifies_with_split_histories(
+    query_lens: tuple[int, ...],
+    context_lens: tuple[int, ...],
+    heads: tuple[int, int, int],
+    window: int | None,
+    qk_norm: bool,
+    rng: torch.Generator,
+) -> None:
+    assert_as_one_by_one(query_lens, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=132)
+
+
+def test_a_verify_writes_only_where_it_may(rng: torch.Generator) -> None:
+    batch, pool = make_batch((4, 3), (30, 20), rng)
+    hidden = torch.tensor([1, 5], device=rng.device)
+    places = batch.cache_index.clone()
+    batch = dataclasses.replace(batch, cache_index=batch.cache_index.index_fill(0, hidden, -1))
+    keys, values = torch.zeros(2, pool, BLOCK_SIZE, 1, 16, device=rng.device)
+    rope = torch.randn(30, 2, 8, generator=rng, device=rng.device)
+    qkv = torch.randn(7, 4 * 16, generator=rng, device=rng.device)
+    ops = TritonOps.sized(one_launch(2, 1), hopper=False, device=rng.device)
+    ops.rope_attention(qkv, batch, rope, keys, values, None, EPS, scale=0.25, window=None)
+    for cache in (keys, values):
+        written = set(cache.flatten(0, 1).any(dim=(1, 2)).nonzero().flatten().tolist())
+        assert written == set(places.tolist()) - set(places[hidden].tolist())

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from draftline.kernels.batch import Batch
+from draftline.kernels.triton.attention.plan import Launch, Tile
+from draftline.kernels.triton.attention.ragged import attention, run_launch
+
+
+def make_batch(
+    query_lens: tuple[int, ...],
+    context_lens: tuple[int, ...],
+    block_size: int,
+    rng: torch.Generator,
+    *,
+    bounds: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
+) -> tuple[Batch, int]:
+    """A batch whose blocks are scattered over a pool, and the pool's size. Unused table entries point outside it."""
+    device = rng.device
+    needed = [-(-context // block_size) for context in context_lens]
+    pool = sum(needed) + 2
+    order = torch.randperm(pool, generator=rng, device=device).int()
+    tables = torch.full((len(needed), max(needed) + 1), 2**30, dtype=torch.int32, device=device)
+    taken = 0
+    for row, count in enumerate(needed):
+        tables[row, :count] = order[taken : taken + count]
+        taken += count
+    starts = torch.tensor([0, *query_lens], device=device).cumsum(0).int()
+    none = torch.empty(0, device=device)
+    query_bounds, context_bounds = bounds or (query_lens, context_lens)
+    contexts = torch.tensor(context_lens, dtype=torch.int32, device=device)
+    return Batch(none, none, none, starts, contexts, tables, none, query_bounds, context_bounds), pool
+
+
+def make_cache(batch: Batch, pool: int, block_size: int, kv_heads: int, head_dim: int, rng: torch.Generator) -> Tensor:
+    """Keys and values, NaN wherever no row has a token."""
+    shape = (2, pool, block_size, kv_heads, head_dim)
+    cache = torch.full(shape, math.nan, device=rng.device)
+    for context, table in zip(batch.context_lens.tolist(), batch.block_tables, strict=True):
+        position = torch.arange(context, device=rng.device)
+        block, offset = table[position // block_size].long(), position % block_size
+        cache[:, block, offset] = torch.randn(2, context, kv_heads, head_dim, generator=rng, device=rng.device)
+    return cache
+
+
+def expected(q: Tensor, cache: Tensor, batch: Batch, scale: float, window: int | None, soft_cap: float = 0.0) -> Tensor:
+    """Row by row, with the whole score matrix, in float64."""
+    block_size = cache.shape[2]
+    group = q.shape[1] // cache.shape[3]
+    out = torch.zeros_like(q, dtype=torch.float64)
+    starts = batch.query_starts.tolist()
+    for row, context in enumerate(batch.context_lens.tolist()):
+        begin, end = starts[row], starts[row + 1]
+        position = torch.arange(context, device=q.device)
+        block, offset = batch.block_tables[row, position // block_size].long(), position % block_size
+        keys, values = cache[:, block, offset].double().repeat_interleave(group, dim=2)
+        score = torch.einsum("qhd,khd->hqk", q[begin:end].double(), keys) * scale
+        if soft_cap:
+            score = soft_cap * torch.tanh(score / soft_cap)
+        query_position = torch.arange(context - (end - begin), context, device=q.device)[:, None]
+        hidden = position > query_position
+        if window is not None:
+            hidden |= position <= query_position - window
+        out[begin:end] = torch.einsum("hqk,khd->qhd", score.masked_fill(hidden, -math.inf).softmax(-1), values)
+    return out.float().flatten(1)
+
+
+HEADS = {"gqa-4": (4, 1, 64), "gqa-3": (9, 3, 32), "mha-80": (2, 2, 80), "mqa-8": (8, 1, 16)}
+
+
+@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize(
+    ("query_lens", "context_lens", "window", "num_sms"),
+    [
+        ((1, 1, 1), (1, 70, 33), None, 1),
+        ((1, 1), (300, 5), None, 132),
+        ((1, 1), (150, 90), 40, 132),
+        ((5, 1, 0, 3), (64, 65, 9, 3), None, 132),
+        ((40, 1), (90, 20), None, 132),
+        ((50, 70), (50, 130), 37, 132),
+    ],
+    ids=["decode", "decode-split", "window-split", "verify-ragged", "chunk-and-decode", "window-chunks"],
+)
+def test_attention(
+    heads: tuple[int, int, int],
+    query_lens: tuple[int, ...],
+    context_lens: tuple[int, ...],
+    window: int | None,
+    num_sms: int,
+    device: torch.device,
+    rng: torch.Generator,
+) -> None:
+    num_heads, kv_heads, head_dim = heads
+    batch, pool = make_batch(query_lens, context_lens, 16, rng)
+    cache = make_cache(batch, pool, 16, kv_heads, head_dim, rng)
+    q = torch.randn(sum(query_lens), num_heads, head_dim, generator=rng, device=device)
+    out = attention(q, *cache, batch, scale=head_dim**-0.5, window=window, num_sms=num_sms)
+    assert_close(out, expected(q, cache, batch, head_dim**-0.5, window), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("block_size", [32, 128])
+def test_larger_blocks(block_size: int, device: torch.device, rng: torch.Generator) -> None:
+    batch, pool = make_batch((2, 45), (140, 100), block_size, rng)
+    cache = make_cache(batch, pool, block_size, 2, 32, rng)
+    q = torch.randn(47, 4, 32, generator=rng, device=device)
+    out = attention(q, *cache, batch, scale=0.2, window=None, num_sms=132)
+    assert_close(out, expected(q, cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
+
+
+def test_upper_bounds_on_the_host_are_enough(device: torch.device, rng: torch.Generator) -> None:
+    """As in a CUDA graph: four rows of up to three tokens and 512 of context, filled by two rows, and padding."""
+    batch, pool = make_batch((3, 0, 2, 0), (40, 1, 200, 1), 16, rng, bounds=((3,) * 4, (512,) * 4))
+    cache = make_cache(batch, pool, 16, 1, 32, rng)
+    q = torch.randn(12, 2, 32, generator=rng, device=device)
+    out = attention(q, *cache, batch, scale=0.2, window=None, num_sms=132)
+    assert_close(out[:5], expected(q[:5], cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
+
+
+def test_any_row_may_be_the_long_one(device: torch.device, rng: torch.Generator) -> None:
+    """As in a CUDA graph of steps with prompts: only the longest is known, not whose it is, and all may be short."""
+    for query_lens, context_lens in [((2, 50, 1, 9), (40, 70, 1, 200)), ((1, 3, 0, 12), (40, 70, 1, 12))]:
+        batch, pool = make_batch(query_lens, context_lens, 16, rng, bounds=((96, 2, 2, 2), (512,) * 4))
+        cache = make_cache(batch, pool, 16, 1, 32, rng)
+        q = torch.randn(96, 2, 32, generator=rng, device=device)
+        tokens = sum(query_lens)
+        out = attention(q, *cache, batch, scale=0.2, window=None, num_sms=132)
+        assert_close(out[:tokens], expected(q[:tokens], cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
+
+
+def test_soft_cap(device: torch.device, rng: torch.Generator) -> None:
+    batch, pool = make_batch((3,), (50,), 16, rng)
+    cache = make_cache(batch, pool, 16, 1, 32, rng)
+    q = 10 * torch.randn(3, 2, 32, generator=rng, device=device)
+    out = attention(q, *cache, batch, scale=1.0, window=None, num_sms=1, soft_cap=20.0)
+    assert_close(out, expected(q, cache, batch, 1.0, None, soft_cap=20.0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        Launch(Tile(32, 16, 4, 2), 1, 60, 0, 68 // 8 + 3, 1),
+        Launch(Tile(16, 32, 4, 2), 1, 60, 15, 45, 1),
+        Launch(Tile(64, 16, 4, 2), 1, 60, 4, 12, 4),
+    ],
+    ids=["search", "by-row", "by-row-split"],
+)
+def test_every_mapping_of_programs_to_rows(launch: Launch, device: torch.device, rng: torch.Generator) -> None:
+    batch, pool = make_batch((1, 60, 7), (33, 75, 7), 16, rng)
+    cache = make_cache(batch, pool, 16, 1, 32, rng)
+    q = torch.randn(68, 4, 32, generator=rng, device=device)
+    out = torch.full((68, 128), math.nan, device=device)
+    run_launch(launch, q, *cache, batch, out, scale=0.2, window=None, soft_cap=0.0)
+    assert_close(out, expected(q, cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,227 @@
+"""What is rehearsed is compiled, and by whom. `tests/gpu/test_compile_ahead.py` has the same with real kernels."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from triton import knobs
+
+from draftline.kernels.compile_workers import Order
+from draftline.kernels.triton.compile import ahead as compile_ahead
+from draftline.kernels.triton.compile.ahead import CompileAhead
+
+
+@dataclass
+class Kernel:
+    """Stands for a CompiledKernel."""
+
+    launches: int = 0
+
+    @property
+    def run(self) -> object:
+        return None
+
+
+@dataclass(eq=False)
+class Function:
+    """Stands for a JITFunction, with what is on disk."""
+
+    disk: set[str] = field(default_factory=set)
+    compiled: list[str] = field(default_factory=list)
+    device_caches: Any = field(default_factory=lambda: defaultdict(lambda: ({},)))
+
+    def __call__(self, variant: str) -> None:
+        """As JITFunction.run does it."""
+        kernel = self.device_caches[0][0].get(variant) or self._compile(variant, warmup=False)
+        if isinstance(kernel, Kernel):
+            kernel.launches += 1
+        elif kernel is not None:
+            kernel.launch_metadata((1,), 0)
+            kernel.run(1, 1, 1, 0, kernel.function, kernel.packed_metadata)
+
+    def preload(self, variant: str) -> Kernel | None:
+        return self._compile(variant, warmup=True)
+
+    def _compile(self, variant: str, *, warmup: bool) -> Kernel | None:
+        hook = knobs.runtime.jit_cache_hook
+        told: dict[str, Any] = {"specialization_data": variant, "device": 0}
+        named = Named("kernels", "function", self)
+        if hook and hook(key=variant, fn=named, compile=told, is_manual_warmup=warmup, repr="", already_compiled=False):
+            return None
+        if variant == "broken":
+            raise RuntimeError("does not compile")
+        if knobs.compilation.listener:
+            knobs.compilation.listener(
+                src=None, metadata={}, metadata_group={}, times=None, cache_hit=variant in self.disk
+            )
+        if variant not in self.disk:
+            self.compiled.append(variant)
+        kernel = self.device_caches[0][0][variant] = Kernel()
+        return kernel
+
+
+@dataclass(frozen=True)
+class Named:
+    """Stands for a JitFunctionInfo."""
+
+    module: str
+    name: str
+    jit_function: Function
+
+
+class Workers:
+    """Stands for CompileWorkers: what it is ordered is on disk when it is finished."""
+
+    def __init__(self, function: Function) -> None:
+        self.started = 0
+        self.stopped = False
+        self.ordered: list[str] = []
+        self._function = function
+
+    def where_they_pay(self) -> Workers:
+        self.started += 1
+        return self
+
+    def compile(self, order: Order) -> None:
+        assert (order.module, order.name, order.capability) == ("kernels", "function", 90)
+        self.ordered.append(order.specialization)
+
+    def finish(self) -> None:
+        self._function.disk.update(self.ordered)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@contextmanager
+def _no_capture(device: torch.device) -> Iterator[None]:
+    yield
+
+
+@pytest.fixture
+def function() -> Function:
+    return Function()
+
+
+@pytest.fixture
+def workers(function: Function, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
+    (tmp_path / "something").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compile_ahead, "_never_run", _no_capture)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    workers = Workers(function)
+    monkeypatch.setattr(compile_ahead, "CompileWorkers", workers)
+    return workers
+
+
+def ahead() -> CompileAhead:
+    return CompileAhead(torch.device("cuda:0"))
+
+
+def rehearse(function: Function, variants: Iterable[Any]) -> CompileAhead:
+    begun = ahead()
+    with begun.rehearsal():
+        for variant in variants:
+            function("" + variant)
+    return begun
+
+
+def test_what_is_on_disk_is_not_missing(function: Function, workers: Workers) -> None:
+    function.disk |= {"a", "b"}
+    begun = rehearse(function, "abab")
+    assert not begun.missing
+    assert not function.compiled
+    assert not workers.started
+    assert sorted(function.device_caches[0][0]) == ["a", "b"]
+
+
+def test_a_few_are_compiled_here(function: Function, workers: Workers) -> None:
+    function.disk.add("known")
+    begun = ahead()
+    with begun.rehearsal():
+        for variant in ("known", "a", "b", "b", "c", "known"):
+            function(variant)
+        assert function.compiled == ["a"], "the first tells that others are missing"
+    assert begun.missing
+    assert sorted(function.compiled) == ["a", "b", "c"]
+    assert not workers.started
+    function("b")
+    assert function.device_caches[0][0]["b"].launches == 1
+    assert sorted(function.compiled) == ["a", "b", "c"]
+
+
+def test_many_are_compiled_by_others(function: Function, workers: Workers) -> None:
+    rehearse(function, "abcdefgabcdefg")
+    assert workers.started == 1
+    assert workers.ordered == list("bcdefg")
+    assert function.compiled == ["a"]
+    assert all(isinstance(kernel, Kernel) for kernel in function.device_caches[0][0].values())
+
+
+def test_where_nothing_was_ever_compiled_others_start_at_once(
+    function: Function, workers: Workers, tmp_path: Path
+) -> None:
+    (tmp_path / "something").unlink()
+    begun = ahead()
+    assert workers.started == 1
+    assert not workers.stopped
+    with begun.rehearsal():
+        for variant in "ab":
+            function(variant)
+    assert workers.ordered == ["b"]
+    assert workers.started == 1
+
+
+def test_one_core_compiles_alone(function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "where_they_pay", lambda: None)
+    rehearse(function, "abcdefg")
+    assert not workers.started
+    assert sorted(function.compiled) == list("abcdefg")
+
+
+def test_what_others_leave_is_compiled_here(
+    function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "finish", lambda: None)
+    rehearse(function, "abcdefg")
+    assert workers.started == 1
+    assert sorted(function.compiled) == list("abcdefg")
+
+
+def test_what_does_not_compile_raises(function: Function, workers: Workers) -> None:
+    with pytest.raises(RuntimeError, match="does not compile"):
+        rehearse(function, ["a", "broken"])
+
+
+def test_a_rehearsal_that_fails_leaves_nothing_behind(function: Function, workers: Workers) -> None:
+    hooks = knobs.runtime.jit_cache_hook, knobs.compilation.listener
+    with pytest.raises(TypeError, match="str"):
+        rehearse(function, ["a", "b", 3])
+    assert (knobs.runtime.jit_cache_hook, knobs.compilation.listener) == hooks
+    assert list(function.device_caches[0][0]) == ["a"]
+    function("b")
+    assert function.compiled == ["a", "b"]
+
+
+def test_others_that_were_started_already_are_used(function: Function, workers: Workers) -> None:
+    given: Any = Workers(function)
+    begun = CompileAhead(torch.device("cuda:0"), given)
+    with begun.rehearsal():
+        function("a")
+        function("b")
+    assert given.ordered == ["b"]
+    assert not workers.started
+
+
+def test_closing_stops_others(function: Function, workers: Workers, tmp_path: Path) -> None:
+    (tmp_path / "something").unlink()
+    ahead().close()
+    assert workers.stopped

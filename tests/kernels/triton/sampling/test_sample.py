@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.testing import assert_close
+
+from draftline.kernels.philox import gumbel
+from draftline.kernels.reference import sampling as reference_sampling
+from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.triton.sampling.gumbel import gumbel_noise
+from draftline.kernels.triton.sampling.sample import sample
+
+# The interpreter's numpy warns where the device's arithmetic just returns infinity or NaN.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+NONE = SamplingFeatures.NONE
+TEMPERATURE = SamplingFeatures.TEMPERATURE
+TOP_K = SamplingFeatures.TOP_K
+TOP_P = SamplingFeatures.TOP_P
+MIN_P = SamplingFeatures.MIN_P
+PENALTIES = SamplingFeatures.PENALTIES
+LOGIT_BIAS = SamplingFeatures.LOGIT_BIAS
+MIN_TOKENS = SamplingFeatures.MIN_TOKENS
+
+ROWS = 6
+MAX_LEN = 40
+
+
+@triton.jit
+def _noise_kernel(out: tl.tensor, positions: tl.tensor, seeds: tl.tensor, BLOCKS: tl.constexpr) -> None:
+    row = tl.program_id(0)
+    noise = gumbel_noise(tl.arange(0, BLOCKS), tl.load(positions + row), tl.load(seeds + row))
+    tl.store(out + row * 4 * BLOCKS + tl.arange(0, 4 * BLOCKS), noise)
+
+
+def test_noise_is_the_reference_s(device: torch.device) -> None:
+    seeds = torch.tensor([0, 1, -1, 2**62 + 12345, -(2**63)], device=device)
+    positions = torch.tensor([0, 7, 2**31, 2**32 - 1, 100_000], device=device)
+    out = torch.empty(5, 256, device=device)
+    _noise_kernel[(5,)](out, positions, seeds, BLOCKS=64)
+    assert_close(out, gumbel(seeds, positions, 256), rtol=2e-6, atol=1e-6)
+
+
+def make_slots(vocab: int, device: torch.device, rng: torch.Generator) -> SlotTable:
+    """Slots 0 to 7, each asking for something else."""
+    slots = SlotTable.allocate(8, MAX_LEN, 4, device)
+
+    def fill(target: Tensor, values: list[float]) -> None:
+        target.copy_(torch.tensor(values, device=device))
+
+    slots.tokens.copy_(torch.randint(0, vocab, slots.tokens.shape, generator=rng, device=device))
+    slots.tokens[:, 5:9] = 3  # repeated, in prompt and output
+    slots.seed.copy_(torch.randint(-(2**62), 2**62, (8,), generator=rng, device=device))
+    slots.prompt_lens.fill_(7)
+    slots.min_length.fill_(20)
+    fill(slots.temperature, [0, 0.5, 1, 1.5, 0.8, 3, 1, 1e-6])
+    fill(slots.top_k, [0, 0, 5, 50, 1, 100_000, 3, 1])
+    fill(slots.top_p, [1, 0.9, 0.9, 0.5, 1, 0.99, 1, 0.3])
+    fill(slots.min_p, [0, 0, 0.01, 0, 0.05, 0, 1, 0])
+    fill(slots.repetition_penalty, [1, 1.2, 1, 0.7, 1.5, 1, 1, 1])
+    fill(slots.presence_penalty, [1, 0, 0, -1, 0.5, 0, 1, 1])
+    fill(slots.frequency_penalty, [1, 0, 0.3, 1, 0.5, 0, 1, 1])
+    slots.stop_ids[:, 0] = 5
+    slots.stop_ids[:, 1] = 1_000_000
+    slots.bias_ids[:, :3] = torch.tensor([5, 11, 1_000_000], device=device)
+    slots.bias_values[:, :3] = torch.tensor([30.0, 2.5, 99.0], device=device)
+    return slots
+
+
+def make_rows(features: SamplingFeatures, mask: Tensor | None, device: torch.device) -> SampleRows:
+    slots = torch.tensor([3, 1, 2, 0, 4, 5], device=device)
+    positions = torch.tensor([15, 30, 15, 40, 19, 7], device=device)
+    return SampleRows(slots, positions, features, None if mask is None else numbered(mask))
+
+
+def numbered(mask: Tensor) -> Masks:
+    """A mask for each row, in another order than the rows, behind the one that allows everything."""
+    order = torch.arange(len(mask), 0, -1, dtype=torch.int32, device=mask.device)
+    return Masks(torch.cat((torch.full_like(mask[:1], -1), mask.flip(0))), order)
+
+
+def first_rows(rows: SampleRows, count: int) -> SampleRows:
+    return dataclasses.replace(rows, slots=rows.slots[:count], positions=rows.positions[:count])
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
+@pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
+@pytest.mark.parametrize(
+    ("features", "vocab"),
+    [
+        (NONE, 3000),
+        (TEMPERATURE, 1537),
+        (TEMPERATURE | TOP_K, 300),
+        (TEMPERATURE | TOP_P, 1100),
+        (TEMPERATURE | MIN_P, 70),
+        (TEMPERATURE | TOP_K | TOP_P | MIN_P, 1100),
+        (PENALTIES, 300),
+        (TEMPERATURE | LOGIT_BIAS | MIN_TOKENS, 300),
+        (~NONE, 500),
+    ],
+    ids=["greedy", "noise", "top-k", "top-p", "min-p", "truncated", "penalties", "bias-min-tokens", "everything"],
+)
+def test_sample_is_the_reference_s(
+    features: SamplingFeatures, vocab: int, ties: bool, masked: bool, device: torch.device, rng: torch.Generator
+) -> None:
+    slots = make_slots(vocab, device, rng)
+    logits = 2 * torch.randn(ROWS, vocab, generator=rng, device=device)
+    if ties:
+        logits = logits.round()
+    mask = None
+    if masked:
+        words = (ROWS, (vocab + 31) // 32)
+        mask = torch.randint(-(2**31), 2**31, words, generator=rng, device=device, dtype=torch.int32)
+    rows = make_rows(features, mask, device)
+    before = logits.clone()
+    assert sample(logits, rows, slots).tolist() == reference_sampling.sample(logits, rows, slots).tolist()
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("top_k", [1, 30])
+def test_candidates_are_tried_until_one_survives(top_k: int, device: torch.device, rng: torch.Generator) -> None:
+    """Where all tokens are as good as equal, the first winner is hardly ever among the k most likely."""
+    slots = make_slots(1000, device, rng)
+    slots.top_k.fill_(top_k)
+    slots.temperature.fill_(50.0)
+    slots.top_p.fill_(0.5)
+    logits = torch.randn(2, 1000, generator=rng, device=device)
+    rows = first_rows(make_rows(TEMPERATURE | TOP_K | TOP_P, None, device), 2)
+    chosen = sample(logits, rows, slots)
+    assert chosen.tolist() == reference_sampling.sample(logits, rows, slots).tolist()
+    better = (logits > logits.gather(1, chosen[:, None])).sum(dim=1)
+    assert int(better.max()) < max(1, top_k // 2 + 1)
+
+
+def test_equal_logits_are_cut_by_id(device: torch.device, rng: torch.Generator) -> None:
+    slots = make_slots(100, device, rng)
+    slots.temperature.fill_(1.0)
+    slots.top_k.fill_(4)
+    rows = first_rows(make_rows(TEMPERATURE | TOP_K, None, device), 4)
+    logits = torch.zeros(4, 100, device=device)
+    logits[:, ::2] *= -1.0  # both zeros are one number
+    logits[:, 70] = 1.0
+    chosen = sample(logits, rows, slots).tolist()
+    assert chosen == reference_sampling.sample(logits, rows, slots).tolist()
+    assert set(chosen) <= {0, 1, 2, 70}
+
+
+@pytest.mark.parametrize("features", [NONE, TEMPERATURE, TEMPERATURE | TOP_K | TOP_P], ids=str)
+def test_odd_logits(features: SamplingFeatures, device: torch.device, rng: torch.Generator) -> None:
+    vocab = 100
+    slots = make_slots(vocab, device, rng)
+    logits = torch.randn(ROWS, vocab, generator=rng, device=device)
+    logits[0, 3] = math.nan
+    logits[1] = math.nan
+    logits[2] = -math.inf
+    logits[3, [40, 20]] = math.inf
+    logits[4, [40, 20]] = math.inf
+    logits[5, 1:] = -math.inf
+    rows = make_rows(features, None, device)
+    chosen = sample(logits, rows, slots).tolist()
+    assert chosen == reference_sampling.sample(logits, rows, slots).tolist()
+    assert chosen[1:] == [0, 0, 20, 20, 0]
+
+
+def test_a_row_without_a_token_falls_back(device: torch.device, rng: torch.Generator) -> None:
+    """The lowest allowed id; a stop id, too early, only where nothing else is allowed; 0 if nothing is."""
+    vocab = 2100
+    slots = make_slots(vocab, device, rng)
+    allowed = [[5, 9], [5, 9], [5], [], [2050], [2099]]
+    early = [True, False, True, True, True, True]
+    bits = torch.zeros(ROWS, (vocab + 31) // 32 * 32, dtype=torch.int64, device=device)
+    for row, ids in enumerate(allowed):
+        bits[row, ids] = 1
+    weights = 2 ** torch.arange(32, device=device)
+    mask = (bits.view(ROWS, -1, 32) * weights).sum(dim=-1).to(torch.int32)
+    positions = torch.tensor([19 if e else 20 for e in early], device=device)
+    rows = SampleRows(torch.arange(ROWS, device=device), positions, ~NONE, numbered(mask))
+    logits = torch.full((ROWS, vocab), -math.inf, device=device)
+    chosen = sample(logits, rows, slots).tolist()
+    assert chosen == [9, 5, 5, 0, 2050, 2099]
+    assert chosen == reference_sampling.sample(logits, rows, slots).tolist()
+
+
+def test_a_row_does_not_depend_on_its_batch(device: torch.device, rng: torch.Generator) -> None:
+    slots = make_slots(700, device, rng)
+    logits = torch.randn(ROWS, 700, generator=rng, device=device)
+    rows = make_rows(~NONE, None, device)
+    together = sample(logits, rows, slots).tolist()
+    for row in range(0, ROWS, 2):
+        one = dataclasses.replace(rows, slots=rows.slots[row : row + 1], positions=rows.positions[row : row + 1])
+        assert sample(logits[row : row + 1], one, slots).tolist() == [together[row]]

@@ -1,0 +1,63 @@
+"""What a random model writes under a schema: it never gets stuck, and what it finishes validates."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from random_schemas import schemas
+from walk import Walker
+
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.json_schema import json_schema_language
+
+SCHEMAS = sorted((Path(__file__).resolve().parents[3].parent / "shared" / "data" / "schemas").glob("*.json"))
+
+
+def check(schema: Any, source: random.Random, rounds: int, **options: Any) -> None:
+    """Write some documents, and validate those that come to an end."""
+    try:
+        language = json_schema_language(json.dumps(schema), **options)
+    except (InvalidConstraintError, UnsupportedConstraintError):
+        assume(False)
+        return
+    walkers = [Walker.of_grammar(language.grammar)]
+    if language.regex is not None:
+        walkers.append(Walker.of_regex(language.regex))
+    validator = jsonschema_rs.validator_for(schema, validate_formats=True)
+    for walker in walkers:
+        for _ in range(rounds):
+            text = walker.write(source)
+            if text is not None:
+                assert validator.is_valid(json.loads(text)), text
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(schemas(), st.integers(0, 2**32), st.sampled_from(["compact", "free"]), st.sampled_from(["any", "schema"]))
+def test_random_schemas(schema: Any, seed: int, whitespace: str, order: str) -> None:
+    check(schema, random.Random(seed), 4, whitespace=whitespace, order=order)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(schemas(), st.integers(0, 2**32), st.sampled_from(["compact", "free"]), st.sampled_from(["any", "schema"]))
+def test_many_random_schemas(schema: Any, seed: int, whitespace: str, order: str) -> None:
+    check(schema, random.Random(seed), 8, whitespace=whitespace, order=order)
+
+
+@pytest.mark.skipif(not SCHEMAS, reason="no folder of schemas beside the repository")
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
+def test_real_schemas(path: Path) -> None:
+    schema = json.loads(path.read_text())["schema"]
+    try:
+        json_schema_language(json.dumps(schema))
+    except UnsupportedConstraintError as error:
+        pytest.skip(f"refused: {error.violations[0]}")
+    check(schema, random.Random(path.stem), 2, whitespace="spaced")

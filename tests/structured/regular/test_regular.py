@@ -1,0 +1,98 @@
+"""The library of regular languages: ECMA patterns against Python's, automata against trees."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+
+from draftline.structured.regular import charset, ecma
+from draftline.structured.regular.dfa import Part, TooComplexError, build, conjunction, is_empty
+from draftline.structured.regular.expression import searching, to_tree, without_anchors
+from draftline.structured.regular.syntax import NEVER, literal
+
+PATTERNS = [
+    "foo",
+    "^a|b$",
+    "^(a|b)*$",
+    "a.c",
+    r"^$|(^(?:\S+\s+){0,3}\S+$)",
+    "^dev|alpha|stable$",
+    r"^t\d+(x)?$(\.alt\d+){0,1}",
+    "(^a|b$)c?",
+    "x(^|a)b",
+    "[^a-c]{2,3}$",
+    "^(ab|a)(c|bcd)$",
+    "a$|^b",
+    "(a|^)b(c|$)",
+    "^[a-d-]+$",
+    "[\\w.-]{3}",
+    "(?:)",
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_is_found_where_pythons_is(pattern: str) -> None:
+    source = random.Random(pattern)
+    tree = without_anchors(ecma.parse(pattern))
+    found = build(tree)
+    searched = build(searching(ecma.parse(pattern)))
+    again = build(to_tree(found))
+    python = re.compile(pattern.replace("$", r"\Z"), re.ASCII)
+    for _ in range(1500):
+        text = "".join(source.choice("abcd xfot1-.") for _ in range(source.randrange(8)))
+        expected = python.search(text) is not None
+        assert [one.matches(text) for one in (found, searched, again)] == [expected] * 3, text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("(?=a)", "lookahead"),
+        ("(?<!a)b", "lookbehind"),
+        (r"(a)\1", "backreference"),
+        (r"\bword\b", "boundary"),
+        (r"\p{Script=Greek}", "property"),
+        ("a{3,1}", "wrong way"),
+        ("[z-a]", "wrong way"),
+        ("(a", r"without its '\)'"),
+        ("a)", "unmatched"),
+        ("[a", r"without its '\]'"),
+        ("*a", "nothing to repeat"),
+        (r"\Z", "escape"),
+        ("(?i)a", "group"),
+    ],
+)
+def test_what_is_not_translated_says_why(pattern: str, reason: str) -> None:
+    with pytest.raises(ecma.UntranslatablePatternError, match=reason):
+        ecma.parse(pattern)
+
+
+def test_characters_are_code_points_and_properties_follow_unicode() -> None:
+    letters = build(without_anchors(ecma.parse(r"^\p{L}\u{1F600}\ud83d\ude00[^\P{Nd}]$")))
+    assert letters.matches("é😀😀٣")
+    assert not letters.matches("1😀😀٣")
+    assert charset.complement(charset.complement(charset.SPACE)) == charset.SPACE
+    assert charset.intersection(charset.WORD, charset.complement(charset.WORD)) == charset.NONE
+
+
+def test_conjunction_and_emptiness() -> None:
+    some = build(without_anchors(ecma.parse("^[ab]+$")))
+    other = build(without_anchors(ecma.parse("b$")))
+    joint = conjunction([Part(some), Part(other, inside=False)])
+    assert joint.matches("ba")
+    assert not joint.matches("ab")
+    assert not joint.matches("")
+    assert not is_empty([Part(some), Part(other)], 5, 5)
+    assert is_empty([Part(some), Part(some, inside=False)])
+    assert is_empty([Part(build(literal("abc")))], 4, None)
+    assert is_empty([Part(build(literal("abc")))], 0, 2)
+    assert to_tree(build(NEVER)) == NEVER
+
+
+def test_size_is_bounded() -> None:
+    with pytest.raises(TooComplexError):
+        build(without_anchors(ecma.parse("^(a|b)*a(a|b){20}$")))
+    with pytest.raises(TooComplexError):
+        build(without_anchors(ecma.parse("^((a{100}){100}){100}$")))
