@@ -41,7 +41,7 @@ def test_releasing_twice_is_an_error() -> None:
     pool = BlockPool(2, PrefixTree(2))
     blocks = pool.allocate(1)
     pool.release(blocks)
-    with pytest.raises(RuntimeError, match="nobody holds"):
+    with pytest.raises(RuntimeError, match="no sequence holds"):
         pool.release(blocks)
 
 

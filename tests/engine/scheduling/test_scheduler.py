@@ -107,7 +107,7 @@ def test_sizes_below_one_are_refused(option: str) -> None:
 class TestAdding:
     def test_fits_knows_the_model_and_the_cache(self) -> None:
         scheduler = make(num_blocks=3, block_size=4, max_model_len=1000)
-        assert scheduler.longest == 13  # the last token's keys and values are never needed
+        assert scheduler.max_len == 13  # the last token's keys and values are never needed
         assert scheduler.fits(prompt_len=12, max_len=13)
         assert not scheduler.fits(prompt_len=12, max_len=14)
         assert not scheduler.fits(prompt_len=0, max_len=4)

@@ -252,8 +252,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def add(self, prompt: list[int], max_tokens: int, urgency: int, outputs: int, prompt_logprobs: int | None) -> None:
         scheduler = self.engine.scheduler
-        prompt = prompt[: scheduler.longest - 1]
-        max_len = min(len(prompt) + max_tokens, scheduler.longest)
+        prompt = prompt[: scheduler.max_len - 1]
+        max_len = min(len(prompt) + max_tokens, scheduler.max_len)
         leader = None
         self.requests += 1
         for index in range(outputs):
