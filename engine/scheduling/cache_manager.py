@@ -134,10 +134,10 @@ class CacheManager:
                 self._mark_changed(sequence, index)
         sequence.registered = full
 
-    def take_table_updates(self, rows: Iterable[Row]) -> tuple[tuple[int, int, int], ...]:
-        """Return (slot, index, block) for each block table entry of the rows that the device does not have yet.
+    def take_new_blocks(self, rows: Iterable[Row]) -> tuple[tuple[int, int, int], ...]:
+        """Return (slot, index, block) for each block table entry of the rows that is new to the device.
 
-        Each change is returned once: the caller must bring it to the device.
+        Each entry is returned once: the caller must bring it to the device.
         """
         if not self._first_changed:
             return ()  # the common case: most decoding steps change no block table
@@ -158,15 +158,15 @@ class CacheManager:
             name = sequence.name
             assert not sequence.finished, f"{name} runs though it has finished"
             assert 0 <= sequence.computed <= sequence.known <= sequence.max_len, f"{name} has impossible lengths"
-            assert sequence.launched or not sequence.unread, f"{name} waits for a token that no step decides"
+            assert sequence.in_flight or not sequence.unread, f"{name} waits for a token that no step decides"
             assert sequence.computed <= len(sequence.blocks) * size, f"{name} has computed tokens outside its blocks"
             full = sequence.computed // size
             assert sequence.registered <= full, f"{name} has registered blocks that are not full"
-            assert sequence.launched or sequence.registered == full, f"{name} has not registered all its full blocks"
+            assert sequence.in_flight or sequence.registered == full, f"{name} has not registered all its full blocks"
             self.pool.check_path(sequence.blocks[: sequence.registered], sequence.tokens)
             own = sequence.blocks[sequence.registered :]
             assert all(self.pool.references(block) == 1 for block in own), f"{name} would write to a shared block"
-        assert self._first_changed.keys() <= set(self.running), "a sequence without a slot has block table updates"
+        assert self._first_changed.keys() <= set(self.running), "a sequence without a slot has new block table entries"
         self.pool.check(sequence.blocks for sequence in self.running)
 
     def _mark_changed(self, sequence: Sequence, index: int) -> None:

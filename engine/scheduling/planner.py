@@ -103,7 +103,7 @@ class Planner:
         while self._waiting:
             # A sequence that this plan preempted stays out. So does one that still has rows in flight.
             head = self._waiting[0]
-            if head in self._preempted or head.launched:
+            if head in self._preempted or head.in_flight:
                 break
 
             # If the first one does not fit, none is admitted: no sequence overtakes another.

@@ -173,9 +173,9 @@ class Scheduler:
             sequence = row.sequence
             sequence.computed += row.count + row.drafts
             sequence.unread += row.samples
-            sequence.launched += 1
+            sequence.in_flight += 1
 
-        return Plan(rows, admitted, self._cache.take_table_updates(rows), cancelled)
+        return Plan(rows, admitted, self._cache.take_new_blocks(rows), cancelled)
 
     def commit(self, plan: Plan, sampled: Seq[Seq[int]]) -> None:
         """Record the results of the oldest step that is not committed yet.
@@ -194,7 +194,7 @@ class Scheduler:
         cache, followers = self._cache, self._followers
         for row, accepted in zip(plan.rows, sampled, strict=True):
             sequence = row.sequence
-            sequence.launched -= 1
+            sequence.in_flight -= 1
             if sequence.finished:
                 continue
 

@@ -178,7 +178,7 @@ class Engine:
         # Some only wait for what is under way: for their last token, or for that of the step after which they lost
         # their place.
         able = [
-            s for s in self.live if s in in_plan or (s.known < s.max_len and (s.slot is not None or not s.launched))
+            s for s in self.live if s in in_plan or (s.known < s.max_len and (s.slot is not None or not s.in_flight))
         ]
         if not able:
             assert not plan.rows
