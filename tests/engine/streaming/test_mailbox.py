@@ -1,4 +1,4 @@
-"""The way of updates from the step thread to a stream's reader."""
+"""Updates on their way from the step thread to a stream's reader."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_a_step_wakes_the_loop_once_for_all_streams(monkeypatch: pytest.Mo
     assert (await read_all(mailboxes[0])) == [("a", delta(1, 2))]
 
 
-async def test_a_busy_loop_leaves_the_interpreter_to_others_for_as_long_and_news_merges(
+async def test_a_busy_loop_leaves_the_interpreter_to_others_for_as_long_and_updates_merge(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     busy = [0.0]
