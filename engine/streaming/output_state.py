@@ -117,16 +117,15 @@ class OutputState:
         Returns:
             The tokens that the output keeps, and the client's updates. Accepted tokens after the output's end are not kept.
         """
-        tokens, logprobs, prompt_logprobs = result
-        if prompt_logprobs:
-            self._take_prompt_logprobs(row.start, prompt_logprobs)
-        if not tokens:
+        if result.prompt_logprobs:
+            self._take_prompt_logprobs(row.start, result.prompt_logprobs)
+        if not result.tokens:
             return (), ()  # a chunk of the prompt
         if self._first_token_at is None:
             self._first_token_at = now
 
         # The output may end before the last accepted token. Its constraint follows the kept tokens.
-        kept, text, end = self._until_end(tokens)
+        kept, text, end = self._until_end(result.tokens)
         complete = self._advance_constraint(kept, end)
 
         # Drafts after the end count as rejected.
@@ -138,7 +137,7 @@ class OutputState:
 
         if self._json is not None:
             self._json += text
-        delta = Delta(self.sequence.index, kept, text, logprobs[: len(kept)], self._prompt_logprobs)
+        delta = Delta(self.sequence.index, kept, text, result.logprobs[: len(kept)], self._prompt_logprobs)
         self._prompt_logprobs = ()
         return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now, complete))
 
