@@ -17,7 +17,7 @@ from draftline.engine.outputs import (
 )
 from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Row, Sequence
-from draftline.engine.runner.launched_step import Logprobs, RowResult
+from draftline.engine.runner.launched_step import Logprobs
 from draftline.engine.stats import DraftTally, StepTimes
 from draftline.engine.streaming.detokenizer import Detokenizer
 from draftline.models.tokenization.tokenizer import Tokenizer
@@ -104,20 +104,27 @@ class OutputState:
             self._scheduled_at = now
 
     def advance(
-        self, row: Row, result: RowResult, now: float, times: StepTimes | None = None
+        self,
+        row: Row,
+        tokens: tuple[int, ...],
+        logprobs: Logprobs,
+        prompt_logprobs: Logprobs,
+        now: float,
+        times: StepTimes | None = None,
     ) -> tuple[tuple[int, ...], tuple[Update, ...]]:
         """Take one step's result for this output.
 
         Args:
             row: the sequence's part in the step.
-            result: what the step decided.
+            tokens: the accepted tokens; see `StepResults` for these three.
+            logprobs: theirs, where asked for.
+            prompt_logprobs: those of prompt positions, where asked for.
             now: the time.
             times: how long the step took, where it drafted.
 
         Returns:
             The tokens that the output keeps (fewer than were accepted if it ends among them), and its updates.
         """
-        tokens, logprobs, prompt_logprobs = result
         if prompt_logprobs:
             self._take_prompt_logprobs(row.start, prompt_logprobs)
         if not tokens:
