@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from draftline.engine.protocol import Chat, EngineClient, GenerateRequest, Prompt, Sink
-from draftline.engine.request.constraints import compiled
+from draftline.engine.request.constraints import compile_constraint
 
 LONG = 4096
 """Characters from which a prompt is tokenized on a thread; below, tokenizing takes about as long as the hop."""
@@ -38,7 +38,7 @@ async def submit(engine: EngineClient, request_id: str, request: GenerateRequest
     Where the caller is cancelled meanwhile, the request is cancelled once it has been submitted: nobody else could.
     """
     if request.constraint is not None and engine.compiler is not None:
-        await compiled(engine.compiler, request.constraint)  # so that submitting finds it ready
+        await compile_constraint(engine.compiler, request.constraint)  # so that submitting finds it ready
     if prompt_size(request.prompt) < LONG:
         engine.submit(request_id, request, sink)
         return

@@ -23,7 +23,7 @@ from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineServicer
 from draftline.engine.errors import InvalidRequestError, Violation
 from draftline.engine.outputs import Delta, Failed, Finished
 from draftline.engine.protocol import Chat, EngineClient, Prompt
-from draftline.engine.request.prompt import tokenize
+from draftline.engine.request.tokenization import tokenize
 from draftline.engine.server.gateway import convert as convert_gateway
 from draftline.engine.server.gateway.convert import StreamedAnswer, WholeAnswer
 from draftline.engine.server.gateway.events import CacheEvents, TokenRate

@@ -5,8 +5,8 @@ from __future__ import annotations
 from draftline.engine.errors import InvalidRequestError, QueueFullError, Violation
 from draftline.engine.outputs import Delta, Failed, Finished
 from draftline.engine.protocol import EngineClient
-from draftline.engine.request.constraints import compiled
-from draftline.engine.request.prompt import tokenize
+from draftline.engine.request.constraints import compile_constraint
+from draftline.engine.request.tokenization import tokenize
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import unimplemented
 from draftline.engine.server.grpc.handlers import Context, abort, answers_errors, client_id_of, origin_of, reported
@@ -128,7 +128,7 @@ class InferenceService(InferenceServiceServicer):
         compiler = self._gate.engine.compiler
         if compiler is None:
             await abort(context, unimplemented("this server enforces no constraints"))
-        return convert.constraint_response((await compiled(compiler, asked)).report)
+        return convert.constraint_response((await compile_constraint(compiler, asked)).report)
 
     @answers_errors
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
