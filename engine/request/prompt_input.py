@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import Chat, Prompt
 
@@ -37,7 +37,9 @@ def as_prompt(prompt: PromptInput | Chat) -> Prompt:
     for key in ("prompt_token_ids", "prompt"):
         if key in prompt:
             return prompt[key]  # type: ignore[return-value]
-    raise InvalidRequestError(Violation("prompt", f"has neither 'prompt_token_ids' nor 'prompt', but {sorted(prompt)}"))
+    raise InvalidRequestError(
+        FieldViolation("prompt", f"has neither 'prompt_token_ids' nor 'prompt', but {sorted(prompt)}")
+    )
 
 
 def as_chats(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Chat]:
@@ -59,7 +61,7 @@ def for_each(params: SamplingParams | Sequence[SamplingParams] | None, count: in
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
     if len(params) != count:
-        raise InvalidRequestError(Violation("sampling_params", f"{len(params)} of them for {count} prompts"))
+        raise InvalidRequestError(FieldViolation("sampling_params", f"{len(params)} of them for {count} prompts"))
     return params
 
 
@@ -68,7 +70,7 @@ def _chat(messages: Iterable[Message]) -> Chat:
     for place, message in enumerate(messages):
         if set(message) != {"role", "content"}:
             raise InvalidRequestError(
-                Violation(f"messages[{place}]", f"needs exactly 'role' and 'content', has {sorted(message)}")
+                FieldViolation(f"messages[{place}]", f"needs exactly 'role' and 'content', has {sorted(message)}")
             )
         pairs.append((message["role"], message["content"]))
     return Chat(tuple(pairs))

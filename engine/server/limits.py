@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sized
 
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
 from draftline.v1 import engine_pb2 as pb
 
@@ -70,12 +70,12 @@ def check_detokenize(request: pb.DetokenizeRequest) -> None:
     _refuse(*_most(request.token_ids, MAX_DETOKENIZE, "token_ids", "token ids"))
 
 
-def check_text(text: str, info: EngineInfo, field: str = "text") -> Iterator[Violation]:
+def check_text(text: str, info: EngineInfo, field: str = "text") -> Iterator[FieldViolation]:
     """What is wrong with the length of a prompt."""
     return _most(text, info.max_model_len * MAX_TOKEN_CHARS, field, "characters")
 
 
-def _chat(chat: pb.Chat, info: EngineInfo) -> Iterator[Violation]:
+def _chat(chat: pb.Chat, info: EngineInfo) -> Iterator[FieldViolation]:
     too_many = list(_most(chat.messages, MAX_MESSAGES, "chat.messages", "messages"))
     yield from too_many
     if too_many:
@@ -85,21 +85,21 @@ def _chat(chat: pb.Chat, info: EngineInfo) -> Iterator[Violation]:
         yield from check_text(message.content, info, f"chat.messages[{place}].content")
 
 
-def _constraint(constraint: pb.Constraint) -> Iterator[Violation]:
+def _constraint(constraint: pb.Constraint) -> Iterator[FieldViolation]:
     for name in ("json_schema", "regex", "grammar"):
         yield from _most(getattr(constraint, name), MAX_CONSTRAINT, f"constraint.{name}", "characters")
     choices = constraint.choice.choices
     too_many = list(_most(choices, MAX_ENTRIES, "constraint.choice.choices", "entries"))
     yield from too_many
     if not too_many and sum(map(len, choices)) > MAX_CONSTRAINT:
-        yield Violation("constraint.choice.choices", f"have more than {MAX_CONSTRAINT} characters together")
+        yield FieldViolation("constraint.choice.choices", f"have more than {MAX_CONSTRAINT} characters together")
 
 
-def _most(value: Sized, most: int, field: str, what: str) -> Iterator[Violation]:
+def _most(value: Sized, most: int, field: str, what: str) -> Iterator[FieldViolation]:
     if len(value) > most:
-        yield Violation(field, f"has {len(value)} {what}; at most {most} fit")
+        yield FieldViolation(field, f"has {len(value)} {what}; at most {most} fit")
 
 
-def _refuse(*violations: Violation) -> None:
+def _refuse(*violations: FieldViolation) -> None:
     if violations:
         raise InvalidRequestError(*violations)

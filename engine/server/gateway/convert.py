@@ -13,7 +13,7 @@ from importlib.metadata import version
 from smg_grpc_proto.generated import common_pb2 as common
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished, FinishReason, PositionLogprobs
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.stats import EngineStats
@@ -84,25 +84,25 @@ def _constrain(request: pb.GenerateRequest, params: vllm.SamplingParams) -> None
             request.constraint.json_object.SetInParent()
 
 
-def _violations(message: vllm.GenerateRequest) -> Iterator[Violation]:
+def _violations(message: vllm.GenerateRequest) -> Iterator[FieldViolation]:
     for name in _UNSUPPORTED:
         if message.HasField(name):
-            yield Violation(name, "this server does not serve it")
+            yield FieldViolation(name, "this server does not serve it")
     if message.extra_mm_inputs:
-        yield Violation("extra_mm_inputs", "this server does not serve it")
+        yield FieldViolation("extra_mm_inputs", "this server does not serve it")
     if message.data_parallel_rank > 0:
-        yield Violation("data_parallel_rank", f"there is only rank 0, not {message.data_parallel_rank}")
+        yield FieldViolation("data_parallel_rank", f"there is only rank 0, not {message.data_parallel_rank}")
     params = message.sampling_params
     if params.structural_tag:
-        yield Violation("sampling_params.structural_tag", "this server enforces no structural tags")
+        yield FieldViolation("sampling_params.structural_tag", "this server enforces no structural tags")
     if params.HasField("truncate_prompt_tokens"):
-        yield Violation("sampling_params.truncate_prompt_tokens", "this server does not cut prompts")
+        yield FieldViolation("sampling_params.truncate_prompt_tokens", "this server does not cut prompts")
     for name in ("logprobs", "prompt_logprobs"):
         if getattr(params, name) < 0:
-            yield Violation(f"sampling_params.{name}", "not all can be listed")
+            yield FieldViolation(f"sampling_params.{name}", "not all can be listed")
     for token in params.logit_bias:
         if token < 0:
-            yield Violation("sampling_params.logit_bias", f"{token} is not a token id")
+            yield FieldViolation("sampling_params.logit_bias", f"{token} is not a token id")
 
 
 class StreamedAnswer:

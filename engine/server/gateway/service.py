@@ -20,7 +20,7 @@ from smg_grpc_proto.generated import common_pb2 as common
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 from smg_grpc_proto.generated.vllm_engine_pb2_grpc import VllmEngineServicer
 
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Failed, Finished
 from draftline.engine.protocol import Chat, EngineClient, Prompt
 from draftline.engine.request.prompt import tokenize
@@ -114,7 +114,7 @@ class GatewayService(VllmEngineServicer):  # type: ignore[misc]  # generated wit
         """End requests of the gateway; ids that are unknown or have ended are no error."""
         if len(request.request_ids) > MAX_ABORTS:
             problem = f"has {len(request.request_ids)} entries; at most {MAX_ABORTS} fit"
-            raise InvalidRequestError(Violation("request_ids", problem))
+            raise InvalidRequestError(FieldViolation("request_ids", problem))
         for gateway_id in request.request_ids:
             for name in self._names.get(gateway_id, ()):
                 self._gate.engine.cancel(name)

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.core import Sample as Observation
 
-from draftline.engine.errors import InvalidRequestError, ProfilerError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError, ProfilerError
 from draftline.engine.server.grpc import admin as convert_metrics
 from draftline.engine.server.grpc.handlers import Context, answers_errors
 from draftline.engine.server.state import Front
@@ -48,7 +48,7 @@ class AdminService(AdminServiceServicer):
         """See the proto."""
         if len(request.request_ids) > MAX_IDS:
             problem = f"has {len(request.request_ids)} entries; at most {MAX_IDS} fit"
-            raise InvalidRequestError(Violation("request_ids", problem))
+            raise InvalidRequestError(FieldViolation("request_ids", problem))
         engine = self._gate.engine
         return pb.AbortResponse(
             results=[pb.AbortResult(request_id=name, was_running=engine.cancel(name)) for name in request.request_ids]
@@ -68,7 +68,7 @@ class AdminService(AdminServiceServicer):
         seconds = request.duration.seconds + request.duration.nanos / 1e9
         if not 0 < seconds <= MAX_PROFILE_S:
             problem = f"must be more than 0 and at most {MAX_PROFILE_S:g} s, not {seconds:g} s"
-            raise InvalidRequestError(Violation("duration", problem))
+            raise InvalidRequestError(FieldViolation("duration", problem))
         path = self._profile_path()
         engine = self._gate.engine
         await asyncio.wrap_future(engine.start_profile())

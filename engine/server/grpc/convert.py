@@ -14,7 +14,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 from pydantic import BaseModel, ValidationError
 
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished, PositionLogprobs
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Prompt
@@ -48,7 +48,7 @@ def generate_request(request: pb.GenerateRequest, info: EngineInfo, time_left: f
         InvalidRequestError: naming every field that is wrong by its path in the proto.
     """
     check_generate(request, info)
-    wrong: list[Violation] = []
+    wrong: list[FieldViolation] = []
     prompt = _collect(wrong, lambda: _prompt(request))
     sampling = _collect(wrong, lambda: _validated(SamplingParams, "sampling", _fields(request.sampling)))
     speculation = _collect(wrong, lambda: _validated(Speculation, "speculation", _fields(request.speculation)))
@@ -74,7 +74,7 @@ def constraint_params(constraint: pb.Constraint) -> Constraint:
         values["json_object"] = True
     if constraint.whitespace:
         if constraint.whitespace not in _WHITESPACE:
-            raise InvalidRequestError(Violation("constraint.whitespace", f"unknown value {constraint.whitespace}"))
+            raise InvalidRequestError(FieldViolation("constraint.whitespace", f"unknown value {constraint.whitespace}"))
         values["whitespace"] = _WHITESPACE[constraint.whitespace]
     return _validated(Constraint, "constraint", values)
 
@@ -181,7 +181,7 @@ def _prompt(request: pb.GenerateRequest) -> Prompt:
         case "chat":
             return chat(request.chat)
         case _:
-            raise InvalidRequestError(Violation("prompt", "is missing: set text, token_ids or chat"))
+            raise InvalidRequestError(FieldViolation("prompt", "is missing: set text, token_ids or chat"))
 
 
 def _timeout(request: pb.GenerateRequest, time_left: float | None) -> float | None:
@@ -190,7 +190,7 @@ def _timeout(request: pb.GenerateRequest, time_left: float | None) -> float | No
         return time_left
     timeout = request.timeout.seconds + request.timeout.nanos / 1e9
     if timeout <= 0:
-        raise InvalidRequestError(Violation("timeout", f"must be more than 0 s, not {timeout:g} s"))
+        raise InvalidRequestError(FieldViolation("timeout", f"must be more than 0 s, not {timeout:g} s"))
     return timeout if time_left is None else min(timeout, time_left)
 
 
@@ -209,7 +209,7 @@ def _validated(params: type[_Params], path: str, values: Mapping[str, object]) -
         raise InvalidRequestError(*violations(error, path)) from None
 
 
-def _collect(wrong: list[Violation], convert: Callable[[], _T]) -> _T | None:
+def _collect(wrong: list[FieldViolation], convert: Callable[[], _T]) -> _T | None:
     """A part of a request, or None and what is wrong with it: so that one answer names all that is wrong."""
     try:
         return convert()

@@ -32,6 +32,7 @@ from draftline.engine.errors import (
     DeadlineExceededError,
     DuplicateRequestError,
     EngineStoppedError,
+    FieldViolation,
     InvalidRequestError,
     PermissionDeniedError,
     ProfilerError,
@@ -39,7 +40,6 @@ from draftline.engine.errors import (
     StalledReaderError,
     StepFailedError,
     UnauthenticatedError,
-    Violation,
 )
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ def _status(code: int, message: str, *details: Message) -> Status:
     return status
 
 
-def _bad_request(violations: Sequence[Violation]) -> BadRequest:
+def _bad_request(violations: Sequence[FieldViolation]) -> BadRequest:
     listed = BadRequest()
     for violation in violations:
         entry = BadRequest.FieldViolation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftline.engine.errors import InvalidRequestError, QueueFullError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
 from draftline.engine.outputs import Delta, Failed, Finished
 from draftline.engine.protocol import EngineClient
 from draftline.engine.request.constraints import compiled
@@ -102,7 +102,7 @@ class InferenceService(InferenceServiceServicer):
                 chat = convert.chat(request.chat)
                 ids = await offloaded(prompt_size(chat), lambda: tokenize(chat, engine.tokenizer, engine.info))
             case _:
-                raise InvalidRequestError(Violation("prompt", "is missing: set text or chat"))
+                raise InvalidRequestError(FieldViolation("prompt", "is missing: set text or chat"))
         return pb.TokenizeResponse(token_ids=ids)
 
     @answers_errors
@@ -115,7 +115,7 @@ class InferenceService(InferenceServiceServicer):
         for place, token in enumerate(ids):
             if token >= vocab_size:
                 problem = f"{token} is not a token id of this model (0 to {vocab_size - 1})"
-                raise InvalidRequestError(Violation(f"token_ids[{place}]", problem))
+                raise InvalidRequestError(FieldViolation(f"token_ids[{place}]", problem))
         return pb.DetokenizeResponse(
             text=await offloaded(len(ids), lambda: engine.tokenizer.decode(ids, skip_special=False))
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
-from draftline.engine.errors import DuplicateRequestError, InvalidRequestError, Violation
+from draftline.engine.errors import DuplicateRequestError, FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Failed, Finished, Update
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import code_name, to_status
@@ -81,9 +81,11 @@ class Session:
     async def _handle(self, message: pb.SessionRequest) -> None:
         client_id = message.request_id
         if not client_id:
-            raise InvalidRequestError(Violation("request_id", "is empty"))
+            raise InvalidRequestError(FieldViolation("request_id", "is empty"))
         if len(client_id) > MAX_ID:
-            raise InvalidRequestError(Violation("request_id", f"has {len(client_id)} characters; at most {MAX_ID} fit"))
+            raise InvalidRequestError(
+                FieldViolation("request_id", f"has {len(client_id)} characters; at most {MAX_ID} fit")
+            )
         match message.WhichOneof("action"):
             case "submit":
                 await self._submit(client_id, message.submit)
@@ -91,7 +93,7 @@ class Session:
                 if client_id in self._name_of:
                     self._gate.engine.cancel(self._name_of[client_id])
             case _:
-                raise InvalidRequestError(Violation("action", "is missing: set submit or cancel"))
+                raise InvalidRequestError(FieldViolation("action", "is missing: set submit or cancel"))
 
     async def _submit(self, client_id: str, message: pb.GenerateRequest) -> None:
         name = next(self._names)
