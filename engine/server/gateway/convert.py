@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 
 from smg_grpc_proto.generated import common_pb2 as common
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 
+from draftline import __version__
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished, FinishReason, PositionLogprobs
 from draftline.engine.protocol import EngineInfo
@@ -250,7 +250,7 @@ def loads(info: EngineInfo, stats: EngineStats, tokens_per_s: float) -> vllm.Get
         num_waiting_uncached_tokens=stats.queued_tokens,
     )
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    return vllm.GetLoadsResponse(timestamp=now, version=version("draftline"), dp_rank_count=1, loads=[load])
+    return vllm.GetLoadsResponse(timestamp=now, version=__version__, dp_rank_count=1, loads=[load])
 
 
 def engine_load(info: EngineInfo, stats: EngineStats, tokens_per_s: float, sample: int) -> common.EngineLoad:

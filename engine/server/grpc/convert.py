@@ -8,12 +8,12 @@ does, but unknown enum numbers are errors: ignoring one would mean something oth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import version
 from typing import TypeVar
 
 from google.protobuf.message import Message
 from pydantic import BaseModel, ValidationError
 
+from draftline import __version__
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished, PositionLogprobs
 from draftline.engine.params import Constraint, SamplingParams, Speculation
@@ -154,7 +154,7 @@ def model_response(info: EngineInfo) -> pb.GetModelResponse:
         eos_token_ids=info.eos_token_ids,
         drafters=info.drafters,
         constraint_kinds=info.constraint_kinds,
-        version=version("draftline"),
+        version=__version__,
         synthetic_acceptance=info.synthetic_acceptance,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from importlib.metadata import version
 
 import grpc
 import grpc.aio
@@ -14,6 +13,7 @@ from fake_engine import MAX_MODEL_LEN, VOCAB, ByteTokenizer, FakeEngine
 from grpc_client import AsyncStub, Outcome, retry_delay_s, status_of, text_request, violations
 from tiny import tiny_compiler
 
+from draftline import __version__
 from draftline.engine.server import threads as offload
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.server import Server
@@ -310,7 +310,7 @@ async def test_get_model(stub: AsyncStub) -> None:
         cache_blocks=1024,
         block_size=16,
         eos_token_ids=[0],
-        version=version("draftline"),
+        version=__version__,
     )
 
 
