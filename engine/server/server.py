@@ -23,9 +23,9 @@ from draftline.engine.server.access import Access, OpenAccess, TokenAccess
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.grpc.admin import AdminService
 from draftline.engine.server.grpc.inference import InferenceService
-from draftline.engine.server.grpc.interceptors import Authentication, Decoding
+from draftline.engine.server.grpc.interceptors import AuthenticationInterceptor, DecodeErrorInterceptor
 from draftline.engine.server.grpc.reflection import add_reflection
-from draftline.engine.server.state import Front, Gate
+from draftline.engine.server.state import ServerState
 from draftline.engine.server.telemetry.metrics import Metrics
 from draftline.engine.server.telemetry.metrics_endpoint import MetricsEndpoint
 from draftline.engine.server.telemetry.reports import Observer
@@ -69,7 +69,6 @@ class Server:
         """
         self.address = _address(config.host, config.port)
         self._config = config
-        self._gate = Gate()
         access: Access = (
             OpenAccess(admin=config.is_local if config.admin is None else config.admin)
             if config.tokens is None
@@ -77,19 +76,20 @@ class Server:
         )
         self._certificate = _certificate(config)
         self._server = grpc.aio.server(
-            options=_options(config), interceptors=[Authentication(access), Decoding(_PACKAGES)]
+            options=_options(config),
+            interceptors=[AuthenticationInterceptor(access), DecodeErrorInterceptor(_PACKAGES)],
         )
         self._health = health.aio.HealthServicer()
         self._watching: asyncio.Task[None] | None = None
         self._metrics = Metrics()
         self._metrics_endpoint: MetricsEndpoint | None = None
         self._tracing = _tracing(config)
-        front = Front(self._gate, access, Hub(asyncio.get_running_loop()), config, self._observers())
-        add_InferenceServiceServicer_to_server(InferenceService(front), self._server)
-        add_AdminServiceServicer_to_server(AdminService(front, self._metrics.registry), self._server)
+        self._state = ServerState(config, access, Hub(asyncio.get_running_loop()), self._observers())
+        add_InferenceServiceServicer_to_server(InferenceService(self._state), self._server)
+        add_AdminServiceServicer_to_server(AdminService(self._state, self._metrics.registry), self._server)
         add_HealthServicer_to_server(self._health, self._server)
         add_ChannelzServicer_to_server(channelz.aio.ChannelzServicer(), self._server)
-        self._services = [SERVICE, ADMIN_SERVICE, *_gateway(config, front, self._server)]
+        self._services = [SERVICE, ADMIN_SERVICE, *_gateway(self._state, self._server)]
         add_reflection(self._server, [*self._services, health.SERVICE_NAME, _CHANNELZ])
 
     async def start(self) -> None:
@@ -111,23 +111,23 @@ class Server:
         self._metrics.watch(engine.stats, engine.info)
         if self._tracing is not None:
             self._tracing.serve(engine.info.model)
-        self._gate.open(engine)
+        self._state.serve(engine)
         await self._report(health_pb2.HealthCheckResponse.SERVING)
         self._watching = asyncio.create_task(self._watch(engine))
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Wait until no request is running."""
-        await self._gate.wait_empty()
+        await self._state.wait_idle()
 
     async def drain(self) -> bool:
         """Refuse new requests, let the running ones finish up to the drain timeout, then stop. False: some did not."""
-        self._gate.close()
+        self._state.drain()
         self._stop_watching()
         await self._health.enter_graceful_shutdown()
         finished = True
         try:
             async with asyncio.timeout(self._config.drain_timeout):
-                await self.idle()
+                await self.wait_idle()
         except TimeoutError:
             finished = False
         await self._server.stop(_FLUSH_S)
@@ -182,9 +182,9 @@ def _tracing(config: ServerConfig) -> Tracing | None:
     return Tracing(config.otlp_endpoint)
 
 
-def _gateway(config: ServerConfig, front: Front, server: grpc.aio.Server) -> list[str]:
+def _gateway(state: ServerState, server: grpc.aio.Server) -> list[str]:
     """Add the gateway's service, if it is wanted: its name."""
-    if not config.gateway:
+    if not state.config.gateway:
         return []
     try:
         from smg_grpc_proto.generated.vllm_engine_pb2_grpc import add_VllmEngineServicer_to_server
@@ -192,7 +192,7 @@ def _gateway(config: ServerConfig, front: Front, server: grpc.aio.Server) -> lis
         from draftline.engine.server.gateway.service import GATEWAY_SERVICE, GatewayService  # an extra, as above
     except ImportError as error:
         raise MissingExtraError("gateway", "gateway") from error
-    add_VllmEngineServicer_to_server(GatewayService(front), server)
+    add_VllmEngineServicer_to_server(GatewayService(state), server)
     return [GATEWAY_SERVICE]
 
 

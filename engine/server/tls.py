@@ -43,7 +43,7 @@ class Certificate:
                 return None
             self._current = self._read()
         except CertificateError as error:
-            logger.warning("%s; the certificate that was read before stays in use", error)
+            logger.warning("%s; the previous certificate stays in use", error)
             return None
         self._read_at = changed
         logger.info("certificate read anew from %s", self._chain)
