@@ -178,7 +178,7 @@ class Planner:
         if not cache.has_free_slot and cache.running[-1].order <= head.order:
             return None
 
-        # It needs blocks for the tokens that no cached prefix has. The prefix is held first, lest it be evicted.
+        # It needs blocks for the tokens that no cached prefix has. The prefix is held first, so that it stays.
         prefix = cache.match_prefix(head)
         lacking = cache.blocks_for(len(head.tokens)) - len(prefix) - cache.pool.available
         victims = self._victims(head, lacking)

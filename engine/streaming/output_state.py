@@ -167,6 +167,7 @@ class OutputState:
             elif token in self._stop_ids:
                 end = _End(FinishReason.STOP, str(token), stopped_by_token=True)
             else:
+                # Stop strings count only after the first ``min_tokens``.
                 data = self._tokenizer.token_bytes(token)
                 if length <= self._unchecked_len:
                     text += detokenizer.push_unchecked(data)

@@ -1,4 +1,4 @@
-"""Deadlines: who has run out of time, in order, without keeping those that ended long before."""
+"""Deadlines: requests expire in order, and ended requests are not kept for long."""
 
 from __future__ import annotations
 

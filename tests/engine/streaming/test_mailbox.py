@@ -48,7 +48,7 @@ async def test_an_end_comes_after_its_deltas_and_does_not_merge() -> None:
     assert await read_all(mailbox) == [("a", delta(1)), ("a", finished()), ("b", delta(2)), ("b", failed)]
 
 
-async def test_what_is_read_no_longer_merges() -> None:
+async def test_read_updates_do_not_merge() -> None:
     mailbox = Mailbox(Hub(asyncio.get_running_loop()))
     reader = aiter(mailbox)
     mailbox.put([("a", delta(1))])
