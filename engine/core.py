@@ -23,7 +23,7 @@ from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.engine.runner.launched_step import LaunchedStep
 from draftline.engine.runner.runner import Runner
 from draftline.engine.scheduling.scheduler import Scheduler
-from draftline.engine.stats import STEP_SECONDS, DraftTally, EngineStats, Histogram
+from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DraftTally, EngineStats, Histogram
 from draftline.engine.streaming.output_state import OutputState
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.spec.drafter import DraftChunk
@@ -93,7 +93,7 @@ class Core:
         self._under_way: deque[_UnderWay] = deque()
         self._steps = 0
         self._generated_tokens = 0
-        self._token_gaps = Histogram(STEP_SECONDS)
+        self._token_gaps = Histogram(TOKEN_GAP_BOUNDS_S)
         self._read_at = clock()
         drafters = info.drafters or ("none",)
         self._drafter = drafters[0]
@@ -203,7 +203,7 @@ class Core:
     def _launch(self, plan: Plan, behind: tuple[DraftChunk, ...], started: float) -> _Updates:
         now = self.now()
         for row in plan.admitted:
-            self._outputs[row.sequence].scheduled(now)
+            self._outputs[row.sequence].mark_scheduled(now)
             self.backlog.start(row.sequence.request_id, now)
         try:
             step = self._runner.launch(plan, behind, [under_way.step for under_way in self._under_way])
@@ -226,7 +226,7 @@ class Core:
         times = None
         if step.watch is not None:
             times = step.watch.times(under_way.host_s + time.perf_counter() - arrived)
-            self._drafts.took(times)
+            self._drafts.add_times(times)
         self._steps += 1
         decoding = sum(row.start >= row.sequence.prompt_len for row in plan.rows)
         self._token_gaps.add(now - self._read_at, decoding)

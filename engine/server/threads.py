@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from draftline.engine.protocol import Chat, EngineClient, GenerateRequest, Prompt, Sink
-from draftline.engine.request.constraints import compiled
+from draftline.engine.request.constraints import compile_constraint
 
 LONG = 4096
 """Characters from which a prompt is long, and is tokenized on a thread."""
@@ -38,7 +38,9 @@ async def submit(engine: EngineClient, request_id: str, request: GenerateRequest
     If the caller is cancelled while a thread submits the request, the request is cancelled as soon as it is submitted.
     """
     if request.constraint is not None and engine.compiler is not None:
-        await compiled(engine.compiler, request.constraint)  # so that engine.submit finds it in the compiler's cache
+        await compile_constraint(
+            engine.compiler, request.constraint
+        )  # so that engine.submit finds it in the compiler's cache
     if prompt_size(request.prompt) < LONG:
         engine.submit(request_id, request, sink)
         return

@@ -9,7 +9,7 @@ from itertools import count
 
 from smg_grpc_proto.generated import common_pb2 as common
 
-from draftline.engine.cache_journal import Change, Reader, Removed, Stored
+from draftline.engine.cache_journal import BlockRemoved, BlockStored, Change, JournalReader
 from draftline.engine.protocol import EngineClient
 from draftline.engine.server.gateway.convert import engine_load
 
@@ -48,7 +48,7 @@ class CacheEvents:
         self._rate = TokenRate(engine)
         loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
-        self._reader: Reader = engine.journal.follow(lambda: loop.call_soon_threadsafe(self._changed.set))
+        self._reader: JournalReader = engine.journal.follow(lambda: loop.call_soon_threadsafe(self._changed.set))
         self._number = max(first_number, 1) - 1
         self._begun = False
         self._event_ids = count(1)
@@ -89,15 +89,15 @@ class CacheEvents:
 
     def _event(self, change: Change, event_id: int) -> common.KvCacheEvent:
         match change:
-            case Stored():
+            case BlockStored():
                 block = common.KvBlock(
-                    block_hash=change.name, token_ids=change.tokens, block_size=len(change.tokens), cache_level=0
+                    block_hash=change.block_hash, token_ids=change.tokens, block_size=len(change.tokens), cache_level=0
                 )
-                stored = common.KvBlocksStored(blocks=[block], parent_block_hash=change.parent)
+                stored = common.KvBlocksStored(blocks=[block], parent_block_hash=change.parent_hash)
                 return common.KvCacheEvent(event_id=event_id, stored=stored)
-            case Removed():
+            case BlockRemoved():
                 return common.KvCacheEvent(
-                    event_id=event_id, removed=common.KvBlocksRemoved(block_hashes=[change.name], cache_level=0)
+                    event_id=event_id, removed=common.KvBlocksRemoved(block_hashes=[change.block_hash], cache_level=0)
                 )
 
     def _batch(

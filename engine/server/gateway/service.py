@@ -25,7 +25,7 @@ from typing_extensions import override
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished
 from draftline.engine.protocol import Chat, EngineClient, Prompt
-from draftline.engine.request.prompt import tokenize
+from draftline.engine.request.tokenization import tokenize
 from draftline.engine.server.gateway.convert import (
     StreamedResponse,
     WholeResponse,

@@ -6,8 +6,8 @@ from typing_extensions import override
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
 from draftline.engine.outputs import Delta, Finished
-from draftline.engine.request.constraints import compiled
-from draftline.engine.request.prompt import tokenize
+from draftline.engine.request.constraints import compile_constraint
+from draftline.engine.request.tokenization import tokenize
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import unimplemented
 from draftline.engine.server.grpc.handlers import Context, GrpcCall, abort, with_error_status
@@ -104,7 +104,7 @@ class InferenceService(InferenceServiceServicer):
         compiler = self._state.engine.compiler
         if compiler is None:
             await abort(context, unimplemented("this server enforces no constraints"))
-        return convert.constraint_response((await compiled(compiler, constraint)).report)
+        return convert.constraint_response((await compile_constraint(compiler, constraint)).report)
 
     @override
     @with_error_status

@@ -28,7 +28,7 @@ def audit(core: Core, drafter: DraftModel) -> int:
     A sequence whose block was just joined with an equal one is looked at by the next plan, and is no business of this.
     """
     drafting, cache = core._drafting, drafter._cache
-    changing = core._scheduler._residency._changed_from
+    changing = core._scheduler._cache._first_changed
     size = cache.keys[0].shape[1]
     count = 0
     for sequence in core._scheduler.running:

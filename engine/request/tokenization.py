@@ -1,4 +1,4 @@
-"""From a prompt as its client wrote it to token ids, with errors that name the field. Lengths are not checked here."""
+"""Tokenization of prompts, with errors that name the request's field. Lengths are checked elsewhere."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ if TYPE_CHECKING:
 
 
 def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list[int]:
-    """The token ids of a text, or of a chat through the model's template.
+    """Return the token ids of a text, or of a chat through the model's template.
 
     Args:
         prompt: the text or the chat.
-        tokenizer: the model's.
-        info: the model's, for messages.
+        tokenizer: the model's tokenizer.
+        info: the engine's description, for error messages.
 
     Raises:
-        InvalidRequestError: it has none; the violation's field is ``text``, ``chat`` or ``chat.messages``.
+        InvalidRequestError: the prompt cannot be tokenized. The violation's field is ``text``, ``chat`` or
+            ``chat.messages``.
     """
     if isinstance(prompt, str):
         field = "text"
