@@ -239,15 +239,15 @@ class Core:
         # Stop checks, text and constraints, output by output. Each keeps the tokens up to its end.
         updates: _Updates = []
         kept_tokens: list[tuple[int, ...]] = []
-        for row, result in zip(plan.rows, results, strict=True):
+        for row, tokens, logprobs, prompt_logprobs in zip(plan.rows, *results, strict=True):
             if row.sequence.finished:
                 kept_tokens.append(())  # it ended while the step was in flight
                 continue
             if row.drafts:
-                self._learn(row, accepted=len(result[0]) - 1)
+                self._learn(row, accepted=len(tokens) - 1)
             output = self._outputs[row.sequence]
             try:
-                kept, of_output = output.advance(row, result, now, times)
+                kept, of_output = output.advance(row, tokens, logprobs, prompt_logprobs, now, times)
             except Exception as error:
                 logger.error("request %s failed", row.sequence.request_id, exc_info=error)
                 kept_tokens.append(())

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from draftline.engine import params
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.structured.compiled import Compiled, Progress
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import Constraint
@@ -45,15 +45,17 @@ def constraint_error(asked: Constraint, error: Exception) -> InvalidRequestError
     return InvalidRequestError(*_violations(asked, error))
 
 
-def _violations(asked: Constraint, error: Exception) -> Iterator[Violation]:
+def _violations(asked: Constraint, error: Exception) -> Iterator[FieldViolation]:
     if not isinstance(error, UnsupportedConstraintError):
-        yield Violation(f"constraint.{asked.kind}", str(error))
+        yield FieldViolation(f"constraint.{asked.kind}", str(error))
         return
     for violation in error.violations:
         if violation.keyword == "close_within_budget":
-            yield Violation("constraint.close_within_budget", violation.reason)
+            yield FieldViolation("constraint.close_within_budget", violation.reason)
         else:
-            yield Violation(f"constraint.{asked.kind}#{violation.pointer}", f"{violation.keyword}: {violation.reason}")
+            yield FieldViolation(
+                f"constraint.{asked.kind}#{violation.pointer}", f"{violation.keyword}: {violation.reason}"
+            )
 
 
 async def compile_constraint(compiler: ConstraintCompiler, asked: params.Constraint) -> Compiled:

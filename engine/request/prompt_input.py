@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import Chat, Prompt
 
@@ -37,7 +37,7 @@ def as_prompt(prompt: PromptInput | Chat) -> Prompt:
     for key in ("prompt_token_ids", "prompt"):
         if key in prompt:
             return prompt[key]  # type: ignore[return-value]
-    raise InvalidRequestError(Violation("prompt", f"needs 'prompt_token_ids' or 'prompt', has {sorted(prompt)}"))
+    raise InvalidRequestError(FieldViolation("prompt", f"needs 'prompt_token_ids' or 'prompt', has {sorted(prompt)}"))
 
 
 def as_chats(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Chat]:
@@ -63,7 +63,7 @@ def per_prompt(params: SamplingParams | Sequence[SamplingParams] | None, count: 
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
     if len(params) != count:
-        raise InvalidRequestError(Violation("sampling_params", f"has {len(params)} entries for {count} prompts"))
+        raise InvalidRequestError(FieldViolation("sampling_params", f"has {len(params)} entries for {count} prompts"))
     return params
 
 
@@ -72,7 +72,7 @@ def _chat(messages: Iterable[Message]) -> Chat:
     for index, message in enumerate(messages):
         if set(message) != {"role", "content"}:
             raise InvalidRequestError(
-                Violation(f"messages[{index}]", f"needs exactly 'role' and 'content', has {sorted(message)}")
+                FieldViolation(f"messages[{index}]", f"needs exactly 'role' and 'content', has {sorted(message)}")
             )
         pairs.append((message["role"], message["content"]))
     return Chat(tuple(pairs))

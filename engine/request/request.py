@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Prompt, Sink
 from draftline.engine.request.constraints import (
@@ -107,7 +107,7 @@ class RequestBuilder:
         closes = request.constraint is not None and request.constraint.close_within_budget
         if closes and compiled is not None and (compiled.shortest or 0) > max_len - len(token_ids):
             raise InvalidRequestError(
-                Violation(
+                FieldViolation(
                     "constraint.close_within_budget",
                     f"the shortest text that the constraint allows takes {compiled.shortest} tokens, but only "
                     f"{max_len - len(token_ids)} may be generated",
@@ -139,7 +139,7 @@ class RequestBuilder:
             )
         return tuple(sequences)
 
-    def _constraint(self, asked: Constraint | None, violations: list[Violation]) -> Compiled | None:
+    def _constraint(self, asked: Constraint | None, violations: list[FieldViolation]) -> Compiled | None:
         """Compile a constraint. If that fails, add violations and return None."""
         if asked is None or self._compiler is None:
             return None
@@ -150,7 +150,7 @@ class RequestBuilder:
             violations.extend(constraint_error(constraint, error).violations)
             return None
 
-    def _encode(self, prompt: Prompt, violations: list[Violation]) -> tuple[str, list[int] | None]:
+    def _encode(self, prompt: Prompt, violations: list[FieldViolation]) -> tuple[str, list[int] | None]:
         """Return the prompt's field name and its token ids. If it has none, add violations and return None for them."""
         if isinstance(prompt, str | Chat):
             try:
@@ -164,38 +164,40 @@ class RequestBuilder:
         violations.extend(out_of_range)
         return self._encoded("token_ids", [] if out_of_range else ids, [] if out_of_range else violations)
 
-    def _encoded(self, field: str, token_ids: Seq[int], violations: list[Violation]) -> tuple[str, list[int] | None]:
+    def _encoded(
+        self, field: str, token_ids: Seq[int], violations: list[FieldViolation]
+    ) -> tuple[str, list[int] | None]:
         if not token_ids:
-            violations.append(Violation(field, "is empty; a prompt needs at least one token"))
+            violations.append(FieldViolation(field, "is empty; a prompt needs at least one token"))
             return field, None
         return field, list(token_ids)
 
-    def _length_violations(self, field: str, length: int) -> Iterator[Violation]:
+    def _length_violations(self, field: str, length: int) -> Iterator[FieldViolation]:
         limit = self._info.max_model_len - 1
         if length > limit:
-            yield Violation(
+            yield FieldViolation(
                 field,
                 f"has {length} tokens, but at most {limit} fit: this server's max_model_len is "
                 f"{self._info.max_model_len} with at least one output token",
             )
 
-    def _sampling_violations(self, sampling: SamplingParams) -> Iterator[Violation]:
+    def _sampling_violations(self, sampling: SamplingParams) -> Iterator[FieldViolation]:
         yield from self._out_of_range("sampling.stop_token_ids", sampling.stop_token_ids)
         yield from self._out_of_range("sampling.logit_bias", sampling.logit_bias)
 
-    def _option_violations(self, request: GenerateRequest) -> Iterator[Violation]:
+    def _option_violations(self, request: GenerateRequest) -> Iterator[FieldViolation]:
         if request.constraint is not None and self._compiler is None:
-            yield Violation("constraint", "this server enforces no constraints")
+            yield FieldViolation("constraint", "this server enforces no constraints")
         if request.speculation.enabled and not self._info.drafters:
-            yield Violation("speculation.enabled", "this server has no drafter")
+            yield FieldViolation("speculation.enabled", "this server has no drafter")
         if not -(2**31) <= request.priority < 2**31:
-            yield Violation("priority", f"{request.priority} is not a 32-bit integer")
+            yield FieldViolation("priority", f"{request.priority} is not a 32-bit integer")
 
-    def _out_of_range(self, field: str, ids: Seq[int] | dict[int, float]) -> Iterator[Violation]:
+    def _out_of_range(self, field: str, ids: Seq[int] | dict[int, float]) -> Iterator[FieldViolation]:
         vocab = self._info.config.vocab_size
         for index, token in enumerate(ids):
             if not 0 <= token < vocab:
-                yield Violation(f"{field}[{index}]", f"{token} is not a token id of this model (0 to {vocab - 1})")
+                yield FieldViolation(f"{field}[{index}]", f"{token} is not a token id of this model (0 to {vocab - 1})")
                 return  # one is enough: a prompt for another model could have thousands
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import Chat, EngineInfo
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list
     if isinstance(prompt, str):
         field = "text"
     elif not prompt.messages:
-        raise InvalidRequestError(Violation("chat.messages", "is empty"))
+        raise InvalidRequestError(FieldViolation("chat.messages", "is empty"))
     elif not tokenizer.has_chat_template:
-        raise InvalidRequestError(Violation("chat", f"the model {info.model} has no chat template; send text"))
+        raise InvalidRequestError(FieldViolation("chat", f"the model {info.model} has no chat template; send text"))
     else:
         field = "chat.messages"
     try:
         return tokenizer.encode(prompt) if isinstance(prompt, str) else tokenizer.encode_chat(prompt.messages)
     except ValueError as error:
-        raise InvalidRequestError(Violation(field, str(error))) from error
+        raise InvalidRequestError(FieldViolation(field, str(error))) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -77,8 +77,7 @@ class ExecutorParts:
         return tokens, accepted
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardResult:
+class ForwardResult(NamedTuple):
     """The logits of a forward pass, and the token that each of them predicts. Valid until the next forward pass.
 
     Attributes:
@@ -92,8 +91,7 @@ class ForwardResult:
     positions: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class SampleResult:
+class SampleResult(NamedTuple):
     """The tokens of a step. Valid until the next one.
 
     Attributes:

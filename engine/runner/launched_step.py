@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import NamedTuple
@@ -20,8 +20,8 @@ from draftline.kernels.ops import Ops
 Logprobs = tuple[PositionLogprobs, ...]
 
 
-class RowResult(NamedTuple):
-    """The results of a step for one row.
+class StepResults(NamedTuple):
+    """The results of a step, each a list with an entry for every row of the plan. An object a row would cost host time.
 
     Attributes:
         tokens: the accepted tokens; none where the row did not reach its last known token.
@@ -29,9 +29,9 @@ class RowResult(NamedTuple):
         prompt_logprobs: those of the prompt's positions ``start + 1`` to ``start + count``, where asked for.
     """
 
-    tokens: tuple[int, ...]
-    logprobs: Logprobs
-    prompt_logprobs: Logprobs
+    tokens: list[tuple[int, ...]]
+    logprobs: list[Logprobs]
+    prompt_logprobs: list[Logprobs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class LogprobTensors:
             yield PositionLogprobs(TokenLogprob(token, logprob, rank), top)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LaunchedStep:
-    """A step that the device computes, or has computed.
+    """A step that the device computes, or has computed. Read-only, but not frozen: freezing costs host time.
 
     Attributes:
         rows: the plan's.
@@ -81,8 +81,8 @@ class LaunchedStep:
         """Wait until the step has arrived."""
         self.readback.wait()
 
-    def results(self) -> Iterable[RowResult]:
-        """The results of a step that has arrived, in the order of ``rows``."""
+    def results(self) -> StepResults:
+        """The results of a step that has arrived."""
         tokens = self.accepted_tokens()
         nothing: list[Logprobs] = [()] * len(tokens)
         logprobs = prompt_logprobs = nothing
@@ -95,7 +95,7 @@ class LaunchedStep:
             prompt_logprobs = [
                 _take(read, row.known_predictions, row.sequence.sampling.prompt_logprobs) for row in self.rows
             ]
-        return map(RowResult, tokens, logprobs, prompt_logprobs)
+        return StepResults(tokens, logprobs, prompt_logprobs)
 
     def accepted_tokens(self) -> list[tuple[int, ...]]:
         """The tokens that each row keeps of its samples, once the step has arrived."""

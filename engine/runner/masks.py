@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from draftline.engine.request.constraints import OutputConstraint
 from draftline.engine.request.sequence import Plan, Row, Sequence
@@ -62,7 +63,10 @@ class ConstraintMasks:
             self.table.states[slots] = states.int()
             self.table.classes[slots] = classes.int()
             self.table.ends[slots] = ends.int()
-        return StepMasks(self.table, self._slots, self._verify_masks, in_flight)
+        masked = [row for row in plan.rows if row.sequence.constraint is not None and _masked_on_host(row)]
+        if not masked:
+            return NO_MASKS
+        return HostMasks(self.table, self._slots, self._verify_masks, masked, in_flight)
 
     def check(self) -> None:
         """Assert the arena's invariants (for tests)."""
@@ -96,26 +100,51 @@ class ConstraintMasks:
 
 
 class StepMasks:
-    """The host's masks of one step: `write_drafts` after its drafts are proposed, `write` while its forward pass runs."""
+    """The host's masks of one step. This one is of a step that needs none."""
+
+    def write_drafts(self) -> None:
+        """Replace the drafts of rows that the host masks by the forced ones, and read back the others."""
+
+    def write(self) -> None:
+        """Write the masks of the rows that the host masks.
+
+        They depend on the step's drafts and on the tokens of the steps in flight. Only here does the host wait for the
+        device, which runs the forward pass meanwhile.
+        """
+
+
+NO_MASKS = StepMasks()
+
+
+class HostMasks(StepMasks):
+    """The masks of a step with rows that the host masks."""
 
     def __init__(
-        self, table: ConstraintTable, slots: SlotTable, verify_masks: VerifyMasks, in_flight: Seq[LaunchedStep]
+        self,
+        table: ConstraintTable,
+        slots: SlotTable,
+        verify_masks: VerifyMasks,
+        rows: Seq[Row],
+        in_flight: Seq[LaunchedStep],
     ) -> None:
-        """``in_flight`` are the launched steps whose tokens the matchers have not seen."""
+        """``rows`` are those that the host masks, ``in_flight`` the launched steps whose tokens the matchers lack."""
         self._table = table
         self._slots = slots
         self._verify_masks = verify_masks
+        self._rows = rows
         self._in_flight = in_flight
         self._device = table.words.device
-        self._drafts: dict[Sequence, tuple[int, ...]] = {}  # of the rows that the host masks
+        self._drafts: dict[Sequence, tuple[int, ...]] = {}
         self._proposed: _ProposedDrafts | None = None
 
-    def write_drafts(self, rows: Seq[Row]) -> None:
-        """Replace the drafts of rows that the host masks by the forced ones, and read back the others."""
+    @override
+    def write_drafts(self) -> None:
         forced: list[tuple[int, int, int]] = []
         unknown: list[Row] = []
-        for row, constraint in _masked_on_host(rows):
-            drafts = constraint.progress.forced(row.drafts)
+        for row in self._rows:
+            if not row.drafts:
+                continue
+            drafts = _constraint_of(row).progress.forced(row.drafts)
             forced += [(row.slot, row.known + index, draft) for index, draft in enumerate(drafts)]
             self._drafts[row.sequence] = drafts
             if len(drafts) < row.drafts:
@@ -126,24 +155,17 @@ class StepMasks:
         if unknown:
             self._proposed = _ProposedDrafts.read(unknown, self._slots)
 
-    def write(self, rows: Seq[Row]) -> None:
-        """Write the masks of the rows that the host masks.
-
-        They depend on the step's drafts and on the tokens of the steps in flight. Only here does the host wait for the
-        device, which runs the forward pass meanwhile.
-        """
-        masked = list(_masked_on_host(rows))
-        if not masked:
-            return
+    @override
+    def write(self) -> None:
         if self._proposed is not None:
             self._drafts.update(self._proposed.drafts())
         taken = self._taken()
         verifies: list[Verify] = []
         mask_rows: list[int] = []
-        for row, constraint in masked:
+        for row in self._rows:
             sequence = row.sequence
             drafts = self._drafts.get(sequence, ())
-            verifies.append(Verify(constraint.progress.matcher, taken.get(sequence, ()), drafts))
+            verifies.append(Verify(_constraint_of(row).progress.matcher, taken.get(sequence, ()), drafts))
             first = self._table.host_masks + row.slot * self._table.host_samples
             mask_rows += range(first, first + row.samples)
         masks = staging(len(mask_rows), self._table.masks.shape[1], dtype=torch.int32, device=self._device)
@@ -187,9 +209,12 @@ class _ProposedDrafts:
             yield row.sequence, tuple(tokens[: row.drafts])
 
 
-def _masked_on_host(rows: Seq[Row]) -> Iterator[tuple[Row, OutputConstraint]]:
-    """The rows that sample by masks of the host, with their constraints."""
-    for row in rows:
-        constraint = row.sequence.constraint
-        if constraint is not None and constraint.on_host and row.samples:
-            yield row, constraint
+def _masked_on_host(row: Row) -> bool:
+    """Whether the host writes the masks of a row with a constraint: it samples, and no automaton enforces it."""
+    return row.samples > 0 and _constraint_of(row).on_host
+
+
+def _constraint_of(row: Row) -> OutputConstraint:
+    constraint = row.sequence.constraint
+    assert constraint is not None, "the row has no constraint"
+    return constraint

@@ -71,7 +71,7 @@ class Runner:
         timer = self._draft(rows, masks)
         executor = self._executors.for_step(rows)
         forward = executor.forward(rows)
-        masks.write(rows)  # the host's work, while the forward pass runs
+        masks.write()  # the host's work, while the forward pass runs
 
         # Sample every position as plain decoding would, and keep the drafts that were sampled, too.
         timer.mark()
@@ -91,6 +91,6 @@ class Runner:
         timer = StepTimer(self._device)
         timer.mark()
         self._executors.for_drafts(drafting).draft(drafting)
-        masks.write_drafts(drafting)
+        masks.write_drafts()
         timer.mark()
         return timer

@@ -17,7 +17,7 @@ from draftline.engine.outputs import (
 )
 from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Row, Sequence
-from draftline.engine.runner.launched_step import Logprobs, RowResult
+from draftline.engine.runner.launched_step import Logprobs
 from draftline.engine.stats import DraftTally, StepTimes
 from draftline.engine.streaming.detokenizer import Detokenizer
 from draftline.models.tokenization.tokenizer import Tokenizer
@@ -104,28 +104,36 @@ class OutputState:
             self._scheduled_at = now
 
     def advance(
-        self, row: Row, result: RowResult, now: float, times: StepTimes | None = None
+        self,
+        row: Row,
+        tokens: tuple[int, ...],
+        logprobs: Logprobs,
+        prompt_logprobs: Logprobs,
+        now: float,
+        times: StepTimes | None = None,
     ) -> tuple[tuple[int, ...], tuple[Update, ...]]:
         """Process the result of one step.
 
         Args:
             row: the sequence's row in the step.
-            result: the row's result.
+            tokens: the accepted tokens; see `StepResults` for these three.
+            logprobs: theirs, where asked for.
+            prompt_logprobs: those of prompt positions, where asked for.
             now: the current time in seconds.
             times: the step's times, if it had drafts.
 
         Returns:
             The tokens that the output keeps, and the client's updates. Accepted tokens after the output's end are not kept.
         """
-        if result.prompt_logprobs:
-            self._take_prompt_logprobs(row.start, result.prompt_logprobs)
-        if not result.tokens:
+        if prompt_logprobs:
+            self._take_prompt_logprobs(row.start, prompt_logprobs)
+        if not tokens:
             return (), ()  # a chunk of the prompt
         if self._first_token_at is None:
             self._first_token_at = now
 
         # The output may end before the last accepted token. Its constraint follows the kept tokens.
-        kept, text, end = self._until_end(result.tokens)
+        kept, text, end = self._until_end(tokens)
         complete = self._advance_constraint(kept, end)
 
         # Drafts after the end count as rejected.
@@ -137,7 +145,7 @@ class OutputState:
 
         if self._json is not None:
             self._json += text
-        delta = Delta(self.sequence.index, kept, text, result.logprobs[: len(kept)], self._prompt_logprobs)
+        delta = Delta(self.sequence.index, kept, text, logprobs[: len(kept)], self._prompt_logprobs)
         self._prompt_logprobs = ()
         return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now, complete))
 
