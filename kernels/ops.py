@@ -191,6 +191,7 @@ class Ops(Protocol):
         starts: tuple[int, ...],
         logits_counts: tuple[int, ...],
         block_size: int,
+        from_newest: tuple[bool, ...] = (),
     ) -> Inputs:
         """Build a step's inputs from the slot table.
 
@@ -198,11 +199,11 @@ class Ops(Protocol):
             slots: the slot table.
             rows: [R] int64, the slot of each row.
             query_lens: query tokens of each row.
-            starts: each row's computed tokens: its query starts at this position. Where only the device knows
-                (`SlotTable.lengths`), the row's query starts with its last known token; it is given as ``~most``, a
-                negative number, of the most that it can be.
+            starts: each row's computed tokens: its query starts at this position.
             logits_counts: how many of each row's last query tokens want logits.
             block_size: tokens a cache block.
+            from_newest: for each row, whether its query starts with its newest known token, at a position that only
+                the device knows (`SlotTable.lengths`). Its start is then an upper bound. Empty: no row's does.
         """
         ...
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.reference import functional, functional_step
-from draftline.kernels.reference.ops import norm_factors, places, scale_places
 from draftline.kernels.reference.attention import group_rows
 from draftline.kernels.reference.functional import Group
 from draftline.kernels.reference.functional_step import HeadShape, RowGroup, Step
+from draftline.kernels.reference.ops import norm_factors, places, scale_places
 from draftline.models.config import ModelConfig
 from draftline.models.layers import DecoderLayer, DecoderWeights
 

@@ -22,11 +22,11 @@ from draftline.kernels.batch import KVCache, bytes_a_head
 from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize, quantize_activations, scaled_up
-from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm
 from draftline.kernels.triton.linear.scaled_gemm_m16 import ScaledSkinnyConfig, scaled_skinny
 from draftline.kernels.triton.linear.scaled_gemv import ScaledGemvConfig, scaled_gemv
+from draftline.kernels.triton.ops import TritonOps
 from draftline.models.families import build_model
 from draftline.models.loader import open_checkpoint
 from draftline.quant.dense import DenseLinear

@@ -11,7 +11,6 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.reference.ops import ReferenceOps
-from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.attention.decode import decode_attention
 from draftline.kernels.triton.attention.plan import (
     AttentionShape,
@@ -23,6 +22,7 @@ from draftline.kernels.triton.attention.plan import (
 )
 from draftline.kernels.triton.attention.ragged import run_launch
 from draftline.kernels.triton.linear.dense import overlaps
+from draftline.kernels.triton.ops import TritonOps
 from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, LLAMA_8B, QWEN3, SMOLLM2, Model, make_batch, randn
 from kernel_timing.timing import Bench, Call, copies_beyond_cache, relative_error
 

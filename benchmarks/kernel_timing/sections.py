@@ -22,11 +22,11 @@ from torch.nn.functional import linear
 
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.linear import gemm_m16 as skinny_gemm
 from draftline.kernels.triton.linear.gemm_m16 import SkinnyConfig, skinny_config, skinny_linear
 from draftline.kernels.triton.linear.gemm_m64 import tall_linear
 from draftline.kernels.triton.linear.gemv import GemvConfig, gemv, gemv_config
+from draftline.kernels.triton.ops import TritonOps
 from kernel_timing.attention import decode, prefill
 from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, Model, make_batch, randn
 from kernel_timing.steps import DecodeStep, VendorOps, make_weights

@@ -11,6 +11,7 @@ from itertools import accumulate
 import numpy as np
 
 from draftline.engine.request.sequence import Row
+from draftline.kernels.triton.inputs.gather import FROM_NEWEST
 
 
 def plan_words(size: int) -> int:
@@ -31,7 +32,7 @@ def fill_plan(inputs: np.ndarray, size: int, rows: tuple[Row, ...]) -> None:
     inputs[:size] = [row.slot for row in rows] + padding
     queries = list(accumulate([row.count + row.drafts for row in rows], initial=0))
     samples = list(accumulate([row.samples for row in rows], initial=0))
-    starts = [~row.start if row.count == 1 and row.samples else row.start for row in rows]
+    starts = [FROM_NEWEST if row.count == 1 and row.samples else row.start for row in rows]
     # One list, and one assignment: numpy takes longer to be called than to copy a few rows.
     inputs[size:].view(np.int32)[: 3 * size + 2] = (
         queries + queries[-1:] * len(padding) + samples + samples[-1:] * len(padding) + starts + padding

@@ -265,11 +265,13 @@ class ReferenceOps:
         starts: tuple[int, ...],
         logits_counts: tuple[int, ...],
         block_size: int,
+        from_newest: tuple[bool, ...] = (),
     ) -> Inputs:
         """See ``Ops.gather``."""
         # In numpy, on the table itself where it is on the host: torch's operations on so few numbers take longer.
         slot, length, start, count = rows.numpy(force=True), *map(np.array, (query_lens, starts, logits_counts))
-        start = np.where(start < 0, slots.lengths.numpy(force=True)[slot] - 1, start)
+        if from_newest:
+            start = np.where(from_newest, slots.lengths.numpy(force=True)[slot] - 1, start)
         end = length.cumsum()
         token_slot, position = slot.repeat(length), _ranges(start, length)
         block_tables = slots.block_tables.numpy(force=True)

@@ -221,9 +221,10 @@ class TritonOps:
         starts: tuple[int, ...],
         logits_counts: tuple[int, ...],
         block_size: int,
+        from_newest: tuple[bool, ...] = (),
     ) -> Inputs:
         """See ``Ops.gather``."""
-        return gather(slots, rows, query_lens, starts, logits_counts, block_size)
+        return gather(slots, rows, query_lens, starts, logits_counts, block_size, from_newest)
 
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         """See ``Ops.sample``."""

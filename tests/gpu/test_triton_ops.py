@@ -10,11 +10,11 @@ from torch.nn.functional import silu
 
 from draftline.kernels.batch import Batch
 from draftline.kernels.philox import gumbel
-from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.reference import sampling as reference_sampling
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.inputs.gather import GatherBounds, gather_planned, plan_on_host
+from draftline.kernels.triton.ops import TritonOps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
 

@@ -27,8 +27,8 @@ from draftline.engine.runner.shapes import Buckets, launch_bound_tokens
 from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SlotTable
-from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.compile.aot import Launch, captured_launches
+from draftline.kernels.triton.ops import TritonOps
 from draftline.models.config import ModelConfig
 from draftline.models.families import build_model, config_from_hf, weight_shapes
 from draftline.quant.tensor import RawTensor

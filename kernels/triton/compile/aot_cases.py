@@ -14,8 +14,8 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.inputs.gather import gather
+from draftline.kernels.triton.ops import TritonOps
 
 Case = Callable[[Ops], object]
 

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.residual import Residual
-from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.linear.dense import runs_skinny, runs_split, runs_tall
+from draftline.kernels.triton.ops import TritonOps
 
 EPS = 1e-5
 ROWS = [1, 4, 20]
