@@ -1,4 +1,7 @@
-"""``Decoder``: the Llama-like decoder that most families are, told apart by their ModelConfig alone."""
+"""``Decoder``: the Llama-like decoder that most families are, told apart by their ModelConfig alone.
+
+Its forward pass is `EagerForward`, operation by operation, or on a CPU `models.scripted`, one TorchScript program.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ class Decoder:
         self._run: Callable[[Batch, KVCache], Tensor] = (
             ScriptedForward(decoder, config, self.cache_dtype, lambda count: quant.rows_to_run(count, dtype, device))
             if ops.scripted and device.type == "cpu"
-            else ForwardByOperation(decoder, config.norm_eps, self.cache_dtype, ops)
+            else EagerForward(decoder, config.norm_eps, self.cache_dtype, ops)
         )
         self.quantization = weights.formats
         self.nbytes = weights.nbytes
@@ -104,8 +107,8 @@ def _layer(weights: Weights, config: ModelConfig, index: int) -> DecoderLayer:
     )
 
 
-class ForwardByOperation:
-    """The forward pass.
+class EagerForward:
+    """The forward pass, operation by operation.
 
     Args:
         weights: the decoder.

@@ -17,7 +17,7 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.ops import TritonOps
-from draftline.models.decoder import ForwardByOperation
+from draftline.models.decoder import EagerForward
 from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
 from draftline.quant.dense import DenseLinear
 from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, Model, make_batch, randn
@@ -117,6 +117,6 @@ class DecodeStep:
 
     def run(self, ops: Ops) -> Tensor:
         """One step with these operations; returns the logits."""
-        logits = ForwardByOperation(self._weights, EPS, DTYPE, ops)(self._batch, self._cache)
+        logits = EagerForward(self._weights, EPS, DTYPE, ops)(self._batch, self._cache)
         ops.sample(logits, self._rows, self._slots)
         return logits

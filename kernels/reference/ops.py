@@ -13,8 +13,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.constraints import Constrained, ConstraintTable
-from draftline.kernels.reference import functional, functional_step
-from draftline.kernels.reference import sampling as reference_sampling
+from draftline.kernels.reference import functional, functional_step, sampling
 from draftline.kernels.reference.accept import accept
 from draftline.kernels.reference.attention import group_rows
 from draftline.kernels.reference.constraints import advance_constraints, constrain, draft_forced
@@ -296,7 +295,7 @@ class ReferenceOps:
 
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         """See ``Ops.sample``."""
-        return reference_sampling.sample(logits.to(torch.float32), rows, slots)
+        return sampling.sample(logits.to(torch.float32), rows, slots)
 
     def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
         """See ``Ops.accept``."""
@@ -351,4 +350,4 @@ class ReferenceOps:
 
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See ``Ops.logprobs``."""
-        return reference_sampling.logprobs(logits.to(torch.float32), token_ids, top)
+        return sampling.logprobs(logits.to(torch.float32), token_ids, top)
