@@ -167,16 +167,16 @@ class Ops(Protocol):
         """
         ...
 
-    def norm_scaled_linear(
+    def scaled_norm_linear(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
         """`scaled_linear` of `rms_norm`: [T, K] -> [T, N]."""
         ...
 
-    def norm_scaled_swiglu(
+    def scaled_norm_swiglu(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """`silu_mul` of `norm_scaled_linear`, the weight being [2 N, K]: [T, K] -> [T, N]."""
+        """`silu_mul` of `scaled_norm_linear`, the weight being [2 N, K]: [T, K] -> [T, N]."""
         ...
 
     def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:

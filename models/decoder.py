@@ -141,4 +141,4 @@ class EagerForward:
             )
             residual = layer.mlp(residual, layer.mlp_norm, next_norm, eps, ops)
         wanted = Residual(residual.values.index_select(0, batch.logits_index))
-        return weights.head.of_norm(wanted, weights.norm, eps, ops)
+        return weights.head.norm_linear(wanted, weights.norm, eps, ops)

@@ -54,9 +54,9 @@ class Attention:
         Writes the batch's keys and values to the cache, and to an INT8 cache their ``scales``. ``following`` is the weight
         of the norm that reads the result.
         """
-        qkv = self.qkv.of_norm(residual, norm, eps, ops)
+        qkv = self.qkv.norm_linear(residual, norm, eps, ops)
         attended = self.attend(qkv, batch, keys, values, rope, eps, ops, scales=scales)
-        return self.output.added_to(residual, attended, following, ops)
+        return self.output.linear_add(attended, residual, following, ops)
 
     def attend(
         self,
@@ -106,7 +106,7 @@ class GatedMlp:
 
         ``following`` is the weight of the norm that reads the result, where that is every row's.
         """
-        return self.down.added_to(residual, self.gate_up.swiglu_of_norm(residual, norm, eps, ops), following, ops)
+        return self.down.linear_add(self.gate_up.norm_swiglu(residual, norm, eps, ops), residual, following, ops)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize, quantize_activations, scaled_up
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm
-from draftline.kernels.triton.linear.scaled_gemm_m16 import ScaledSkinnyConfig, scaled_skinny
+from draftline.kernels.triton.linear.scaled_gemm_m16 import ScaledGemmM16Config, scaled_gemm_m16
 from draftline.kernels.triton.linear.scaled_gemv import ScaledGemvConfig, scaled_gemv
 from draftline.kernels.triton.ops import TritonOps
 from draftline.models.families import build_model
@@ -72,10 +72,10 @@ class Layer:
     def run(self, x: Tensor, attended: Tensor, norm: Tensor, ops: Ops) -> tuple[Tensor, Tensor]:
         """The first projection's output, and the residual stream after the others."""
         linears = self._linears
-        qkv = linears["qkv"].of_norm(Residual(x), norm, EPS, ops)
-        residual = linears["o"].added_to(Residual(x.clone()), attended, norm, ops)
-        inner = linears["gate_up"].swiglu_of_norm(residual, norm, EPS, ops)
-        return qkv, linears["down"].added_to(residual, inner, norm, ops).values
+        qkv = linears["qkv"].norm_linear(Residual(x), norm, EPS, ops)
+        residual = linears["o"].linear_add(attended, Residual(x.clone()), norm, ops)
+        inner = linears["gate_up"].norm_swiglu(residual, norm, EPS, ops)
+        return qkv, linears["down"].linear_add(inner, residual, norm, ops).values
 
 
 def exact_layer(weights: dict[str, Tensor], x: Tensor, attended: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
@@ -233,9 +233,9 @@ _GEMV = [
         (2, 1, 4, 4), (2, 2, 4, 4), (2, 4, 4, 4), (4, 1, 2, 8), (4, 1, 4, 2), (4, 1, 4, 4), (4, 2, 4, 4), (8, 1, 4, 2),
     )
 ]  # fmt: skip
-_SKINNY = [
-    ScaledSkinnyConfig(16, 4, 6), ScaledSkinnyConfig(16, 4, 8), ScaledSkinnyConfig(16, 2, 5), ScaledSkinnyConfig(16, 2, 8),
-    ScaledSkinnyConfig(16, 8, 4), ScaledSkinnyConfig(32, 2, 4), ScaledSkinnyConfig(32, 4, 3), ScaledSkinnyConfig(32, 4, 5),
+_GEMM_M16 = [
+    ScaledGemmM16Config(16, 4, 6), ScaledGemmM16Config(16, 4, 8), ScaledGemmM16Config(16, 2, 5), ScaledGemmM16Config(16, 2, 8),
+    ScaledGemmM16Config(16, 8, 4), ScaledGemmM16Config(32, 2, 4), ScaledGemmM16Config(32, 4, 3), ScaledGemmM16Config(32, 4, 5),
 ]  # fmt: skip
 _GEMM = [
     ScaledGemmConfig(64, 64, 4, 5, splits) for splits in (1, 2, 3, 4)
@@ -245,8 +245,8 @@ _GEMM = [
 def divisions(bench: Bench, ops: TritonOps) -> None:
     """Every product alone, by other divisions; ``default`` is what the engine uses."""
     cases: list[tuple[str, int, str, Iterable[Any]]] = [
-        ("fp8", 1, "gemv", _GEMV), ("fp8", 1, "skinny", _SKINNY), ("int8", 1, "skinny", _SKINNY),
-        ("fp8", 16, "skinny", _SKINNY), ("fp8", 64, "gemm", _GEMM), ("int8", 2048, "gemm", _GEMM[4:]),
+        ("fp8", 1, "gemv", _GEMV), ("fp8", 1, "gemm_m16", _GEMM_M16), ("int8", 1, "gemm_m16", _GEMM_M16),
+        ("fp8", 16, "gemm_m16", _GEMM_M16), ("fp8", 64, "gemm", _GEMM), ("int8", 2048, "gemm", _GEMM[4:]),
     ]  # fmt: skip
     arrivals = torch.zeros(4096, dtype=torch.int32, device=DEVICE)
     for name, (n, k) in LLAMA_8B.linears.items():
@@ -291,7 +291,7 @@ def _runner(
     options["dtype"] = torch.bfloat16
     if kernel == "gemm":
         return lambda weight, config: scaled_gemm(x, scale, weight, None, arrivals=arrivals, config=config, **options)
-    return lambda weight, config: scaled_skinny(x, scale, weight, None, overlap=True, config=config, **options)
+    return lambda weight, config: scaled_gemm_m16(x, scale, weight, None, overlap=True, config=config, **options)
 
 
 SECTIONS: dict[str, Callable[[Bench, TritonOps], None]] = {

@@ -240,17 +240,17 @@ class ReferenceOps:
         product = scaled_product(x, weight)
         return (product if bias is None else product + bias).to(x.dtype)
 
-    def norm_scaled_linear(
+    def scaled_norm_linear(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.norm_scaled_linear``."""
+        """See ``Ops.scaled_norm_linear``."""
         return self.scaled_linear(self.rms_norm(x, norm, eps), weight, bias)
 
-    def norm_scaled_swiglu(
+    def scaled_norm_swiglu(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.norm_scaled_swiglu``."""
-        return self.silu_mul(self.norm_scaled_linear(x, norm, eps, weight, bias))
+        """See ``Ops.scaled_norm_swiglu``."""
+        return self.silu_mul(self.scaled_norm_linear(x, norm, eps, weight, bias))
 
     def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
         """See ``Ops.scaled_linear_add``."""

@@ -23,10 +23,10 @@ from draftline.kernels.triton.inputs.gather_drafts import gather_drafts, write_d
 from draftline.kernels.triton.inputs.ngram import draft_ngram
 from draftline.kernels.triton.inputs.ngram_table import draft_ngram_table, learn_ngrams
 from draftline.kernels.triton.linear.dense import (
-    dense_linear,
-    dense_linear_add,
-    dense_norm_linear,
-    dense_norm_swiglu,
+    linear,
+    linear_add,
+    norm_linear,
+    norm_swiglu,
     overlaps,
 )
 from draftline.kernels.triton.linear.scaled import scaled_linear
@@ -177,36 +177,36 @@ class TritonOps:
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.linear``."""
-        return dense_linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
+        return linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
 
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_linear``."""
-        return dense_norm_linear(x, norm, eps, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
+        return norm_linear(x, norm, eps, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
 
     def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_swiglu``."""
-        return dense_norm_swiglu(x, norm, eps, weight, bias, hopper=self.hopper)
+        return norm_swiglu(x, norm, eps, weight, bias, hopper=self.hopper)
 
     def linear_add(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
     ) -> Residual:
         """See ``Ops.linear_add``."""
-        return dense_linear_add(x, weight, bias, residual, following, hopper=self.hopper, arrivals=self.arrivals)
+        return linear_add(x, weight, bias, residual, following, hopper=self.hopper, arrivals=self.arrivals)
 
     def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
         """See ``Ops.scaled_linear``."""
         return scaled_linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
 
-    def norm_scaled_linear(
+    def scaled_norm_linear(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.norm_scaled_linear``."""
+        """See ``Ops.scaled_norm_linear``."""
         return scaled_linear(x, weight, bias, norm=(norm, eps), hopper=self.hopper, arrivals=self.arrivals)
 
-    def norm_scaled_swiglu(
+    def scaled_norm_swiglu(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.norm_scaled_swiglu``."""
+        """See ``Ops.scaled_norm_swiglu``."""
         return scaled_linear(x, weight, bias, norm=(norm, eps), swiglu=True, hopper=self.hopper, arrivals=self.arrivals)
 
     def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:

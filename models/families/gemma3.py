@@ -154,11 +154,11 @@ class _Layer:
         ops: Ops,
     ) -> Tensor:
         attention = self.attention
-        qkv = attention.qkv.of_norm(Residual(residual), self.attention_norm, eps, ops)
+        qkv = attention.qkv.norm_linear(Residual(residual), self.attention_norm, eps, ops)
         attended = attention.attend(qkv, batch, keys, values, self.rope, eps, ops, scales=scales)
-        residual = ops.rms_norm_add(attention.output.of(attended, ops), self.post_attention_norm, eps, residual)
-        inner = ops.gelu_mul(self.gate_up.of_norm(Residual(residual), self.mlp_norm, eps, ops))
-        return ops.rms_norm_add(self.down.of(inner, ops), self.post_mlp_norm, eps, residual)
+        residual = ops.rms_norm_add(attention.output.linear(attended, ops), self.post_attention_norm, eps, residual)
+        inner = ops.gelu_mul(self.gate_up.norm_linear(Residual(residual), self.mlp_norm, eps, ops))
+        return ops.rms_norm_add(self.down.linear(inner, ops), self.post_mlp_norm, eps, residual)
 
 
 class Gemma3:
@@ -189,7 +189,7 @@ class Gemma3:
         for layer, (keys, values, scales) in zip(self._layers, cache.layers, strict=True):
             residual = layer(residual, batch, keys, values, scales, eps, ops)
         wanted = Residual(residual.index_select(0, batch.logits_index))
-        logits = self._head.of_norm(wanted, self._norm, eps, ops)
+        logits = self._head.norm_linear(wanted, self._norm, eps, ops)
         cap = self.config.logits_soft_cap
         return ops.soft_cap(logits, cap) if cap else logits
 

@@ -154,11 +154,11 @@ class _Layer:
         ops: Ops,
     ) -> Residual:
         attention = self.attention
-        qkv = attention.qkv.of(self.attention_norm(residual.values, ops), ops)
+        qkv = attention.qkv.linear(self.attention_norm(residual.values, ops), ops)
         attended = attention.attend(qkv, batch, keys, values, rope, 0.0, ops, scales=scales)
-        residual = attention.output.added_to(residual, attended, None, ops)
-        inner = ops.gelu(self.up.of(self.mlp_norm(residual.values, ops), ops))
-        return self.down.added_to(residual, inner, None, ops)
+        residual = attention.output.linear_add(attended, residual, None, ops)
+        inner = ops.gelu(self.up.linear(self.mlp_norm(residual.values, ops), ops))
+        return self.down.linear_add(inner, residual, None, ops)
 
 
 class Gpt2:
@@ -185,7 +185,7 @@ class Gpt2:
         residual = Residual(embedded + F.embedding(batch.positions, self._positions).to(self.cache_dtype))
         for layer, (keys, values, scales) in zip(self._layers, cache.layers, strict=True):
             residual = layer(residual, batch, keys, values, scales, self._rope, ops)
-        return self._head.of(self._norm(residual.values.index_select(0, batch.logits_index), ops), ops)
+        return self._head.linear(self._norm(residual.values.index_select(0, batch.logits_index), ops), ops)
 
 
 def _norm(weights: Weights, config: ModelConfig, name: str) -> _LayerNorm:

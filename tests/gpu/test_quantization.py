@@ -76,10 +76,10 @@ def test_layers(rows: int, n: int, k: int, kind: str, ops: TritonOps, rng: torch
     residual = draw(rng, rows, n)
     wide, wide_bias = x.float(), bias.float()
     assert relative(ops.scaled_linear(x, weight, None), reference.scaled_linear(wide, weight, None)) < BOUND
-    expected = reference.norm_scaled_linear(wide, norm.float(), EPS, weight, wide_bias)
-    assert relative(ops.norm_scaled_linear(x, norm, EPS, weight, bias), expected) < BOUND
-    expected = reference.norm_scaled_swiglu(wide, norm.float(), EPS, weight, wide_bias)
-    assert relative(ops.norm_scaled_swiglu(x, norm, EPS, weight, bias), expected) < 2 * BOUND
+    expected = reference.scaled_norm_linear(wide, norm.float(), EPS, weight, wide_bias)
+    assert relative(ops.scaled_norm_linear(x, norm, EPS, weight, bias), expected) < BOUND
+    expected = reference.scaled_norm_swiglu(wide, norm.float(), EPS, weight, wide_bias)
+    assert relative(ops.scaled_norm_swiglu(x, norm, EPS, weight, bias), expected) < 2 * BOUND
     expected = reference.scaled_linear_add(wide, weight, wide_bias, residual.float())
     assert relative(ops.scaled_linear_add(x, weight, bias, residual.clone()), expected) < BOUND
     assert not ops.arrivals.any()

@@ -84,7 +84,7 @@ def _batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> Batch:
 BATCHES = {
     "one": _batch((1,), (1024,)),
     "decode": _batch((1,) * 4, (1024,) * 4),
-    "tall": _batch((1,) * 40, (1024,) * 40),
+    "tens": _batch((1,) * 40, (1024,) * 40),
     "wide": _batch((1,) * 256, (1024,) * 256),
     "two": _batch((2,) * 2, (1024,) * 2),
     "verify": _batch((5,) * 4, (1024,) * 4),
@@ -218,9 +218,9 @@ def _scaled_layer(ops: Ops, model: ModelShape, tokens: int, dtype: torch.dtype, 
     hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden)
     attended = model.num_heads * model.head_dim
     qkv = attended + 2 * model.num_kv_heads * model.head_dim
-    ops.norm_scaled_linear(hidden, norm, 1e-5, weight(qkv, model.hidden), None)
+    ops.scaled_norm_linear(hidden, norm, 1e-5, weight(qkv, model.hidden), None)
     ops.scaled_linear_add(_empty(tokens, attended), weight(model.hidden, attended), None, hidden)
-    ops.norm_scaled_swiglu(hidden, norm, 1e-5, weight(2 * model.intermediate, model.hidden), None)
+    ops.scaled_norm_swiglu(hidden, norm, 1e-5, weight(2 * model.intermediate, model.hidden), None)
     ops.scaled_linear_add(_empty(tokens, model.intermediate), weight(model.hidden, model.intermediate), None, hidden)
 
 
