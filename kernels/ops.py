@@ -11,7 +11,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, Inputs, LayerCache
 from draftline.kernels.constraints import Constrained, ConstraintTable
 from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import ScaledWeight
@@ -53,69 +54,27 @@ class Ops(Protocol):
         """LayerNorm over the last axis: [T, N] -> [T, N], computed in float32 (Ba et al. 2016)."""
         ...
 
-    def rope_write_kv(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        rope: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        *,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def rope_write_kv(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         """Split, (normalise,) rotate and write: the query heads, rotated, as [T, H, D].
 
         Args:
             qkv: [T, (H + 2 G) * D], query, key and value heads of each token; it may be written over.
             batch: positions and cache indices of the tokens.
-            rope: [max_positions, 2, D / 2] float32, cosines and sines by position (half-split rotation, as in HF).
-            keys: [num_blocks, block_size, G, D], written in place at ``batch.cache_index``, in their own type: FP8 (e4m3)
-                as they are, INT8 with a scale for each head of a token.
-            values: the same for the values.
-            norms: the [D] RMSNorm weights of queries and keys (Qwen3), or None.
-            eps: RMSNorm's epsilon.
-            scales: of INT8 keys and values, [num_blocks, block_size, G] float32, written likewise.
+            cache: keys and values are written at ``batch.cache_index``, in the cache's type: FP8 (e4m3) as they are, INT8
+                with a scale for each head of a token.
+            spec: how to normalise and rotate.
         """
         ...
 
-    def attention(
-        self,
-        q: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        batch: Batch,
-        *,
-        scale: float,
-        window: int | None,
-        soft_cap: float = 0.0,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def attention(self, q: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         """Causal attention of each row's query tokens over its paged history: [T, H, D] -> [T, H * D].
 
-        ``window`` w lets position p see positions > p - w only (sliding window); None is full attention. A ``soft_cap``
-        c turns a score s, scaled already, into ``c * tanh(s / c)`` (Gemma 2, https://arxiv.org/abs/2408.00118); 0
-        leaves it.
+        With a window w, position p sees positions > p - w only.
         """
         ...
 
-    def rope_attention(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        rope: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        *,
-        scale: float,
-        window: int | None,
-        soft_cap: float = 0.0,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        """`rope_write_kv`, and `attention` of what it returns: [T, (H + 2 G) * D] -> [T, H * D]."""
+    def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
+        """`rope_write_kv`, then `attention` of its result: [T, (H + 2 G) * D] -> [T, H * D]."""
         ...
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ from kernel_timing.timing import Bench, Ceilings, copies_beyond_cache, relative_
 from torch import Tensor
 from torch.nn.functional import silu
 
-from draftline.kernels.batch import KVCache, bytes_a_head
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import KVCache, LayerCache, bytes_a_head
 from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize, quantize_activations, scaled_up
@@ -151,25 +152,16 @@ def attention(bench: Bench, ops: TritonOps) -> None:
         qkv = randn(rows, model.qkv)
         rope = torch.zeros(context, 2, model.head_dim // 2, device=DEVICE)
         rope[:, 0] = 1
+        spec = AttentionSpec(rope, model.head_dim**-0.5)
         content = randn(2, blocks, BLOCK_SIZE, model.kv_heads, model.head_dim)
         expected: Tensor | None = None
         for kind, dtype in (("bf16", torch.bfloat16), ("fp8", FP8), ("int8", INT8)):
             num_bytes = 2.0 * rows * context * model.kv_heads * bytes_a_head(model.head_dim, dtype)
             caches = [_filled(content, dtype) for _ in range(copies_beyond_cache(int(num_bytes), 32))]
-            calls: list[Callable[[], Tensor]] = []
-            for cache in caches:
-                keys, values, scales = next(cache.layers)
-                calls.append(
-                    partial(
-                        ops.rope_attention, qkv, batch, rope, keys, values, None, EPS,
-                        scale=model.head_dim**-0.5, window=None, scales=scales,
-                    )
-                )  # fmt: skip
+            calls = [partial(ops.rope_attention, qkv, batch, cache, spec) for cache in caches]
             if expected is None:
-                expected = ops.rope_attention(
-                    qkv.clone(), batch, rope, caches[0].keys[0].clone(), caches[0].values[0].clone(), None, EPS,
-                    scale=model.head_dim**-0.5, window=None,
-                )  # fmt: skip
+                copy = LayerCache(caches[0].keys.clone(), caches[0].values.clone())
+                expected = ops.rope_attention(qkv.clone(), batch, copy, spec)
             bench.case(
                 "attention",
                 f"{model.name} {rows} x {context}",
@@ -183,15 +175,15 @@ def attention(bench: Bench, ops: TritonOps) -> None:
             torch.cuda.empty_cache()
 
 
-def _filled(content: Tensor, dtype: torch.dtype) -> KVCache:
+def _filled(content: Tensor, dtype: torch.dtype) -> LayerCache:
     blocks, size, heads, head_dim = content.shape[1:]
-    cache = KVCache.allocate(1, blocks, size, heads, head_dim, dtype=dtype, device=DEVICE)
-    for stored, values, place in ((cache.keys[0], content[0], 0), (cache.values[0], content[1], 1)):
+    (cache,) = KVCache.allocate(1, blocks, size, heads, head_dim, dtype=dtype, device=DEVICE).layers
+    for stored, values, index in ((cache.keys, content[0], 0), (cache.values, content[1], 1)):
         if dtype == INT8:
             data, scale = quantize(values, INT8, -1)
             stored.copy_(data)
             assert cache.scales is not None
-            cache.scales[0][place].copy_(scale.squeeze(-1))
+            cache.scales[index].copy_(scale.squeeze(-1))
         else:
             stored.copy_(values.to(dtype))
     return cache

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, GemmM16Config, gemm_m16, gemm_m16_config
@@ -36,10 +38,13 @@ def elementwise_case(bench: Bench, ops: TritonOps, model: Model, tokens: int) ->
     """One model and number of tokens."""
     count = copies_beyond_cache(tokens * model.intermediate * 6, 16) if tokens > 64 else 16
     batch = make_batch(tokens, 1, 64)
-    caches = randn(2, tokens * 4, BLOCK_SIZE, model.kv_heads, model.head_dim)
+    shape = (tokens * 4, BLOCK_SIZE, model.kv_heads, model.head_dim)
+    cache = LayerCache(randn(*shape), randn(*shape))
+    copy = LayerCache(cache.keys.clone(), cache.values.clone())
     rope = torch.randn(64, 2, model.head_dim // 2, device=DEVICE)
     scale = randn(model.hidden)
     norms = (randn(model.head_dim), randn(model.head_dim)) if model.qk_norm else None
+    spec = AttentionSpec(rope, model.head_dim**-0.5, norms=norms, eps=EPS)
     hidden = [randn(tokens, model.hidden) for _ in range(count)]
     qkv = [randn(tokens, model.qkv) for _ in range(count)]
     gate_up = [randn(tokens, 2 * model.intermediate) for _ in range(count)]
@@ -58,11 +63,11 @@ def elementwise_case(bench: Bench, ops: TritonOps, model: Model, tokens: int) ->
         "rope",
         case,
         "default",
-        [partial(ops.rope_write_kv, x, batch, rope, caches[0], caches[1], norms, EPS) for x in qkv],
+        [partial(ops.rope_write_kv, x, batch, cache, spec) for x in qkv],
         num_bytes=4.0 * tokens * model.qkv,
         check=lambda: relative_error(
-            ops.rope_write_kv(qkv[0].clone(), batch, rope, caches[0], caches[1], norms, EPS),
-            ReferenceOps().rope_write_kv(qkv[0], batch, rope, caches[0].clone(), caches[1].clone(), norms, EPS),
+            ops.rope_write_kv(qkv[0].clone(), batch, cache, spec),
+            ReferenceOps().rope_write_kv(qkv[0], batch, copy, spec),
         ),
     )
     bench.case(

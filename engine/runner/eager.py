@@ -39,7 +39,7 @@ class PassByOperation:
         self._ops = ops
         self._constraining = constraining
         self._decider = Decider(ops, accept, table, constraining.table)
-        self._block_size = cache.keys[0].shape[1]
+        self._block_size = cache.block_size
         self._device = table.tokens.device
 
     def fits(self, rows: tuple[Row, ...]) -> bool:

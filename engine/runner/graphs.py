@@ -80,7 +80,7 @@ class GraphPasses:
         self._ops = ops
         self._constraining = constraining
         self._decider = Decider(ops, accept, table, constraining.table)
-        self._block_size = cache.keys[0].shape[1]
+        self._block_size = cache.block_size
         self._choose = buckets
         # What samples may not take the memory of the logits, which nobody owns.
         self._samplers = recorder.beside()

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, Inputs, LayerCache
 from draftline.kernels.constraints import Constrained, ConstraintTable
 from draftline.kernels.reference import functional, functional_step, sampling
 from draftline.kernels.reference.accept import accept
@@ -113,81 +114,44 @@ class ReferenceOps:
         """See ``Ops.layer_norm``."""
         return F.layer_norm(x.float(), weight.shape, weight.float(), bias.float(), eps).to(x.dtype)
 
-    def rope_write_kv(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        rope: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        *,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def rope_write_kv(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         """See ``Ops.rope_write_kv``."""
-        rotation = self._rotation(batch, rope, qkv.shape[0])
-        num_kv_heads, head_dim = keys.shape[2:]
+        rotation = self._rotation(batch, spec.rope, qkv.shape[0])
+        num_kv_heads, head_dim = cache.keys.shape[2:]
         heads = qkv.view(qkv.shape[0], -1, head_dim)
         num_heads = heads.shape[1] - 2 * num_kv_heads
         qk = heads[:, : num_heads + num_kv_heads]
-        if norms is not None:
-            weights = torch.cat((norms[0].expand(num_heads, -1), norms[1].expand(num_kv_heads, -1)))
-            qk = self.rms_norm(qk, weights, eps)
+        if spec.norms is not None:
+            query_norm, key_norm = spec.norms
+            weights = torch.cat((query_norm.expand(num_heads, -1), key_norm.expand(num_kv_heads, -1)))
+            qk = self.rms_norm(qk, weights, spec.eps)
         rotated = functional.rotate(qk, *rotation)
-        key_scales, value_scales = scale_places(scales)
-        functional.write_cache(places(keys), key_scales, batch.cache_index, rotated[:, num_heads:])
-        functional.write_cache(places(values), value_scales, batch.cache_index, heads[:, num_heads + num_kv_heads :])
+        new_values = heads[:, num_heads + num_kv_heads :]
+        key_scales, value_scales = scale_places(cache.scales)
+        functional.write_cache(places(cache.keys), key_scales, batch.cache_index, rotated[:, num_heads:])
+        functional.write_cache(places(cache.values), value_scales, batch.cache_index, new_values)
         return rotated[:, :num_heads]
 
-    def attention(
-        self,
-        q: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        batch: Batch,
-        *,
-        scale: float,
-        window: int | None,
-        soft_cap: float = 0.0,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def attention(self, q: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         """See ``Ops.attention``."""
         tokens, num_heads, head_dim = q.shape
         if q.stride(1) != head_dim or q.stride(2) != 1 or q.stride(0) % head_dim:
             q = q.contiguous()
-        heads = HeadShape(num_heads, q.stride(0) // head_dim, keys.shape[2], head_dim)
+        heads = HeadShape(num_heads, q.stride(0) // head_dim, cache.keys.shape[2], head_dim)
         known = self._attention
-        if known is None or not known.serves(batch, tokens, heads, keys):
-            known = self._attention = _Attention(batch, tokens, heads, keys)
+        if known is None or not known.serves(batch, tokens, heads, cache.keys):
+            known = self._attention = _Attention(batch, tokens, heads, cache.keys)
         q_heads = q.as_strided(((tokens - 1) * heads.queries_apart + num_heads, head_dim), (head_dim, 1))
-        masks = known.masks(window, q.dtype)
+        masks = known.masks(spec.window, q.dtype)
         results = functional.attend(
-            q_heads, places(keys), places(values), *scale_places(scales),
-            known.groups, masks, known.results, scale, soft_cap,
+            q_heads, places(cache.keys), places(cache.values), *scale_places(cache.scales),
+            known.groups, masks, known.results, spec.scale, spec.soft_cap,
         )  # fmt: skip
         return results.view(tokens, -1)
 
-    def rope_attention(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        rope: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        *,
-        scale: float,
-        window: int | None,
-        soft_cap: float = 0.0,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         """See ``Ops.rope_attention``."""
-        queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps, scales=scales)
-        return self.attention(
-            queries, keys, values, batch, scale=scale, window=window, soft_cap=soft_cap, scales=scales
-        )
+        return self.attention(self.rope_write_kv(qkv, batch, cache, spec), batch, cache, spec)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See ``Ops.silu_mul``."""
