@@ -36,10 +36,11 @@ class EagerExecutor(Executor):
             self._parts.table,
             upload(np.array([row.slot for row in rows], np.int64), self._device),
             tuple(row.count + row.drafts for row in rows),
-            # Of a row that only decodes, the host may not know how far it has come.
-            tuple(~row.start if row.count == 1 and row.samples else row.start for row in rows),
+            tuple(row.start for row in rows),
             tuple(row.logits_count for row in rows),
             self._parts.block_size,
+            # Of a row that only decodes, the host may not know how far it has come.
+            tuple(row.count == 1 and row.samples > 0 for row in rows),
         )
         logits = self._parts.model.forward(inputs.batch, self._parts.cache)
         return ForwardResult(logits, inputs.slots, inputs.positions)

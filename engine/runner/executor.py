@@ -50,7 +50,7 @@ class ExecutorParts:
     @property
     def block_size(self) -> int:
         """Tokens a cache block."""
-        return self.cache.keys[0].shape[1]
+        return self.cache.block_size
 
     def sample_and_accept(
         self, logits: Tensor, rows: SampleRows, starts: Tensor, max_samples: int

@@ -23,7 +23,7 @@ from draftline.engine.runner.capture import GraphInput, Recorder, unowned
 from draftline.engine.runner.executor import Executor, ExecutorParts, ForwardResult, SampleResult
 from draftline.engine.runner.shapes import StepShape
 from draftline.kernels.slots import SampleRows, SamplingFeatures
-from draftline.kernels.triton.inputs.gather import GatherBounds, gather_planned
+from draftline.kernels.triton.inputs.gather import FROM_NEWEST, GatherBounds, gather_planned
 from draftline.spec.drafter import DraftRows
 
 COMMON_FEATURES = (SamplingFeatures.NONE, SamplingFeatures.TEMPERATURE)
@@ -146,7 +146,7 @@ def fill_forward(inputs: np.ndarray, size: int, rows: tuple[Row, ...]) -> None:
     inputs[:size] = [row.slot for row in rows] + padding
     queries = list(accumulate([row.count + row.drafts for row in rows], initial=0))
     samples = list(accumulate([row.samples for row in rows], initial=0))
-    starts = [~row.start if row.count == 1 and row.samples else row.start for row in rows]
+    starts = [FROM_NEWEST if row.count == 1 and row.samples else row.start for row in rows]
     # One list, and one assignment: calling numpy takes longer than copying a few rows.
     inputs[size:].view(np.int32)[: 3 * size + 2] = (
         queries + queries[-1:] * len(padding) + samples + samples[-1:] * len(padding) + starts + padding

@@ -12,6 +12,7 @@ from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Row, Sequence
 from draftline.engine.runner.graphs import draft_words, fill_drafts, fill_forward, forward_words
 from draftline.engine.runner.shapes import StepShape, StepShapes, launch_bound_tokens
+from draftline.kernels.triton.inputs.gather import FROM_NEWEST
 
 
 def row(slot: int, start: int, count: int = 1, pending: int = 1, drafts: int = 0, logprobs: int | None = None) -> Row:
@@ -33,7 +34,7 @@ def test_a_plan_has_rows_and_padding(size: int, count: int, drafts: int) -> None
     # Of query tokens, and of logits.
     begins = list(accumulate([1 + r.drafts for r in rows] + [0] * padding, initial=0))
     plan = inputs[size:].view(np.int32)
-    assert plan[: 3 * size + 2].tolist() == [*begins, *begins, *(~r.start for r in rows), *[0] * padding]
+    assert plan[: 3 * size + 2].tolist() == [*begins, *begins, *[FROM_NEWEST] * count, *[0] * padding]
 
 
 def test_a_plan_with_prompts_says_where_they_start() -> None:
@@ -43,7 +44,7 @@ def test_a_plan_with_prompts_says_where_they_start() -> None:
     plan = inputs[4:].view(np.int32)
     assert plan[:5].tolist() == [0, 3, 23, 30, 30]
     assert plan[5:10].tolist() == [0, 3, 3, 4, 4]
-    assert plan[10:14].tolist() == [~30, 64, 0, 0]
+    assert plan[10:14].tolist() == [FROM_NEWEST, 64, 0, 0]
 
 
 def test_drafts_of_rows_and_padding() -> None:
