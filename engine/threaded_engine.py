@@ -80,7 +80,7 @@ class ThreadedEngine:
             return True
 
     def stats(self) -> EngineStats:
-        """The engine's state after its last step."""
+        """The engine's state after its last step, or after what was done since then between two steps."""
         return self._stats
 
     def flush_prefix_cache(self) -> Future[int]:
@@ -157,15 +157,18 @@ class ThreadedEngine:
             return not self._stopping
 
     def _between_steps(self, work: Callable[[], _T]) -> Future[_T]:
-        """Let the step thread do something, between two steps."""
+        """Let the step thread do something, between two steps. The statistics show its effect before it is answered."""
         done: Future[_T] = Future()
 
         def order() -> None:
             if done.set_running_or_notify_cancel():
                 try:
-                    done.set_result(work())
+                    result = work()
                 except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
                     done.set_exception(error)
+                else:
+                    self._stats = self._core.stats()
+                    done.set_result(result)
 
         with self._wake:
             if self._stopping:
