@@ -77,7 +77,7 @@ def test_a_family_with_layers_of_its_own_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
     result = run(tmp_path / "draft", "--model", tmp_path, "--load-format", "dummy")
     assert result.exit_code == 2, result.output
-    assert "GPT2LMHeadModel: only Llama-like models can be trained for" in " ".join(result.stderr.split())
+    assert "GPT2LMHeadModel: draft models can be trained for Llama-like models only" in " ".join(result.stderr.split())
 
 
 def test_from_a_target_to_a_draft_and_again_from_its_samples(target: Path, tmp_path: Path) -> None:
