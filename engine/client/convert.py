@@ -60,7 +60,7 @@ def update(response: pb.GenerateResponse) -> Update:
             logprobs=tuple(map(_logprobs, delta.logprobs)),
             prompt_logprobs=tuple(map(_logprobs, delta.prompt_logprobs)),
         )
-    return _finished(response.finished)
+    return finished(response.finished)
 
 
 def _sampling(params: SamplingParams) -> pb.SamplingParams:
@@ -82,7 +82,8 @@ def _constraint(params: Constraint) -> pb.Constraint:
     return message
 
 
-def _finished(end: pb.Finished) -> Finished:
+def finished(end: pb.Finished) -> Finished:
+    """Convert the end of an output."""
     usage, timing, speculation = end.usage, end.timing, end.speculation
     times = speculation.times
     return Finished(
