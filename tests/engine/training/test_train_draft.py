@@ -84,7 +84,7 @@ def test_from_a_target_to_a_draft_and_again_from_its_samples(target: Path, tmp_p
     draft, answers = tmp_path / "draft", tmp_path / "answers.npz"
     result = run(draft, *small(target), "--epochs", 2, "--evaluations", 2, "--samples", answers)
     assert result.exit_code == 0, result.output
-    assert len(re.findall(r"(draft model|n-gram) +(general|json) +\d\.\d{3} tokens a verify", result.stdout)) == 4
+    assert len(re.findall(r"(draft model|n-gram) +(general|json) +\d\.\d{3} tokens per verification", result.stdout)) == 4
     assert "acceptance length general" in result.stderr
     fields = json.loads((draft / "config.json").read_text())
     assert fields["draft_of"] == {
