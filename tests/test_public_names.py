@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ MISTYPED = {
     "Client('a:1').generate('a', prioritty=3)": "prioritty",
     "AsyncClient('a:1').submit('a', timeout='3')": "timeout",
     "SamplingParams(temprature=1)": "temprature",
-    "SamplingParams(stop=[1])": "stop|List item 0",
+    "SamplingParams(stop=[1])": "List item 0",
 }
 
 
@@ -69,12 +70,15 @@ def test_a_type_checker_sees_the_options(tmp_path: Path) -> None:
     snippet.write_text("\n".join(lines) + "\n")
     command = [sys.executable, "-m", "mypy", "--config-file", root / "pyproject.toml", "--no-error-summary", snippet]
     printed = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root).stdout
-    found = [line.partition(": error: ") for line in printed.splitlines() if ": error: " in line]
+    by_line: dict[int, str] = defaultdict(str)
+    for line in printed.splitlines():
+        where, _, message = line.partition(": error: ")
+        if message:
+            by_line[int(where.rpartition(":")[2])] += message
     first = len(lines) - len(MISTYPED) + 1
-    by_line = {int(where.rpartition(":")[2]): message for where, _, message in found}
     assert sorted(by_line) == list(range(first, first + len(MISTYPED))), printed
-    for message, names in zip((by_line[n] for n in sorted(by_line)), MISTYPED.values(), strict=True):
-        assert any(name in message for name in names.split("|")), message
+    for number, name in enumerate(MISTYPED.values(), start=first):
+        assert name in by_line[number]
 
 
 def test_the_lazy_names_are_the_typed_ones() -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 
 import pytest
-import torch
-import transformers
 from byte_tokenizer import VOCAB, write_byte_tokenizer
 from pydantic import ValidationError
 
 from draftline import LLM, AsyncEngine, Chat, Constraint, DeadlineExceededError, EngineStoppedError, SamplingParams
 from draftline.engine.config import EngineOptions
 
-OPTIONS: EngineOptions = {"device": "cpu", "dtype": "float32", "max_num_seqs": 8, "kv_cache_memory_gib": 0.01}
+OPTIONS: EngineOptions = {
+    "load_format": "dummy",
+    "device": "cpu",
+    "dtype": "float32",
+    "max_num_seqs": 8,
+    "kv_cache_memory_gib": 0.01,
+}
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 CHAT = [{"role": "user", "content": "hello"}]
 
@@ -24,19 +29,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A random Llama over bytes, with a chat template."""
     folder = tmp_path_factory.mktemp("model")
     write_byte_tokenizer(folder)
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.3,
-        eos_token_id=256,
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5,
+        "eos_token_id": 256,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
     return str(folder)
 
 
