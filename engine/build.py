@@ -13,10 +13,9 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.drafting.build import DrafterParts
 from draftline.engine.protocol import EngineInfo
-from draftline.engine.runner.draft_by_operation import DraftByOperation
-from draftline.engine.runner.eager import PassByOperation
-from draftline.engine.runner.executor import DraftPass, Pass, Passes
-from draftline.engine.runner.masks import Constraining
+from draftline.engine.runner.eager import EagerExecutor
+from draftline.engine.runner.executor import ExecutorParts, Executors
+from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.memory import (
     DEFAULT_CPU_CACHE_GIB,
     GIB,
@@ -28,8 +27,7 @@ from draftline.engine.runner.memory import (
     peak_bytes,
 )
 from draftline.engine.runner.runner import Runner
-from draftline.engine.runner.shapes import Buckets, launch_bound_tokens
-from draftline.engine.runner.step_parts import StepParts
+from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.batch import Batch, KVCache
@@ -100,7 +98,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
     with memory_explained(device, f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"):
         model = build_model(checkpoint, shape, ops, dtype, device)
     drafting = DrafterParts(config, checkpoint, ops, dtype, device)
-    buckets = Buckets(config.max_num_seqs, drafting.max_draft_tokens, launch_bound_tokens(shape))
+    shapes = StepShapes(config.max_num_seqs, drafting.max_draft_tokens, launch_bound_tokens(shape))
     vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
     with memory_explained(device, "the tables of constraints"):
         constraints = _constraint_table(config, shape.vocab_size, drafting.max_draft_tokens, device)
@@ -115,7 +113,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
             "synthetic acceptance of %g: drafts are accepted by chance, and all outputs mean nothing", chance
         )
 
-    def allocate(blocks: int, max_model_len: int) -> StepParts:
+    def allocate(blocks: int, max_model_len: int) -> ExecutorParts:
         with memory_explained(device, f"a cache of {blocks * bytes_a_block / GIB:.2f} GiB"):
             cache = KVCache.allocate(
                 shape.num_layers,
@@ -129,7 +127,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         drafter = drafting.build(blocks, budget, constraints)
         table_len = max_model_len + drafting.max_draft_tokens
         table = SlotTable.allocate(config.max_num_seqs, table_len, -(-table_len // config.block_size), device)
-        return StepParts(model, cache, table, ops, drafter, accept, Constraining(constraints, table), buckets)
+        return ExecutorParts(model, cache, table, ops, drafter, accept, constraints, shapes)
 
     largest = largest_batch(
         shape.max_positions,
@@ -144,7 +142,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         with memory_explained(device, "the largest step"):
             compile_kernels(allocate(1, wanted_len), ahead, largest)
     blocks = cache_blocks(
-        _cache_bytes(config, model, largest, buckets, cache_dtype),
+        _cache_bytes(config, model, largest, shapes, cache_dtype),
         bytes_a_block,
         config.block_size,
         config.max_model_len,
@@ -175,19 +173,17 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         max_model_len=max_model_len,
         prefix_caching=config.prefix_caching,
     )
-    deciding: list[Pass] = [PassByOperation(model, parts.cache, parts.table, ops, accept, parts.constraining)]
-    proposing: list[DraftPass] = [DraftByOperation(drafter, parts.table)]
+    graphs = {}
     if ahead is not None:
         from draftline.engine.runner.warmup import capture_graphs
 
         with memory_explained(device, "the CUDA graphs"):
             graphs = capture_graphs(parts)
-            proposing.insert(0, graphs[0])
-            deciding.insert(0, graphs[1])
-    passes = Passes(proposing, deciding, parts.constraining, device)
-    runner = Runner(passes, drafter, parts.table, parts.constraining, ops, eos_ids)
+    executors = Executors(EagerExecutor(parts), shapes, graphs)
+    masks = ConstraintMasks(constraints, parts.table)
+    runner = Runner(executors, drafter, parts.table, masks, ops, eos_ids)
     policy = drafting.build_policy(
-        passes, parts.table, buckets, generation=scheduler.block_generation, step_tokens=budget
+        runner, parts.table, shapes, generation=scheduler.block_generation, step_tokens=budget
     )
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
@@ -212,12 +208,11 @@ def _constraint_table(config: EngineConfig, vocab: int, drafts: int, device: tor
     )
 
 
-def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, buckets: Buckets) -> int:
+def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, shapes: StepShapes) -> int:
     """What the graphs keep for themselves: the largest logits, and what sampling makes of them in float32."""
     if config.enforce_eager:
         return 0
-    samples = max(shape.samples for shape in [*buckets.decodes, *buckets.prompts])
-    return samples * vocab_size * (dtype.itemsize + 2 * torch.float32.itemsize)
+    return shapes.max_samples * vocab_size * (dtype.itemsize + 2 * torch.float32.itemsize)
 
 
 def _device(name: str) -> torch.device:
@@ -259,12 +254,14 @@ def _wanted_len(config: EngineConfig, shape: ModelConfig) -> int:
     return config.max_model_len
 
 
-def _cache_bytes(config: EngineConfig, model: Model, largest: Batch, buckets: Buckets, cache_dtype: torch.dtype) -> int:
+def _cache_bytes(
+    config: EngineConfig, model: Model, largest: Batch, shapes: StepShapes, cache_dtype: torch.dtype
+) -> int:
     device = model.device
     if config.kv_cache_memory_gib is not None:
         return int(config.kv_cache_memory_gib * GIB)
     if device.type == "cpu":
         return int(DEFAULT_CPU_CACHE_GIB * GIB)
     peak = peak_bytes(model, largest, block_size=config.block_size, cache_dtype=cache_dtype)
-    graphs = _graph_bytes(config, model.config.vocab_size, model.dtype, buckets)
+    graphs = _graph_bytes(config, model.config.vocab_size, model.dtype, shapes)
     return gpu_cache_bytes(device, config.gpu_memory_utilization, peak + graphs)

@@ -1,7 +1,7 @@
-"""``CacheJournal``: what the prefix tree knows, told to whoever routes requests to where their beginning is cached.
+"""The cache journal: the changes of the prefix tree, for gateways that route requests to where their prefix is cached.
 
-Blocks are named by a hash of their tokens and all before them, so that the same beginning has the same name on every
-server. The step thread writes; readers are on other threads, and never make it wait for them.
+A block is identified by a hash of its tokens and all tokens before it. The same prefix has the same hash on every
+server. The step thread writes. Readers are on other threads, and hold the lock only for short copies.
 """
 
 from __future__ import annotations
@@ -13,41 +13,47 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 MAX_UNREAD = 1 << 16
-"""Changes that a reader may leave unread; one that is slower begins anew with all that is known."""
+"""Maximum number of changes that a reader may leave unread. A slower reader starts again with all known blocks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """A block became known: its name, that of the block before it (None for a first), and its tokens."""
+class BlockStored:
+    """A block became known.
 
-    name: int
-    parent: int | None
+    Attributes:
+        block_hash: its hash.
+        parent_hash: the hash of the block before it; None for the first block of a prefix.
+        tokens: its tokens.
+    """
+
+    block_hash: int
+    parent_hash: int | None
     tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
-    """A block was given up."""
+class BlockRemoved:
+    """A block was evicted."""
 
-    name: int
-
-
-Change = Stored | Removed
+    block_hash: int
 
 
-class Reader:
-    """One who follows the journal, from everything that is known on."""
+Change = BlockStored | BlockRemoved
+
+
+class JournalReader:
+    """Follows the journal, first with all known blocks and then with the changes."""
 
     def __init__(self, journal: CacheJournal, wake: Callable[[], object]) -> None:
-        """`CacheJournal.follow` makes these."""
+        """Only `CacheJournal.follow` creates readers."""
         self._journal = journal
         self._wake = wake
-        self._unread: list[Change] | None = None
+        self._unread: list[Change] | None = None  # None: the next `take` returns all known blocks
 
-    def note(self, change: Change) -> None:
-        """Take a change; the journal calls it, under its lock."""
+    def add(self, change: Change) -> None:
+        """Add an unread change. The journal calls this while it holds its lock."""
         if self._unread is None:
-            return  # to be told everything anyway
+            return
         if not self._unread:
             self._wake()
         self._unread.append(change)
@@ -55,7 +61,12 @@ class Reader:
             self._unread = None
 
     def take(self) -> tuple[bool, Sequence[Change]]:
-        """What has changed; or, at first and after too much was left unread, (True, all that is known, parents first)."""
+        """Take the unread changes.
+
+        Returns:
+            False and the changes since the last call. The first time, and after too many were left unread: True and all
+            known blocks, parents first.
+        """
         with self._journal.lock:
             if self._unread is None:
                 self._unread = []
@@ -64,8 +75,8 @@ class Reader:
             return False, changes
 
     def close(self) -> None:
-        """Hear no more."""
-        self._journal.forget(self)
+        """Stop following the journal."""
+        self._journal.unfollow(self)
 
 
 class CacheJournal:
@@ -76,47 +87,56 @@ class CacheJournal:
     """
 
     def __init__(self) -> None:
-        """Nothing is known, and nobody reads."""
+        """Create a journal without known blocks and readers."""
         self.lock = threading.Lock()
-        self._known: dict[int, Stored] = {}
-        self._readers: set[Reader] = set()
+        self._known: dict[int, BlockStored] = {}
+        self._readers: set[JournalReader] = set()
 
     def stored(self, block: int, parent: int, tokens: tuple[int, ...]) -> None:
-        """``block`` holds ``tokens`` after those of the known block ``parent``, or is a first one where that is unknown."""
+        """Record that the prefix tree has a block.
+
+        Args:
+            block: the block's number.
+            parent: the number of the block before it. If it is not a known block, this is the first of a prefix.
+            tokens: the block's tokens.
+        """
         with self.lock:
             before = self._known.get(parent)
-            name = _name(before.name if before else 0, tokens)
-            change = Stored(name, before.name if before else None, tokens)
+            block_hash = _hash(before.block_hash if before else 0, tokens)
+            change = BlockStored(block_hash, before.block_hash if before else None, tokens)
             self._known[block] = change
-            self._tell(change)
+            self._publish(change)
 
     def removed(self, block: int) -> None:
-        """``block`` was given up."""
+        """Record that the prefix tree has evicted the block with this number."""
         with self.lock:
-            self._tell(Removed(self._known.pop(block).name))
+            self._publish(BlockRemoved(self._known.pop(block).block_hash))
 
-    def follow(self, wake: Callable[[], object]) -> Reader:
-        """Begin to read. ``wake`` is called, on the step thread, when there is something to read again."""
-        reader = Reader(self, wake)
+    def follow(self, wake: Callable[[], object]) -> JournalReader:
+        """Create a reader. ``wake`` is called on the step thread when there are unread changes again."""
+        reader = JournalReader(self, wake)
         with self.lock:
             self._readers.add(reader)
         return reader
 
-    def forget(self, reader: Reader) -> None:
-        """Tell ``reader`` no more."""
+    def unfollow(self, reader: JournalReader) -> None:
+        """Send ``reader`` no further changes."""
         with self.lock:
             self._readers.discard(reader)
 
-    def known(self) -> list[Stored]:
-        """All that is known, parents first: a block becomes known after its parent, and is given up before. Under the lock."""
+    def known(self) -> list[BlockStored]:
+        """Return all known blocks. The caller holds the lock.
+
+        Parents come first: a block becomes known after its parent, and is evicted before it.
+        """
         return list(self._known.values())
 
-    def _tell(self, change: Change) -> None:
+    def _publish(self, change: Change) -> None:
         for reader in self._readers:
-            reader.note(change)
+            reader.add(change)
 
 
-def _name(parent: int, tokens: tuple[int, ...]) -> int:
-    """63 bits: never negative, and 0 only for what comes before a first block."""
+def _hash(parent: int, tokens: tuple[int, ...]) -> int:
+    """Return a positive 63-bit hash. A parent of 0 stands for no parent."""
     data = struct.pack(f"<q{len(tokens)}I", parent, *tokens)
     return (int.from_bytes(blake2b(data, digest_size=8).digest(), "little") >> 1) or 1

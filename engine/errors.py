@@ -10,7 +10,7 @@ class DraftlineError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class FieldViolation:
     """One invalid field of a request: its path (``sampling.top_p``) and what is wrong with it."""
 
     field: str
@@ -20,11 +20,11 @@ class Violation:
 class InvalidRequestError(DraftlineError, ValueError):
     """A request that cannot be served as asked (gRPC INVALID_ARGUMENT). Lists every violated field."""
 
-    def __init__(self, *violations: Violation) -> None:
+    def __init__(self, *violations: FieldViolation) -> None:
         super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))
         self.violations = violations
 
-    def __reduce__(self) -> tuple[type[InvalidRequestError], tuple[Violation, ...]]:
+    def __reduce__(self) -> tuple[type[InvalidRequestError], tuple[FieldViolation, ...]]:
         """For pickle: an exception is made again of its arguments."""
         return type(self), self.violations
 

@@ -12,7 +12,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.outputs import RequestOutput, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import EngineInfo, GenerateRequest, Prompt
-from draftline.engine.request.prompt_input import Message, PromptInput, as_chats, as_prompts, for_each
+from draftline.engine.request.prompt_input import Message, PromptInput, as_chats, as_prompts, per_prompt
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.stats import EngineStats
 from draftline.engine.streaming.accumulator import Accumulator
@@ -113,7 +113,7 @@ class LLM:
                 bar.update(results[request_id].take(update))
 
         requests = []
-        for prompt, sampling in zip(prompts, for_each(sampling_params, len(prompts)), strict=True):
+        for prompt, sampling in zip(prompts, per_prompt(sampling_params, len(prompts)), strict=True):
             wanted = GenerateRequest(prompt, sampling, constraint, speculation, priority)
             requests.append(self._builder.build(str(next(self._ids)), wanted, sink, self._core.now()))
         with tqdm(total=len(requests), desc="Prompts", unit="prompt", disable=not use_tqdm, dynamic_ncols=True) as bar:

@@ -1,6 +1,6 @@
-"""What an engine counts: its state and totals, drafts by position, how long the parts of a step take.
+"""Statistics that an engine keeps: step times, drafts by position, token gaps, and its state as a whole.
 
-Plain numbers, cheap enough for every step; what reads them (metrics, reports) lies elsewhere.
+They are plain numbers, cheap enough for every step. Metrics and reports that read them are elsewhere.
 """
 
 from __future__ import annotations
@@ -9,47 +9,54 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-STEP_SECONDS = (0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-"""Bounds for the time between two tokens."""
+TOKEN_GAP_BOUNDS_S = (0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Upper bounds, in seconds, of the buckets that count gaps between two tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramCounts:
-    """What a histogram holds: ``counts[i]`` observations up to ``bounds[i]``, the last those above all bounds."""
+    """A copy of a histogram.
 
-    bounds: tuple[float, ...] = STEP_SECONDS
-    counts: tuple[int, ...] = (0,) * (len(STEP_SECONDS) + 1)
+    Attributes:
+        bounds: upper bounds of the buckets, ascending.
+        counts: observations in each bucket, and last those above all bounds.
+        total: the sum of all observations.
+    """
+
+    bounds: tuple[float, ...] = TOKEN_GAP_BOUNDS_S
+    counts: tuple[int, ...] = (0,) * (len(TOKEN_GAP_BOUNDS_S) + 1)
     total: float = 0.0
 
 
 class Histogram:
-    """Observations with weights. One thread adds; others may ask for the counts."""
+    """Observations with weights. One thread adds them; any thread may call `counts`."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """``bounds`` ascend; above the last there is one more bucket."""
+        """``bounds`` are the buckets' upper bounds, ascending. One more bucket counts what is above the last."""
         self._bounds = tuple(bounds)
         self._counts = [0] * (len(self._bounds) + 1)
         self._total = 0.0
 
     def add(self, value: float, weight: int) -> None:
-        """Count ``value`` so many times."""
+        """Count ``value`` as ``weight`` observations."""
         self._counts[bisect_left(self._bounds, value)] += weight
         self._total += value * weight
 
     def counts(self) -> HistogramCounts:
-        """What was counted up to now."""
+        """Return a copy."""
         return HistogramCounts(self._bounds, tuple(self._counts), self._total)
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds of a step, or of many.
+    """Seconds of one step, or of many.
 
     Attributes:
         draft_s: the drafter, on the device.
-        verify_s: the target's forward pass, on the device.
+        verify_s: the target model's forward pass, on the device.
         sample_s: sampling and acceptance, on the device.
-        host_s: planning, launching and reading the step, on the host; where steps run ahead, at the same time.
+        host_s: planning, launching and reading the step, on the host. If steps are launched ahead, it overlaps with the
+            device's time.
     """
 
     draft_s: float = 0.0
@@ -71,14 +78,14 @@ NO_TIME = StepTimes()
 
 @dataclass(frozen=True, slots=True)
 class DrafterStats:
-    """What a drafter has done since the start.
+    """The counts of a drafter since the start.
 
     Attributes:
-        name: which.
-        steps: how often a sequence was drafted for.
+        name: the drafter's name.
+        steps: how often a sequence had drafts in a step.
         drafted_by_position: how often there was a first, second, … draft.
         accepted_by_position: how often it was accepted.
-        times: of the steps with drafts, all together.
+        times: sum over the steps with drafts.
     """
 
     name: str
@@ -89,21 +96,53 @@ class DrafterStats:
 
     @property
     def drafted(self) -> int:
-        """All drafts."""
+        """The number of drafts."""
         return sum(self.drafted_by_position)
 
     @property
     def accepted(self) -> int:
-        """All that were accepted."""
+        """The number of accepted drafts."""
         return sum(self.accepted_by_position)
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens that a step with drafts decides for a sequence, on average; 1 where there was none."""
+        """Mean number of tokens that a step with drafts decides for a sequence; 1 if there was no such step."""
         return 1 + self.accepted / self.steps if self.steps else 1.0
 
 
 NO_DRAFTS = DrafterStats("none")
+
+
+class DraftTally:
+    """Counts drafts by position. One thread counts; any thread may call `stats`."""
+
+    def __init__(self, name: str) -> None:
+        """Create a tally without drafts. ``name`` is the drafter's name."""
+        self._name = name
+        self._steps = 0
+        self._drafted: list[int] = []
+        self._accepted: list[int] = []
+        self._times = StepTimes()
+
+    def count(self, drafted: int, accepted: int) -> None:
+        """Count one sequence's step with ``drafted`` drafts, of which the first ``accepted`` were accepted."""
+        self._steps += 1
+        lacking = drafted - len(self._drafted)
+        if lacking > 0:
+            self._drafted += [0] * lacking
+            self._accepted += [0] * lacking
+        for position in range(drafted):
+            self._drafted[position] += 1
+        for position in range(accepted):
+            self._accepted[position] += 1
+
+    def add_times(self, times: StepTimes) -> None:
+        """Add the times of a step with drafts."""
+        self._times += times
+
+    def stats(self) -> DrafterStats:
+        """Return a copy."""
+        return DrafterStats(self._name, self._steps, tuple(self._drafted), tuple(self._accepted), self._times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +151,19 @@ class EngineStats:
 
     Attributes:
         running: sequences with a slot.
-        waiting: sequences without one, the preempted among them.
+        waiting: sequences without a slot, preempted ones included.
         free_blocks: cache blocks whose contents mean nothing.
-        cached_blocks: blocks that no sequence holds but a prefix hit can use.
+        cached_blocks: blocks that no sequence holds, but that the prefix tree knows.
         total_blocks: all blocks.
-        steps: steps that were read.
-        generated_tokens: tokens that outputs kept.
-        preemptions: how often a sequence lost its place.
-        prefix_hit_tokens: prompt tokens that were found in the cache.
-        prefix_query_tokens: prompt tokens of sequences that were admitted.
-        drafter: what its drafter has done.
+        steps: steps whose results were read.
+        generated_tokens: tokens of all outputs.
+        preemptions: how often a running sequence was preempted.
+        prefix_hit_tokens: prompt tokens found in the cache at first admissions.
+        prefix_query_tokens: prompt tokens of first admissions.
+        drafter: the counts of the drafter.
         queued_requests: requests that have not run yet.
-        queued_tokens: their prompts' tokens.
-        token_gaps: seconds between two steps, counted once for each sequence that went on from the one to the other.
+        queued_tokens: tokens of their prompts.
+        token_gaps: seconds between two steps, counted once for each sequence that decodes in the second.
     """
 
     running: int
@@ -144,42 +183,10 @@ class EngineStats:
 
     @property
     def drafted_tokens(self) -> int:
-        """Tokens that were drafted and verified."""
+        """The number of drafts."""
         return self.drafter.drafted
 
     @property
     def accepted_tokens(self) -> int:
-        """Those of them that were accepted."""
+        """The number of accepted drafts."""
         return self.drafter.accepted
-
-
-class DraftTally:
-    """Counts drafts by position. One thread counts; any may ask for `stats`."""
-
-    def __init__(self, name: str) -> None:
-        """Nothing was drafted yet; ``name`` is the drafter's."""
-        self._name = name
-        self._steps = 0
-        self._drafted: list[int] = []
-        self._accepted: list[int] = []
-        self._times = StepTimes()
-
-    def count(self, drafted: int, accepted: int) -> None:
-        """A sequence had ``drafted`` drafts in a step, of which the first ``accepted`` were right."""
-        self._steps += 1
-        lacking = drafted - len(self._drafted)
-        if lacking > 0:
-            self._drafted += [0] * lacking
-            self._accepted += [0] * lacking
-        for position in range(drafted):
-            self._drafted[position] += 1
-        for position in range(accepted):
-            self._accepted[position] += 1
-
-    def took(self, times: StepTimes) -> None:
-        """A step with drafts took so long."""
-        self._times += times
-
-    def stats(self) -> DrafterStats:
-        """All counts until now."""
-        return DrafterStats(self._name, self._steps, tuple(self._drafted), tuple(self._accepted), self._times)

@@ -1,19 +1,19 @@
-"""pydantic's errors as `Violation`s: one for each wrong field, by its path, with the value that was given."""
+"""Convert pydantic errors to `FieldViolation`s: one for each wrong field, with its path and the rejected value."""
 
 from __future__ import annotations
 
 from pydantic import ValidationError
 
-from draftline.engine.errors import Violation
+from draftline.engine.errors import FieldViolation
 
 _SHOWN = 60
 """Characters of a wrong value that are quoted."""
 
 
-def violations(error: ValidationError, parent: str = "") -> list[Violation]:
+def violations(error: ValidationError, parent: str = "") -> list[FieldViolation]:
     """What ``error`` found, as paths below the field ``parent`` (``sampling`` gives ``sampling.stop[0]``)."""
     return [
-        Violation(_path(parent, detail["loc"]), _description(detail["msg"], detail["input"], bool(detail["loc"])))
+        FieldViolation(_path(parent, detail["loc"]), _description(detail["msg"], detail["input"], bool(detail["loc"])))
         for detail in error.errors(include_url=False, include_context=False)
     ]
 

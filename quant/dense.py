@@ -34,18 +34,18 @@ class DenseLinear(torch.nn.Module):
         """[T, in_features] -> [T, out_features]."""
         return F.linear(x, self._weight, self._bias)
 
-    def of(self, x: Tensor, ops: Ops) -> Tensor:
-        """See ``Linear.of``."""
+    def linear(self, x: Tensor, ops: Ops) -> Tensor:
+        """See ``Linear.linear``."""
         return ops.linear(x, self._weight, self._bias)
 
-    def of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.of_norm``."""
+    def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """See ``Linear.norm_linear``."""
         return ops.norm_linear(x, norm, eps, self._weight, self._bias)
 
-    def swiglu_of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.swiglu_of_norm``."""
+    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """See ``Linear.norm_swiglu``."""
         return ops.norm_swiglu(x, norm, eps, self._weight, self._bias)
 
-    def added_to(self, residual: Residual, x: Tensor, following: Tensor | None, ops: Ops) -> Residual:
-        """See ``Linear.added_to``."""
+    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
+        """See ``Linear.linear_add``."""
         return ops.linear_add(x, self._weight, self._bias, residual, following)

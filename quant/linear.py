@@ -32,19 +32,19 @@ class Linear(Protocol):
         """[T, in_features] -> [T, out_features]; the dtypes are `quant.compute_dtype`'s."""
         ...
 
-    def of(self, x: Tensor, ops: Ops) -> Tensor:
+    def linear(self, x: Tensor, ops: Ops) -> Tensor:
         """``self(x)`` by the device's operations: [T, in_features] -> [T, out_features]."""
         ...
 
-    def of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """Of ``rms_norm(x, norm, eps)``: [T, in_features] -> [T, out_features]."""
         ...
 
-    def swiglu_of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """``silu(gate) * up`` of ``of_norm``, whose first half are the gates: [T, in_features] -> [T, out_features / 2]."""
+    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """``silu(gate) * up`` of ``norm_linear``, whose first half are the gates: [T, in_features] -> [T, out_features / 2]."""
         ...
 
-    def added_to(self, residual: Residual, x: Tensor, following: Tensor | None, ops: Ops) -> Residual:
+    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
         """``residual + self(x)``: [T, out_features], [T, in_features] -> [T, out_features]; may overwrite ``residual``.
 
         ``following`` is the weight of the norm that reads the result next, if any.
@@ -55,22 +55,22 @@ class Linear(Protocol):
 class SeparateLinear(torch.nn.Module):
     """A ``Linear`` whose neighbours are operations of their own: what a format without fused kernels derives from."""
 
-    def of(self, x: Tensor, ops: Ops) -> Tensor:
-        """See ``Linear.of``."""
+    def linear(self, x: Tensor, ops: Ops) -> Tensor:
+        """See ``Linear.linear``."""
         y: Tensor = self(x)
         return y
 
-    def of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.of_norm``."""
+    def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """See ``Linear.norm_linear``."""
         y: Tensor = self(ops.rms_norm(x.values, norm, eps))
         return y
 
-    def swiglu_of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.swiglu_of_norm``."""
-        return ops.silu_mul(self.of_norm(x, norm, eps, ops))
+    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """See ``Linear.norm_swiglu``."""
+        return ops.silu_mul(self.norm_linear(x, norm, eps, ops))
 
-    def added_to(self, residual: Residual, x: Tensor, following: Tensor | None, ops: Ops) -> Residual:
-        """See ``Linear.added_to``."""
+    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
+        """See ``Linear.linear_add``."""
         del following
         y: Tensor = self(x)
         return Residual(residual.values + y)

@@ -65,19 +65,19 @@ class ScaledLinear:
         y = scaled_product(x, self._weight)
         return (y if self._bias is None else y + self._bias).to(x.dtype)
 
-    def of(self, x: Tensor, ops: Ops) -> Tensor:
-        """See ``Linear.of``."""
+    def linear(self, x: Tensor, ops: Ops) -> Tensor:
+        """See ``Linear.linear``."""
         return ops.scaled_linear(x, self._weight, self._bias)
 
-    def of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.of_norm``."""
-        return ops.norm_scaled_linear(x.values, norm, eps, self._weight, self._bias)
+    def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """See ``Linear.norm_linear``."""
+        return ops.scaled_norm_linear(x.values, norm, eps, self._weight, self._bias)
 
-    def swiglu_of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.swiglu_of_norm``."""
-        return ops.norm_scaled_swiglu(x.values, norm, eps, self._weight, self._bias)
+    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """See ``Linear.norm_swiglu``."""
+        return ops.scaled_norm_swiglu(x.values, norm, eps, self._weight, self._bias)
 
-    def added_to(self, residual: Residual, x: Tensor, following: Tensor | None, ops: Ops) -> Residual:
-        """See ``Linear.added_to``."""
+    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
+        """See ``Linear.linear_add``."""
         del following
         return Residual(ops.scaled_linear_add(x, self._weight, self._bias, residual.values))

@@ -54,7 +54,7 @@ class DraftModel:
         self._ops = ops
         self._constraints = constraints
         self._chunk_tokens = chunk_tokens
-        self._block_size = cache.keys[0].shape[1]
+        self._block_size = cache.block_size
 
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         """See `Drafter.propose`. What only shapes a distribution, such as top-p or penalties, is left to the target."""

@@ -26,7 +26,7 @@ from draftline.engine.errors import CallFailedError, DeadlineExceededError
 from draftline.engine.outputs import Failed, Finished, RequestOutput, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, GenerateRequest, Prompt
-from draftline.engine.request.prompt_input import Message, PromptInput, as_chats, as_prompt, as_prompts, for_each
+from draftline.engine.request.prompt_input import Message, PromptInput, as_chats, as_prompt, as_prompts, per_prompt
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
@@ -363,7 +363,7 @@ class AsyncClient:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         options: Mapping[str, Any],
     ) -> list[RequestOutput]:
-        each = zip(prompts, for_each(sampling_params, len(prompts)), strict=True)
+        each = zip(prompts, per_prompt(sampling_params, len(prompts)), strict=True)
         generations = [self.submit(prompt, sampling, **options) for prompt, sampling in each]
         try:
             return await asyncio.gather(*(generation.result() for generation in generations))

@@ -19,13 +19,13 @@ from draftline.engine.errors import (
     DraftlineError,
     DuplicateRequestError,
     EngineStoppedError,
+    FieldViolation,
     InvalidRequestError,
     PermissionDeniedError,
     QueueFullError,
     StalledReaderError,
     StepFailedError,
     UnauthenticatedError,
-    Violation,
 )
 
 _Detail = TypeVar("_Detail", bound=Message)
@@ -45,8 +45,8 @@ def error_of(status: Status) -> DraftlineError:
     """The error that a status tells of."""
     if status.code == code_pb2.INVALID_ARGUMENT:
         listed = _detail(status, BadRequest).field_violations
-        violations = [Violation(entry.field, entry.description) for entry in listed]
-        return InvalidRequestError(*(violations or [Violation("request", status.message)]))
+        violations = [FieldViolation(entry.field, entry.description) for entry in listed]
+        return InvalidRequestError(*(violations or [FieldViolation("request", status.message)]))
     if status.code == code_pb2.RESOURCE_EXHAUSTED:
         delay = _detail(status, RetryInfo).retry_delay
         return QueueFullError(status.message, delay.seconds + delay.nanos / 1e9)

@@ -1,1 +1,1 @@
-"""Requests: from what a client wrote to sequences that can be scheduled."""
+"""Requests: from a client's prompt and parameters to sequences that can be scheduled."""

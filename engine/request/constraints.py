@@ -1,4 +1,4 @@
-"""Constraints of requests: what a client asked for, compiled, and how far each output has come in it."""
+"""Constraints of requests: their conversion and compilation, and the progress of each output."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from draftline.engine import params
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.structured.compiled import Compiled, Progress
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import Constraint
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 
 CONSTRAINT_ERRORS = (InvalidConstraintError, UnsupportedConstraintError)
-"""What a constraint can be refused with."""
+"""The errors with which the compiler rejects a constraint."""
 
 
 def structured_constraint(asked: params.Constraint) -> Constraint:
-    """A request's constraint as the compiler takes it."""
+    """Convert a request's constraint to the compiler's type."""
     sources: dict[str, str | None] = {
         "json_schema": asked.json_schema,
         "regex": asked.regex,
@@ -37,47 +37,53 @@ def structured_constraint(asked: params.Constraint) -> Constraint:
     )
 
 
-def refusal(asked: Constraint, error: Exception) -> InvalidRequestError:
-    """What the client is told of a constraint that does not compile: every violation, by field and JSON pointer."""
+def constraint_error(asked: Constraint, error: Exception) -> InvalidRequestError:
+    """Return the client's error for a constraint that the compiler rejected with ``error``, one of `CONSTRAINT_ERRORS`.
+
+    It lists every violation by field and JSON pointer.
+    """
     return InvalidRequestError(*_violations(asked, error))
 
 
-def _violations(asked: Constraint, error: Exception) -> Iterator[Violation]:
+def _violations(asked: Constraint, error: Exception) -> Iterator[FieldViolation]:
     if not isinstance(error, UnsupportedConstraintError):
-        yield Violation(f"constraint.{asked.kind}", str(error))
+        yield FieldViolation(f"constraint.{asked.kind}", str(error))
         return
     for violation in error.violations:
         if violation.keyword == "close_within_budget":
-            yield Violation("constraint.close_within_budget", violation.reason)
+            yield FieldViolation("constraint.close_within_budget", violation.reason)
         else:
-            yield Violation(f"constraint.{asked.kind}#{violation.pointer}", f"{violation.keyword}: {violation.reason}")
+            yield FieldViolation(
+                f"constraint.{asked.kind}#{violation.pointer}", f"{violation.keyword}: {violation.reason}"
+            )
 
 
-async def compiled(compiler: ConstraintCompiler, asked: params.Constraint) -> Compiled:
-    """A request's constraint, compiled while the event loop goes on.
+async def compile_constraint(compiler: ConstraintCompiler, asked: params.Constraint) -> Compiled:
+    """Compile a request's constraint without blocking the event loop.
 
     Raises:
-        InvalidRequestError: it is refused.
+        InvalidRequestError: the compiler rejects the constraint.
     """
     constraint = structured_constraint(asked)
     compiling = asyncio.wrap_future(compiler.submit(constraint))
-    compiling.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if nobody waits any more
+    # If the caller is cancelled, the error is retrieved all the same: asyncio warns of errors that are not.
+    compiling.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
-        # Others may wait for the same.
+        # Other requests may wait for the same compilation: cancelling this one must not cancel it.
         return await asyncio.shield(compiling)
     except CONSTRAINT_ERRORS as error:
-        raise refusal(constraint, error) from error
+        raise constraint_error(constraint, error) from error
 
 
 @dataclass(slots=True, eq=False)
 class OutputConstraint:
-    """One output's constraint, and its place in it as far as the host knows.
+    """One output's constraint, and the output's progress in it as far as the host knows.
 
     Attributes:
-        progress: its place, advanced when a step's results are read.
-        closes_at: the length before which the text must be complete, or None if it need not be.
-        on_host: whether the host writes its masks.
-        is_json: whether the text is to be a JSON document.
+        progress: the progress, advanced when a step's results are read.
+        closes_at: the sequence length before which the text must be complete; None without such a limit.
+        on_host: whether the host writes the output's masks; otherwise the device walks the automaton.
+        is_json: whether the text must be a JSON document.
     """
 
     progress: Progress
@@ -87,7 +93,14 @@ class OutputConstraint:
 
     @staticmethod
     def of(compiled: Compiled, asked: params.Constraint, prompt_len: int, max_len: int) -> OutputConstraint:
-        """``asked``, compiled, at the beginning of an output of at most ``max_len`` tokens with its prompt."""
+        """Begin an output.
+
+        Args:
+            compiled: the compiled constraint.
+            asked: the constraint as the request has it.
+            prompt_len: the prompt's tokens.
+            max_len: maximum tokens of prompt and output.
+        """
         closes = asked.close_within_budget
         progress = compiled.begin(max_len - prompt_len if closes else None)
         is_json = asked.json_object or asked.json_schema is not None

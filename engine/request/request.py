@@ -1,62 +1,68 @@
-"""From what a client wrote to a request that can run: tokenized, checked against the model, with seeds and limits."""
+"""Requests that are ready to run: tokenized, validated against the model, with seeds and limits."""
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Prompt, Sink
-from draftline.engine.request import sequence as engine_sequence
-from draftline.engine.request.constraints import CONSTRAINT_ERRORS, OutputConstraint, refusal, structured_constraint
-from draftline.engine.request.prompt import tokenize
+from draftline.engine.request.constraints import (
+    CONSTRAINT_ERRORS,
+    OutputConstraint,
+    constraint_error,
+    structured_constraint,
+)
+from draftline.engine.request.sequence import Sequence
+from draftline.engine.request.tokenization import tokenize
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.structured.compiled import Compiled
 from draftline.structured.compiler import ConstraintCompiler
 
 DEFAULT_MAX_TOKENS = 256
-"""Output tokens where a request does not say, as far as the context leaves room."""
+"""Maximum output tokens of a request without ``max_tokens``, as far as the context has room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A checked request, ready to be queued.
+    """A validated request, ready to be queued.
 
     Attributes:
         request_id: unique among the running requests.
-        prompt: the prompt's text as given, or None if it was not a text.
+        prompt: the prompt's text as the client sent it; None for token ids or a chat.
         prompt_token_ids: the prompt's tokens, at least one.
         sequences: its ``n`` outputs.
-        sink: where its updates go.
-        submitted_at: when it was submitted, in seconds on the monotonic clock.
-        deadline: when it must have ended, on the same clock; infinite where it need not.
+        sink: receives its updates.
+        submitted_at: the time of submission, in seconds on the engine's clock.
+        deadline: the time when it must have ended, on the same clock; infinite without a timeout.
     """
 
     request_id: str
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
-    sequences: tuple[engine_sequence.Sequence, ...]
+    sequences: tuple[Sequence, ...]
     sink: Sink
     submitted_at: float
     deadline: float = math.inf
 
 
 class RequestBuilder:
-    """Checks requests against one engine's model and limits. Thread-safe."""
+    """Validates requests against one engine's model and limits. Thread-safe."""
 
     def __init__(
         self, info: EngineInfo, tokenizer: Tokenizer, ageing_s: float, compiler: ConstraintCompiler | None = None
     ) -> None:
-        """A builder for one engine.
+        """Create a builder for one engine.
 
         Args:
-            info: the engine's.
-            tokenizer: the model's.
+            info: the engine's description.
+            tokenizer: the model's tokenizer.
             ageing_s: the head start in the queue, in seconds, for each unit of priority.
-            compiler: compiles constraints; without one there are none.
+            compiler: compiles constraints. Without it, requests with a constraint are invalid.
         """
         self._info = info
         self._tokenizer = tokenizer
@@ -64,10 +70,16 @@ class RequestBuilder:
         self._compiler = compiler
 
     def build(self, request_id: str, request: GenerateRequest, sink: Sink, now: float) -> Request:
-        """Check and complete a request. Waits for its constraint, if that has not been compiled.
+        """Validate and complete a request. Blocks while its constraint is compiled, unless the compiler has cached it.
+
+        Args:
+            request_id: the request's id.
+            request: the request as the client sent it.
+            sink: receives the request's updates.
+            now: the time of submission, in seconds on the engine's clock.
 
         Raises:
-            InvalidRequestError: listing every field that is wrong.
+            InvalidRequestError: the request is invalid. It lists every field that is wrong.
         """
         violations = [*self._option_violations(request), *self._sampling_violations(request.sampling)]
         prompt_field, token_ids = self._encode(request.prompt, violations)
@@ -83,26 +95,33 @@ class RequestBuilder:
 
     def _sequences(
         self, request_id: str, request: GenerateRequest, token_ids: list[int], compiled: Compiled | None, now: float
-    ) -> tuple[engine_sequence.Sequence, ...]:
+    ) -> tuple[Sequence, ...]:
         sampling = request.sampling
+
+        # An output ends at its own limit or at the model's.
         room = self._info.max_model_len - len(token_ids)
         wanted = DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
         max_len = len(token_ids) + min(wanted, room)
+
+        # A text that must be complete within the limit must fit at all.
         closes = request.constraint is not None and request.constraint.close_within_budget
         if closes and compiled is not None and (compiled.shortest or 0) > max_len - len(token_ids):
             raise InvalidRequestError(
-                Violation(
+                FieldViolation(
                     "constraint.close_within_budget",
                     f"the shortest text that the constraint allows takes {compiled.shortest} tokens, but only "
                     f"{max_len - len(token_ids)} may be generated",
                 )
             )
+
+        # Every output has a seed of its own. Only the first one computes the whole prompt, so only it can return the
+        # prompt's log-probabilities: they are the same for all.
         first_seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
         followers = sampling.model_copy(update={"prompt_logprobs": None})
-        sequences: list[engine_sequence.Sequence] = []
+        sequences: list[Sequence] = []
         for index in range(sampling.n):
             sequences.append(
-                engine_sequence.Sequence(
+                Sequence(
                     request_id=request_id,
                     index=index,
                     tokens=list(token_ids),
@@ -120,19 +139,19 @@ class RequestBuilder:
             )
         return tuple(sequences)
 
-    def _constraint(self, asked: Constraint | None, violations: list[Violation]) -> Compiled | None:
-        """The compiled constraint, or None, with violations if one was asked for."""
+    def _constraint(self, asked: Constraint | None, violations: list[FieldViolation]) -> Compiled | None:
+        """Compile a constraint. If that fails, add violations and return None."""
         if asked is None or self._compiler is None:
             return None
         constraint = structured_constraint(asked)
         try:
             return self._compiler.compile(constraint)
         except CONSTRAINT_ERRORS as error:
-            violations.extend(refusal(constraint, error).violations)
+            violations.extend(constraint_error(constraint, error).violations)
             return None
 
-    def _encode(self, prompt: Prompt, violations: list[Violation]) -> tuple[str, list[int] | None]:
-        """The prompt's field name and its token ids; None, with violations, if it has none."""
+    def _encode(self, prompt: Prompt, violations: list[FieldViolation]) -> tuple[str, list[int] | None]:
+        """Return the prompt's field name and its token ids. If it has none, add violations and return None for them."""
         if isinstance(prompt, str | Chat):
             try:
                 token_ids = tokenize(prompt, self._tokenizer, self._info) if prompt else []
@@ -146,42 +165,42 @@ class RequestBuilder:
         return self._encoded("token_ids", [] if out_of_range else ids, [] if out_of_range else violations)
 
     def _encoded(
-        self, field: str, token_ids: Sequence[int], violations: list[Violation]
+        self, field: str, token_ids: Seq[int], violations: list[FieldViolation]
     ) -> tuple[str, list[int] | None]:
         if not token_ids:
-            violations.append(Violation(field, "is empty; a prompt needs at least one token"))
+            violations.append(FieldViolation(field, "is empty; a prompt needs at least one token"))
             return field, None
         return field, list(token_ids)
 
-    def _length_violations(self, field: str, length: int) -> Iterator[Violation]:
+    def _length_violations(self, field: str, length: int) -> Iterator[FieldViolation]:
         limit = self._info.max_model_len - 1
         if length > limit:
-            yield Violation(
+            yield FieldViolation(
                 field,
                 f"has {length} tokens, but at most {limit} fit: this server's max_model_len is "
                 f"{self._info.max_model_len} with at least one output token",
             )
 
-    def _sampling_violations(self, sampling: SamplingParams) -> Iterator[Violation]:
+    def _sampling_violations(self, sampling: SamplingParams) -> Iterator[FieldViolation]:
         yield from self._out_of_range("sampling.stop_token_ids", sampling.stop_token_ids)
         yield from self._out_of_range("sampling.logit_bias", sampling.logit_bias)
 
-    def _option_violations(self, request: GenerateRequest) -> Iterator[Violation]:
+    def _option_violations(self, request: GenerateRequest) -> Iterator[FieldViolation]:
         if request.constraint is not None and self._compiler is None:
-            yield Violation("constraint", "this server enforces no constraints")
+            yield FieldViolation("constraint", "this server enforces no constraints")
         if request.speculation.enabled and not self._info.drafters:
-            yield Violation("speculation.enabled", "this server has no drafter")
+            yield FieldViolation("speculation.enabled", "this server has no drafter")
         if not -(2**31) <= request.priority < 2**31:
-            yield Violation("priority", f"{request.priority} is not a 32-bit integer")
+            yield FieldViolation("priority", f"{request.priority} is not a 32-bit integer")
 
-    def _out_of_range(self, field: str, ids: Sequence[int] | dict[int, float]) -> Iterator[Violation]:
+    def _out_of_range(self, field: str, ids: Seq[int] | dict[int, float]) -> Iterator[FieldViolation]:
         vocab = self._info.config.vocab_size
-        for place, token in enumerate(ids):
+        for index, token in enumerate(ids):
             if not 0 <= token < vocab:
-                yield Violation(f"{field}[{place}]", f"{token} is not a token id of this model (0 to {vocab - 1})")
-                return  # one is enough: a prompt for another model would have thousands
+                yield FieldViolation(f"{field}[{index}]", f"{token} is not a token id of this model (0 to {vocab - 1})")
+                return  # one is enough: a prompt for another model could have thousands
 
 
 def _draft_tokens(speculation: Speculation) -> int | None:
-    """How many drafts a step the request asks for: none, so many, or None for the server's choice."""
+    """The drafts per step that the request asks for: 0 where it turned speculation off, None for the server's choice."""
     return 0 if speculation.enabled is False else speculation.draft_tokens

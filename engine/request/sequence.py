@@ -1,8 +1,8 @@
-"""A running output: its tokens, and how many of them have been computed.
+"""One output of a request as the scheduler and the runner see it, its row in a step, and the plan of a step.
 
 There is no prefill phase and no decode phase. A sequence has known tokens (prompt and output) and computed tokens
-(those whose keys and values are in the cache); a step lets computed catch up with known. The host may be a step behind
-the device: then some known tokens are unread, their values being on the device alone.
+(those whose keys and values are in the cache); a step lets computed catch up with known. The host may be some steps
+behind the device: then the device knows tokens that the host has not read yet.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from typing import TYPE_CHECKING
 from draftline.engine.params import SamplingParams
 
 if TYPE_CHECKING:
-    from draftline.engine.request.constraints import OutputConstraint  # loads what compiles constraints
+    from draftline.engine.request.constraints import OutputConstraint  # imports the compiler
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One of a request's ``n`` outputs, as the scheduler sees it.
+    """One of a request's ``n`` outputs.
 
     Attributes:
         request_id: the request it belongs to.
-        index: which of the request's outputs it is.
-        tokens: prompt and output ids known so far.
-        prompt_len: how many of them are prompt.
-        sampling: how it is sampled.
-        seed: the seed of its draws.
-        max_len: the length at which it must end (prompt plus max_tokens).
-        draft_tokens: the drafts a step that its request asks for, 0 where the server has no drafter; None leaves it to that.
-        order: its place in the queue, smaller first: arrival time minus the head start that its priority buys.
-        leader: the request's first output, whose prompt the others wait for (to share its blocks); None for itself.
-        constraint: what its output must match, and how far it has come in it; None for anything.
-        computed: leading tokens whose keys and values are in the cache once all launched steps have run, at most.
-        launched: steps with a row of it that were planned but not committed.
-        unread: the most tokens that those steps decide, which the host will learn at their commits.
-        blocks: the cache blocks that hold them, in order.
-        cached_prompt: prompt tokens that came from the prefix cache when it was first admitted.
+        index: its index among the request's outputs.
+        tokens: prompt and output ids that the host knows.
+        prompt_len: tokens of the prompt.
+        sampling: its sampling parameters.
+        seed: the seed of its random draws.
+        max_len: the length at which it must end: prompt plus ``max_tokens``.
+        order: its sort key in the queue, smaller first: arrival time minus the head start that its priority buys.
+        leader: the request's first output, if this is another one. It waits for the leader's prompt, to share its blocks.
+        draft_tokens: drafts per step that the request asks for; None for the server's choice, 0 without a drafter.
+        constraint: the constraint of its output, with the output's progress in it; None without one.
+        computed: upper bound of the leading tokens that are in the cache once all launched steps have run.
+        in_flight: planned steps with a row of it that are not committed yet.
+        unread: upper bound of the tokens that those steps decide. The host learns them at the commits.
+        blocks: the cache blocks that hold its tokens, in order.
+        cached_prompt: prompt tokens found in the prefix cache when it was first admitted.
         slot: its row of the slot table while it runs, else None.
-        registered: leading full blocks that were offered to the prefix tree.
-        arrival: its rank among equals in ``order``; the scheduler counts it when the sequence is added.
-        preemptions: how often it lost its place and had to recompute.
-        cancelled: set by anyone, at any time; the next plan ends the sequence.
-        finished: it has ended and holds nothing.
+        registered: leading full blocks that were added to the prefix tree.
+        arrival: its serial number in the scheduler, which breaks ties of ``order``; -1 until it is added.
+        preemptions: how often it was preempted, and had to recompute.
+        cancelled: any thread may set it, at any time. The next plan ends the sequence.
+        finished: it has ended and holds no slot or blocks.
     """
 
     request_id: str
@@ -57,7 +57,7 @@ class Sequence:
     draft_tokens: int | None = None
     constraint: OutputConstraint | None = None
     computed: int = 0
-    launched: int = 0
+    in_flight: int = 0
     unread: int = 0
     blocks: list[int] = field(default_factory=list)
     cached_prompt: int = 0
@@ -70,40 +70,47 @@ class Sequence:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"{self.request_id}[{self.index}]"
 
     @property
     def output_len(self) -> int:
-        """Output tokens that the host knows."""
+        """The number of output tokens that the host knows."""
         return len(self.tokens) - self.prompt_len
 
     @property
     def waits_for_host(self) -> bool:
-        """Whether no step can be planned for it until those under way are read: the host knows what is forced only then."""
+        """Whether no further step can be planned before the steps in flight are read.
+
+        This is so if the host writes the sequence's masks and the sequence may be drafted for: only the tokens that are
+        read tell which drafts the constraint forces.
+        """
         if not self.unread or self.draft_tokens == 0 or self.constraint is None:
             return False
         return self.constraint.on_host
 
     @property
     def known(self) -> int:
-        """The most tokens that the device knows once all launched steps have run; all, if none is unread."""
+        """Upper bound of the tokens that the device knows once all launched steps have run. Exact if none is unread."""
         return len(self.tokens) + self.unread
 
 
 @dataclass(slots=True)
 class Row:
-    """One sequence's part in a step. Read-only, but not frozen: a frozen one takes five times as long to make.
+    """One sequence's part in a step. Read-only, but not frozen: a frozen dataclass takes five times as long to make.
+
+    The row's query tokens are ``count`` known tokens and then ``drafts`` drafts. While steps are in flight, the host
+    knows upper bounds of ``start`` and ``known``; the device has the true values.
 
     Attributes:
-        sequence: whose.
-        slot: its slot.
-        start: its computed tokens before the step, at most.
-        count: known tokens that the step computes.
-        known: its known tokens before the step, at most.
-        drafts: drafted tokens that the step verifies after them (only where ``start + count`` reaches the last known).
-        samples: how many positions are sampled: one after the last known token, if the step reaches it, and one after
-            each draft.
+        sequence: the sequence.
+        slot: the sequence's row of the slot table.
+        start: the sequence's computed tokens before the step.
+        count: known tokens that the step computes, at least one.
+        known: the sequence's known tokens before the step.
+        drafts: drafts that the step verifies; 0 unless ``start + count`` reaches ``known``.
+        samples: positions that the step samples: the next token after the last known one, and one after each draft; 0
+            unless ``start + count`` reaches ``known``.
     """
 
     sequence: Sequence
@@ -116,7 +123,10 @@ class Row:
 
     @property
     def known_predictions(self) -> int:
-        """How many computed prompt tokens have their successor's log-probability asked for, in the prompt as well."""
+        """The number of positions whose next token is a prompt token with a log-probability to return.
+
+        This is 0 unless the request asks for the prompt's log-probabilities, and from the first output token on.
+        """
         sequence = self.sequence
         if sequence.sampling.prompt_logprobs is None or self.known > sequence.prompt_len:
             return 0
@@ -124,19 +134,22 @@ class Row:
 
     @property
     def logits_count(self) -> int:
-        """How many of the row's last query tokens want logits."""
+        """The number of query tokens that need logits, counted from the end of the row.
+
+        These are the sampled positions, or all positions if the row has known predictions.
+        """
         return self.count + self.drafts if self.known_predictions else self.samples
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one step does. The order of ``rows`` is the only order: batch, masks, samples and results all follow it.
+    """The plan of one step. Batch, masks, samples and results all follow the order of ``rows``.
 
     Attributes:
-        rows: the sequences that run.
-        admitted: those of ``rows``, the last ones, whose sequences enter their slots, which must therefore be filled.
-        new_blocks: (slot, index, block) of each block table entry that the device does not know and the rows need.
-        cancelled: sequences that the plan ended because they were cancelled; they hold nothing any more.
+        rows: the rows of all sequences that run.
+        admitted: the last of ``rows``, whose sequences enter their slots. The device needs their tokens and parameters.
+        new_blocks: (slot, index, block) of each block table entry of the rows that is new to the device.
+        cancelled: sequences that the plan ended because they were cancelled. They hold no slot or blocks any more.
     """
 
     rows: tuple[Row, ...] = ()

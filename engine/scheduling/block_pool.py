@@ -1,8 +1,12 @@
 """The block pool: which cache blocks are free, which are cached, and how many sequences hold each of the others.
 
-Every block is exactly one of *free* (nobody holds it and its contents mean nothing), *cached* (nobody holds it, but the
-prefix tree knows its tokens; given up when free ones run out) and *held* (by as many holders as it has references). The
-pool counts; it knows neither sequences nor tensors, and what a block holds is the prefix tree's business.
+Every block is exactly one of three:
+
+- *free*: no sequence holds it, and its contents mean nothing.
+- *cached*: no sequence holds it, but the prefix tree knows its tokens. It is evicted when free blocks run out.
+- *held*: by as many sequences as it has references.
+
+The pool counts references. It knows neither sequences nor tensors; the prefix tree knows the tokens.
 """
 
 from __future__ import annotations
@@ -17,10 +21,14 @@ class BlockPool:
     """Reference-counted cache blocks 0 to ``num_blocks - 1``, with a prefix tree over them."""
 
     def __init__(self, num_blocks: int, prefixes: PrefixIndex) -> None:
-        """All blocks are free; ``prefixes`` is empty and used by this pool alone.
+        """Create a pool of free blocks.
+
+        Args:
+            num_blocks: the number of blocks.
+            prefixes: an empty prefix tree that only this pool uses.
 
         Raises:
-            ValueError: there is no block.
+            ValueError: ``num_blocks`` is less than one.
         """
         if num_blocks < 1:
             raise ValueError(f"num_blocks: the cache needs at least one block, not {num_blocks}")
@@ -32,32 +40,32 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """Blocks whose contents mean nothing."""
+        """The number of free blocks."""
         return len(self._free)
 
     @property
     def cached(self) -> int:
-        """Blocks that nobody holds but the prefix tree knows."""
+        """The number of cached blocks."""
         return self._prefixes.idle_count
 
     @property
     def available(self) -> int:
-        """Blocks that can be allocated: free and cached."""
+        """The number of blocks that can be allocated: the free and the cached ones."""
         return len(self._free) + self._prefixes.idle_count
 
     def references(self, block: int) -> int:
-        """How many hold ``block``."""
+        """How many sequences hold ``block``."""
         return self._references[block]
 
     def generation(self, block: int) -> int:
-        """How often ``block`` has been allocated: what was known of its contents is void when this changes."""
+        """How often ``block`` has been allocated. When this changes, the block's contents are no longer valid."""
         return self._generations[block]
 
     def allocate(self, count: int) -> list[int]:
-        """Take ``count`` blocks, each held once; cached ones are given up when free ones run out.
+        """Take ``count`` blocks, each held once. Cached blocks are evicted when free ones run out.
 
         Raises:
-            RuntimeError: fewer are available; nothing is taken.
+            RuntimeError: fewer are available. Then none is taken.
         """
         if count > self.available:
             raise RuntimeError(f"{count} cache blocks are needed but only {self.available} are available")
@@ -68,41 +76,47 @@ class BlockPool:
         return blocks
 
     def shareable(self, length: int) -> int:
-        """How many cached blocks a beginning of ``length`` tokens could match at most."""
+        """The maximum number of cached blocks that a prefix of ``length`` tokens could match."""
         return self._prefixes.shareable(length)
 
     def match(self, tokens: Sequence[int], max_blocks: int) -> list[int]:
-        """The blocks, at most ``max_blocks``, of the longest cached beginning of ``tokens``. They are not held yet."""
+        """Find the blocks, at most ``max_blocks``, of the longest cached prefix of ``tokens``. This does not hold them."""
         return self._prefixes.match(tokens, max_blocks)
 
     def acquire(self, blocks: Iterable[int]) -> None:
-        """Hold known blocks once more each; a block's whole path to the root must be held by the same holder."""
+        """Add one reference to each of some known blocks.
+
+        The new holder must hold each block's whole path to the root.
+        """
         for block in blocks:
             if self._references[block] == 0:
                 self._prefixes.hold(block)
             self._references[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give up one reference to each of ``blocks``, which are in sequence order.
+        """Remove one reference from each of ``blocks``, which are in sequence order.
 
-        Known blocks without holders stay cached, the others become free. The tail goes first, so that a cached block
-        is never evicted before those that continue it.
+        A block without references becomes cached if the prefix tree knows it, and free otherwise. The tail goes first,
+        so that a cached block is never evicted before those that continue it.
 
         Raises:
-            RuntimeError: nobody holds a block.
+            RuntimeError: no sequence holds a block.
         """
         for block in reversed(blocks):
             if self._references[block] == 0:
-                raise RuntimeError(f"cache block {block} is released though nobody holds it")
+                raise RuntimeError(f"cache block {block} is released but no sequence holds it")
             self._references[block] -= 1
             if self._references[block] == 0 and not self._prefixes.idle(block):
                 self._free.append(block)
 
     def register(self, parent: int, tokens: tuple[int, ...], block: int) -> int:
-        """Make a full, computed block known to the prefix tree, under the known block ``parent`` (or ``ROOT``).
+        """Add a full, computed block to the prefix tree, under the known block ``parent`` (or ``ROOT``).
 
-        Returns the block to hold from now on: where another block has the same tokens under the same parent, the
-        caller's reference moves to that one, and ``block`` is free. So paths in the tree stay connected.
+        If the tree has another block with the same tokens under the same parent, the caller's reference moves to that
+        block, and ``block`` is free. So paths in the tree stay connected.
+
+        Returns:
+            The block to hold from now on.
         """
         known = self._prefixes.insert(parent, tokens, block)
         if known != block:
@@ -111,7 +125,7 @@ class BlockPool:
         return known
 
     def forget_cached(self) -> None:
-        """Free all cached blocks. Held ones stay known."""
+        """Free all cached blocks. Held blocks stay in the prefix tree."""
         while self._prefixes.idle_count:
             self._free.append(self._prefixes.evict())
 
@@ -129,5 +143,5 @@ class BlockPool:
         assert len(free) + len(cached) + len(held) == self.num_blocks, "a block is lost"
 
     def check_path(self, blocks: Sequence[int], tokens: Sequence[int]) -> None:
-        """Assert that the prefix tree, if there is one, knows ``blocks`` as the path that ``tokens`` spell."""
+        """Assert that the prefix tree, if there is one, has ``blocks`` as the path of ``tokens``."""
         self._prefixes.check_path(blocks, tokens)

@@ -1,4 +1,4 @@
-"""Sequences in queue order: by ``order``, and by arrival where that is equal."""
+"""Sequences in queue order: by ``order``, and by arrival where that is equal. Waiting and running ones are kept so."""
 
 from __future__ import annotations
 
@@ -9,43 +9,43 @@ from draftline.engine.request.sequence import Sequence
 
 
 def rank(sequence: Sequence) -> tuple[float, int]:
-    """The place in the queue. It never changes, so neither does the order between two sequences."""
+    """The sort key of the queue, smaller first. A sequence's rank never changes."""
     return sequence.order, sequence.arrival
 
 
-class SequenceQueue:
+class PriorityQueue:
     """A sorted list of sequences, each in it at most once."""
 
     def __init__(self) -> None:
-        """An empty queue."""
+        """Create an empty queue."""
         self._sequences: list[Sequence] = []
 
     def __len__(self) -> int:
-        """How many are in it."""
+        """The number of sequences."""
         return len(self._sequences)
 
     def __iter__(self) -> Iterator[Sequence]:
-        """From first to last."""
+        """Iterate from first to last."""
         return iter(self._sequences)
 
     def __reversed__(self) -> Iterator[Sequence]:
-        """From last to first."""
+        """Iterate from last to first."""
         return reversed(self._sequences)
 
     def __getitem__(self, index: int) -> Sequence:
-        """The sequence at a place in the order; -1 is the last."""
+        """The sequence at an index; -1 is the last."""
         return self._sequences[index]
 
     def __contains__(self, sequence: Sequence) -> bool:
-        """Whether this very sequence is in the queue, found by its place."""
-        at = bisect_left(self._sequences, rank(sequence), key=rank)
-        return at < len(self._sequences) and self._sequences[at] is sequence
+        """Whether this very sequence is in the queue. Takes a binary search by rank."""
+        index = bisect_left(self._sequences, rank(sequence), key=rank)
+        return index < len(self._sequences) and self._sequences[index] is sequence
 
     def add(self, sequence: Sequence) -> None:
-        """Put a sequence in its place."""
+        """Insert a sequence by its rank."""
         insort(self._sequences, sequence, key=rank)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take out a sequence that is in the queue."""
+        """Remove a sequence, which must be in the queue."""
         assert sequence in self, f"{sequence.name} is not in this queue"
         del self._sequences[bisect_left(self._sequences, rank(sequence), key=rank)]

@@ -1,12 +1,12 @@
-"""Who may call: bearer tokens from a file, and what each may do.
+"""Authentication by bearer tokens from a file, and the limits and rights of each token.
 
-The file is YAML, and is read anew when it has changed::
+The file is YAML. It is read again when it has changed::
 
     tokens:
       - name: extraction          # shown in logs and metrics
         token: 5kx2…              # or sha256: its digest in hex, so that the file holds no secret
-        max_requests: 64          # at once; unlimited where unset
-        requests_per_minute: 600  # likewise
+        max_requests: 64          # in flight at once; unlimited if unset
+        requests_per_minute: 600  # unlimited if unset
       - name: ops
         token: 9vq1…
         admin: true               # may call AdminService
@@ -24,6 +24,7 @@ from typing import Protocol
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing_extensions import override
 
 from draftline.engine.errors import PermissionDeniedError, QueueFullError, TokenFileError, UnauthenticatedError
 from draftline.engine.validation import violations
@@ -54,7 +55,7 @@ class _Token(BaseModel):
 
     @property
     def digest(self) -> bytes:
-        """What is compared: neither it nor the time of comparing tells anything of the token."""
+        """The SHA-256 digest of the token. Comparing digests reveals nothing about the token, nor does the time it takes."""
         if self.token is None:
             return bytes.fromhex(self.sha256 or "")
         return hashlib.sha256(self.token.encode()).digest()
@@ -66,20 +67,20 @@ class _File(BaseModel):
     tokens: list[_Token] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _names_differ(self) -> _File:
+    def _unique_names(self) -> _File:
         names = [entry.name for entry in self.tokens]
-        twice = {name for name in names if names.count(name) > 1}
-        if twice:
-            raise ValueError(f"two tokens are named {min(twice)}")
+        duplicates = {name for name in names if names.count(name) > 1}
+        if duplicates:
+            raise ValueError(f"two tokens are named {min(duplicates)}")
         return self
 
 
 class Caller:
-    """Whoever has a token, and how much they are asking for. One event loop's.
+    """The owner of a token, with the token's limits and its requests in flight. Only one event loop may use it.
 
     Attributes:
-        name: shown in logs and metrics; empty where everybody may call.
-        admin: whether AdminService answers them.
+        name: shown in logs and metrics; empty if the server knows no tokens.
+        admin: whether the caller may use AdminService.
     """
 
     def __init__(
@@ -91,24 +92,24 @@ class Caller:
         requests_per_minute: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is running; a minute's requests may come at once."""
+        """A caller without requests, which may start a whole minute's requests at once."""
         self.name = name
         self.admin = admin
         self._max_requests = max_requests
         self._per_minute = requests_per_minute
         self._clock = clock
-        self._running = 0
+        self._in_flight = 0
         self._allowance = float(requests_per_minute or 0)
         self._counted_at = clock()
 
-    def enter(self) -> None:
-        """Begin a request, which must `leave` when it is over.
+    def admit(self) -> None:
+        """Count one request as in flight, until `release`.
 
         Raises:
-            QueueFullError: that would be more than the token allows.
+            QueueFullError: the request would exceed a limit of the token.
         """
-        if self._max_requests is not None and self._running >= self._max_requests:
-            raise QueueFullError(f"{self._running} requests of this token run, which is its limit", _BUSY_RETRY_S)
+        if self._max_requests is not None and self._in_flight >= self._max_requests:
+            raise QueueFullError(f"{self._in_flight} requests of this token run, which is its limit", _BUSY_RETRY_S)
         if self._per_minute is not None:
             now = self._clock()
             earned = (now - self._counted_at) * self._per_minute / 60
@@ -118,105 +119,105 @@ class Caller:
                 wait = (1 - self._allowance) * 60 / self._per_minute
                 raise QueueFullError(f"this token may start {self._per_minute} requests a minute", wait)
             self._allowance -= 1
-        self._running += 1
+        self._in_flight += 1
 
-    def leave(self) -> None:
-        """End what one `enter` began."""
-        self._running -= 1
+    def release(self) -> None:
+        """End one admitted request."""
+        self._in_flight -= 1
 
     def require_admin(self) -> None:
         """Raise `PermissionDeniedError` unless the caller may administer the server."""
         if not self.admin:
             raise PermissionDeniedError("this needs a token with admin rights")
 
-    def renewed(self, max_requests: int | None, requests_per_minute: int | None, admin: bool) -> None:
-        """Take other limits, without forgetting what is running."""
+    def set_limits(self, max_requests: int | None, requests_per_minute: int | None, admin: bool) -> None:
+        """Change the limits and rights. Requests in flight still count."""
         self._max_requests, self.admin = max_requests, admin
         if requests_per_minute != self._per_minute:
             self._per_minute, self._allowance = requests_per_minute, float(requests_per_minute or 0)
 
 
 class Access(Protocol):
-    """Knows callers by the metadata of their calls."""
+    """Authenticates calls."""
 
     def caller(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> Caller:
-        """Whose call has this metadata.
+        """Authenticate a call by its metadata (headers): pairs of a name in lower case and a value.
 
         Raises:
-            UnauthenticatedError: nobody's who is known.
+            UnauthenticatedError: the metadata has no token, or an unknown one.
         """
         ...
 
 
-class OpenAccess:
-    """Everybody may call."""
+class OpenAccess(Access):
+    """Access without tokens: every client is the same caller."""
 
     def __init__(self, *, admin: bool) -> None:
-        """``admin``: whether everybody may administer, too."""
-        self._everybody = Caller("", admin=admin)
+        """``admin``: whether clients may also administer the server."""
+        self._caller = Caller("", admin=admin)
 
+    @override
     def caller(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> Caller:
-        """See `Access`."""
-        return self._everybody
+        return self._caller
 
 
-class TokenAccess:
-    """Whoever has a token of the file."""
+class TokenAccess(Access):
+    """Access for the tokens of a file."""
 
     def __init__(self, path: Path) -> None:
         """Read the file.
 
         Raises:
-            TokenFileError: it cannot be read, or is wrong; the message says where.
+            TokenFileError: the file cannot be read, or is invalid; the message says where.
         """
         self._path = path
-        self._read_at = self._changed()
-        self._complaint = ""
+        self._read_at = self._changed_at()
+        self._last_warning = ""
         self._callers: dict[str, Caller] = {}
         self._digests: list[tuple[bytes, Caller]] = []
-        self._take(self._read())
+        self._set_tokens(self._read())
 
+    @override
     def caller(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> Caller:
-        """See `Access`."""
-        self._renew()
+        self._reload_if_changed()
         authorization = next((str(value) for name, value in metadata or () if name == "authorization"), "")
         if not authorization.lower().startswith(_BEARER):
             raise UnauthenticatedError("a token is needed: metadata 'authorization: Bearer …'")
         digest = hashlib.sha256(authorization[len(_BEARER) :].strip().encode()).digest()
         found: Caller | None = None
-        for known, caller in self._digests:  # all of them, so that the time tells nothing
+        for known, caller in self._digests:  # compare all digests, so that the time reveals nothing
             if hmac.compare_digest(known, digest):
                 found = caller
         if found is None:
             raise UnauthenticatedError("this token is not known")
         return found
 
-    def _renew(self) -> None:
+    def _reload_if_changed(self) -> None:
         try:
-            changed = self._changed()
+            changed = self._changed_at()
             if changed == self._read_at:
                 return
             self._read_at = changed
-            self._take(self._read())
+            self._set_tokens(self._read())
         except TokenFileError as error:
-            if str(error) != self._complaint:  # once, not at every call
-                self._complaint = str(error)
-                logger.warning("%s; the tokens that were read before stay in use", error)
+            if str(error) != self._last_warning:  # once, not at every call
+                self._last_warning = str(error)
+                logger.warning("%s; the previous tokens stay in use", error)
             return
-        self._complaint = ""
-        logger.info("tokens read anew from %s", self._path)
+        self._last_warning = ""
+        logger.info("reloaded tokens from %s", self._path)
 
-    def _take(self, entries: list[_Token]) -> None:
-        """Know these callers and no others; those known before go on where they were."""
+    def _set_tokens(self, entries: list[_Token]) -> None:
+        """Replace the tokens. Callers that keep their name keep their requests in flight."""
         callers = {}
         for entry in entries:
             caller = self._callers.get(entry.name) or Caller(entry.name, admin=entry.admin)
-            caller.renewed(entry.max_requests, entry.requests_per_minute, entry.admin)
+            caller.set_limits(entry.max_requests, entry.requests_per_minute, entry.admin)
             callers[entry.name] = caller
         self._callers = callers
         self._digests = [(entry.digest, callers[entry.name]) for entry in entries]
 
-    def _changed(self) -> int:
+    def _changed_at(self) -> int:
         try:
             return self._path.stat().st_mtime_ns
         except OSError as error:
@@ -228,9 +229,9 @@ class TokenAccess:
         except OSError as error:
             raise TokenFileError(f"{self._path}: {error.strerror}") from error
         except (yaml.YAMLError, UnicodeDecodeError):
-            raise TokenFileError(f"{self._path}: is not YAML") from None  # whose message may quote a token
+            raise TokenFileError(f"{self._path}: is not YAML") from None  # the YAML error's message may quote a token
         except ValidationError as error:
-            # Not the descriptions, which quote values.
+            # Without the descriptions of the violations, which quote values.
             where = ", ".join(dict.fromkeys(v.field or "the file" for v in violations(error)))
             problem = error.errors(include_input=False, include_url=False)[0]["msg"].removeprefix("Value error, ")
             raise TokenFileError(f"{self._path}: {where}: {problem}") from None

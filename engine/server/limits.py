@@ -1,16 +1,19 @@
-"""How much a message may hold: every string and every repeated field, looked at before anything is made of it.
+"""Bounds on the strings and lists of a request, checked before anything is made of them.
 
-Lengths only, so that refusing costs nothing; what the values must satisfy is checked where they are converted. The size of
-a whole message is bounded by the server's max_request_mib.
+Only lengths are checked, so a refusal costs nothing. The values themselves are validated where they are converted. The
+server's ``max_request_mib`` bounds the size of a whole message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
+from typing import Protocol
 
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
-from draftline.v1 import engine_pb2 as pb
+
+MAX_REQUEST_ID = 256
+"""Characters of a request id that a client chooses."""
 
 MAX_MESSAGES = 4096
 """Messages of a chat."""
@@ -19,7 +22,7 @@ MAX_ROLE = 64
 """Characters of a role."""
 
 MAX_ENTRIES = 4096
-"""Entries of any other list; each has a stricter limit of its own, which says so more exactly."""
+"""Entries of any other list. Each list also has a stricter limit of its own, with a more exact error."""
 
 MAX_CONSTRAINT = 1 << 18
 """Characters of a schema, an expression, a grammar, or all choices together."""
@@ -28,78 +31,62 @@ MAX_TRACEPARENT = 256
 """Characters of a trace context."""
 
 MAX_TOKEN_CHARS = 256
-"""Characters of a prompt for each token that the model takes. Longest tokens have half as many, so what is refused would be
-too long all the same; but tokenizing it would take seconds."""
+"""Characters of a prompt for each token of the context. The longest tokens have half as many, so a longer prompt cannot fit.
+Tokenizing it would take seconds."""
 
 MAX_DETOKENIZE = 1 << 20
 """Tokens of one Detokenize."""
 
 
-def check_generate(request: pb.GenerateRequest, info: EngineInfo) -> None:
-    """Refuse a request that holds too much.
+class Message(Protocol):
+    """A chat message of any face."""
 
-    Raises:
-        InvalidRequestError: naming every field that does.
-    """
-    _refuse(
-        *check_text(request.text, info),
-        *_chat(request.chat, info),
-        *_most(request.token_ids.ids, info.max_model_len - 1, "token_ids.ids", "token ids"),
-        *(
-            violation
-            for name in ("stop", "stop_token_ids", "logit_bias")
-            for violation in _most(getattr(request.sampling, name), MAX_ENTRIES, f"sampling.{name}", "entries")
-        ),
-        *_constraint(request.constraint),
-        *_most(request.traceparent, MAX_TRACEPARENT, "traceparent", "characters"),
-    )
+    @property
+    def role(self) -> str:
+        """The author's role."""
+        ...
+
+    @property
+    def content(self) -> str:
+        """The text."""
+        ...
 
 
-def check_constraint(constraint: pb.Constraint) -> None:
-    """The same for a constraint alone."""
-    _refuse(*_constraint(constraint))
+def length_violations(value: Sized, limit: int, field: str, unit: str) -> Iterator[FieldViolation]:
+    """A violation if ``value`` has more than ``limit`` entries; ``unit`` names them in the message."""
+    if len(value) > limit:
+        yield FieldViolation(field, f"has {len(value)} {unit}; at most {limit} fit")
 
 
-def check_tokenize(request: pb.TokenizeRequest, info: EngineInfo) -> None:
-    """The same for a text or chat to be tokenized."""
-    _refuse(*check_text(request.text, info), *_chat(request.chat, info))
+def text_violations(text: str, info: EngineInfo, field: str) -> Iterator[FieldViolation]:
+    """A violation if the prompt ``text`` is too long for the model's context."""
+    return length_violations(text, info.max_model_len * MAX_TOKEN_CHARS, field, "characters")
 
 
-def check_detokenize(request: pb.DetokenizeRequest) -> None:
-    """The same for tokens to be turned into text."""
-    _refuse(*_most(request.token_ids, MAX_DETOKENIZE, "token_ids", "token ids"))
+def token_violations(token_ids: Sized, info: EngineInfo, field: str) -> Iterator[FieldViolation]:
+    """A violation if the prompt ``token_ids`` is too long for the model's context."""
+    return length_violations(token_ids, info.max_model_len - 1, field, "token ids")
 
 
-def check_text(text: str, info: EngineInfo, field: str = "text") -> Iterator[Violation]:
-    """What is wrong with the length of a prompt."""
-    return _most(text, info.max_model_len * MAX_TOKEN_CHARS, field, "characters")
-
-
-def _chat(chat: pb.Chat, info: EngineInfo) -> Iterator[Violation]:
-    too_many = list(_most(chat.messages, MAX_MESSAGES, "chat.messages", "messages"))
-    yield from too_many
-    if too_many:
+def chat_violations(messages: Sequence[Message], info: EngineInfo, field: str) -> Iterator[FieldViolation]:
+    """The violations of a chat: too many messages, or messages that are too long."""
+    if len(messages) > MAX_MESSAGES:
+        yield from length_violations(messages, MAX_MESSAGES, field, "messages")
         return
-    for place, message in enumerate(chat.messages):
-        yield from _most(message.role, MAX_ROLE, f"chat.messages[{place}].role", "characters")
-        yield from check_text(message.content, info, f"chat.messages[{place}].content")
+    for index, message in enumerate(messages):
+        yield from length_violations(message.role, MAX_ROLE, f"{field}[{index}].role", "characters")
+        yield from text_violations(message.content, info, f"{field}[{index}].content")
 
 
-def _constraint(constraint: pb.Constraint) -> Iterator[Violation]:
-    for name in ("json_schema", "regex", "grammar"):
-        yield from _most(getattr(constraint, name), MAX_CONSTRAINT, f"constraint.{name}", "characters")
-    choices = constraint.choice.choices
-    too_many = list(_most(choices, MAX_ENTRIES, "constraint.choice.choices", "entries"))
-    yield from too_many
-    if not too_many and sum(map(len, choices)) > MAX_CONSTRAINT:
-        yield Violation("constraint.choice.choices", f"have more than {MAX_CONSTRAINT} characters together")
+def choice_violations(choices: Sequence[str], field: str) -> Iterator[FieldViolation]:
+    """The violation of a constraint's choices: too many, or too long together."""
+    if len(choices) > MAX_ENTRIES:
+        yield from length_violations(choices, MAX_ENTRIES, field, "entries")
+    elif sum(map(len, choices)) > MAX_CONSTRAINT:
+        yield FieldViolation(field, f"have more than {MAX_CONSTRAINT} characters together")
 
 
-def _most(value: Sized, most: int, field: str, what: str) -> Iterator[Violation]:
-    if len(value) > most:
-        yield Violation(field, f"has {len(value)} {what}; at most {most} fit")
-
-
-def _refuse(*violations: Violation) -> None:
+def refuse(*violations: FieldViolation) -> None:
+    """Raise `InvalidRequestError` if there are violations."""
     if violations:
         raise InvalidRequestError(*violations)

@@ -1,6 +1,6 @@
-"""Work that would hold the event loop up, elsewhere: tokenizing long prompts, on a thread; compiling constraints.
+"""Keeps long work off the event loop: tokenizing long prompts goes to a thread, compiling constraints to the compiler's.
 
-Short prompts are not worth the hop.
+A short prompt stays on the loop, where tokenizing it takes about as long as the change of threads.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from draftline.engine.protocol import Chat, EngineClient, GenerateRequest, Prompt, Sink
-from draftline.engine.request.constraints import compiled
+from draftline.engine.request.constraints import compile_constraint
 
 LONG = 4096
-"""Characters from which a prompt is tokenized on a thread; below, tokenizing takes about as long as the hop."""
+"""Characters from which a prompt is long, and is tokenized on a thread."""
 
 _T = TypeVar("_T")
 
 
 def prompt_size(prompt: Prompt) -> int:
-    """Characters that must be tokenized."""
+    """The number of characters that tokenizing ``prompt`` reads. Token ids have none."""
     if isinstance(prompt, str):
         return len(prompt)
     if isinstance(prompt, Chat):
@@ -27,18 +27,20 @@ def prompt_size(prompt: Prompt) -> int:
     return 0
 
 
-async def offloaded(size: int, work: Callable[[], _T]) -> _T:
-    """``work()``, on a thread if its input is long."""
+async def in_thread_if_long(size: int, work: Callable[[], _T]) -> _T:
+    """``work()``, on a thread if its input has at least ``LONG`` characters or tokens."""
     return work() if size < LONG else await asyncio.to_thread(work)
 
 
 async def submit(engine: EngineClient, request_id: str, request: GenerateRequest, sink: Sink) -> None:
-    """`EngineClient.submit`, without holding the loop up.
+    """`EngineClient.submit`, without blocking the event loop.
 
-    Where the caller is cancelled meanwhile, the request is cancelled once it has been submitted: nobody else could.
+    If the caller is cancelled while a thread submits the request, the request is cancelled as soon as it is submitted.
     """
     if request.constraint is not None and engine.compiler is not None:
-        await compiled(engine.compiler, request.constraint)  # so that submitting finds it ready
+        await compile_constraint(
+            engine.compiler, request.constraint
+        )  # so that engine.submit finds it in the compiler's cache
     if prompt_size(request.prompt) < LONG:
         engine.submit(request_id, request, sink)
         return

@@ -1,68 +1,80 @@
-"""The server's certificate, read anew when its files have changed, so that rotating it needs no restart."""
+"""The server's certificate, from PEM files. Changed files are read again, so that a rotation needs no restart."""
 
 from __future__ import annotations
 
 import logging
+import threading
+from dataclasses import dataclass
 from pathlib import Path
-
-import grpc
 
 from draftline.engine.errors import CertificateError
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """The contents of a certificate's files.
+
+    Attributes:
+        chain: the certificate chain.
+        key: the private key of its first certificate.
+        client_authorities: the authorities of clients' certificates; None if clients need no certificate.
+    """
+
+    chain: bytes
+    key: bytes
+    client_authorities: bytes | None
+
+
 class Certificate:
-    """A certificate chain with its key, and the authorities of clients' certificates where clients must have one."""
+    """A certificate chain with its key, and the authorities of clients' certificates. Thread-safe."""
 
     def __init__(self, chain: Path, key: Path, client_authorities: Path | None) -> None:
-        """Read the files, all PEM.
+        """Read the PEM files. ``client_authorities`` is None if clients need no certificate.
 
         Raises:
-            CertificateError: one cannot be read.
+            CertificateError: a file cannot be read, or is not PEM.
         """
         self._chain = chain
         self._key = key
         self._authorities = client_authorities
-        self._read_at = self._changed()
-        self._current = self._read()
+        self._lock = threading.Lock()
+        self._changed_at = self._modification_times()
+        self._pem = self._read()
 
-    def credentials(self) -> grpc.ServerCredentials:
-        """For a server's port."""
-        return grpc.dynamic_ssl_server_credentials(
-            self._current,
-            self._newer,  # type: ignore[arg-type]  # None is what gRPC documents for "no change"
-            require_client_authentication=self._authorities is not None,
-        )
+    def current(self) -> Pem:
+        """The contents of the files: the same object until they change.
 
-    def _newer(self) -> grpc.ServerCertificateConfiguration | None:
-        """What is to be used from now on, before each handshake; None: what was. Called on gRPC's threads."""
-        try:
-            changed = self._changed()
-            if changed == self._read_at:
-                return None
-            self._current = self._read()
-        except CertificateError as error:
-            logger.warning("%s; the certificate that was read before stays in use", error)
-            return None
-        self._read_at = changed
-        logger.info("certificate read anew from %s", self._chain)
-        return self._current
+        If changed files cannot be read, a warning is logged and the previous contents stay in use.
+        """
+        with self._lock:
+            try:
+                changed_at = self._modification_times()
+                if changed_at == self._changed_at:
+                    return self._pem
+                self._pem = self._read()
+            except CertificateError as error:
+                logger.warning("%s; the previous certificate stays in use", error)
+                return self._pem
+            self._changed_at = changed_at
+        logger.info("reloaded the certificate from %s", self._chain)
+        return self._pem
 
-    def _changed(self) -> tuple[int, ...]:
+    def _modification_times(self) -> tuple[int, ...]:
         paths = (self._chain, self._key, *([self._authorities] if self._authorities else []))
         try:
             return tuple(path.stat().st_mtime_ns for path in paths)
         except OSError as error:
             raise CertificateError(f"cannot read {error.filename}: {error.strerror}") from error
 
-    def _read(self) -> grpc.ServerCertificateConfiguration:
+    def _read(self) -> Pem:
         try:
             chain, key = self._chain.read_bytes(), self._key.read_bytes()
             authorities = self._authorities.read_bytes() if self._authorities else None
         except OSError as error:
             raise CertificateError(f"cannot read {error.filename}: {error.strerror}") from error
-        for path, content, what in ((self._chain, chain, b"CERTIFICATE"), (self._key, key, b"PRIVATE KEY")):
-            if what not in content:
-                raise CertificateError(f"{path}: has no {what.decode().lower()} in PEM")
-        return grpc.ssl_server_certificate_configuration([(key, chain)], authorities)
+        for path, content, label in ((self._chain, chain, b"CERTIFICATE"), (self._key, key, b"PRIVATE KEY")):
+            if label not in content:
+                raise CertificateError(f"{path}: has no {label.decode().lower()} in PEM")
+        return Pem(chain, key, authorities)

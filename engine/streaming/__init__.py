@@ -1,1 +1,1 @@
-"""From sampled tokens to what a client reads: text, stops, log-probabilities, and mailboxes for slow readers."""
+"""From sampled tokens to a client's updates: text, stops, log-probabilities, and mailboxes for slow readers."""

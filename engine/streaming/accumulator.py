@@ -1,4 +1,4 @@
-"""Puts a request's updates together into a whole `RequestOutput`."""
+"""The accumulator: builds a whole `RequestOutput` from a request's updates."""
 
 from __future__ import annotations
 
@@ -9,25 +9,36 @@ from typing import TYPE_CHECKING
 from draftline.engine.outputs import CompletionOutput, Delta, Failed, Finished, FinishReason, RequestOutput, Update
 
 if TYPE_CHECKING:
-    from draftline.engine.request.request import Request  # which reads models; clients of a server do without
+    from draftline.engine.request.request import Request  # imports the models, which clients of a server do not need
 
 
 class Accumulator:
-    """Collects one request's updates."""
+    """Collects the updates of one request."""
 
     def __init__(self, request_id: str, prompt: str | None, prompt_token_ids: Sequence[int], n: int) -> None:
-        """``n`` is the number of the request's outputs; see `RequestOutput` for the others."""
+        """Create an accumulator without updates.
+
+        Args:
+            request_id: the request's id.
+            prompt: the prompt's text; None for token ids or a chat.
+            prompt_token_ids: the prompt's tokens.
+            n: the number of outputs.
+        """
         outputs = [CompletionOutput(index) for index in range(n)]
         self._output = RequestOutput(request_id, prompt, list(prompt_token_ids), outputs)
         self._error: Exception | None = None
 
     @classmethod
     def of(cls, request: Request) -> Accumulator:
-        """An empty one for ``request``."""
+        """Create an accumulator for ``request``."""
         return cls(request.request_id, request.prompt, request.prompt_token_ids, len(request.sequences))
 
     def take(self, update: Update) -> bool:
-        """Add an update; True if the request ended with it."""
+        """Add an update.
+
+        Returns:
+            Whether the request has ended with it.
+        """
         match update:
             case Delta():
                 self._add(update)
@@ -42,20 +53,20 @@ class Accumulator:
         return self._output.finished
 
     def result(self) -> RequestOutput:
-        """The request as it stands.
+        """Return the outputs so far. Later updates change them.
 
         Raises:
-            Exception: the fault that ended it, if one did.
+            Exception: the fault that ended the request, if any.
         """
         if self._error is not None:
             raise self._error
         return self._output
 
     def snapshot(self) -> RequestOutput:
-        """A copy of the request as it stands, which later updates leave alone.
+        """Return a copy of the outputs so far. Later updates do not change it.
 
         Raises:
-            Exception: the fault that ended it, if one did.
+            Exception: the fault that ended the request, if any.
         """
         whole = self.result()
         outputs = [replace(o, token_ids=list(o.token_ids)) for o in whole.outputs]
@@ -72,7 +83,7 @@ class Accumulator:
 
 
 def _stop_reason(finished: Finished) -> str | int | None:
-    """VLLM's: the stop string, or the stop token's id, or None."""
+    """Return the stop string, the stop token's id, or None, as vLLM does."""
     if finished.finish_reason is not FinishReason.STOP:
         return None
     matched = finished.matched_stop

@@ -1,7 +1,7 @@
-"""Text of a growing list of tokens: whole characters only, stop strings held back.
+"""Incremental detokenization: whole characters only, with possible stop strings held back.
 
-Tokens are bytes. A character may be spread over several tokens, so text appears when its last byte has come. Text that
-may be the beginning of a stop string is held until it is clear that it is not.
+Tokens are bytes. A character may be spread over several tokens, so it appears with its last byte. Text that could be the
+beginning of a stop string is held until later tokens decide.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import codecs
 
 
 class Detokenizer:
-    """Turns one output's token bytes into text as they come, and finds its stop strings."""
+    """Turns the token bytes of one output into text, and finds its stop strings."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
-        """``stops`` are the texts that end the output; none of them is empty."""
+        """``stops`` are the strings that end the output. None of them is empty."""
         self._stops = stops
-        self._longest_stop = max(map(len, stops), default=0)
+        self._max_stop_len = max(map(len, stops), default=0)
         self._first_characters = frozenset(stop[0] for stop in stops)
         self._undecoded = b""
         self._held = ""
@@ -24,36 +24,41 @@ class Detokenizer:
         """Add one token.
 
         Returns:
-            The text that can be shown now, and the stop string that it ran into, if any (then the text ends before it).
+            The text that is certain now, and the stop string that ends the output, if any. The text ends before it.
         """
+        # The common case: no character can begin a stop string. Held text begins with one, so none was held.
         text = self._held + self.push_unchecked(token)
         if self._first_characters.isdisjoint(text):
-            return text, None  # the usual case, decided fast; nothing was held then
-        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+            return text, None
+
+        # The stop string that begins first ends the output; of those that begin together, the longest.
+        found = [(start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if found:
-            at, stop = min(found, key=lambda match: (match[0], -len(match[1])))
+            start, stop = min(found, key=lambda match: (match[0], -len(match[1])))
             self._held = ""
-            return text[:at], stop
-        at = self._first_possible_stop(text)
-        self._held = text[at:]
-        return text[:at], None
+            return text[:start], stop
+
+        # A suffix that later tokens may complete to a stop string is held.
+        start = self._first_possible_stop(text)
+        self._held = text[start:]
+        return text[:start], None
 
     def push_unchecked(self, token: bytes) -> str:
-        """Add one token whose text cannot be part of a stop string, nor can that before it; returns all its text."""
+        """Add one token without looking for stop strings, and return its whole characters. No text may be held."""
         data = self._undecoded + token
         text, used = codecs.utf_8_decode(data, "replace")
         self._undecoded = data[used:]
         return text
 
     def flush(self) -> str:
-        """What is left at the end: held text, and the replacement character for an unfinished character."""
+        """Return the rest of the text: what was held, and the replacement character for an unfinished character."""
         text = self._held + self._undecoded.decode(errors="replace")
         self._held, self._undecoded = "", b""
         return text
 
     def _first_possible_stop(self, text: str) -> int:
-        """Where the earliest suffix of ``text``, which has no stop string, begins that one may still complete."""
-        for at in range(max(0, len(text) - self._longest_stop + 1), len(text)):
-            if text[at] in self._first_characters and any(stop.startswith(text[at:]) for stop in self._stops):
-                return at
+        """Return the start of the longest suffix of ``text`` that begins a stop string; its length if there is none."""
+        for start in range(max(0, len(text) - self._max_stop_len + 1), len(text)):
+            if text[start] in self._first_characters and any(stop.startswith(text[start:]) for stop in self._stops):
+                return start
         return len(text)

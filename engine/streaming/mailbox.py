@@ -1,8 +1,8 @@
-"""From the step thread to the readers of streams: one wake-up of the event loop a step, and deltas that merge unread.
+"""Mailboxes carry updates from the step thread to the readers of streams. Unread deltas of an output merge.
 
-The step thread must never wait for a reader, and memory must not grow with what a slow reader has left unread: gRPC's
-flow control blocks a sender only after about 4 MB, so it protects neither. A `Mailbox` therefore holds at most one
-delta and one end for each output, however long its reader takes. It knows nothing of gRPC or protobuf.
+The step thread must never wait for a reader, and a slow reader must not make memory grow. gRPC's flow control blocks a
+sender only after about 4 MB, so it ensures neither. A `Mailbox` therefore holds at most one delta and one end for each
+output. It does not depend on gRPC or protobuf.
 """
 
 from __future__ import annotations
@@ -19,50 +19,51 @@ from draftline.engine.outputs import Delta, Failed, Finished, Update
 Updates = Sequence[tuple[str, Update]]
 """(request id, update) pairs of one step."""
 
-
 _DELTA, _END, _FAILURE = range(3)
 
 _Key = tuple[str, int, int]
-"""Request id, output, and what it is. (No enum: its members' hashes are computed in Python.)"""
+"""Request id, output index, and kind. The kind is no enum, because the hash of an enum's member is computed in Python."""
 
-_MOST_PARTS = 64
-"""Unread deltas of one output, before they are merged: an object each takes more memory than its token."""
+_MAX_PARTS = 64
+"""Unread deltas of one output before they are merged. Unmerged, an object per token takes more memory than the token."""
 
-_SHARE = 0.5
-"""How much of the time the loop's thread may take while there is always news."""
+_MAX_LOOP_SHARE = 0.5
+"""Maximum share of the time that the loop's thread may be busy while there are always updates."""
 
 
 class Hub:
-    """Brings all mailboxes of one event loop their updates, in one wake-up of the loop a step or less.
+    """Delivers updates to all mailboxes of one event loop, with at most one wake-up of the loop per step.
 
-    Only one thread runs Python at a time. With some hundred streams, sending each token on its own would take longer than
-    a step, and the step thread would wait for its turn while the device has nothing to do. So news waits where the loop's
-    thread was busy for more than its share of the time since the last: streams then get several tokens at once.
+    Only one thread runs Python at a time. With hundreds of streams, to send each token on its own would take longer than
+    a step. The step thread would then wait for the interpreter while the device is idle. So a delivery is delayed if the
+    loop's thread was busy for more than its share of the time since the last one. Streams then get several tokens at once.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """``loop`` is where the mailboxes are read."""
+        """``loop`` is the event loop on which the mailboxes are read."""
         self._loop = loop
         self._arrivals: deque[tuple[Mailbox, Updates]] = deque()
         self._waking = False
-        self._last = (-math.inf, 0.0)  # when news was last delivered, and the thread's own time by then
+        self._last = (-math.inf, 0.0)  # the last delivery: the loop's time, and the CPU time of its thread
 
     def post(self, mailbox: Mailbox, updates: Updates) -> None:
-        """Hand over one step's updates of one mailbox, from any thread; returns at once and never raises."""
-        # Append before looking at the flag, and below clear the flag before emptying: so whatever is appended either
-        # is seen by a wake-up that is still to come, or schedules one itself.
+        """Post one step's updates of one mailbox, from any thread. Returns at once and never raises."""
+        # This appends before it reads the flag; `_deliver` clears the flag before it empties the queue. So either a
+        # wake-up that is still to come delivers these updates, or this schedules one.
         self._arrivals.append((mailbox, updates))
         if not self._waking:
             self._waking = True
-            with suppress(RuntimeError):  # the loop has closed: nobody is left to read
+            with suppress(RuntimeError):  # the loop has closed, so there are no readers
                 self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
+        # Until the thread's share allows a delivery, further updates join this one: the flag stays set.
         now, busy = self._loop.time(), time.thread_time()
-        soonest = self._last[0] + (busy - self._last[1]) / _SHARE
-        if now < soonest:
-            self._loop.call_at(soonest, self._deliver)
+        earliest = self._last[0] + (busy - self._last[1]) / _MAX_LOOP_SHARE
+        if now < earliest:
+            self._loop.call_at(earliest, self._deliver)
             return
+
         self._last = (now, busy)
         self._waking = False
         while self._arrivals:
@@ -71,23 +72,23 @@ class Hub:
 
 
 class Mailbox:
-    """The unread updates of one stream's requests, in the order of each request. One reader, on the hub's loop."""
+    """The unread updates of one stream, which are in order for each request. One reader, on the hub's loop."""
 
     def __init__(self, hub: Hub) -> None:
-        """An open mailbox with nothing in it."""
+        """Create an open, empty mailbox."""
         self._hub = hub
-        # In the order in which they came. An output's delta and what ends it lie in different places, so that the one
-        # still merges while the other is there, and neither overtakes: nothing comes after an end.
+        # In order of arrival. An output's delta and its end have different keys, so that the delta can be merged alone.
+        # The end cannot overtake the delta, because no delta arrives after the end.
         self._unread: OrderedDict[_Key, list[Delta] | Finished | Failed] = OrderedDict()
         self._changed = asyncio.Event()
         self._closed = False
 
     def sink(self, updates: Updates) -> None:
-        """The `Sink` to submit requests with: called on the step thread."""
+        """Post updates from the step thread. This is the `Sink` of the stream's requests."""
         self._hub.post(self, updates)
 
     def put(self, updates: Updates) -> None:
-        """Add updates, on the loop's thread."""
+        """Add updates. Called on the loop's thread."""
         for request_id, update in updates:
             match update:
                 case Delta():
@@ -95,7 +96,7 @@ class Mailbox:
                     unread = self._unread.get(key)
                     if isinstance(unread, list):
                         unread.append(update)
-                        if len(unread) == _MOST_PARTS:
+                        if len(unread) == _MAX_PARTS:
                             unread[:] = [Delta.merge(unread)]
                     else:
                         self._unread[key] = [update]
@@ -106,16 +107,16 @@ class Mailbox:
         self._changed.set()
 
     def close(self) -> None:
-        """Let the iteration end once everything is read."""
+        """End the iteration once all updates are read."""
         self._closed = True
         self._changed.set()
 
     def __len__(self) -> int:
-        """Updates unread, merged as they are."""
+        """The number of unread updates, where merged deltas count as one."""
         return len(self._unread)
 
     async def __aiter__(self) -> AsyncIterator[tuple[str, Update]]:
-        """(request id, update) pairs, until the mailbox is closed and empty."""
+        """Yield (request id, update) pairs until the mailbox is closed and empty."""
         while True:
             while self._unread:
                 (request_id, _, _), unread = self._unread.popitem(last=False)

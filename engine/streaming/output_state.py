@@ -1,4 +1,4 @@
-"""One output on its way to the client: its text, where it stops, its log-probabilities and its times."""
+"""The state of a running output: its text, its end, its log-probabilities and its times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from draftline.engine.outputs import (
 )
 from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Row, Sequence
-from draftline.engine.runner.launched_step import Logprobs, RowResult
+from draftline.engine.runner.launched_step import Logprobs
 from draftline.engine.stats import DraftTally, StepTimes
 from draftline.engine.streaming.detokenizer import Detokenizer
 from draftline.models.tokenization.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class _End(NamedTuple):
-    """Why an output ends; see `Finished`."""
+    """The reason why an output ends, as in `Finished`."""
 
     reason: FinishReason
     matched_stop: str = ""
@@ -34,29 +34,29 @@ class _End(NamedTuple):
 
     @property
     def cuts_text(self) -> bool:
-        """Whether the last token is not, or not all, part of the text."""
+        """Whether the output's text leaves out the last token, or a part of it."""
         return self.reason is FinishReason.STOP
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is one JSON document (RFC 8259, which has no NaN and no infinities)."""
+    """Whether a text is one JSON document by RFC 8259, which has no NaN and no infinities."""
 
-    def refuse(constant: str) -> None:
+    def reject(constant: str) -> None:
         raise ValueError(f"{constant} is not JSON")
 
     try:
-        json.loads(text, parse_constant=refuse)
+        json.loads(text, parse_constant=reject)
     except (ValueError, RecursionError):
         return False
     return True
 
 
 class OutputState:
-    """Decides how much of each step's tokens an output keeps, and what its client is told.
+    """Turns each step's result into the tokens that an output keeps, and its client's updates.
 
     Attributes:
-        request: what it is an output of.
-        sequence: which of the request's sequences it is.
+        request: the request.
+        sequence: the output's sequence.
     """
 
     def __init__(
@@ -69,15 +69,15 @@ class OutputState:
         drafter: str = "none",
         synthetic: bool = False,
     ) -> None:
-        """The request's ``submitted_at`` is on the same clock as the ``now`` of the methods.
+        """Create the state of an output without tokens.
 
         Args:
-            request: what it is an output of.
-            sequence: which of the request's sequences it is.
+            request: the request. Its ``submitted_at`` is on the same clock as the methods' ``now``.
+            sequence: the output's sequence, one of the request's.
             tokenizer: turns tokens into text.
             eos_ids: the model's end-of-sequence ids.
-            drafter: who drafts for it.
-            synthetic: that drafts are accepted by chance.
+            drafter: the drafter's name.
+            synthetic: whether drafts are accepted by chance.
         """
         self.request = request
         self.sequence = sequence
@@ -86,51 +86,63 @@ class OutputState:
         self._eos_ids = frozenset[int]() if sampling.ignore_eos else eos_ids
         self._stop_ids = frozenset(sampling.stop_token_ids)
         self._detokenizer = Detokenizer(sampling.stop)
-        # Stop strings are looked for in the tokens beyond this length.
+        # Up to this length, stop strings are not looked for.
         self._unchecked_len = sequence.prompt_len + sampling.min_tokens if sampling.stop else sequence.max_len
         self._prompt_logprobs: Logprobs = ()
         self._scheduled_at: float | None = None
         self._first_token_at: float | None = None
         self._steps = 0
-        # The text so far, where it is to be JSON.
+        # The text so far, if it must be JSON.
         constraint = sequence.constraint
         self._json = "" if constraint is not None and constraint.is_json else None
         self._drafts = DraftTally(drafter)
         self._synthetic = synthetic
 
-    def scheduled(self, now: float) -> None:
-        """Note the time, if it is the first at which the output runs."""
+    def mark_scheduled(self, now: float) -> None:
+        """Note the time of the output's first step. Later calls, after preemptions, do nothing."""
         if self._scheduled_at is None:
             self._scheduled_at = now
 
     def advance(
-        self, row: Row, result: RowResult, now: float, times: StepTimes | None = None
+        self,
+        row: Row,
+        tokens: tuple[int, ...],
+        logprobs: Logprobs,
+        prompt_logprobs: Logprobs,
+        now: float,
+        times: StepTimes | None = None,
     ) -> tuple[tuple[int, ...], tuple[Update, ...]]:
-        """Take one step's result for this output.
+        """Process the result of one step.
 
         Args:
-            row: the sequence's part in the step.
-            result: what the step decided.
-            now: the time.
-            times: how long the step took, where it drafted.
+            row: the sequence's row in the step.
+            tokens: the accepted tokens; see `StepResults` for these three.
+            logprobs: theirs, where asked for.
+            prompt_logprobs: those of prompt positions, where asked for.
+            now: the current time in seconds.
+            times: the step's times, if it had drafts.
 
         Returns:
-            The tokens that the output keeps (fewer than were accepted if it ends among them), and its updates.
+            The tokens that the output keeps, and the client's updates. Accepted tokens after the output's end are not kept.
         """
-        tokens, logprobs, prompt_logprobs = result
         if prompt_logprobs:
             self._take_prompt_logprobs(row.start, prompt_logprobs)
         if not tokens:
-            return (), ()
+            return (), ()  # a chunk of the prompt
         if self._first_token_at is None:
             self._first_token_at = now
+
+        # The output may end before the last accepted token. Its constraint follows the kept tokens.
         kept, text, end = self._until_end(tokens)
-        complete = self._constrain(kept, end)
+        complete = self._advance_constraint(kept, end)
+
+        # Drafts after the end count as rejected.
         self._steps += 1
         if row.drafts:
             self._drafts.count(row.drafts, min(row.drafts, len(kept) - 1))
             if times is not None:
-                self._drafts.took(times)
+                self._drafts.add_times(times)
+
         if self._json is not None:
             self._json += text
         delta = Delta(self.sequence.index, kept, text, logprobs[: len(kept)], self._prompt_logprobs)
@@ -138,16 +150,20 @@ class OutputState:
         return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now, complete))
 
     def cancel(self, now: float) -> tuple[Update, ...]:
-        """The updates that end a cancelled output: what text is left, and the finish."""
+        """Return the updates that end a cancelled output: the rest of its text, and the end."""
         text = self._detokenizer.flush()
         if self._json is not None:
             self._json += text
         end = _End(FinishReason.CANCELLED)
-        finished = self._finished(end, 0, now, self._constrain((), end))
+        finished = self._finished(end, 0, now, self._advance_constraint((), end))
         return (Delta(self.sequence.index, (), text), finished) if text else (finished,)
 
     def _until_end(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], str, _End | None]:
-        """The tokens up to the one that ends the output, their text, and why it ends (or None)."""
+        """Find the end of the output among the new tokens.
+
+        Returns:
+            The tokens up to the end, the text that is certain with them, and the end; None if the output goes on.
+        """
         detokenizer = self._detokenizer
         before = length = len(self.sequence.tokens)
         text = ""
@@ -158,6 +174,7 @@ class OutputState:
             elif token in self._stop_ids:
                 end = _End(FinishReason.STOP, str(token), stopped_by_token=True)
             else:
+                # Stop strings count only after the first ``min_tokens``.
                 data = self._tokenizer.token_bytes(token)
                 if length <= self._unchecked_len:
                     text += detokenizer.push_unchecked(data)
@@ -173,7 +190,7 @@ class OutputState:
         return tokens, text, None
 
     def _take_prompt_logprobs(self, start: int, logprobs: Logprobs) -> None:
-        """Keep the new ones; a prompt recomputed after preemption brings some again."""
+        """Keep the new ones. A prompt that is recomputed after a preemption returns some again."""
         self._prompt_logprobs += logprobs[max(0, len(self._prompt_logprobs) - start) :]
 
     def _speculation(self) -> SpeculationStats:
@@ -188,8 +205,12 @@ class OutputState:
             synthetic=self._synthetic,
         )
 
-    def _constrain(self, kept: tuple[int, ...], end: _End | None) -> bool | None:
-        """Take the kept tokens to the constraint; whether the text is complete with them, None without a constraint."""
+    def _advance_constraint(self, kept: tuple[int, ...], end: _End | None) -> bool | None:
+        """Advance the constraint by the kept tokens.
+
+        Returns:
+            Whether the text is complete with them; None without a constraint.
+        """
         constraint = self.sequence.constraint
         if constraint is None:
             return None
@@ -198,8 +219,8 @@ class OutputState:
             kept = kept[:-1]
         for token in kept:
             if not matcher.advance(token):
-                if token not in self._eos_ids:  # that ends what a grammar cannot go on with
-                    logger.error("%s: token %d is not what its constraint allows", self.sequence.name, token)
+                if token not in self._eos_ids:  # the only token where a grammar cannot go on
+                    logger.error("%s: its constraint does not allow token %d", self.sequence.name, token)
                 return False
         return matcher.complete and not (end is not None and end.cuts_text and not end.stopped_by_token)
 

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, Inputs, LayerCache
 from draftline.kernels.constraints import Constrained, ConstraintTable
-from draftline.kernels.reference import functional, functional_step
-from draftline.kernels.reference import sampling as reference_sampling
+from draftline.kernels.reference import functional, functional_step, sampling
 from draftline.kernels.reference.accept import accept
 from draftline.kernels.reference.attention import group_rows
 from draftline.kernels.reference.constraints import advance_constraints, constrain, draft_forced
@@ -114,81 +114,44 @@ class ReferenceOps:
         """See ``Ops.layer_norm``."""
         return F.layer_norm(x.float(), weight.shape, weight.float(), bias.float(), eps).to(x.dtype)
 
-    def rope_write_kv(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        rope: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        *,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def rope_write_kv(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         """See ``Ops.rope_write_kv``."""
-        rotation = self._rotation(batch, rope, qkv.shape[0])
-        num_kv_heads, head_dim = keys.shape[2:]
+        rotation = self._rotation(batch, spec.rope, qkv.shape[0])
+        num_kv_heads, head_dim = cache.keys.shape[2:]
         heads = qkv.view(qkv.shape[0], -1, head_dim)
         num_heads = heads.shape[1] - 2 * num_kv_heads
         qk = heads[:, : num_heads + num_kv_heads]
-        if norms is not None:
-            weights = torch.cat((norms[0].expand(num_heads, -1), norms[1].expand(num_kv_heads, -1)))
-            qk = self.rms_norm(qk, weights, eps)
+        if spec.norms is not None:
+            query_norm, key_norm = spec.norms
+            weights = torch.cat((query_norm.expand(num_heads, -1), key_norm.expand(num_kv_heads, -1)))
+            qk = self.rms_norm(qk, weights, spec.eps)
         rotated = functional.rotate(qk, *rotation)
-        key_scales, value_scales = scale_places(scales)
-        functional.write_cache(places(keys), key_scales, batch.cache_index, rotated[:, num_heads:])
-        functional.write_cache(places(values), value_scales, batch.cache_index, heads[:, num_heads + num_kv_heads :])
+        new_values = heads[:, num_heads + num_kv_heads :]
+        key_scales, value_scales = scale_places(cache.scales)
+        functional.write_cache(places(cache.keys), key_scales, batch.cache_index, rotated[:, num_heads:])
+        functional.write_cache(places(cache.values), value_scales, batch.cache_index, new_values)
         return rotated[:, :num_heads]
 
-    def attention(
-        self,
-        q: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        batch: Batch,
-        *,
-        scale: float,
-        window: int | None,
-        soft_cap: float = 0.0,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def attention(self, q: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         """See ``Ops.attention``."""
         tokens, num_heads, head_dim = q.shape
         if q.stride(1) != head_dim or q.stride(2) != 1 or q.stride(0) % head_dim:
             q = q.contiguous()
-        heads = HeadShape(num_heads, q.stride(0) // head_dim, keys.shape[2], head_dim)
+        heads = HeadShape(num_heads, q.stride(0) // head_dim, cache.keys.shape[2], head_dim)
         known = self._attention
-        if known is None or not known.serves(batch, tokens, heads, keys):
-            known = self._attention = _Attention(batch, tokens, heads, keys)
+        if known is None or not known.serves(batch, tokens, heads, cache.keys):
+            known = self._attention = _Attention(batch, tokens, heads, cache.keys)
         q_heads = q.as_strided(((tokens - 1) * heads.queries_apart + num_heads, head_dim), (head_dim, 1))
-        masks = known.masks(window, q.dtype)
+        masks = known.masks(spec.window, q.dtype)
         results = functional.attend(
-            q_heads, places(keys), places(values), *scale_places(scales),
-            known.groups, masks, known.results, scale, soft_cap,
+            q_heads, places(cache.keys), places(cache.values), *scale_places(cache.scales),
+            known.groups, masks, known.results, spec.scale, spec.soft_cap,
         )  # fmt: skip
         return results.view(tokens, -1)
 
-    def rope_attention(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        rope: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        *,
-        scale: float,
-        window: int | None,
-        soft_cap: float = 0.0,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         """See ``Ops.rope_attention``."""
-        queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps, scales=scales)
-        return self.attention(
-            queries, keys, values, batch, scale=scale, window=window, soft_cap=soft_cap, scales=scales
-        )
+        return self.attention(self.rope_write_kv(qkv, batch, cache, spec), batch, cache, spec)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See ``Ops.silu_mul``."""
@@ -241,17 +204,17 @@ class ReferenceOps:
         product = scaled_product(x, weight)
         return (product if bias is None else product + bias).to(x.dtype)
 
-    def norm_scaled_linear(
+    def scaled_norm_linear(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.norm_scaled_linear``."""
+        """See ``Ops.scaled_norm_linear``."""
         return self.scaled_linear(self.rms_norm(x, norm, eps), weight, bias)
 
-    def norm_scaled_swiglu(
+    def scaled_norm_swiglu(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.norm_scaled_swiglu``."""
-        return self.silu_mul(self.norm_scaled_linear(x, norm, eps, weight, bias))
+        """See ``Ops.scaled_norm_swiglu``."""
+        return self.silu_mul(self.scaled_norm_linear(x, norm, eps, weight, bias))
 
     def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
         """See ``Ops.scaled_linear_add``."""
@@ -265,11 +228,13 @@ class ReferenceOps:
         starts: tuple[int, ...],
         logits_counts: tuple[int, ...],
         block_size: int,
+        from_newest: tuple[bool, ...] = (),
     ) -> Inputs:
         """See ``Ops.gather``."""
         # In numpy, on the table itself where it is on the host: torch's operations on so few numbers take longer.
         slot, length, start, count = rows.numpy(force=True), *map(np.array, (query_lens, starts, logits_counts))
-        start = np.where(start < 0, slots.lengths.numpy(force=True)[slot] - 1, start)
+        if from_newest:
+            start = np.where(from_newest, slots.lengths.numpy(force=True)[slot] - 1, start)
         end = length.cumsum()
         token_slot, position = slot.repeat(length), _ranges(start, length)
         block_tables = slots.block_tables.numpy(force=True)
@@ -294,7 +259,7 @@ class ReferenceOps:
 
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         """See ``Ops.sample``."""
-        return reference_sampling.sample(logits.to(torch.float32), rows, slots)
+        return sampling.sample(logits.to(torch.float32), rows, slots)
 
     def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
         """See ``Ops.accept``."""
@@ -349,4 +314,4 @@ class ReferenceOps:
 
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """See ``Ops.logprobs``."""
-        return reference_sampling.logprobs(logits.to(torch.float32), token_ids, top)
+        return sampling.logprobs(logits.to(torch.float32), token_ids, top)

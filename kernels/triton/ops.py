@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, Inputs, LayerCache
 from draftline.kernels.constraints import Constrained, ConstraintTable
 from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import ScaledWeight
@@ -23,10 +24,10 @@ from draftline.kernels.triton.inputs.gather_drafts import gather_drafts, write_d
 from draftline.kernels.triton.inputs.ngram import draft_ngram
 from draftline.kernels.triton.inputs.ngram_table import draft_ngram_table, learn_ngrams
 from draftline.kernels.triton.linear.dense import (
-    dense_linear,
-    dense_linear_add,
-    dense_norm_linear,
-    dense_norm_swiglu,
+    linear,
+    linear_add,
+    norm_linear,
+    norm_swiglu,
     overlaps,
 )
 from draftline.kernels.triton.linear.scaled import scaled_linear
@@ -82,82 +83,36 @@ class TritonOps:
         """See ``Ops.layer_norm``."""
         return layer_norm(x, weight, bias, eps, overlap=overlaps(x, self.hopper))
 
-    def rope_write_kv(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        rope: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        *,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def rope_write_kv(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         """See ``Ops.rope_write_kv``."""
-        overlap = overlaps(qkv, self.hopper)
-        return rope_write_kv(qkv, batch, rope, keys, values, norms, eps, overlap=overlap, scales=scales)
+        return rope_write_kv(qkv, batch, cache, spec, overlap=overlaps(qkv, self.hopper))
 
-    def attention(
-        self,
-        q: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        batch: Batch,
-        *,
-        scale: float,
-        window: int | None,
-        soft_cap: float = 0.0,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def attention(self, q: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         """See ``Ops.attention``."""
-        return attention(
-            q, keys, values, batch,
-            scale=scale, window=window, num_sms=self.num_sms, soft_cap=soft_cap, scales=scales, overlap=overlaps(q, self.hopper),
-        )  # fmt: skip
+        return attention(q, batch, cache, spec, num_sms=self.num_sms, overlap=overlaps(q, self.hopper))
 
-    def rope_attention(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        rope: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        *,
-        scale: float,
-        window: int | None,
-        soft_cap: float = 0.0,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         """See ``Ops.rope_attention``: a launch or two where all rows are decodes and verifies, unless scores are capped."""
-        num_kv_heads, head_dim = keys.shape[2:]
+        num_kv_heads, head_dim = cache.keys.shape[2:]
         group = qkv.shape[1] // head_dim // num_kv_heads - 2
         shape = AttentionShape(
             group,
             num_kv_heads,
             head_dim,
-            keys.element_size(),
+            cache.keys.element_size(),
             self.num_sms,
-            keys.dtype == torch.float8_e4m3fn,
-            norms is not None,
+            cache.keys.dtype == torch.float8_e4m3fn,
+            spec.norms is not None,
         )
-        plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host) if soft_cap == 0.0 else None
+        overlap = overlaps(qkv, self.hopper)
+        plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host) if spec.soft_cap == 0.0 else None
         if plan is None:
-            overlap = overlaps(qkv, self.hopper)
-            queries = rope_write_kv(qkv, batch, rope, keys, values, norms, eps, overlap=overlap, scales=scales)
-            return attention(
-                queries, keys, values, batch,
-                scale=scale, window=window, num_sms=self.num_sms, own=qkv, soft_cap=soft_cap, scales=scales, overlap=overlap,
-            )  # fmt: skip
+            queries = rope_write_kv(qkv, batch, cache, spec, overlap=overlap)
+            return attention(queries, batch, cache, spec, num_sms=self.num_sms, own=qkv, overlap=overlap)
         # Programs that started early would be spread unevenly over the device. With one history a program, each runs long
         # enough for that to cost more than the start.
-        overlap = overlaps(qkv, self.hopper) and plan.num_splits > 1
-        return decode_attention(
-            qkv, batch, rope, keys, values, norms, eps,
-            scale=scale, window=window, plan=plan, arrivals=self.arrivals, overlap=overlap, scales=scales,
-        )  # fmt: skip
+        overlap = overlap and plan.num_splits > 1
+        return decode_attention(qkv, batch, cache, spec, plan=plan, arrivals=self.arrivals, overlap=overlap)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         """See ``Ops.silu_mul``."""
@@ -177,36 +132,36 @@ class TritonOps:
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.linear``."""
-        return dense_linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
+        return linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
 
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_linear``."""
-        return dense_norm_linear(x, norm, eps, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
+        return norm_linear(x, norm, eps, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
 
     def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """See ``Ops.norm_swiglu``."""
-        return dense_norm_swiglu(x, norm, eps, weight, bias, hopper=self.hopper)
+        return norm_swiglu(x, norm, eps, weight, bias, hopper=self.hopper)
 
     def linear_add(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
     ) -> Residual:
         """See ``Ops.linear_add``."""
-        return dense_linear_add(x, weight, bias, residual, following, hopper=self.hopper, arrivals=self.arrivals)
+        return linear_add(x, weight, bias, residual, following, hopper=self.hopper, arrivals=self.arrivals)
 
     def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
         """See ``Ops.scaled_linear``."""
         return scaled_linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
 
-    def norm_scaled_linear(
+    def scaled_norm_linear(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.norm_scaled_linear``."""
+        """See ``Ops.scaled_norm_linear``."""
         return scaled_linear(x, weight, bias, norm=(norm, eps), hopper=self.hopper, arrivals=self.arrivals)
 
-    def norm_scaled_swiglu(
+    def scaled_norm_swiglu(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.norm_scaled_swiglu``."""
+        """See ``Ops.scaled_norm_swiglu``."""
         return scaled_linear(x, weight, bias, norm=(norm, eps), swiglu=True, hopper=self.hopper, arrivals=self.arrivals)
 
     def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
@@ -221,9 +176,10 @@ class TritonOps:
         starts: tuple[int, ...],
         logits_counts: tuple[int, ...],
         block_size: int,
+        from_newest: tuple[bool, ...] = (),
     ) -> Inputs:
         """See ``Ops.gather``."""
-        return gather(slots, rows, query_lens, starts, logits_counts, block_size)
+        return gather(slots, rows, query_lens, starts, logits_counts, block_size, from_newest)
 
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         """See ``Ops.sample``."""

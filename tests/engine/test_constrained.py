@@ -15,7 +15,7 @@ from tiny import Client, alone, draft_model, free_constraints, tiny_core
 
 from draftline import Schema
 from draftline.engine.core import Core
-from draftline.engine.drafting.policy import ConstrainedDrafting, NoDrafting
+from draftline.engine.drafting.policy import DraftPolicy, ForcedTextDrafting
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.outputs import CompletionOutput, FinishReason, RequestOutput
 from draftline.engine.params import Constraint, SamplingParams, Speculation
@@ -278,7 +278,7 @@ def test_a_drafter_of_forced_text_drafts_that_and_nothing_else(ahead: int, expec
             drafter=OnlyForced(4, ReferenceOps(), table),
             constraints=table,
             steps_ahead=ahead,
-            policy=lambda _: ConstrainedDrafting(NoDrafting(), 4, 8),
+            policy=lambda _: ForcedTextDrafting(DraftPolicy(), 4, 8),
         )
     )
     for index, (prompt, params, constraint) in enumerate(REQUESTS):

@@ -11,16 +11,16 @@ from random_checkpoint import RandomCheckpoint, llama
 
 from draftline.engine.core import Core
 from draftline.engine.drafting.cache import CachedDrafting
-from draftline.engine.drafting.policy import ConstrainedDrafting, Drafting, FixedDrafting
+from draftline.engine.drafting.policy import DraftPolicy, FixedDrafting, ForcedTextDrafting
 from draftline.engine.outputs import RequestOutput, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.request.request import RequestBuilder
-from draftline.engine.runner.draft_by_operation import DraftByOperation
-from draftline.engine.runner.eager import PassByOperation
-from draftline.engine.runner.executor import Passes
-from draftline.engine.runner.masks import Constraining
+from draftline.engine.runner.eager import EagerExecutor
+from draftline.engine.runner.executor import ExecutorParts, Executors
+from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.runner import Runner
+from draftline.engine.runner.shapes import StepShapes
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.kernels import select_ops
@@ -50,7 +50,7 @@ def tiny_core(
     prefix_caching: bool = True,
     drafter: Drafter | None = None,
     steps_ahead: int = 0,
-    policy: Callable[[Drafting], Drafting] = lambda drafting: drafting,
+    policy: Callable[[DraftPolicy], DraftPolicy] = lambda drafting: drafting,
     synthetic_acceptance: float | None = None,
     config: ModelConfig = CONFIG,
     constraints: ConstraintTable | None = None,
@@ -94,17 +94,16 @@ def tiny_core(
         prefix_caching=prefix_caching,
     )
     accept = ops.accept if synthetic_acceptance is None else synthetic_acceptance_of(ops.accept, synthetic_acceptance)
-    constraining = Constraining(
-        constraints or free_constraints(num_slots, drafter.max_draft_tokens, vocab=config.vocab_size), table
-    )
+    constraints = constraints or free_constraints(num_slots, drafter.max_draft_tokens, vocab=config.vocab_size)
     if not isinstance(drafter, DraftModel):
-        drafter = Forced(drafter, ops, constraining.table)
-    deciding = PassByOperation(model, cache, table, ops, accept, constraining)
-    passes = Passes([DraftByOperation(drafter, table)], [deciding], constraining, device)
-    runner = Runner(passes, drafter, table, constraining, ops, config.eos_token_ids)
-    drafting: Drafting = FixedDrafting(drafter.max_draft_tokens, num_slots)
+        drafter = Forced(drafter, ops, constraints)
+    shapes = StepShapes(num_slots, drafter.max_draft_tokens)
+    parts = ExecutorParts(model, cache, table, ops, drafter, accept, constraints, shapes)
+    masks = ConstraintMasks(constraints, table)
+    runner = Runner(Executors(EagerExecutor(parts), shapes), drafter, table, masks, ops, config.eos_token_ids)
+    drafting: DraftPolicy = FixedDrafting(drafter.max_draft_tokens, num_slots)
     if drafter.max_draft_tokens:
-        drafting = ConstrainedDrafting(drafting, drafter.max_draft_tokens, num_slots)
+        drafting = ForcedTextDrafting(drafting, drafter.max_draft_tokens, num_slots)
     drafting = policy(drafting)
     if isinstance(drafter, DraftModel):
         drafting = CachedDrafting(
@@ -112,7 +111,7 @@ def tiny_core(
             scheduler.block_generation,
             block_size=block_size,
             step_tokens=token_budget,
-            longest=config.max_positions,
+            max_positions=config.max_positions,
         )
     return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead, compiler=tiny_compiler())  # type: ignore[arg-type]
 

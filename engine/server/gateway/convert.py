@@ -1,19 +1,19 @@
-"""What the gateway reads and writes: ``vllm.grpc.engine``'s messages and the engine's types.
+"""Conversion between the gateway's ``vllm.grpc.engine`` messages and the engine's types.
 
-Its requests are `draftline.v1`'s in other words, so they become these, and are checked where these are. It knows no unset
-numbers: a ``top_p``, ``repetition_penalty`` or ``n`` of 0 means 1.
+A request is converted to ``draftline.v1`` first, and validated like every other request of that API. The gateway's protocol
+has no unset numbers: a ``top_p``, ``repetition_penalty`` or ``n`` of 0 means 1.
 """
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 
 from smg_grpc_proto.generated import common_pb2 as common
 from smg_grpc_proto.generated import vllm_engine_pb2 as vllm
 
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline import __version__
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished, FinishReason, PositionLogprobs
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.stats import EngineStats
@@ -27,14 +27,14 @@ _FINISH = {
 }
 
 _UNSUPPORTED = ("kv_transfer_params", "mm_inputs", "media_refs", "kv_transfer_params_json")
-"""Fields of a request that ask for what no Draftline server does."""
+"""Fields of a request for features that Draftline does not have."""
 
 
 def as_request(message: vllm.GenerateRequest) -> pb.GenerateRequest:
-    """A gateway's request as one of ours.
+    """Convert a gateway's request to ``draftline.v1``.
 
     Raises:
-        InvalidRequestError: naming every field that asks for what cannot be had.
+        InvalidRequestError: listing every field that asks for an unsupported feature.
     """
     params = message.sampling_params
     wrong = list(_violations(message))
@@ -84,76 +84,76 @@ def _constrain(request: pb.GenerateRequest, params: vllm.SamplingParams) -> None
             request.constraint.json_object.SetInParent()
 
 
-def _violations(message: vllm.GenerateRequest) -> Iterator[Violation]:
+def _violations(message: vllm.GenerateRequest) -> Iterator[FieldViolation]:
     for name in _UNSUPPORTED:
         if message.HasField(name):
-            yield Violation(name, "this server does not serve it")
+            yield FieldViolation(name, "this server does not serve it")
     if message.extra_mm_inputs:
-        yield Violation("extra_mm_inputs", "this server does not serve it")
+        yield FieldViolation("extra_mm_inputs", "this server does not serve it")
     if message.data_parallel_rank > 0:
-        yield Violation("data_parallel_rank", f"there is only rank 0, not {message.data_parallel_rank}")
+        yield FieldViolation("data_parallel_rank", f"there is only rank 0, not {message.data_parallel_rank}")
     params = message.sampling_params
     if params.structural_tag:
-        yield Violation("sampling_params.structural_tag", "this server enforces no structural tags")
+        yield FieldViolation("sampling_params.structural_tag", "this server enforces no structural tags")
     if params.HasField("truncate_prompt_tokens"):
-        yield Violation("sampling_params.truncate_prompt_tokens", "this server does not cut prompts")
+        yield FieldViolation("sampling_params.truncate_prompt_tokens", "this server does not cut prompts")
     for name in ("logprobs", "prompt_logprobs"):
         if getattr(params, name) < 0:
-            yield Violation(f"sampling_params.{name}", "not all can be listed")
+            yield FieldViolation(f"sampling_params.{name}", "not all can be listed")
     for token in params.logit_bias:
         if token < 0:
-            yield Violation("sampling_params.logit_bias", f"{token} is not a token id")
+            yield FieldViolation("sampling_params.logit_bias", f"{token} is not a token id")
 
 
-class StreamedAnswer:
-    """The messages of a request that wants its tokens as they come. A chunk's counts are of that chunk."""
+class StreamedResponse:
+    """The messages of a streamed request. The counts in a chunk are those of the chunk."""
 
     def __init__(self, prompt: Sequence[int], outputs: int) -> None:
-        """``prompt`` is its token ids."""
+        """``prompt`` is the prompt's token ids, ``outputs`` the number of outputs."""
         self._prompt = prompt
 
-    def messages(self, news: Delta | Finished) -> Iterator[vllm.GenerateResponse]:
-        """What to send on some news."""
-        match news:
+    def messages(self, update: Delta | Finished) -> Iterator[vllm.GenerateResponse]:
+        """The messages for an update of the request."""
+        match update:
             case Delta():
                 chunk = vllm.GenerateStreamChunk(
-                    token_ids=news.token_ids,
+                    token_ids=update.token_ids,
                     prompt_tokens=len(self._prompt),
-                    completion_tokens=len(news.token_ids),
-                    index=news.index,
+                    completion_tokens=len(update.token_ids),
+                    index=update.index,
                 )
-                if news.logprobs:
-                    chunk.output_logprobs.CopyFrom(_output_logprobs(news.logprobs))
-                if news.prompt_logprobs:
-                    chunk.input_logprobs.CopyFrom(_input_logprobs(self._prompt, news.prompt_logprobs))
+                if update.logprobs:
+                    chunk.output_logprobs.CopyFrom(_output_logprobs(update.logprobs))
+                if update.prompt_logprobs:
+                    chunk.input_logprobs.CopyFrom(_input_logprobs(self._prompt, update.prompt_logprobs))
                 yield vllm.GenerateResponse(chunk=chunk)
             case Finished():
-                yield vllm.GenerateResponse(complete=_complete(news))
+                yield vllm.GenerateResponse(complete=_complete(update))
 
 
-class WholeAnswer:
-    """The messages of a request that wants each output when it has ended."""
+class WholeResponse:
+    """The messages of a request that is not streamed: each output in one message, at its end."""
 
     def __init__(self, prompt: Sequence[int], outputs: int) -> None:
-        """``prompt`` is its token ids, ``outputs`` their number."""
+        """``prompt`` is the prompt's token ids, ``outputs`` the number of outputs."""
         self._prompt = prompt
         self._tokens: list[list[int]] = [[] for _ in range(outputs)]
         self._logprobs: list[list[PositionLogprobs]] = [[] for _ in range(outputs)]
         self._prompt_logprobs: list[PositionLogprobs] = []
 
-    def messages(self, news: Delta | Finished) -> Iterator[vllm.GenerateResponse]:
-        """What to send on some news."""
-        match news:
+    def messages(self, update: Delta | Finished) -> Iterator[vllm.GenerateResponse]:
+        """The messages for an update of the request."""
+        match update:
             case Delta():
-                self._tokens[news.index] += news.token_ids
-                self._logprobs[news.index] += news.logprobs
-                if not news.index:  # the prompt is the same for all
-                    self._prompt_logprobs += news.prompt_logprobs
+                self._tokens[update.index] += update.token_ids
+                self._logprobs[update.index] += update.logprobs
+                if not update.index:  # all outputs have the same prompt
+                    self._prompt_logprobs += update.prompt_logprobs
             case Finished():
-                complete = _complete(news)
-                complete.output_ids.extend(self._tokens[news.index])
-                if self._logprobs[news.index]:
-                    complete.output_logprobs.CopyFrom(_output_logprobs(self._logprobs[news.index]))
+                complete = _complete(update)
+                complete.output_ids.extend(self._tokens[update.index])
+                if self._logprobs[update.index]:
+                    complete.output_logprobs.CopyFrom(_output_logprobs(self._logprobs[update.index]))
                 if self._prompt_logprobs:
                     complete.input_logprobs.CopyFrom(_input_logprobs(self._prompt, self._prompt_logprobs))
                 yield vllm.GenerateResponse(complete=complete)
@@ -185,7 +185,7 @@ def _output_logprobs(positions: Sequence[PositionLogprobs]) -> vllm.OutputLogPro
 
 
 def _input_logprobs(prompt: Sequence[int], positions: Sequence[PositionLogprobs]) -> vllm.InputLogProbs:
-    """Of a whole prompt, whose first token has none."""
+    """The log-probabilities of a whole prompt. Its first token has none."""
     values = [vllm.InputTokenLogProb(value=position.chosen.logprob) for position in positions]
     return vllm.InputLogProbs(
         token_logprobs=[vllm.InputTokenLogProb(), *values],
@@ -201,7 +201,7 @@ def _top(position: PositionLogprobs) -> vllm.TopLogProbs:
 
 
 def model_info(info: EngineInfo) -> vllm.GetModelInfoResponse:
-    """What is served."""
+    """The description of the served model."""
     return vllm.GetModelInfoResponse(
         model_path=info.model,
         is_generation=True,
@@ -219,12 +219,12 @@ def model_info(info: EngineInfo) -> vllm.GetModelInfoResponse:
 def server_info(
     info: EngineInfo, stats: EngineStats, uptime_s: float, last_request: float
 ) -> vllm.GetServerInfoResponse:
-    """The server, and what it is doing."""
+    """The description of the server and its activity."""
     return vllm.GetServerInfoResponse(
         active_requests=stats.running + stats.waiting,
         last_receive_timestamp=last_request,
         uptime_seconds=uptime_s,
-        server_type="vllm-grpc",  # the protocol's name, by which the gateway knows how to talk
+        server_type="vllm-grpc",  # the protocol's name, by which the gateway chooses how to talk
         data_parallel_size=1,
         kv_cache_dtype="auto",
         block_size=info.block_size,
@@ -235,7 +235,7 @@ def server_info(
 
 
 def loads(info: EngineInfo, stats: EngineStats, tokens_per_s: float) -> vllm.GetLoadsResponse:
-    """The engine's load."""
+    """The engine's load, for GetLoads."""
     load = vllm.SchedulerLoad(
         num_running_reqs=stats.running,
         num_waiting_reqs=stats.waiting,
@@ -250,11 +250,11 @@ def loads(info: EngineInfo, stats: EngineStats, tokens_per_s: float) -> vllm.Get
         num_waiting_uncached_tokens=stats.queued_tokens,
     )
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-    return vllm.GetLoadsResponse(timestamp=now, version=version("draftline"), dp_rank_count=1, loads=[load])
+    return vllm.GetLoadsResponse(timestamp=now, version=__version__, dp_rank_count=1, loads=[load])
 
 
 def engine_load(info: EngineInfo, stats: EngineStats, tokens_per_s: float, sample: int) -> common.EngineLoad:
-    """The same as a record of a stream of cache events."""
+    """The engine's load, as a record in the stream of cache events."""
     return common.EngineLoad(
         running_requests=stats.running,
         waiting_requests=stats.waiting,

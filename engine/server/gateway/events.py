@@ -1,4 +1,4 @@
-"""The stream by which a gateway follows a worker: what its prefix cache holds, and how loaded it is."""
+"""The stream of events by which a gateway follows the prefix cache and the load of a worker."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from itertools import count
 
 from smg_grpc_proto.generated import common_pb2 as common
 
-from draftline.engine.cache_journal import Change, Reader, Removed, Stored
+from draftline.engine.cache_journal import BlockRemoved, BlockStored, Change, JournalReader
 from draftline.engine.protocol import EngineClient
 from draftline.engine.server.gateway.convert import engine_load
 
 HEARTBEAT_S = 1.0
-"""Between two records of the load while the cache does not change."""
+"""Seconds between two records of the load while the cache does not change."""
 
 BLOCKS_PER_MESSAGE = 4096
-"""Of a snapshot: well below the four megabytes that a gateway takes, with 16 tokens a block."""
+"""Blocks in one message of a snapshot. With 16 tokens a block this is well below the 4 MB that a gateway accepts."""
 
 
 class TokenRate:
-    """How many tokens a second an engine generates, between two looks that are not too close."""
+    """The rate in tokens/s at which an engine generates, measured between two reads that are not too close."""
 
     def __init__(self, engine: EngineClient) -> None:
-        """It begins at zero."""
+        """A rate of zero, measured from now on."""
         self._engine = engine
         self._at = time.monotonic()
         self._tokens = engine.stats().generated_tokens
         self._rate = 0.0
 
     def now(self) -> float:
-        """Tokens a second lately."""
+        """The recent rate in tokens/s."""
         at, tokens = time.monotonic(), self._engine.stats().generated_tokens
         if at - self._at >= HEARTBEAT_S / 2:
             self._rate = (tokens - self._tokens) / (at - self._at)
@@ -40,22 +40,22 @@ class TokenRate:
 
 
 class CacheEvents:
-    """One gateway's stream. Everything that is known comes first, then what changes."""
+    """The stream of one gateway: first a snapshot of the cache, then its changes."""
 
     def __init__(self, engine: EngineClient, first_number: int) -> None:
-        """``first_number`` is where the gateway wants its numbers to begin; 0 where it has heard nothing yet."""
+        """``first_number`` is the first sequence number that the gateway asks for; 0 if it has received nothing yet."""
         self._engine = engine
         self._rate = TokenRate(engine)
         loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
-        self._reader: Reader = engine.journal.follow(lambda: loop.call_soon_threadsafe(self._changed.set))
+        self._reader: JournalReader = engine.journal.follow(lambda: loop.call_soon_threadsafe(self._changed.set))
         self._number = max(first_number, 1) - 1
         self._begun = False
         self._event_ids = count(1)
         self._samples = count(1)
 
     async def next(self) -> Sequence[common.KvEventBatch]:
-        """What to send next, once there is something."""
+        """The next batches to send. Waits until there are some."""
         if self._begun:
             try:
                 async with asyncio.timeout(HEARTBEAT_S):
@@ -68,11 +68,11 @@ class CacheEvents:
         return list(self._snapshot(changes) if everything else self._changes(changes))
 
     def close(self) -> None:
-        """Hear no more of the cache."""
+        """Stop following the cache."""
         self._reader.close()
 
     def _snapshot(self, blocks: Sequence[Change]) -> Iterator[common.KvEventBatch]:
-        chunks = [blocks[at : at + BLOCKS_PER_MESSAGE] for at in range(0, max(len(blocks), 1), BLOCKS_PER_MESSAGE)]
+        chunks = [blocks[i : i + BLOCKS_PER_MESSAGE] for i in range(0, max(len(blocks), 1), BLOCKS_PER_MESSAGE)]
         for index, chunk in enumerate(chunks):
             events = [] if index else [common.KvCacheEvent(cleared=common.KvCacheCleared())]
             events += [self._event(change, 0) for change in chunk]
@@ -82,22 +82,22 @@ class CacheEvents:
             yield batch
 
     def _changes(self, changes: Sequence[Change]) -> Iterator[common.KvEventBatch]:
-        for at in range(0, len(changes), BLOCKS_PER_MESSAGE):
+        for start in range(0, len(changes), BLOCKS_PER_MESSAGE):
             self._number += 1
-            chunk = changes[at : at + BLOCKS_PER_MESSAGE]
+            chunk = changes[start : start + BLOCKS_PER_MESSAGE]
             yield self._batch(self._number, [self._event(change, next(self._event_ids)) for change in chunk])
 
     def _event(self, change: Change, event_id: int) -> common.KvCacheEvent:
         match change:
-            case Stored():
+            case BlockStored():
                 block = common.KvBlock(
-                    block_hash=change.name, token_ids=change.tokens, block_size=len(change.tokens), cache_level=0
+                    block_hash=change.block_hash, token_ids=change.tokens, block_size=len(change.tokens), cache_level=0
                 )
-                stored = common.KvBlocksStored(blocks=[block], parent_block_hash=change.parent)
+                stored = common.KvBlocksStored(blocks=[block], parent_block_hash=change.parent_hash)
                 return common.KvCacheEvent(event_id=event_id, stored=stored)
-            case Removed():
+            case BlockRemoved():
                 return common.KvCacheEvent(
-                    event_id=event_id, removed=common.KvBlocksRemoved(block_hashes=[change.name], cache_level=0)
+                    event_id=event_id, removed=common.KvBlocksRemoved(block_hashes=[change.block_hash], cache_level=0)
                 )
 
     def _batch(

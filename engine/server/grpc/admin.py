@@ -1,4 +1,4 @@
-"""``draftline.v1.AdminService``: what an operator asks of a running server."""
+"""``draftline.v1.AdminService``: the calls of operators, and the conversion of metrics to its messages."""
 
 from __future__ import annotations
 
@@ -10,72 +10,71 @@ from itertools import count
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
-from prometheus_client.core import Sample as Observation
+from prometheus_client.core import Metric, Sample
+from typing_extensions import override
 
-from draftline.engine.errors import InvalidRequestError, ProfilerError, Violation
-from draftline.engine.server.grpc import admin as convert_metrics
-from draftline.engine.server.grpc.handlers import Context, answers_errors
-from draftline.engine.server.state import Front
+from draftline.engine.errors import FieldViolation, InvalidRequestError, ProfilerError
+from draftline.engine.server.grpc.handlers import Context, with_error_status
+from draftline.engine.server.state import ServerState
 from draftline.v1 import admin_pb2 as pb
 from draftline.v1.admin_pb2_grpc import AdminServiceServicer
 
 MAX_PROFILE_S = 60.0
-"""Longest profile; a trace grows by megabytes a second."""
+"""Longest profile in seconds. A trace grows by megabytes/s."""
 
 MAX_IDS = 4096
-"""Requests that one call can abort."""
+"""Request ids in one Abort."""
 
 
 class AdminService(AdminServiceServicer):
-    """The service, over whatever engine the front's gate holds."""
+    """The service. It administers the engine of the server's state."""
 
-    def __init__(self, front: Front, registry: CollectorRegistry) -> None:
-        """``registry`` has the server's metrics."""
-        self._gate = front.gate
-        folder = front.config.profile_dir
+    def __init__(self, state: ServerState, registry: CollectorRegistry) -> None:
+        """``registry`` collects the server's metrics."""
+        self._state = state
+        folder = state.config.profile_dir
         self._profile_dir = None if folder is None else Path(folder)
         self._registry = registry
         self._profiles = count()
 
-    @answers_errors
+    @override
+    @with_error_status
     async def GetStatistics(self, request: pb.GetStatisticsRequest, context: Context) -> pb.GetStatisticsResponse:
-        """See the proto."""
-        return pb.GetStatisticsResponse(metrics=convert_metrics.metrics(self._registry.collect()))
+        return pb.GetStatisticsResponse(metrics=metric_messages(self._registry.collect()))
 
-    @answers_errors
+    @override
+    @with_error_status
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
-        """See the proto."""
         if len(request.request_ids) > MAX_IDS:
             problem = f"has {len(request.request_ids)} entries; at most {MAX_IDS} fit"
-            raise InvalidRequestError(Violation("request_ids", problem))
-        engine = self._gate.engine
+            raise InvalidRequestError(FieldViolation("request_ids", problem))
+        engine = self._state.engine
         return pb.AbortResponse(
             results=[pb.AbortResult(request_id=name, was_running=engine.cancel(name)) for name in request.request_ids]
         )
 
-    @answers_errors
+    @override
+    @with_error_status
     async def FlushPrefixCache(
         self, request: pb.FlushPrefixCacheRequest, context: Context
     ) -> pb.FlushPrefixCacheResponse:
-        """See the proto."""
-        freed = await asyncio.wrap_future(self._gate.engine.flush_prefix_cache())
+        freed = await asyncio.wrap_future(self._state.engine.flush_prefix_cache())
         return pb.FlushPrefixCacheResponse(freed_blocks=freed)
 
-    @answers_errors
+    @override
+    @with_error_status
     async def Profile(self, request: pb.ProfileRequest, context: Context) -> pb.ProfileResponse:
-        """See the proto. A call that ends early ends the profile, which is written all the same."""
         seconds = request.duration.seconds + request.duration.nanos / 1e9
         if not 0 < seconds <= MAX_PROFILE_S:
             problem = f"must be more than 0 and at most {MAX_PROFILE_S:g} s, not {seconds:g} s"
-            raise InvalidRequestError(Violation("duration", problem))
+            raise InvalidRequestError(FieldViolation("duration", problem))
         path = self._profile_path()
-        engine = self._gate.engine
+        engine = self._state.engine
         await asyncio.wrap_future(engine.start_profile())
         try:
             await asyncio.sleep(seconds)
         finally:
-            stopped = engine.stop_profile(path)
+            stopped = engine.stop_profile(path)  # also if the call ends early
         await asyncio.wrap_future(stopped)
         return pb.ProfileResponse(path=str(path))
 
@@ -93,8 +92,8 @@ _KINDS = {
 }
 
 
-def metrics(families: Iterable[Metric]) -> list[pb.Metric]:
-    """All of them."""
+def metric_messages(families: Iterable[Metric]) -> list[pb.Metric]:
+    """Convert Prometheus metrics."""
     return [
         pb.Metric(
             name=family.name,
@@ -115,7 +114,7 @@ def _numbers(family: Metric) -> list[pb.Sample]:
 
 
 def _histograms(family: Metric) -> list[pb.Sample]:
-    """One sample for each set of labels, where Prometheus has one for each bucket."""
+    """One message for each set of labels. Prometheus has one sample for each bucket."""
     found: dict[tuple[tuple[str, str], ...], pb.Sample] = {}
     for sample in family.samples:
         labels = {name: value for name, value in sample.labels.items() if name != "le"}
@@ -124,7 +123,7 @@ def _histograms(family: Metric) -> list[pb.Sample]:
     return list(found.values())
 
 
-def _add(histogram: pb.Histogram, sample: Observation) -> None:
+def _add(histogram: pb.Histogram, sample: Sample) -> None:
     if sample.name.endswith("_bucket"):
         bound = sample.labels["le"]
         histogram.buckets.add(

@@ -1,30 +1,30 @@
-"""What the server reads and writes: protobuf requests become the engine's, the engine's updates become protobuf.
+"""Conversion of ``draftline.v1`` requests to the engine's types, and of the engine's updates to ``draftline.v1`` messages.
 
-Of the engine's files only the server's know protobuf types. Here values change their form; what they must satisfy
-stands in `params` and is checked there, and against the model in `request`. Unknown fields are ignored, as protobuf
-does, but unknown enum numbers are errors: ignoring one would mean something other than what was asked.
+Values only change their form here. Their bounds are declared and checked in `params`, and against the model in `request`.
+Unknown fields are ignored, as everywhere in protobuf. An unknown enum number is an error: ignoring it would change the
+meaning of the request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import version
 from typing import TypeVar
 
 from google.protobuf.message import Message
 from pydantic import BaseModel, ValidationError
 
-from draftline.engine.errors import InvalidRequestError, Violation
+from draftline import __version__
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished, PositionLogprobs
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Prompt
-from draftline.engine.server.limits import check_generate
+from draftline.engine.server.grpc.limits import check_generate
 from draftline.engine.validation import violations
 from draftline.structured.compiled import Report
 from draftline.v1 import engine_pb2 as pb
 
 POSITIONS_PER_MESSAGE = 2048
-"""Positions with log-probabilities in one Delta: with 20 each about half a megabyte. By default clients take four."""
+"""Positions with log-probabilities in one Delta. With 20 each they are about 0.5 MB; clients accept 4 MB by default."""
 
 _WHITESPACE = {
     pb.WHITESPACE_COMPACT: "compact",
@@ -37,18 +37,18 @@ _Params = TypeVar("_Params", bound=BaseModel)
 
 
 def generate_request(request: pb.GenerateRequest, info: EngineInfo, time_left: float | None) -> GenerateRequest:
-    """A client's request in the engine's types.
+    """Convert a client's request.
 
     Args:
-        request: what the client sent.
-        info: of the engine that is to serve it.
-        time_left: seconds until the deadline of the call that it came with, if that has one.
+        request: the client's message.
+        info: of the engine that will serve the request.
+        time_left: seconds until the deadline of the call; None without a deadline.
 
     Raises:
-        InvalidRequestError: naming every field that is wrong by its path in the proto.
+        InvalidRequestError: listing every invalid field by its path in the proto.
     """
     check_generate(request, info)
-    wrong: list[Violation] = []
+    wrong: list[FieldViolation] = []
     prompt = _collect(wrong, lambda: _prompt(request))
     sampling = _collect(wrong, lambda: _validated(SamplingParams, "sampling", _fields(request.sampling)))
     speculation = _collect(wrong, lambda: _validated(Speculation, "speculation", _fields(request.speculation)))
@@ -61,10 +61,10 @@ def generate_request(request: pb.GenerateRequest, info: EngineInfo, time_left: f
 
 
 def constraint_params(constraint: pb.Constraint) -> Constraint:
-    """A constraint in the engine's types.
+    """Convert a constraint.
 
     Raises:
-        InvalidRequestError: naming every field that is wrong by its path in the proto.
+        InvalidRequestError: listing every invalid field by its path in the proto.
     """
     kind = constraint.WhichOneof("kind")
     values = _fields(constraint)
@@ -74,19 +74,19 @@ def constraint_params(constraint: pb.Constraint) -> Constraint:
         values["json_object"] = True
     if constraint.whitespace:
         if constraint.whitespace not in _WHITESPACE:
-            raise InvalidRequestError(Violation("constraint.whitespace", f"unknown value {constraint.whitespace}"))
+            raise InvalidRequestError(FieldViolation("constraint.whitespace", f"unknown value {constraint.whitespace}"))
         values["whitespace"] = _WHITESPACE[constraint.whitespace]
     return _validated(Constraint, "constraint", values)
 
 
 def chat(message: pb.Chat) -> Chat:
-    """Chat messages in the engine's types."""
+    """Convert chat messages."""
     return Chat(tuple((entry.role, entry.content) for entry in message.messages))
 
 
 def deltas(delta: Delta) -> Iterator[pb.Delta]:
-    """A delta as messages: one, or several where log-probabilities would make it larger than clients take."""
-    if not delta.logprobs and not delta.prompt_logprobs:  # nearly always
+    """Convert a delta to one message, or to several if log-probabilities would make it larger than clients accept."""
+    if not delta.logprobs and not delta.prompt_logprobs:  # the usual case
         yield pb.Delta(index=delta.index, token_ids=delta.token_ids, text=delta.text)
         return
     first, *more = _pieces(delta)
@@ -104,7 +104,7 @@ def deltas(delta: Delta) -> Iterator[pb.Delta]:
 
 
 def finished(end: Finished) -> pb.Finished:
-    """The end of an output as a message."""
+    """Convert the end of an output."""
     times = end.speculation.times
     return pb.Finished(
         index=end.index,
@@ -139,7 +139,7 @@ def finished(end: Finished) -> pb.Finished:
 
 
 def model_response(info: EngineInfo) -> pb.GetModelResponse:
-    """What a server serves, as a message."""
+    """The description of the served model and the server's limits."""
     return pb.GetModelResponse(
         model=info.model,
         family=info.config.family,
@@ -154,13 +154,13 @@ def model_response(info: EngineInfo) -> pb.GetModelResponse:
         eos_token_ids=info.eos_token_ids,
         drafters=info.drafters,
         constraint_kinds=info.constraint_kinds,
-        version=version("draftline"),
+        version=__version__,
         synthetic_acceptance=info.synthetic_acceptance,
     )
 
 
 def constraint_response(report: Report) -> pb.CheckConstraintResponse:
-    """What became of a constraint, as a message."""
+    """Convert a compiler's report on a constraint."""
     return pb.CheckConstraintResponse(
         backend=report.backend,
         states=report.states,
@@ -181,21 +181,21 @@ def _prompt(request: pb.GenerateRequest) -> Prompt:
         case "chat":
             return chat(request.chat)
         case _:
-            raise InvalidRequestError(Violation("prompt", "is missing: set text, token_ids or chat"))
+            raise InvalidRequestError(FieldViolation("prompt", "is missing: set text, token_ids or chat"))
 
 
 def _timeout(request: pb.GenerateRequest, time_left: float | None) -> float | None:
-    """Seconds that the request has: its own, and no more than its call."""
+    """Seconds until the request times out: its own timeout, or the call's deadline if that is earlier."""
     if not request.HasField("timeout"):
         return time_left
     timeout = request.timeout.seconds + request.timeout.nanos / 1e9
     if timeout <= 0:
-        raise InvalidRequestError(Violation("timeout", f"must be more than 0 s, not {timeout:g} s"))
+        raise InvalidRequestError(FieldViolation("timeout", f"must be more than 0 s, not {timeout:g} s"))
     return timeout if time_left is None else min(timeout, time_left)
 
 
 def _fields(message: Message) -> dict[str, object]:
-    """The fields that the client set, under the names that they have in `params` too, in types that pydantic takes."""
+    """The fields that the client set, in types that pydantic accepts. The names are those of `params`."""
     return {
         field.name: dict(value) if isinstance(value, Mapping) else tuple(value) if field.is_repeated else value
         for field, value in message.ListFields()
@@ -209,12 +209,12 @@ def _validated(params: type[_Params], path: str, values: Mapping[str, object]) -
         raise InvalidRequestError(*violations(error, path)) from None
 
 
-def _collect(wrong: list[Violation], convert: Callable[[], _T]) -> _T | None:
-    """A part of a request, or None and what is wrong with it: so that one answer names all that is wrong."""
+def _collect(violations: list[FieldViolation], convert: Callable[[], _T]) -> _T | None:
+    """``convert()``, or None with its violations added to ``violations``: one error then lists all of them."""
     try:
         return convert()
     except InvalidRequestError as error:
-        wrong.extend(error.violations)
+        violations.extend(error.violations)
         return None
 
 
@@ -222,10 +222,10 @@ _Piece = tuple[tuple[PositionLogprobs, ...], tuple[PositionLogprobs, ...]]
 
 
 def _pieces(delta: Delta) -> list[_Piece]:
-    """(logprobs, prompt_logprobs) of each message; at least one, which may be empty."""
+    """The (logprobs, prompt_logprobs) of each message: one message at least, which may have none."""
     size = POSITIONS_PER_MESSAGE
-    output = [(delta.logprobs[at : at + size], ()) for at in range(0, len(delta.logprobs), size)]
-    prompt = [((), delta.prompt_logprobs[at : at + size]) for at in range(0, len(delta.prompt_logprobs), size)]
+    output = [(delta.logprobs[i : i + size], ()) for i in range(0, len(delta.logprobs), size)]
+    prompt = [((), delta.prompt_logprobs[i : i + size]) for i in range(0, len(delta.prompt_logprobs), size)]
     if len(delta.logprobs) + len(delta.prompt_logprobs) <= size:
         return [(delta.logprobs, delta.prompt_logprobs)]
     return [*prompt, *output]

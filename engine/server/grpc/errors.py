@@ -1,46 +1,22 @@
-"""Errors as ``google.rpc.Status``: which code each class gets, with details that a client's program can act on.
+"""Errors as ``google.rpc.Status``, with details that a client's program can act on.
 
-Faults of the server say no more than that there was one: their causes go to the log.
+A fault of the server is reported without its cause, which goes to the log.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
-from google.rpc.code_pb2 import (
-    ABORTED,
-    ALREADY_EXISTS,
-    DEADLINE_EXCEEDED,
-    FAILED_PRECONDITION,
-    INTERNAL,
-    INVALID_ARGUMENT,
-    PERMISSION_DENIED,
-    RESOURCE_EXHAUSTED,
-    UNAUTHENTICATED,
-    UNAVAILABLE,
-    UNIMPLEMENTED,
-    Code,
-)
+from google.rpc.code_pb2 import INTERNAL, INVALID_ARGUMENT, UNIMPLEMENTED, Code
 from google.rpc.error_details_pb2 import BadRequest, RetryInfo
 from google.rpc.status_pb2 import Status
 
-from draftline.engine.errors import (
-    DeadlineExceededError,
-    DuplicateRequestError,
-    EngineStoppedError,
-    InvalidRequestError,
-    PermissionDeniedError,
-    ProfilerError,
-    QueueFullError,
-    StalledReaderError,
-    StepFailedError,
-    UnauthenticatedError,
-    Violation,
-)
+from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError, StepFailedError
+from draftline.engine.server import codes
 
 logger = logging.getLogger(__name__)
 
@@ -49,28 +25,13 @@ _INTERNAL = "a fault in the server ended this request; the server's log says mor
 MAX_MESSAGE = 500
 MAX_FIELD = 200
 MAX_VIOLATIONS = 3000
-"""Bytes of a status. It travels in HTTP/2 trailers, base64 and percent-encoded, and clients take 8 KiB of trailers by
-default: more would lose them the whole status."""
-
-
-_CODES: Mapping[type[BaseException], int] = {
-    InvalidRequestError: INVALID_ARGUMENT,
-    QueueFullError: RESOURCE_EXHAUSTED,
-    DuplicateRequestError: ALREADY_EXISTS,
-    EngineStoppedError: UNAVAILABLE,
-    DeadlineExceededError: DEADLINE_EXCEEDED,
-    StalledReaderError: ABORTED,
-    UnauthenticatedError: UNAUTHENTICATED,
-    PermissionDeniedError: PERMISSION_DENIED,
-    ProfilerError: FAILED_PRECONDITION,
-    DecodeError: INVALID_ARGUMENT,
-}
-"""What is not in it is a fault of the server."""
+"""Bytes in the parts of a status. It travels in HTTP/2 trailers, in base64 and percent-encoded. By default clients drop
+trailers above 8 KiB, and the whole status with them."""
 
 
 def code_of(error: BaseException) -> int:
     """The ``google.rpc.Code`` of an error."""
-    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), INTERNAL)
+    return INVALID_ARGUMENT if isinstance(error, DecodeError) else int(Code.Value(codes.code_name(error)))
 
 
 def code_name(error: BaseException) -> str:
@@ -79,10 +40,10 @@ def code_name(error: BaseException) -> str:
 
 
 def to_status(error: BaseException) -> Status:
-    """The status that tells a client of ``error``. An error that is not the client's doing is logged here."""
+    """The status of ``error``. A fault of the server is also logged."""
     code = code_of(error)
     if code == INTERNAL:
-        if not isinstance(error, StepFailedError):  # that one the engine has logged, once for all requests of the step
+        if not isinstance(error, StepFailedError):  # the engine has logged it, once for all requests of the step
             logger.error("a request failed", exc_info=error)
         return _status(INTERNAL, _INTERNAL)
     match error:
@@ -95,7 +56,7 @@ def to_status(error: BaseException) -> Status:
 
 
 def unimplemented(message: str) -> Status:
-    """The status of something that this server cannot do."""
+    """The status of a call that this server does not support."""
     return _status(UNIMPLEMENTED, message)
 
 
@@ -108,7 +69,7 @@ def _status(code: int, message: str, *details: Message) -> Status:
     return status
 
 
-def _bad_request(violations: Sequence[Violation]) -> BadRequest:
+def _bad_request(violations: Sequence[FieldViolation]) -> BadRequest:
     listed = BadRequest()
     for violation in violations:
         entry = BadRequest.FieldViolation(
@@ -126,7 +87,7 @@ def _duration(seconds: float) -> Duration:
     return duration
 
 
-def _shortened(text: str, most: int) -> str:
-    """At most ``most`` bytes of UTF-8, cut at a character."""
+def _shortened(text: str, limit: int) -> str:
+    """``text``, cut at a character to at most ``limit`` bytes of UTF-8."""
     encoded = text.encode()
-    return text if len(encoded) <= most else encoded[: most - 3].decode(errors="ignore") + "…"
+    return text if len(encoded) <= limit else encoded[: limit - 3].decode(errors="ignore") + "…"

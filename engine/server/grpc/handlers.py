@@ -1,18 +1,22 @@
-"""Handlers of calls whose errors become statuses: the one place where a call ends with anything but OK."""
+"""The handlers of RPCs: their context, the call that they serve, and the status that an error ends it with."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 import grpc.aio
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
+from draftline.engine.server.access import Caller
+from draftline.engine.server.codes import CANCELLED, DEADLINE_EXCEEDED
 from draftline.engine.server.grpc.errors import code_name, to_status
-from draftline.engine.server.telemetry.reports import Observer, OpenRequest, Origin
+from draftline.engine.server.limits import MAX_REQUEST_ID
+from draftline.engine.server.state import ServerState
+from draftline.engine.server.telemetry.reports import Origin
 
 _Servicer = TypeVar("_Servicer")
 _Request = TypeVar("_Request")
@@ -22,21 +26,21 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _TRACE_HEADERS = ("traceparent", "tracestate")
 
 
-def answers_errors(
+def with_error_status(
     handler: Callable[[_Servicer, _Request, Context], Awaitable[_Response]],
 ) -> Callable[[_Servicer, _Request, Context], Awaitable[_Response]]:
-    """End the call with the status of whatever the handler raises."""
+    """Decorate a handler: an error that it raises ends the call with the error's status."""
 
     @functools.wraps(handler)
-    async def answering(self: _Servicer, request: _Request, context: Context) -> _Response:
+    async def handle(self: _Servicer, request: _Request, context: Context) -> _Response:
         try:
             return await handler(self, request, context)
         except grpc.aio.BaseError:
-            raise  # gRPC's own, when the client has gone, or of an abort: there is nobody to answer any more
+            raise  # gRPC's own error, after a disconnect or an abort: the client gets no further answer
         except Exception as error:  # noqa: BLE001  every error has a status
             await abort(context, to_status(error))
 
-    return answering
+    return handle
 
 
 async def abort(context: Context, status: Status) -> NoReturn:
@@ -44,35 +48,46 @@ async def abort(context: Context, status: Status) -> NoReturn:
     await context.abort_with_status(rpc_status.to_status(status))
 
 
-def origin_of(call: str, context: Context, caller: str) -> Origin:
-    """What is known of where a call comes from."""
-    metadata = dict(context.invocation_metadata() or ())
-    trace = {name: str(metadata[name]) for name in _TRACE_HEADERS if name in metadata}
-    return Origin(call, context.peer(), caller, trace)
+@dataclass(frozen=True, slots=True)
+class GrpcCall:
+    """A gRPC call, as `InFlightRequest` needs it.
 
+    Attributes:
+        context: of the call.
+        caller: the owner of the call's token.
+        origin: the source of the call, for reports.
+        client_id: the client's ``x-request-id``; empty if it sent none.
+    """
 
-def client_id_of(context: Context) -> str:
-    """What the client calls the one request of its call: its ``x-request-id``, if it sent one."""
-    return str(dict(context.invocation_metadata() or ()).get("x-request-id", ""))[:256]
+    context: Context
+    caller: Caller
+    origin: Origin
+    client_id: str
 
+    @staticmethod
+    def of(state: ServerState, method: str, context: Context) -> GrpcCall:
+        """Authenticate a call of ``method``.
 
-@contextmanager
-def reported(
-    observers: Sequence[Observer], origin: Origin, request_id: str, client_id: str, context: Context
-) -> Iterator[OpenRequest]:
-    """Report the one request of a call when the call is over, however it ends."""
-    request = OpenRequest(observers, origin, request_id, client_id)
-    try:
-        yield request
-    except BaseException as error:
-        request.close(outcome(error, context))
-        raise
-    request.close("OK")
+        Raises:
+            UnauthenticatedError: its token is unknown.
+        """
+        caller = state.access.caller(context.invocation_metadata())
+        metadata = dict(context.invocation_metadata() or ())
+        trace = {name: str(metadata[name]) for name in _TRACE_HEADERS if name in metadata}
+        origin = Origin(method, context.peer(), caller.name, trace)
+        return GrpcCall(context, caller, origin, str(metadata.get("x-request-id", ""))[:MAX_REQUEST_ID])
 
+    def with_trace(self, traceparent: str) -> GrpcCall:
+        """The call, with the trace context of one of its requests."""
+        return replace(self, origin=replace(self.origin, trace={"traceparent": traceparent}))
 
-def outcome(error: BaseException, context: Context) -> str:
-    """The name of the code that a call ends with, where the handler was left by ``error``."""
-    if isinstance(error, Exception) and not isinstance(error, grpc.aio.BaseError):
-        return code_name(error)
-    # The handler was cancelled, or gRPC told it that nobody is there. Which error it sees depends on where it waited.
-    return "DEADLINE_EXCEEDED" if context.time_remaining() == 0 else "CANCELLED"
+    def time_left(self) -> float | None:
+        """Seconds until the call's deadline; None without one."""
+        return self.context.time_remaining()
+
+    def outcome(self, error: BaseException) -> str:
+        """The code of a request that ``error`` ends."""
+        if isinstance(error, Exception) and not isinstance(error, grpc.aio.BaseError):
+            return code_name(error)
+        # The task was cancelled, or gRPC reported a disconnect: which of the two depends on where the handler waited.
+        return DEADLINE_EXCEEDED if self.time_left() == 0 else CANCELLED

@@ -1,136 +1,112 @@
-"""``draftline.v1.InferenceService``: each call translated to the engine and back, each error to its status."""
+"""``draftline.v1.InferenceService``: translates each call to the engine and back, and each error to its status."""
 
 from __future__ import annotations
 
-from draftline.engine.errors import InvalidRequestError, QueueFullError, Violation
-from draftline.engine.outputs import Delta, Failed, Finished
-from draftline.engine.protocol import EngineClient
-from draftline.engine.request.constraints import compiled
-from draftline.engine.request.prompt import tokenize
+from typing_extensions import override
+
+from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
+from draftline.engine.outputs import Delta, Finished
+from draftline.engine.request.constraints import compile_constraint
+from draftline.engine.request.tokenization import tokenize
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import unimplemented
-from draftline.engine.server.grpc.handlers import Context, abort, answers_errors, client_id_of, origin_of, reported
+from draftline.engine.server.grpc.handlers import Context, GrpcCall, abort, with_error_status
+from draftline.engine.server.grpc.limits import check_constraint, check_detokenize, check_tokenize
 from draftline.engine.server.grpc.session import Session
 from draftline.engine.server.grpc.stream_writer import StreamWriter
-from draftline.engine.server.limits import check_constraint, check_detokenize, check_tokenize
-from draftline.engine.server.state import Front
-from draftline.engine.server.telemetry.reports import OpenRequest
-from draftline.engine.server.threads import offloaded, prompt_size, submit
+from draftline.engine.server.in_flight import InFlightRequest
+from draftline.engine.server.state import ServerState
+from draftline.engine.server.threads import in_thread_if_long, prompt_size
 from draftline.engine.streaming.mailbox import Mailbox
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceServicer
 
 _SESSION_RETRY_S = 5.0
-"""When to try again where too many sessions are open: they last."""
+"""Retry delay in seconds when too many sessions are open. Sessions last long."""
 
 
 class InferenceService(InferenceServiceServicer):
-    """The service, over whatever engine the gate holds."""
+    """The service. It serves the engine of the server's state."""
 
-    def __init__(self, front: Front) -> None:
-        """``front`` belongs to the event loop that serves."""
-        self._front = front
-        self._gate = front.gate
+    def __init__(self, state: ServerState) -> None:
+        """A service without sessions."""
+        self._state = state
         self._sessions = 0
 
-    @answers_errors
+    @override
+    @with_error_status
     async def Session(self, request_iterator: object, context: Context) -> None:  # type: ignore[override]
-        """See the proto. Reads and writes through the context, so that both can wait at once."""
-        self._gate.engine  # noqa: B018  refuse the stream as a whole while the model loads
-        if self._sessions >= self._front.config.max_sessions:
+        # Reads and writes go through the context, so that both can wait at once.
+        self._state.engine  # noqa: B018  refuse the stream as a whole while the model loads
+        if self._sessions >= self._state.config.max_sessions:
             raise QueueFullError(f"{self._sessions} sessions are open, which is the limit", _SESSION_RETRY_S)
         self._sessions += 1
         try:
-            await Session(self._front, context).run()
+            await Session(self._state, context).run()
         finally:
             self._sessions -= 1
 
-    @answers_errors
+    @override
+    @with_error_status
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:  # type: ignore[override]
-        """See the proto."""
-        name = self._front.next_name()
-        context.set_trailing_metadata((("draftline-request-id", name),))
-        caller = self._front.access.caller(context.invocation_metadata())
-        origin = origin_of("Generate", context, caller.name)
-        with reported(self._front.observers, origin, name, client_id_of(context), context) as open_request:
-            engine = self._front.enter(caller)
-            try:
-                await self._generate(request, context, name, engine, open_request)
-            finally:
-                self._front.leave(caller)
-
-    async def _generate(
-        self,
-        request: pb.GenerateRequest,
-        context: Context,
-        name: str,
-        engine: EngineClient,
-        open_request: OpenRequest,
-    ) -> None:
-        mailbox = Mailbox(self._front.hub)
-        writer = StreamWriter(context, self._front.config.stall_timeout)
-        try:
-            wanted = convert.generate_request(request, engine.info, context.time_remaining())
-            await submit(engine, name, wanted, mailbox.sink)
-            outputs = wanted.sampling.n
-            async for _, update in mailbox:
-                open_request.note(update)
+        request_id = self._state.next_id()
+        context.set_trailing_metadata((("draftline-request-id", request_id),))
+        call = GrpcCall.of(self._state, "Generate", context)
+        mailbox = Mailbox(self._state.hub)
+        with (
+            InFlightRequest(self._state, call, request_id, call.client_id, mailbox) as in_flight,
+            StreamWriter(context, self._state.config.stall_timeout) as writer,
+        ):
+            engine = in_flight.admit()
+            await in_flight.submit(convert.generate_request(request, engine.info, call.time_left()))
+            async for update in in_flight.updates():
                 match update:
                     case Delta():
                         for delta in convert.deltas(update):
                             await writer.write(pb.GenerateResponse(delta=delta))
                     case Finished():
                         await writer.write(pb.GenerateResponse(finished=convert.finished(update)))
-                    case Failed():
-                        raise update.error
-                outputs -= update.ends_output
-                if not outputs:
-                    return
-        finally:
-            writer.close()
-            engine.cancel(name)  # of no effect where the request has ended
 
-    @answers_errors
+    @override
+    @with_error_status
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
-        """See the proto."""
-        engine = self._gate.engine
+        engine = self._state.engine
         check_tokenize(request, engine.info)
         match request.WhichOneof("prompt"):
             case "text":
-                ids = await offloaded(len(request.text), lambda: tokenize(request.text, engine.tokenizer, engine.info))
+                prompt = request.text
             case "chat":
-                chat = convert.chat(request.chat)
-                ids = await offloaded(prompt_size(chat), lambda: tokenize(chat, engine.tokenizer, engine.info))
+                prompt = convert.chat(request.chat)
             case _:
-                raise InvalidRequestError(Violation("prompt", "is missing: set text or chat"))
+                raise InvalidRequestError(FieldViolation("prompt", "is missing: set text or chat"))
+        ids = await in_thread_if_long(prompt_size(prompt), lambda: tokenize(prompt, engine.tokenizer, engine.info))
         return pb.TokenizeResponse(token_ids=ids)
 
-    @answers_errors
+    @override
+    @with_error_status
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
-        """See the proto."""
-        engine = self._gate.engine
+        engine = self._state.engine
         check_detokenize(request)
         vocab_size = engine.info.config.vocab_size
         ids = list(request.token_ids)
-        for place, token in enumerate(ids):
+        for index, token in enumerate(ids):
             if token >= vocab_size:
                 problem = f"{token} is not a token id of this model (0 to {vocab_size - 1})"
-                raise InvalidRequestError(Violation(f"token_ids[{place}]", problem))
-        return pb.DetokenizeResponse(
-            text=await offloaded(len(ids), lambda: engine.tokenizer.decode(ids, skip_special=False))
-        )
+                raise InvalidRequestError(FieldViolation(f"token_ids[{index}]", problem))
+        text = await in_thread_if_long(len(ids), lambda: engine.tokenizer.decode(ids, skip_special=False))
+        return pb.DetokenizeResponse(text=text)
 
-    @answers_errors
+    @override
+    @with_error_status
     async def CheckConstraint(self, request: pb.CheckConstraintRequest, context: Context) -> pb.CheckConstraintResponse:
-        """See the proto."""
         check_constraint(request.constraint)
-        asked = convert.constraint_params(request.constraint)
-        compiler = self._gate.engine.compiler
+        constraint = convert.constraint_params(request.constraint)
+        compiler = self._state.engine.compiler
         if compiler is None:
             await abort(context, unimplemented("this server enforces no constraints"))
-        return convert.constraint_response((await compiled(compiler, asked)).report)
+        return convert.constraint_response((await compile_constraint(compiler, constraint)).report)
 
-    @answers_errors
+    @override
+    @with_error_status
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
-        """See the proto."""
-        return convert.model_response(self._gate.engine.info)
+        return convert.model_response(self._state.engine.info)

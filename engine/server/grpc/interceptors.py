@@ -1,4 +1,4 @@
-"""Interceptors of every call: authentication by token, and an answer for bytes that are no message."""
+"""Interceptors of every call: authentication by token, and a status for requests that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -11,38 +11,40 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 from grpc_health.v1 import health
+from typing_extensions import override
 
 from draftline.engine.errors import DraftlineError
 from draftline.engine.server.access import Access
 from draftline.engine.server.grpc.errors import to_status
 from draftline.engine.server.grpc.handlers import Context, abort
 
-if TYPE_CHECKING:  # the class that exists when it runs takes no parameters
+if TYPE_CHECKING:  # at run time this class takes no parameters
     _Handler = grpc.RpcMethodHandler[Any, Any]
     _Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]
 
-_OPEN = (f"/{health.SERVICE_NAME}/",)
-"""Probes have no tokens."""
+_PUBLIC = (f"/{health.SERVICE_NAME}/",)
+"""Methods that need no token: health probes have none."""
 
-_FOR_ADMINS = ("/draftline.v1.AdminService/", "/grpc.channelz.v1.Channelz/")
+_ADMIN = ("/draftline.v1.AdminService/", "/grpc.channelz.v1.Channelz/")
+"""Methods that need a token with admin rights."""
 
 
-class Authentication(grpc.aio.ServerInterceptor):
-    """Refuses calls whose token is not known, or does not suffice."""
+class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
+    """Refuses calls whose token is unknown, or lacks the rights for the method."""
 
     def __init__(self, access: Access) -> None:
-        """``access`` knows the tokens."""
+        """``access`` authenticates the calls."""
         self._access = access
 
+    @override
     async def intercept_service(
         self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> _Handler | None:
-        """Go on to the call, or refuse it in its place."""
         method = str(handler_call_details.method)
-        if not method.startswith(_OPEN):
+        if not method.startswith(_PUBLIC):
             try:
                 caller = self._access.caller(handler_call_details.invocation_metadata)
-                if method.startswith(_FOR_ADMINS):
+                if method.startswith(_ADMIN):
                     caller.require_admin()
             except DraftlineError as error:
                 return _refusal(to_status(error))
@@ -50,7 +52,7 @@ class Authentication(grpc.aio.ServerInterceptor):
 
 
 def _refusal(status: Status) -> _Handler:
-    """A handler that answers so without reading anything, whatever kind of call it is."""
+    """A handler for any kind of call that ends it with ``status``, and reads nothing."""
 
     async def refuse(requests: object, context: Context) -> None:
         await abort(context, status)
@@ -58,53 +60,57 @@ def _refusal(status: Status) -> _Handler:
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-_Behaviour = Callable[[Any, Context], Awaitable[Any]]
+class DecodeErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Answers a request that cannot be decoded with a status.
+
+    It covers methods with a single request, whose handlers are coroutines. The reader of a stream gets the error itself.
+    """
+
+    def __init__(self, packages: tuple[str, ...]) -> None:
+        """``packages`` are the proto packages of the services that are covered."""
+        self._prefixes = tuple(f"/{package}." for package in packages)
+
+    @override
+    async def intercept_service(
+        self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> _Handler | None:
+        handler = await continuation(handler_call_details)
+        if handler is None or not str(handler_call_details.method).startswith(self._prefixes):
+            return handler
+        decode: Any = _decoder(handler.request_deserializer)
+        encode: Any = handler.response_serializer
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(_behaviour(handler.unary_unary), decode, encode)
+        if handler.unary_stream is not None:
+            return grpc.unary_stream_rpc_method_handler(_behaviour(handler.unary_stream), decode, encode)
+        return handler
 
 
 @dataclass(frozen=True, slots=True)
 class _Undecodable:
-    """What stands in the place of a request that could not be read."""
+    """Stands for a request that could not be decoded."""
 
     error: DecodeError
 
 
-class Decoding(grpc.aio.ServerInterceptor):
-    """For calls with one request, whose handlers are coroutines. A stream's reader meets the error itself."""
+def _decoder(decode: Any) -> Callable[[bytes], Any]:
+    """``decode``, returning its error as an `_Undecodable`."""
 
-    def __init__(self, packages: tuple[str, ...]) -> None:
-        """``packages`` are those of the services whose calls are looked after."""
-        self._prefixes = tuple(f"/{package}." for package in packages)
-
-    async def intercept_service(
-        self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> _Handler | None:
-        """The call's handler, with both in place."""
-        handler = await continuation(handler_call_details)
-        if handler is None or not str(handler_call_details.method).startswith(self._prefixes):
-            return handler
-        decode: Any = _decoding(handler.request_deserializer)
-        encode: Any = handler.response_serializer
-        if handler.unary_unary is not None:
-            return grpc.unary_unary_rpc_method_handler(_answering(handler.unary_unary), decode, encode)
-        if handler.unary_stream is not None:
-            return grpc.unary_stream_rpc_method_handler(_answering(handler.unary_stream), decode, encode)
-        return handler
-
-
-def _decoding(decode: Any) -> Callable[[bytes], Any]:
-    def decoding(data: bytes) -> Any:
+    def decode_or_error(data: bytes) -> Any:
         try:
             return decode(data)
         except DecodeError as error:
             return _Undecodable(error)
 
-    return decoding
+    return decode_or_error
 
 
-def _answering(behaviour: Any) -> _Behaviour:
-    async def answering(request: Any, context: Context) -> Any:
+def _behaviour(behaviour: Any) -> Callable[[Any, Context], Awaitable[Any]]:
+    """``behaviour`` of a method, or a status for an `_Undecodable`."""
+
+    async def handle(request: Any, context: Context) -> Any:
         if isinstance(request, _Undecodable):
             await abort(context, to_status(request.error))
         return await behaviour(request, context)
 
-    return answering
+    return handle

@@ -1,7 +1,7 @@
 """Server reflection as grpc.reflection.v1 and v1alpha.
 
-grpcio-reflection speaks v1alpha only, which newer clients no longer ask for first. The two differ in nothing but the
-package's name, so the same servicer answers under both, and v1's descriptor is v1alpha's with the name changed.
+grpcio-reflection implements v1alpha only, and newer clients ask for v1 first. The two differ only in the name of the
+package. So one servicer answers under both names, and the descriptor of v1 is a renamed copy of v1alpha's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ V1 = "grpc.reflection.v1.ServerReflection"
 
 
 def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:
-    """Let ``server`` describe ``services``, whose descriptors are in the default pool, and reflection itself."""
+    """Add reflection to ``server``. It describes itself and ``services``, whose descriptors are in the default pool."""
     _describe_v1()
     names = [*services, V1, reflection.SERVICE_NAME]
     reflection.enable_server_reflection(names, server)
@@ -32,7 +32,7 @@ def add_reflection(server: grpc.aio.Server, services: Sequence[str]) -> None:
 
 
 def _describe_v1() -> None:
-    """Put v1's descriptor into the default pool, unless some other package already has."""
+    """Add the descriptor of v1 to the default pool, unless another package already has."""
     pool = descriptor_pool.Default()
     try:
         pool.FindServiceByName(V1)

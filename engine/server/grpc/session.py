@@ -1,61 +1,59 @@
-"""One ``Session`` stream: many requests under ids of the client's choice, submitted, answered and cancelled.
+"""One ``Session`` stream: requests under ids that the client chooses are submitted, answered and cancelled.
 
-A reader and a writer run side by side until the client has closed its side and every request is over, or until the
-stream breaks, which cancels all of its requests. The engine sees ids of its own, unique over all streams and time.
+A reader and a writer run concurrently until the client has closed its side and every request has ended. If the stream
+breaks, all of its requests are cancelled. The engine gets ids of the server's, unique over all streams.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 
-from draftline.engine.errors import DuplicateRequestError, InvalidRequestError, Violation
+from draftline.engine.errors import DuplicateRequestError, FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Failed, Finished, Update
 from draftline.engine.server.grpc import convert
-from draftline.engine.server.grpc.errors import code_name, to_status
-from draftline.engine.server.grpc.handlers import Context, origin_of
+from draftline.engine.server.grpc.errors import to_status
+from draftline.engine.server.grpc.handlers import Context, GrpcCall
 from draftline.engine.server.grpc.stream_writer import StreamWriter
-from draftline.engine.server.state import Front
-from draftline.engine.server.telemetry.reports import OpenRequest
-from draftline.engine.server.threads import submit
+from draftline.engine.server.in_flight import InFlightRequest
+from draftline.engine.server.limits import MAX_REQUEST_ID
+from draftline.engine.server.state import ServerState
 from draftline.engine.streaming.mailbox import Mailbox
 from draftline.v1 import engine_pb2 as pb
 
-MAX_ID = 256
-"""Characters of a client's request id."""
 
-
-@dataclass(slots=True)
-class _Running:
-    """A request whose end the client has not been told: what the client calls it, and its outputs still to end."""
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A request in flight, under the id that the client chose."""
 
     client_id: str
-    outputs: int
-    open: OpenRequest
+    request: InFlightRequest
 
 
 class Session:
     """The requests of one stream."""
 
-    def __init__(self, front: Front, context: Context) -> None:
-        """A session at its beginning; ``context`` is its stream's."""
-        self._front = front
-        self._gate = front.gate
+    def __init__(self, state: ServerState, context: Context) -> None:
+        """The session of the stream that ``context`` belongs to.
+
+        Raises:
+            UnauthenticatedError: the call's token is unknown.
+        """
+        self._state = state
         self._context = context
-        self._caller = front.access.caller(context.invocation_metadata())
-        self._origin = origin_of("Session", context, self._caller.name)
-        self._mailbox = Mailbox(front.hub)
-        self._writer = StreamWriter(context, front.config.stall_timeout)
-        name = front.next_name()
-        self._names = (f"{name}.{serial}" for serial in count())
-        self._running: dict[str, _Running] = {}
-        self._name_of: dict[str, str] = {}
+        self._call = GrpcCall.of(state, "Session", context)
+        self._mailbox = Mailbox(state.hub)
+        self._writer = StreamWriter(context, state.config.stall_timeout)
+        session_id = state.next_id()
+        self._request_ids = (f"{session_id}.{serial}" for serial in count())
+        self._entries: dict[str, _Entry] = {}  # by the server's id
+        self._request_id_of: dict[str, str] = {}  # by the client's id
         self._client_has_closed = False
 
     async def run(self) -> None:
-        """Serve the stream until it is over. Whatever ends it, no request of it goes on."""
+        """Serve the stream until it ends. No request of it continues afterwards."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write_all())
@@ -64,16 +62,16 @@ class Session:
             raise group.exceptions[0] from None
         finally:
             self._writer.close()
-            for name, running in self._running.items():
-                self._gate.engine.cancel(name)
-                running.open.close("DEADLINE_EXCEEDED" if self._context.time_remaining() == 0 else "CANCELLED")
-                self._front.leave(self._caller)
+            for entry in self._entries.values():
+                entry.request.close(asyncio.CancelledError())
 
     async def _read_all(self) -> None:
-        while isinstance(message := await self._context.read(), pb.SessionRequest):  # and not the mark of the end
+        while isinstance(
+            message := await self._context.read(), pb.SessionRequest
+        ):  # gRPC marks the end by another type
             try:
                 await self._handle(message)
-            except Exception as error:  # noqa: BLE001  whatever it was, it concerns this request only
+            except Exception as error:  # noqa: BLE001  the error concerns this request only
                 await self._writer.write(pb.SessionResponse(request_id=message.request_id, error=to_status(error)))
         self._client_has_closed = True
         self._close_if_over()
@@ -81,67 +79,60 @@ class Session:
     async def _handle(self, message: pb.SessionRequest) -> None:
         client_id = message.request_id
         if not client_id:
-            raise InvalidRequestError(Violation("request_id", "is empty"))
-        if len(client_id) > MAX_ID:
-            raise InvalidRequestError(Violation("request_id", f"has {len(client_id)} characters; at most {MAX_ID} fit"))
+            raise InvalidRequestError(FieldViolation("request_id", "is empty"))
+        if len(client_id) > MAX_REQUEST_ID:
+            problem = f"has {len(client_id)} characters; at most {MAX_REQUEST_ID} fit"
+            raise InvalidRequestError(FieldViolation("request_id", problem))
         match message.WhichOneof("action"):
             case "submit":
                 await self._submit(client_id, message.submit)
             case "cancel":
-                if client_id in self._name_of:
-                    self._gate.engine.cancel(self._name_of[client_id])
+                if client_id in self._request_id_of:
+                    self._state.engine.cancel(self._request_id_of[client_id])
             case _:
-                raise InvalidRequestError(Violation("action", "is missing: set submit or cancel"))
+                raise InvalidRequestError(FieldViolation("action", "is missing: set submit or cancel"))
 
     async def _submit(self, client_id: str, message: pb.GenerateRequest) -> None:
-        name = next(self._names)
-        origin = self._origin
-        if message.traceparent:
-            origin = replace(origin, trace={"traceparent": message.traceparent})
-        open_request = OpenRequest(self._front.observers, origin, name, client_id)
+        request_id = next(self._request_ids)
+        call = self._call.with_trace(message.traceparent) if message.traceparent else self._call
+        request = InFlightRequest(self._state, call, request_id, client_id, self._mailbox)
         try:
-            await self._start(name, client_id, message, open_request)
+            if client_id in self._request_id_of:
+                raise DuplicateRequestError(f"a request with id {client_id!r} is running on this stream")
+            engine = request.admit()
+            wanted = convert.generate_request(message, engine.info, call.time_left())
+            # Before submitting: an update may come, or the stream may break, before submit() returns.
+            self._entries[request_id] = _Entry(client_id, request)
+            self._request_id_of[client_id] = request_id
+            await request.submit(wanted)
         except Exception as error:
-            open_request.close(code_name(error))
-            raise
-
-    async def _start(self, name: str, client_id: str, message: pb.GenerateRequest, open_request: OpenRequest) -> None:
-        if client_id in self._name_of:
-            raise DuplicateRequestError(f"a request with id {client_id!r} is running on this stream")
-        request = convert.generate_request(message, self._gate.engine.info, self._context.time_remaining())
-        engine = self._front.enter(self._caller)
-        # Before submitting, since an update may come, or the stream break, before submit() returns.
-        self._running[name] = _Running(client_id, request.sampling.n, open_request)
-        self._name_of[client_id] = name
-        try:
-            await submit(engine, name, request, self._mailbox.sink)
-        except Exception:
-            self._forget(name)
-            self._front.leave(self._caller)
+            if request_id in self._entries:
+                self._forget(request_id)
+            request.close(error)
             raise
 
     async def _write_all(self) -> None:
-        async for name, update in self._mailbox:
-            running = self._running[name]
-            running.open.note(update)
-            running.outputs = 0 if update.ends_request else running.outputs - update.ends_output
-            if not running.outputs:
-                # Before the end is written: having read it, the client may use the id again.
-                self._forget(name)
-                running.open.close(code_name(update.error) if isinstance(update, Failed) else "OK")
-            try:
-                for message in _messages(running.client_id, update):
-                    await self._writer.write(message)
-            finally:
-                if not running.outputs:
-                    self._front.leave(self._caller)
+        async for request_id, update in self._mailbox:
+            entry = self._entries[request_id]
+            if not entry.request.note(update):
+                await self._write(entry, update)
+                continue
+            # Before the last update is written: once it is read, the client may use the id again.
+            self._forget(request_id)
+            with entry.request:
+                await self._write(entry, update)
+                entry.request.close(update.error if isinstance(update, Failed) else None)
             self._close_if_over()
 
-    def _forget(self, name: str) -> None:
-        del self._name_of[self._running.pop(name).client_id]
+    async def _write(self, entry: _Entry, update: Update) -> None:
+        for message in _messages(entry.client_id, update):
+            await self._writer.write(message)
+
+    def _forget(self, request_id: str) -> None:
+        del self._request_id_of[self._entries.pop(request_id).client_id]
 
     def _close_if_over(self) -> None:
-        if self._client_has_closed and not self._running:
+        if self._client_has_closed and not self._entries:
             self._mailbox.close()
 
 

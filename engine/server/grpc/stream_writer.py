@@ -1,13 +1,14 @@
-"""``StreamWriter``: one call's way to its client, given up where the client has stopped reading.
+"""``StreamWriter``: writes the messages of one call, and gives up if the client has stopped reading.
 
-gRPC takes what a slow client leaves unread until its buffers are full (about 4 MB), and then a write waits, however long
-that is. A client that takes nothing at all for a while has stalled: what it asked for is no longer worth computing.
+gRPC buffers about 4 MB that a slow client leaves unread. Then a write waits, without limit. A client that reads nothing for
+a while has stalled, and its requests are no longer worth computing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Generic, Protocol, TypeVar
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
 
 from draftline.engine.errors import StalledReaderError
 
@@ -15,7 +16,7 @@ _MessageT_contra = TypeVar("_MessageT_contra", contravariant=True)
 
 
 class Writable(Protocol[_MessageT_contra]):
-    """What a `StreamWriter` needs of a call's context."""
+    """The part of a call's context that a `StreamWriter` uses."""
 
     async def write(self, message: _MessageT_contra, /) -> None:
         """Write a message, as soon as there is room for it."""
@@ -23,10 +24,10 @@ class Writable(Protocol[_MessageT_contra]):
 
 
 class StreamWriter(Generic[_MessageT_contra]):
-    """Writes one message at a time, whoever asks."""
+    """Writes one message at a time, for any number of tasks. A context manager that stops the watch for stalls on exit."""
 
     def __init__(self, call: Writable[_MessageT_contra], stall_timeout: float) -> None:
-        """``stall_timeout`` is how long, in seconds, a message may wait for its reader."""
+        """``stall_timeout`` is the longest time in seconds that a message may wait for its reader."""
         self._call = call
         self._stall_timeout = stall_timeout
         self._loop = asyncio.get_running_loop()
@@ -34,19 +35,19 @@ class StreamWriter(Generic[_MessageT_contra]):
         self._writing: asyncio.Task[object] | None = None
         self._since = 0.0
         self._stalled = False
-        # One timer that looks now and then, where a timeout a write would cost a tenth of the write itself.
+        # One timer that checks now and then: a timeout for each write would cost a tenth of the write itself.
         self._timer: asyncio.TimerHandle | None = None
 
     async def write(self, message: _MessageT_contra) -> None:
         """Write a message.
 
         Raises:
-            StalledReaderError: the client takes nothing.
+            StalledReaderError: the client has stopped reading.
         """
         async with self._lock:
             self._writing, self._since = asyncio.current_task(), self._loop.time()
             if self._timer is None:
-                self._timer = self._loop.call_later(self._stall_timeout, self._look)
+                self._timer = self._loop.call_later(self._stall_timeout, self._check)
             try:
                 await self._call.write(message)
             except asyncio.CancelledError:
@@ -57,14 +58,22 @@ class StreamWriter(Generic[_MessageT_contra]):
                 self._writing = None
 
     def close(self) -> None:
-        """Stop looking; there is nothing more to write."""
+        """Stop the watch for stalls, after the last write."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def __enter__(self) -> Self:
+        """The writer itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the writer."""
+        self.close()
+
+    def _check(self) -> None:
         waited = self._loop.time() - self._since if self._writing is not None else 0.0
         if self._writing is None or waited < self._stall_timeout:
-            self._timer = self._loop.call_later(self._stall_timeout - waited, self._look)
+            self._timer = self._loop.call_later(self._stall_timeout - waited, self._check)
             return
         self._stalled = True
         self._writing.cancel()

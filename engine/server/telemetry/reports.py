@@ -1,7 +1,7 @@
-"""``RequestReport``: how one request went, told once when it is over.
+"""``RequestReport``: the account of one request, made once when the request has ended.
 
-Metrics, the request log and traces all follow from it, so that watching a request costs nothing while it runs: the engine
-has measured its times, and what happened when is known at the end. No prompt and no text is in it.
+Metrics, the request log and traces all derive from it, so observing a request costs nothing while it runs. The engine has
+measured the times by then. A report contains no prompt and no output text.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from draftline.engine.outputs import Finished, FinishReason, Update
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where requests come from: one call of one client.
+    """The source of requests: one call of one client.
 
     Attributes:
-        call: the method's name.
+        call: the name of the method.
         peer: the client's address.
-        caller: whose token the call has; empty where there are none.
-        trace: the client's W3C trace context, by header name; empty where it sent none.
+        caller: the name of the call's token; empty without tokens.
+        trace: the client's W3C trace context, by header name; empty if it sent none.
     """
 
     call: str
@@ -32,16 +32,16 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RequestReport:
-    """See the module.
+    """The account of one request.
 
     Attributes:
-        origin: the call.
-        request_id: the server's name of it, unique over all calls; the step thread's log has it too.
-        client_id: what its client calls it; may be empty.
-        started_ns: when it arrived, in nanoseconds since 1970.
-        seconds: from its arrival to its end.
+        origin: the source of the request.
+        request_id: the server's name for the request, unique over all calls; the step thread logs it too.
+        client_id: the client's name for the request; may be empty.
+        started_ns: time of arrival, in nanoseconds since 1970.
+        seconds: from arrival to end.
         code: the name of its ``google.rpc.Code``.
-        outputs: the ends of its outputs, as far as they were reached.
+        outputs: the ends of those outputs that have ended.
     """
 
     origin: Origin
@@ -54,14 +54,14 @@ class RequestReport:
 
 
 Observer = Callable[[RequestReport], None]
-"""Takes a report, on the event loop; it returns at once."""
+"""Receives a report, on the event loop. It must not block."""
 
 
-class OpenRequest:
-    """A request that is not over: collects what its report will say."""
+class ReportBuilder:
+    """Builds the report of one request while the request is in flight."""
 
     def __init__(self, observers: Sequence[Observer], origin: Origin, request_id: str, client_id: str) -> None:
-        """It arrives now."""
+        """Begin the report of a request that arrives now."""
         self._observers = observers
         self._origin = origin
         self._request_id = request_id
@@ -69,23 +69,19 @@ class OpenRequest:
         self._started_ns = time.time_ns()
         self._started = time.monotonic()
         self._outputs: list[Finished] = []
-        self._reported = False
 
     def note(self, update: Update) -> None:
-        """Take in what the engine says of it."""
+        """Record an update of the request."""
         match update:
             case Finished():
                 self._outputs.append(update)
 
-    def close(self, code: str) -> None:
-        """It is over; tell everyone. Only the first call counts.
+    def finish(self, code: str) -> None:
+        """Send the report to the observers. Call this once.
 
         Args:
-            code: how its client was told; ``OK`` where every output has ended.
+            code: the name of the code that the client got; ``OK`` if every output has ended.
         """
-        if self._reported:
-            return
-        self._reported = True
         cancelled = any(output.finish_reason is FinishReason.CANCELLED for output in self._outputs)
         report = RequestReport(
             self._origin,

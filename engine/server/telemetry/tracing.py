@@ -7,7 +7,6 @@ request's first step and first token. Attributes follow OpenTelemetry's conventi
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from urllib.parse import urlsplit
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -18,6 +17,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
+from draftline import __version__
 from draftline.engine.server.telemetry.reports import RequestReport
 
 _SERVICE = "draftline.v1.InferenceService"
@@ -30,7 +30,7 @@ class Tracing:
 
     def __init__(self, endpoint: str) -> None:
         """``endpoint`` is a collector's for OTLP over gRPC, as ``http://localhost:4317``; ``https`` makes it use TLS."""
-        resource = Resource.create({"service.name": "draftline", "service.version": version("draftline")})
+        resource = Resource.create({"service.name": "draftline", "service.version": __version__})
         self._provider = TracerProvider(resource=resource)
         insecure = urlsplit(endpoint).scheme != "https"
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint, insecure=insecure)))

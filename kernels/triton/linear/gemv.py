@@ -4,7 +4,7 @@ Every thread streams 16-byte pieces of a few weight rows through the plain arith
 sums of its threads at the end. What stands before and after a layer costs more as a launch than as arithmetic here: the
 RMSNorm of the input, SwiGLU's activation and the addition to the residual stream are part of it.
 
-Not here: more tokens (`skinny_gemm.py`), quantized weights.
+Not here: more tokens (`gemm_m16.py`), quantized weights.
 """
 
 from __future__ import annotations

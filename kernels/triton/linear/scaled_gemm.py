@@ -8,7 +8,7 @@ are part of the launch. A token's result does not depend on the others.
 Where there are too few tiles to occupy the device, K is split. The program that ends last adds the parts up, in their
 order, so that the result does not depend on who that is.
 
-Not here: few tokens (`scaled_gemv.py`, `scaled_skinny.py`).
+Not here: few tokens (`scaled_gemv.py`, `scaled_gemm_m16.py`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ The plain arithmetic units would take longer to widen and multiply than the weig
 it, with no exchange of data: each thread hands in its own pieces of two weight rows as a part of the left matrix, and its own
 piece of the input as a part of the right one. What four neighbouring threads' pieces give is then on the product's diagonal.
 
-Not here: integers, more tokens (`scaled_skinny.py`).
+Not here: integers, more tokens (`scaled_gemm_m16.py`).
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.errors import (
     DuplicateRequestError,
     EngineStoppedError,
+    FieldViolation,
     InvalidRequestError,
     ProfilerError,
     QueueFullError,
-    Violation,
 )
 from draftline.engine.outputs import Delta, Failed, Finished, Update
 from draftline.engine.params import Constraint, SamplingParams
@@ -245,8 +245,8 @@ def test_a_server_drains_and_takes_its_engine_along(config: EngineConfig) -> Non
 
 
 def test_errors_travel_whole() -> None:
-    invalid = pickle.loads(pickle.dumps(InvalidRequestError(Violation("a", "b"))))
-    assert invalid.violations == (Violation("a", "b"),)
+    invalid = pickle.loads(pickle.dumps(InvalidRequestError(FieldViolation("a", "b"))))
+    assert invalid.violations == (FieldViolation("a", "b"),)
     full = pickle.loads(pickle.dumps(QueueFullError("full", 2.5)))
     assert (str(full), full.retry_after_s) == ("full", 2.5)
 

@@ -1,4 +1,4 @@
-"""Deadlines: who has run out of time, in order, without keeping those that ended long before."""
+"""Deadlines: requests expire in order, and ended requests are not kept for long."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_ended_requests_are_forgotten_before_their_time() -> None:
     watched = Deadlines()
     running = request("running", 1000.0)
     watched.add(running)
-    for _ in range(2 * deadlines._FEW):
+    for _ in range(2 * deadlines._MIN_SWEEP):
         short = request("short", 1000.0)
         short.sequences[0].finished = True
         watched.add(short)
     kept = names(watched, 1e9)
     assert "running" in kept
-    assert len(kept) <= deadlines._FEW + 1
+    assert len(kept) <= deadlines._MIN_SWEEP + 1

@@ -1,4 +1,4 @@
-"""Prompts that no request can be made of: each names its field."""
+"""Invalid prompts: each error names its field."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ LONE_SURROGATE = "a\ud800"
     ],
     ids=["empty text", "no ids", "id out of range", "text", "empty chat", "chat", "role"],
 )
-def test_a_prompt_that_has_no_tokens_names_its_field(
-    prompt: Prompt, field: str, problem: str, engine: FakeEngine
-) -> None:
+def test_an_invalid_prompt_names_its_field(prompt: Prompt, field: str, problem: str, engine: FakeEngine) -> None:
     builder = RequestBuilder(engine.info, engine.tokenizer, 5.0)
     with pytest.raises(InvalidRequestError) as caught:
         builder.build("a", GenerateRequest(prompt), lambda updates: None, 0.0)

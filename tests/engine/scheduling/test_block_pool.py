@@ -1,4 +1,4 @@
-"""The block pool with its prefix tree, by itself and against a plain model of what it should do."""
+"""The block pool with its prefix tree, alone and against a plain model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from draftline.engine.scheduling.prefix_tree import ROOT, NoPrefixTree, PrefixTr
 Path = tuple[int, ...]
 
 
-def test_a_pool_without_blocks_is_refused() -> None:
+def test_a_pool_without_blocks_is_an_error() -> None:
     with pytest.raises(ValueError, match="num_blocks"):
         BlockPool(0, NoPrefixTree())
 
@@ -41,7 +41,7 @@ def test_releasing_twice_is_an_error() -> None:
     pool = BlockPool(2, PrefixTree(2))
     blocks = pool.allocate(1)
     pool.release(blocks)
-    with pytest.raises(RuntimeError, match="nobody holds"):
+    with pytest.raises(RuntimeError, match="no sequence holds"):
         pool.release(blocks)
 
 
@@ -77,7 +77,7 @@ def test_a_duplicate_of_an_idle_block_brings_it_back() -> None:
     pool.check([[first]])
 
 
-def test_forgetting_frees_only_what_nobody_holds() -> None:
+def test_forgetting_frees_only_blocks_without_holders() -> None:
     pool = BlockPool(3, PrefixTree(1))
     first, second, third = pool.allocate(3)
     pool.register(ROOT, (1,), first)
@@ -157,7 +157,7 @@ class PoolMachine(RuleBasedStateMachine):
     def model_hold(self, blocks: list[int]) -> None:
         self.idle = [path for path in self.idle if self.known[path] not in blocks]
 
-    def model_let_go(self, blocks: list[int]) -> None:
+    def model_release(self, blocks: list[int]) -> None:
         paths = {block: path for path, block in self.known.items()}
         self.idle += [paths[b] for b in reversed(blocks) if b in paths and not self.references(b)]
 
@@ -189,13 +189,13 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def register(self, data: st.DataObject) -> None:
         holder = data.draw(st.sampled_from([h for h in self.holders if h.registered < len(h.blocks)]))
-        at, own = holder.registered, holder.blocks[holder.registered]
-        path = tuple(holder.tokens[: (at + 1) * BLOCK_SIZE])
-        parent = holder.blocks[at - 1] if at else ROOT
+        index, own = holder.registered, holder.blocks[holder.registered]
+        path = tuple(holder.tokens[: (index + 1) * BLOCK_SIZE])
+        parent = holder.blocks[index - 1] if index else ROOT
         block = self.pool.register(parent, path[-BLOCK_SIZE:], own)
         assert block == self.known.setdefault(path, own)
         self.model_hold([block])
-        holder.blocks[at] = block
+        holder.blocks[index] = block
         holder.registered += 1
 
     @precondition(lambda self: self.holders)
@@ -203,7 +203,7 @@ class PoolMachine(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         holder = self.holders.pop(data.draw(st.integers(0, len(self.holders) - 1)))
         self.pool.release(holder.blocks)
-        self.model_let_go(holder.blocks)
+        self.model_release(holder.blocks)
 
     @rule()
     def forget(self) -> None:

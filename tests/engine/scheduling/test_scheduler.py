@@ -70,7 +70,7 @@ def step(
     draft_len: Callable[[Sequence], int] = no_drafts,
     accept: Callable[[Row], list[int]] = lambda row: [7] * (row.drafts + 1),
 ) -> Plan:
-    """Plan and commit one step in which every sampling row accepts what ``accept`` says, and end who is at its end."""
+    """Plan and commit one step in which every sampling row accepts ``accept``'s tokens, and finish complete sequences."""
     plan = scheduler.plan(draft_len)
     scheduler.commit(plan, [accept(row) if row.samples else [] for row in plan.rows])
     for row in plan.rows:
@@ -80,7 +80,7 @@ def step(
     return plan
 
 
-def who(plan: Plan) -> list[Sequence]:
+def sequences(plan: Plan) -> list[Sequence]:
     return [row.sequence for row in plan.rows]
 
 
@@ -88,8 +88,8 @@ def shape(plan: Plan) -> list[tuple[int, int, int]]:
     return [(row.start, row.count, row.drafts) for row in plan.rows]
 
 
-def changes(sequence: Sequence, first: int = 0) -> tuple[tuple[int | None, int, int], ...]:
-    """What the device must be told of the sequence's block table from entry ``first`` on."""
+def entries(sequence: Sequence, first: int = 0) -> tuple[tuple[int | None, int, int], ...]:
+    """The entries of the sequence's block table from index ``first`` on, as `Plan.new_blocks` has them."""
     return tuple((sequence.slot, index, block) for index, block in enumerate(sequence.blocks) if index >= first)
 
 
@@ -99,7 +99,7 @@ def test_it_runs_without_torch() -> None:
 
 
 @pytest.mark.parametrize("option", ["num_blocks", "block_size", "num_slots", "token_budget"])
-def test_sizes_below_one_are_refused(option: str) -> None:
+def test_sizes_below_one_are_errors(option: str) -> None:
     with pytest.raises(ValueError, match=option):
         make(**{option: 0})  # type: ignore[arg-type]
 
@@ -107,14 +107,14 @@ def test_sizes_below_one_are_refused(option: str) -> None:
 class TestAdding:
     def test_fits_knows_the_model_and_the_cache(self) -> None:
         scheduler = make(num_blocks=3, block_size=4, max_model_len=1000)
-        assert scheduler.longest == 13  # the last token's keys and values are never needed
+        assert scheduler.max_len == 13  # the last token's keys and values are never needed
         assert scheduler.fits(prompt_len=12, max_len=13)
         assert not scheduler.fits(prompt_len=12, max_len=14)
         assert not scheduler.fits(prompt_len=0, max_len=4)
         assert not scheduler.fits(prompt_len=4, max_len=4)
         assert not make(max_model_len=10).fits(prompt_len=5, max_len=11)
 
-    def test_what_does_not_fit_is_refused(self) -> None:
+    def test_a_sequence_that_does_not_fit_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="a prompt of 12 tokens, to end at 14, does not fit: at most 13"):
             make(num_blocks=3).add(sequence(12, 2))
 
@@ -127,7 +127,7 @@ class TestAdding:
         assert longest.finished
         assert len(longest.tokens) == 13
 
-    def test_adding_twice_is_refused(self) -> None:
+    def test_adding_twice_is_an_error(self) -> None:
         scheduler, one = make(), sequence(3)
         add(scheduler, one)
         with pytest.raises(ValueError, match="added before"):
@@ -165,7 +165,7 @@ class TestComputing:
         add(scheduler, prompt)
         assert shape(step(scheduler)) == [(2, 1, 0), (0, 3, 0)]
         plan = step(scheduler)
-        assert who(plan) == [prompt, decoding]
+        assert sequences(plan) == [prompt, decoding]
         assert shape(plan) == [(3, 3, 0), (3, 1, 0)]
 
     def test_the_first_in_order_gets_a_token_even_if_decoding_rows_could_take_all(self) -> None:
@@ -179,7 +179,7 @@ class TestComputing:
         starts = [(row.start, row.count) for _ in range(5) for row in step(scheduler).rows if row.sequence is first]
         assert starts == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1)]
 
-    def test_commit_refuses_tokens_that_the_plan_cannot_have_decided(self) -> None:
+    def test_commit_rejects_tokens_that_the_plan_cannot_have_decided(self) -> None:
         scheduler = make(token_budget=3)
         add(scheduler, sequence(5))
         with pytest.raises(ValueError, match="1 tokens accepted at 3 of 5"):
@@ -238,7 +238,7 @@ class TestDrafts:
         assert [(row.count, row.drafts) for row in plan.rows] == [(1, 0), (1, 1)]
         assert scheduler.stats().preemptions == 0
 
-    def test_drafts_take_the_blocks_that_nobody_needs(self) -> None:
+    def test_drafts_take_blocks_that_no_row_needs(self) -> None:
         scheduler = make(num_blocks=3, block_size=2)
         add(scheduler, sequence(2, 5))
         step(scheduler)
@@ -287,7 +287,7 @@ class TestPrefixCache:
         assert two.blocks[:2] == one.blocks[:2]
         assert two.blocks[2] != one.blocks[2]
         plan = step(scheduler)
-        assert plan.new_blocks == changes(two)
+        assert plan.new_blocks == entries(two)
 
     def test_prompt_logprobs_need_the_whole_prompt_computed(self) -> None:
         scheduler = make()
@@ -316,7 +316,7 @@ class TestPrefixCache:
         assert shape(step(scheduler)) == [(8, 1, 0), (0, 8, 0)]
         assert scheduler.stats().cached_blocks == 0
 
-    def test_forgetting_frees_what_nobody_holds(self) -> None:
+    def test_forgetting_frees_blocks_without_holders(self) -> None:
         scheduler, one, two = make(), sequence(8), sequence(4)
         add(scheduler, one, two)
         step(scheduler)
@@ -334,11 +334,11 @@ class TestFollowers:
         followers = [sequence(list(range(9)), order=leader.order, leader=leader) for _ in range(2)]
         other = sequence(1)
         add(scheduler, leader, *followers, other)
-        assert who(step(scheduler)) == [leader]
+        assert sequences(step(scheduler)) == [leader]
         assert scheduler.stats().waiting == 3
-        assert who(step(scheduler)) == [leader, other]  # the followers block nobody
+        assert sequences(step(scheduler)) == [leader, other]  # followers do not block others
         plan = step(scheduler)
-        assert who(plan) == [leader, other, *followers]
+        assert sequences(plan) == [leader, other, *followers]
         assert shape(plan)[2:] == [(8, 1, 0), (8, 1, 0)]
         assert [follower.cached_prompt for follower in followers] == [8, 8]
 
@@ -352,21 +352,21 @@ class TestFollowers:
         if end == "finish":
             scheduler.finish(leader)
         leader.cancelled = True
-        assert who(step(scheduler)) == [follower]
+        assert sequences(step(scheduler)) == [follower]
 
     def test_a_prompt_within_one_block_is_not_waited_for(self) -> None:
         scheduler = make()
         leader = sequence(list(range(4)))
         follower = sequence(list(range(4)), leader=leader)
         add(scheduler, leader, follower)
-        assert who(step(scheduler)) == [leader, follower]
+        assert sequences(step(scheduler)) == [leader, follower]
 
-    def test_nobody_waits_without_prefix_caching(self) -> None:
+    def test_followers_do_not_wait_without_prefix_caching(self) -> None:
         scheduler = make(prefix_caching=False)
         leader = sequence(list(range(9)))
         follower = sequence(list(range(9)), leader=leader)
         add(scheduler, leader, follower)
-        assert who(step(scheduler)) == [leader, follower]
+        assert sequences(step(scheduler)) == [leader, follower]
 
     def test_a_waiting_follower_can_be_cancelled(self) -> None:
         scheduler = make(token_budget=6)
@@ -391,7 +391,7 @@ class TestOrder:
         scheduler = make(num_slots=2)
         late, early, tied = sequence(1, order=5), sequence(1, order=3), sequence(1, order=3)
         add(scheduler, late, early, tied)
-        assert who(step(scheduler)) == [early, tied]
+        assert sequences(step(scheduler)) == [early, tied]
 
     def test_rows_are_running_ones_in_order_and_then_admitted_ones(self) -> None:
         scheduler = make()
@@ -400,19 +400,19 @@ class TestOrder:
         step(scheduler)
         add(scheduler, first)
         plan = step(scheduler)
-        assert who(plan) == [second, first]
+        assert sequences(plan) == [second, first]
         assert plan.admitted == plan.rows[1:]
         plan = step(scheduler)
-        assert who(plan) == [first, second]
+        assert sequences(plan) == [first, second]
         assert plan.admitted == ()
 
-    def test_nobody_overtakes_the_head_of_the_queue(self) -> None:
+    def test_no_sequence_overtakes_the_head_of_the_queue(self) -> None:
         scheduler = make(num_blocks=3)
         running, large, small = sequence(4, 5), sequence(9, 1), sequence(1, 1)
         add(scheduler, running, large, small)
-        assert who(step(scheduler)) == [running]
+        assert sequences(step(scheduler)) == [running]
         scheduler.finish(running)
-        assert who(step(scheduler)) == [large]
+        assert sequences(step(scheduler)) == [large]
 
     def test_slots_are_reused_lowest_first(self) -> None:
         scheduler = make()
@@ -436,7 +436,7 @@ class TestOrder:
                 break
             urgent_before += 1
         assert modest.finished
-        assert 15 <= urgent_before <= 2 * 16 + 3  # everyone of the first 15 seconds goes before it, nobody later
+        assert 15 <= urgent_before <= 2 * 16 + 3  # those of the first 15 seconds go before it, later ones do not
 
 
 class TestMakingRoom:
@@ -444,17 +444,17 @@ class TestMakingRoom:
         scheduler = make(num_blocks=4, block_size=2)
         first, last = sequence(4, 4), sequence(4, 4)
         add(scheduler, first, last)
-        assert who(step(scheduler)) == [first, last]
+        assert sequences(step(scheduler)) == [first, last]
         plan = step(scheduler)
-        assert who(plan) == [first]
+        assert sequences(plan) == [first]
         assert (last.slot, last.blocks, last.computed, last.preemptions) == (None, [], 0, 1)
-        assert len(last.tokens) == 5  # it keeps what it has said
+        assert len(last.tokens) == 5  # it keeps its output
         while not first.finished:
             step(scheduler)
         plan = step(scheduler)
-        assert who(plan) == [last]
+        assert sequences(plan) == [last]
         assert plan.admitted == plan.rows
-        assert plan.new_blocks == changes(last)
+        assert plan.new_blocks == entries(last)
         assert scheduler.stats().preemptions == 1
 
     def test_one_in_need_is_preempted_itself_if_it_is_the_last(self) -> None:
@@ -462,7 +462,7 @@ class TestMakingRoom:
         first, last = sequence(3, 4), sequence(2, 4)
         add(scheduler, first, last)
         step(scheduler)
-        assert who(step(scheduler)) == [first]
+        assert sequences(step(scheduler)) == [first]
         assert last.preemptions == 1
         assert first.preemptions == 0
 
@@ -473,8 +473,8 @@ class TestMakingRoom:
         step(scheduler)
         step(scheduler, lambda of: 5 if of is last else 0, lambda row: [7])  # its drafts' blocks stay with it
         step(scheduler)
-        assert who(step(scheduler)) == [first]
-        assert who(step(scheduler)) == [first, last]
+        assert sequences(step(scheduler)) == [first]
+        assert sequences(step(scheduler)) == [first, last]
         assert last.preemptions == 1
 
     def test_recomputing_takes_what_the_prefix_tree_kept_and_cached_prompt_stays(self) -> None:
@@ -495,7 +495,7 @@ class TestMakingRoom:
         step(scheduler)
         add(scheduler, urgent)
         plan = step(scheduler)
-        assert who(plan) == [one, urgent]
+        assert sequences(plan) == [one, urgent]
         assert [row.slot for row in plan.rows] == [0, 1]
         assert two.preemptions == 1
 
@@ -505,7 +505,7 @@ class TestMakingRoom:
         add(scheduler, running)
         step(scheduler)
         add(scheduler, equal)
-        assert who(step(scheduler)) == [running]
+        assert sequences(step(scheduler)) == [running]
 
     def test_an_equal_order_takes_no_blocks_either(self) -> None:
         scheduler = make(num_blocks=2)
@@ -513,25 +513,25 @@ class TestMakingRoom:
         add(scheduler, running)
         step(scheduler)
         add(scheduler, equal)
-        assert who(step(scheduler)) == [running]
+        assert sequences(step(scheduler)) == [running]
 
     def test_a_smaller_order_takes_blocks_of_as_few_as_do(self) -> None:
         scheduler = make(num_blocks=5)
         running = [sequence(3, 4, order=i + 1) for i in range(5)]
         add(scheduler, *running)
-        assert who(step(scheduler)) == running
+        assert sequences(step(scheduler)) == running
         urgent = sequence(8, 4, order=0)
         add(scheduler, urgent)
-        assert who(step(scheduler)) == [*running[:3], urgent]
+        assert sequences(step(scheduler)) == [*running[:3], urgent]
         assert [rival.preemptions for rival in running] == [0, 0, 0, 1, 1]
 
-    def test_nobody_is_preempted_for_one_that_would_not_fit_even_then(self) -> None:
+    def test_none_is_preempted_for_one_that_would_still_not_fit(self) -> None:
         scheduler = make(num_blocks=4)
         first, last, middle = sequence(10, 3, order=1), sequence(2, 3, order=3), sequence(7, 3, order=2)
         add(scheduler, first, last)
         step(scheduler)
         add(scheduler, middle)
-        assert who(step(scheduler)) == [first, last]
+        assert sequences(step(scheduler)) == [first, last]
         assert scheduler.stats().preemptions == 0
 
     def test_shared_blocks_do_not_count_as_room(self) -> None:
@@ -545,7 +545,7 @@ class TestMakingRoom:
         assert scheduler.stats().free_blocks == 0
         middle = sequence(5, 4, order=2)  # needs two blocks; the last one's going would free one
         add(scheduler, middle)
-        assert who(step(scheduler)) == [first, last]
+        assert sequences(step(scheduler)) == [first, last]
         assert scheduler.stats().preemptions == 0
 
     def test_a_smaller_order_takes_the_turn_of_another_when_the_budget_is_spent(self) -> None:
@@ -554,7 +554,7 @@ class TestMakingRoom:
         add(scheduler, one, two)
         step(scheduler)
         add(scheduler, urgent)
-        assert who(step(scheduler)) == [one, urgent]
+        assert sequences(step(scheduler)) == [one, urgent]
         assert two.slot is not None
         assert two.preemptions == 0
 
@@ -566,8 +566,8 @@ class TestMakingRoom:
         add(scheduler, urgent)
         step(scheduler)  # two gets its second block, and then no turn
         plan = step(scheduler)
-        assert who(plan) == [one, two]
-        assert plan.new_blocks == (*changes(one, 2), *changes(two, 1))
+        assert sequences(plan) == [one, two]
+        assert plan.new_blocks == (*entries(one, 2), *entries(two, 1))
 
 
 class TestEnding:
@@ -619,7 +619,7 @@ class TestEnding:
         for row in scheduler.plan().rows:
             scheduler.finish(row.sequence)
         scheduler.check()
-        assert scheduler.stats().free_blocks == 8  # nothing of what was not computed is cached
+        assert scheduler.stats().free_blocks == 8  # blocks that were not computed are not cached
 
     def test_one_that_was_never_added_can_be_finished(self) -> None:
         scheduler = make()
@@ -631,8 +631,8 @@ class TestEnding:
         assert never.finished
 
 
-def test_the_block_table_changes_are_told_once() -> None:
+def test_each_new_block_table_entry_is_in_one_plan() -> None:
     scheduler, one = make(block_size=2), sequence(3)
     add(scheduler, one)
-    told = [step(scheduler).new_blocks for _ in range(4)]
-    assert told == [changes(one)[:2], (), changes(one, 2), ()]
+    updates = [step(scheduler).new_blocks for _ in range(4)]
+    assert updates == [entries(one)[:2], (), entries(one, 2), ()]

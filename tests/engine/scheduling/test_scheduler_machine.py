@@ -1,7 +1,7 @@
 """The scheduler under random load, with a fake device that reads nothing but its own cache through its block tables.
 
 The fake model's next token is a function of the whole history as the cache has it. So a sequence's tokens come out as
-if it ran alone only if every block it reads holds what it should, whatever was shared, evicted, preempted or drafted.
+if it ran alone only if every block it reads holds what it should, however blocks were shared and evicted, and sequences preempted and drafted for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ END = 2
 
 
 def next_token(history: Iterable[int]) -> int:
-    """What the fake model says after ``history``: mostly 0 and 1, so that prompts and outputs often begin alike."""
+    """The fake model's next token after ``history``: mostly 0 and 1, so that prompts and outputs often begin alike."""
     value = crc32(bytes(history)) % 16
     return END if value == 0 else value % 2
 
@@ -68,15 +68,15 @@ class FakeDevice:
             guesses = draft(tokens, row.drafts)
             known = tokens[start : start + row.count]
             for position, token in enumerate([*known, *guesses], start):
-                place = self.place(row.slot, position)
-                assert place not in written, "two rows write to one place"
-                written.add(place)
-                self.cache[place] = token
+                address = self.address(row.slot, position)
+                assert address not in written, "two rows write to the same address"
+                written.add(address)
+                self.cache[address] = token
             results.append(self.sample(row.slot, start + row.count, guesses) if row.samples else [])
         return results
 
     def sample(self, slot: int, computed: int, guesses: list[int]) -> list[int]:
-        history = [self.cache[self.place(slot, position)] for position in range(computed)]
+        history = [self.cache[self.address(slot, position)] for position in range(computed)]
         accepted = [next_token(history)]
         for guess in guesses:
             if guess != accepted[-1]:
@@ -86,7 +86,7 @@ class FakeDevice:
         self.tokens[slot] += accepted
         return accepted
 
-    def place(self, slot: int, position: int) -> tuple[int, int]:
+    def address(self, slot: int, position: int) -> tuple[int, int]:
         return self.tables[slot][position // self.block_size], position % self.block_size
 
 
@@ -100,7 +100,7 @@ class Engine:
         self, scheduler: Scheduler, block_size: int, token_budget: int, seed: int = 0, steps_ahead: int = 0
     ) -> None:
         self.steps_ahead = steps_ahead
-        self.under_way: deque[tuple[Plan, list[list[int]]]] = deque()
+        self.in_flight: deque[tuple[Plan, list[list[int]]]] = deque()
         self.scheduler = scheduler
         self.token_budget = token_budget
         self.device = FakeDevice(block_size)
@@ -128,13 +128,13 @@ class Engine:
         self.live = [sequence for sequence in self.live if sequence not in to_cancel]
         self.check_plan(plan, draft_len)
         self.check_order(plan, [sequence for sequence in self.live if sequence.preemptions > before[sequence]])
-        self.under_way.append((plan, self.device.run(plan, self.draft)))
-        while len(self.under_way) > (self.steps_ahead if plan.rows else 0):
+        self.in_flight.append((plan, self.device.run(plan, self.draft)))
+        while len(self.in_flight) > (self.steps_ahead if plan.rows else 0):
             self.read()
 
     def read(self) -> None:
-        """Commit the oldest step under way, and end whoever has ended."""
-        plan, accepted = self.under_way.popleft()
+        """Commit the oldest step in flight, and finish the sequences that have ended."""
+        plan, accepted = self.in_flight.popleft()
         kept = [tokens[: tokens.index(END) + 1] if END in tokens else tokens for tokens in accepted]
         running = [row.sequence for row in plan.rows if not row.sequence.finished]
         self.scheduler.commit(plan, kept)
@@ -171,19 +171,18 @@ class Engine:
                 assert row.start == 0
 
     def check_order(self, plan: Plan, preempted: list[Sequence]) -> None:
-        """Whoever was preempted comes after all who run, and the first of all has a row."""
+        """Preempted sequences come after all that run, and the first of all has a row."""
         running = [sequence for sequence in self.live if sequence.slot is not None]
         assert all(rank(victim) > rank(sequence) for victim in preempted for sequence in running)
         in_plan = {row.sequence for row in plan.rows}
-        # Some only wait for what is under way: for their last token, or for that of the step after which they lost
-        # their place.
+        # Some can only wait for a step in flight: for their last token, or, once preempted, for their row's result.
         able = [
-            s for s in self.live if s in in_plan or (s.known < s.max_len and (s.slot is not None or not s.launched))
+            s for s in self.live if s in in_plan or (s.known < s.max_len and (s.slot is not None or not s.in_flight))
         ]
         if not able:
             assert not plan.rows
             return
-        assert plan.rows or self.under_way
+        assert plan.rows or self.in_flight
         running = [sequence for sequence in able if sequence.slot is not None]
         assert not running or min(running, key=rank) in in_plan
         first = min(able, key=lambda sequence: sequence.order)
@@ -191,7 +190,7 @@ class Engine:
         assert first in in_plan or rivals
 
     def drain(self, draft_len: int) -> None:
-        """Run until everyone has ended, within a bound that only depends on their lengths."""
+        """Run until all sequences have ended, within a bound that depends on their lengths only."""
         followers = sum(sequence.leader is not None for sequence in self.live)
         bound = (1 + followers) * sum(sequence.max_len for sequence in self.live) + len(self.live)
         bound *= 1 + self.steps_ahead
@@ -199,8 +198,8 @@ class Engine:
             if not self.live:
                 break
             self.step(draft_len)
-        assert not self.live, "someone never ends"
-        while self.under_way:
+        assert not self.live, "a sequence never ends"
+        while self.in_flight:
             self.read()
         stats = self.scheduler.stats()
         assert (stats.running, stats.waiting) == (0, 0)
@@ -252,8 +251,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def add(self, prompt: list[int], max_tokens: int, urgency: int, outputs: int, prompt_logprobs: int | None) -> None:
         scheduler = self.engine.scheduler
-        prompt = prompt[: scheduler.longest - 1]
-        max_len = min(len(prompt) + max_tokens, scheduler.longest)
+        prompt = prompt[: scheduler.max_len - 1]
+        max_len = min(len(prompt) + max_tokens, scheduler.max_len)
         leader = None
         self.requests += 1
         for index in range(outputs):
@@ -321,7 +320,7 @@ TestSchedulerMachine = SchedulerMachine.TestCase
     ids=["plain", "ahead", "drafts", "drafts-ahead", "drafts-far-ahead"],
 )
 @pytest.mark.parametrize("token_budget", [3, 40], ids=["tight-budget", "wide-budget"])
-def test_an_overloaded_engine_ends_everyone_with_the_right_tokens(
+def test_an_overloaded_engine_ends_all_sequences_with_the_right_tokens(
     prefix_caching: bool, draft_len: int, steps_ahead: int, token_budget: int
 ) -> None:
     rng = random.Random(token_budget + draft_len)

@@ -149,7 +149,7 @@ async def test_a_reader_that_has_stalled_is_given_up_and_others_are_not(call: st
         engine.release()
         assert texts(await reader.outcomes()) == {"read": "abc"}
         await asyncio.to_thread(engine.wait_idle)
-        await server.idle()
+        await server.wait_idle()
         if call == "Session":
             assert await stalled.call.read() is not None  # what was on its way already
         else:

@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from stepped_engine import SteppedEngine
 
 from draftline.engine.errors import DeviceLostError
-from draftline.engine.runner import memory as device_health
+from draftline.engine.runner.memory import check_device
 from draftline.engine.runner.runner import Runner
 from draftline.engine.server.server import Server
 from draftline.engine.streaming.output_state import OutputState
@@ -141,11 +141,11 @@ async def test_a_lost_device_ends_the_engine_and_health_says_so(
 
 
 def test_a_device_is_lost_where_nothing_can_be_computed_on_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    device_health.check_device(torch.device("cpu"))
+    check_device(torch.device("cpu"))
 
     def fails(device: torch.device) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with …")
 
     monkeypatch.setattr(torch.cuda, "synchronize", fails)
     with pytest.raises(DeviceLostError, match=r"^cuda:0 computes nothing any more: CUDA error: an illegal [^\n]*$"):
-        device_health.check_device(torch.device("cuda:0"))
+        check_device(torch.device("cuda:0"))

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from stepped_engine import SteppedEngine
 
 from draftline.engine.errors import InvalidRequestError
-from draftline.engine.server import limits as request_limits
 from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.grpc.limits import check_constraint, check_detokenize, check_generate, check_tokenize
+from draftline.engine.server.limits import MAX_CONSTRAINT, MAX_ENTRIES, MAX_TOKEN_CHARS
 from draftline.engine.server.server import Server
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
@@ -230,14 +231,14 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-MANY = request_limits.MAX_ENTRIES + 1
-LONG = "x" * (request_limits.MAX_CONSTRAINT + 1)
+MANY = MAX_ENTRIES + 1
+LONG = "x" * (MAX_CONSTRAINT + 1)
 
 
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
-        (pb.GenerateRequest(text="x" * (4096 * request_limits.MAX_TOKEN_CHARS + 1)), "text"),
+        (pb.GenerateRequest(text="x" * (4096 * MAX_TOKEN_CHARS + 1)), "text"),
         (pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1] * 4096)), "token_ids.ids"),
         (pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage()] * MANY)), "chat.messages"),
         (
@@ -271,14 +272,14 @@ LONG = "x" * (request_limits.MAX_CONSTRAINT + 1)
 )
 def test_every_list_and_string_has_a_limit(request_: pb.GenerateRequest, field: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        request_limits.check_generate(request_, fake_info())
+        check_generate(request_, fake_info())
     assert [violation.field for violation in caught.value.violations] == [field]
 
 
 def test_what_is_within_the_limits_is_let_through() -> None:
-    request_limits.check_generate(pb.GenerateRequest(text="x" * 4096), fake_info())
-    request_limits.check_constraint(pb.Constraint(regex=LONG[:-1]))
+    check_generate(pb.GenerateRequest(text="x" * 4096), fake_info())
+    check_constraint(pb.Constraint(regex=LONG[:-1]))
     with pytest.raises(InvalidRequestError):
-        request_limits.check_detokenize(pb.DetokenizeRequest(token_ids=[1] * (2**20 + 1)))
+        check_detokenize(pb.DetokenizeRequest(token_ids=[1] * (2**20 + 1)))
     with pytest.raises(InvalidRequestError):
-        request_limits.check_tokenize(pb.TokenizeRequest(text="x" * 2**21), fake_info())
+        check_tokenize(pb.TokenizeRequest(text="x" * 2**21), fake_info())

@@ -14,9 +14,11 @@ from grpc_client import AsyncStub, SessionClient, status_of, text_request, texts
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha import reflection_pb2
 
+from draftline.engine.errors import CannotListenError
 from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.grpc.listener import ADMIN_SERVICE, SERVICE
 from draftline.engine.server.grpc.reflection import V1
-from draftline.engine.server.server import ADMIN_SERVICE, SERVICE, CannotListenError, Server
+from draftline.engine.server.server import Server
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 

@@ -267,18 +267,18 @@ def test_a_token_allows_so_many_requests_a_minute() -> None:
     now = 0.0
     caller = Caller("x", admin=False, requests_per_minute=60, clock=lambda: now)
     for _ in range(60):
-        caller.enter()
-        caller.leave()
+        caller.admit()
+        caller.release()
     with pytest.raises(QueueFullError) as caught:
-        caller.enter()
+        caller.admit()
     assert caught.value.retry_after_s == pytest.approx(1.0)
     now = 1.0
-    caller.enter()
+    caller.admit()
     with pytest.raises(QueueFullError):
-        caller.enter()
+        caller.admit()
     now = 1000.0
     for _ in range(60):
-        caller.enter()
+        caller.admit()
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])

@@ -37,7 +37,7 @@ def test_a_stop_across_tokens_is_cut_out() -> None:
     assert run([b"one ", b"EN", b"D two"], ("END",)) == (["one ", "", ""], "END")
 
 
-def test_the_earliest_stop_wins_and_the_longer_at_the_same_place() -> None:
+def test_the_earliest_stop_wins_and_the_longer_at_the_same_index() -> None:
     assert run([b"a-b--c"], ("--", "-b", "-b-")) == (["a"], "-b-")
 
 

@@ -1,4 +1,4 @@
-"""The way of updates from the step thread to a stream's reader."""
+"""Updates on their way from the step thread to a stream's reader."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_an_end_comes_after_its_deltas_and_does_not_merge() -> None:
     assert await read_all(mailbox) == [("a", delta(1)), ("a", finished()), ("b", delta(2)), ("b", failed)]
 
 
-async def test_what_is_read_no_longer_merges() -> None:
+async def test_read_updates_do_not_merge() -> None:
     mailbox = Mailbox(Hub(asyncio.get_running_loop()))
     reader = aiter(mailbox)
     mailbox.put([("a", delta(1))])
@@ -164,7 +164,7 @@ async def test_a_step_wakes_the_loop_once_for_all_streams(monkeypatch: pytest.Mo
     assert (await read_all(mailboxes[0])) == [("a", delta(1, 2))]
 
 
-async def test_a_busy_loop_leaves_the_interpreter_to_others_for_as_long_and_news_merges(
+async def test_a_busy_loop_leaves_the_interpreter_to_others_for_as_long_and_updates_merge(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     busy = [0.0]

@@ -16,7 +16,7 @@ from fake_engine import FakeEngine
 from grpc_client import status_of, violations
 
 from draftline.engine import cache_journal
-from draftline.engine.cache_journal import CacheJournal, Removed, Stored
+from draftline.engine.cache_journal import BlockRemoved, BlockStored, CacheJournal
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.scheduling.prefix_tree import ROOT, PrefixTree
 from draftline.engine.server.config import ServerConfig
@@ -219,7 +219,7 @@ async def test_the_cache_is_told_from_all_that_is_known_on(gateway: Any, engine:
     call.cancel()
 
 
-def test_names_are_those_of_the_tokens_and_slow_readers_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_hashes_follow_from_tokens_and_slow_readers_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_journal, "MAX_UNREAD", 3)
     journals = [CacheJournal(), CacheJournal()]
     for journal, blocks in zip(journals, ((3, 8), (8, 3)), strict=True):
@@ -227,17 +227,17 @@ def test_names_are_those_of_the_tokens_and_slow_readers_begin_anew(monkeypatch: 
         journal.stored(blocks[1], blocks[0], (1, 2))
     known = [journal.known() for journal in journals]
     assert known[0] == known[1]
-    assert len({stored.name for stored in known[0]}) == 2
+    assert len({stored.block_hash for stored in known[0]}) == 2
     woken: list[None] = []
     reader = journals[0].follow(lambda: woken.append(None))
     assert reader.take() == (True, known[0])
     journals[0].removed(8)
-    assert (woken, reader.take()) == ([None], (False, [Removed(known[0][1].name)]))
+    assert (woken, reader.take()) == ([None], (False, [BlockRemoved(known[0][1].block_hash)]))
     for block in range(20, 24):
         journals[0].stored(block, ROOT, (block,))
     everything, now = reader.take()
     assert everything
-    assert [stored.tokens for stored in now if isinstance(stored, Stored)] == [(1, 2), (20,), (21,), (22,), (23,)]
+    assert [stored.tokens for stored in now if isinstance(stored, BlockStored)] == [(1, 2), (20,), (21,), (22,), (23,)]
     reader.close()
     journals[0].stored(30, ROOT, (30,))
     assert reader.take() == (False, [])

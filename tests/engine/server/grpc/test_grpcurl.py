@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 
-from draftline.engine.server.server import ADMIN_SERVICE, SERVICE, Server
+from draftline.engine.server.grpc.listener import ADMIN_SERVICE, SERVICE
+from draftline.engine.server.server import Server
 
 GRPCURL = shutil.which("grpcurl", path=str(Path(sys.executable).parent)) or shutil.which("grpcurl")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from importlib.metadata import version
 
 import grpc
 import grpc.aio
@@ -14,7 +13,8 @@ from fake_engine import MAX_MODEL_LEN, VOCAB, ByteTokenizer, FakeEngine
 from grpc_client import AsyncStub, Outcome, retry_delay_s, status_of, text_request, violations
 from tiny import tiny_compiler
 
-from draftline.engine.server import threads as offload
+from draftline import __version__
+from draftline.engine.server import threads
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.server import Server
 from draftline.v1 import engine_pb2 as pb
@@ -282,10 +282,10 @@ async def test_long_texts_are_tokenized_off_the_event_loop(stub: AsyncStub, monk
         return encode(self, text)
 
     monkeypatch.setattr(ByteTokenizer, "encode", watched)
-    for size in (offload.LONG - 1, offload.LONG):
+    for size in (threads.LONG - 1, threads.LONG):
         response = await stub.Tokenize(pb.TokenizeRequest(text="x" * size))
         assert len(response.token_ids) == size
-    assert off_loop == [offload.LONG]
+    assert off_loop == [threads.LONG]
 
 
 async def test_detokenize_names_the_first_id_out_of_range(stub: AsyncStub) -> None:
@@ -310,7 +310,7 @@ async def test_get_model(stub: AsyncStub) -> None:
         cache_blocks=1024,
         block_size=16,
         eos_token_ids=[0],
-        version=version("draftline"),
+        version=__version__,
     )
 
 

@@ -11,8 +11,8 @@ import pytest
 from fake_engine import FakeEngine
 from grpc_client import AsyncStub, SessionClient, retry_delay_s, text_request, texts, violations
 
-from draftline.engine.server import threads as offload
-from draftline.engine.server.grpc import session
+from draftline.engine.server import threads
+from draftline.engine.server.limits import MAX_REQUEST_ID
 from draftline.engine.server.server import Server
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
@@ -165,11 +165,11 @@ async def test_a_stream_broken_while_a_long_prompt_is_submitted_cancels_it(
         return submit(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "submit", slow_submit)
-    monkeypatch.setattr(offload, "LONG", 1)
+    monkeypatch.setattr(threads, "LONG", 1)
     await client.submit("long", text_request("long"))
     await entered.wait()
     client.call.cancel()
-    await server.idle()  # it has let go of the stream
+    await server.wait_idle()  # it has let go of the stream
     assert engine.cancelled == []  # there is nothing to cancel yet
     goes_on.set()
     while not engine.cancelled:
@@ -263,7 +263,7 @@ async def test_a_duplicate_id_is_refused_and_the_first_goes_on(stub: AsyncStub, 
     ("message", "field"),
     [
         pytest.param(pb.SessionRequest(submit=text_request("a")), "request_id", id="no id"),
-        pytest.param(pb.SessionRequest(request_id="i" * (session.MAX_ID + 1)), "request_id", id="long id"),
+        pytest.param(pb.SessionRequest(request_id="i" * (MAX_REQUEST_ID + 1)), "request_id", id="long id"),
         pytest.param(pb.SessionRequest(request_id="a"), "action", id="no action"),
         pytest.param(pb.SessionRequest(request_id="a", submit=pb.GenerateRequest()), "prompt", id="no prompt"),
     ],

@@ -215,7 +215,7 @@ async def test_a_call_that_breaks_reports_its_requests(
         session.call.cancel()
         with pytest.raises(grpc.RpcError):
             await late.read()
-        await server.idle()
+        await server.wait_idle()
     engine.release()
     codes = {record.fields["client_id"]: record.fields["code"] for record in caplog.records}  # type: ignore[attr-defined]
     assert codes == {"late": "DEADLINE_EXCEEDED", "gone": "CANCELLED"}

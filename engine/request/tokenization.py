@@ -1,0 +1,37 @@
+"""Tokenization of prompts, with errors that name the request's field. Lengths are checked elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.protocol import Chat, EngineInfo
+
+if TYPE_CHECKING:
+    from draftline.models.tokenization.tokenizer import Tokenizer
+
+
+def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list[int]:
+    """Return the token ids of a text, or of a chat through the model's template.
+
+    Args:
+        prompt: the text or the chat.
+        tokenizer: the model's tokenizer.
+        info: the engine's description, for error messages.
+
+    Raises:
+        InvalidRequestError: the prompt cannot be tokenized. The violation's field is ``text``, ``chat`` or
+            ``chat.messages``.
+    """
+    if isinstance(prompt, str):
+        field = "text"
+    elif not prompt.messages:
+        raise InvalidRequestError(FieldViolation("chat.messages", "is empty"))
+    elif not tokenizer.has_chat_template:
+        raise InvalidRequestError(FieldViolation("chat", f"the model {info.model} has no chat template; send text"))
+    else:
+        field = "chat.messages"
+    try:
+        return tokenizer.encode(prompt) if isinstance(prompt, str) else tokenizer.encode_chat(prompt.messages)
+    except ValueError as error:
+        raise InvalidRequestError(FieldViolation(field, str(error))) from error

@@ -1,0 +1,64 @@
+"""The bounds of `draftline.engine.server.limits`, for the messages of ``draftline.v1.InferenceService``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from draftline.engine.errors import FieldViolation
+from draftline.engine.protocol import EngineInfo
+from draftline.engine.server.limits import (
+    MAX_CONSTRAINT,
+    MAX_DETOKENIZE,
+    MAX_ENTRIES,
+    MAX_TRACEPARENT,
+    chat_violations,
+    choice_violations,
+    length_violations,
+    refuse,
+    text_violations,
+    token_violations,
+)
+from draftline.v1 import engine_pb2 as pb
+
+
+def check_generate(request: pb.GenerateRequest, info: EngineInfo) -> None:
+    """Check the lengths of a request.
+
+    Raises:
+        InvalidRequestError: listing every field that is too long.
+    """
+    refuse(
+        *text_violations(request.text, info, "text"),
+        *chat_violations(request.chat.messages, info, "chat.messages"),
+        *token_violations(request.token_ids.ids, info, "token_ids.ids"),
+        *(
+            violation
+            for name in ("stop", "stop_token_ids", "logit_bias")
+            for violation in length_violations(
+                getattr(request.sampling, name), MAX_ENTRIES, f"sampling.{name}", "entries"
+            )
+        ),
+        *_constraint_violations(request.constraint),
+        *length_violations(request.traceparent, MAX_TRACEPARENT, "traceparent", "characters"),
+    )
+
+
+def check_constraint(constraint: pb.Constraint) -> None:
+    """Check the lengths of a constraint; see `check_generate`."""
+    refuse(*_constraint_violations(constraint))
+
+
+def check_tokenize(request: pb.TokenizeRequest, info: EngineInfo) -> None:
+    """Check the lengths of a text or chat to be tokenized; see `check_generate`."""
+    refuse(*text_violations(request.text, info, "text"), *chat_violations(request.chat.messages, info, "chat.messages"))
+
+
+def check_detokenize(request: pb.DetokenizeRequest) -> None:
+    """Check the number of tokens to be turned into text; see `check_generate`."""
+    refuse(*length_violations(request.token_ids, MAX_DETOKENIZE, "token_ids", "token ids"))
+
+
+def _constraint_violations(constraint: pb.Constraint) -> Iterator[FieldViolation]:
+    for name in ("json_schema", "regex", "grammar"):
+        yield from length_violations(getattr(constraint, name), MAX_CONSTRAINT, f"constraint.{name}", "characters")
+    yield from choice_violations(constraint.choice.choices, "constraint.choice.choices")

@@ -1,0 +1,128 @@
+"""``InFlightRequest``: the life of one request of one call, the same in every face.
+
+A request is admitted, submitted, followed by its updates, and closed. Closing it cancels it in the engine if it still runs,
+reports how it ended, and makes room for the next request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Protocol, Self
+
+from draftline.engine.outputs import Delta, Failed, Finished, Update
+from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.engine.server.access import Caller
+from draftline.engine.server.codes import OK
+from draftline.engine.server.state import ServerState
+from draftline.engine.server.telemetry.reports import Origin, ReportBuilder
+from draftline.engine.server.threads import submit
+from draftline.engine.streaming.mailbox import Mailbox
+
+
+class Call(Protocol):
+    """A call of a client, as its face knows it. Each face implements this for its transport."""
+
+    @property
+    def caller(self) -> Caller:
+        """The owner of the call's token."""
+        ...
+
+    @property
+    def origin(self) -> Origin:
+        """The source of the call, for reports."""
+        ...
+
+    def outcome(self, error: BaseException) -> str:
+        """The code of a request that ``error`` ends: an engine's or transport's error, or the cancelled task's."""
+        ...
+
+
+class InFlightRequest:
+    """One request, from its arrival to its end. A context manager that closes the request on exit.
+
+    Example:
+        >>> with InFlightRequest(state, call, "s7", client_id="", mailbox=Mailbox(state.hub)) as request:
+        ...     engine = request.admit()
+        ...     await request.submit(wanted)
+        ...     async for update in request.updates():
+        ...         await send(update)
+    """
+
+    def __init__(self, state: ServerState, call: Call, request_id: str, client_id: str, mailbox: Mailbox) -> None:
+        """A request that has arrived.
+
+        Args:
+            state: of the server.
+            call: the call that brought the request.
+            request_id: the server's name for the request, unique over all calls.
+            client_id: the client's name for the request; may be empty.
+            mailbox: receives the request's updates. Several requests may share it.
+        """
+        self._state = state
+        self._call = call
+        self._request_id = request_id
+        self._mailbox = mailbox
+        self._report = ReportBuilder(state.observers, call.origin, request_id, client_id)
+        self._engine: EngineClient | None = None
+        self._outputs_left = 0
+        self._closed = False
+
+    def admit(self) -> EngineClient:
+        """Let the request in.
+
+        Raises:
+            EngineStoppedError: the model is still loading, or the server is draining.
+            QueueFullError: the request would exceed a limit of the caller's token.
+        """
+        self._engine = self._state.admit(self._call.caller)
+        return self._engine
+
+    async def submit(self, request: GenerateRequest) -> None:
+        """Submit the admitted request to the engine.
+
+        Raises:
+            DraftlineError: the engine refuses the request; see `EngineClient.submit`.
+        """
+        assert self._engine is not None, "admit() comes first"
+        # Before submitting: the first update may come before submit() returns.
+        self._outputs_left = request.sampling.n
+        await submit(self._engine, self._request_id, request, self._mailbox.sink)
+
+    def note(self, update: Update) -> bool:
+        """Record an update of the request. True if it is the last one."""
+        self._report.note(update)
+        self._outputs_left = 0 if update.ends_request else self._outputs_left - update.ends_output
+        return not self._outputs_left
+
+    async def updates(self) -> AsyncIterator[Delta | Finished]:
+        """The request's updates up to the last one. The request must have its mailbox to itself.
+
+        Raises:
+            Exception: the fault that ended the request.
+        """
+        async for _, update in self._mailbox:
+            is_last = self.note(update)
+            if isinstance(update, Failed):
+                raise update.error
+            yield update
+            if is_last:
+                return
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the request, because of ``error`` or because all outputs have ended. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._engine is not None:
+            self._engine.cancel(self._request_id)  # no effect if the request has ended
+            self._state.release(self._call.caller)
+        self._report.finish(OK if error is None else self._call.outcome(error))
+
+    def __enter__(self) -> Self:
+        """The request itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the request."""
+        self.close(error)
