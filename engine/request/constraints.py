@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 from draftline.engine import params
 from draftline.engine.errors import InvalidRequestError, Violation
-from draftline.structured.compiled import Compiled, Progress
+from draftline.structured.compiled import CompiledConstraint, ConstraintProgress
 from draftline.structured.compiler import ConstraintCompiler
-from draftline.structured.constraint import Constraint
+from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 
 CONSTRAINT_ERRORS = (InvalidConstraintError, UnsupportedConstraintError)
 """What a constraint can be refused with."""
 
 
-def structured_constraint(asked: params.Constraint) -> Constraint:
+def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
     """A request's constraint as the compiler takes it."""
     sources: dict[str, str | None] = {
         "json_schema": asked.json_schema,
@@ -28,7 +28,7 @@ def structured_constraint(asked: params.Constraint) -> Constraint:
         "grammar": asked.grammar,
     }
     [(kind, source)] = [(kind, source) for kind, source in sources.items() if source is not None]
-    return Constraint(
+    return ConstraintSpec(
         kind=kind,  # type: ignore[arg-type]
         source=source,
         whitespace=asked.whitespace,
@@ -37,12 +37,12 @@ def structured_constraint(asked: params.Constraint) -> Constraint:
     )
 
 
-def refusal(asked: Constraint, error: Exception) -> InvalidRequestError:
+def refusal(asked: ConstraintSpec, error: Exception) -> InvalidRequestError:
     """What the client is told of a constraint that does not compile: every violation, by field and JSON pointer."""
     return InvalidRequestError(*_violations(asked, error))
 
 
-def _violations(asked: Constraint, error: Exception) -> Iterator[Violation]:
+def _violations(asked: ConstraintSpec, error: Exception) -> Iterator[Violation]:
     if not isinstance(error, UnsupportedConstraintError):
         yield Violation(f"constraint.{asked.kind}", str(error))
         return
@@ -53,7 +53,7 @@ def _violations(asked: Constraint, error: Exception) -> Iterator[Violation]:
             yield Violation(f"constraint.{asked.kind}#{violation.pointer}", f"{violation.keyword}: {violation.reason}")
 
 
-async def compiled(compiler: ConstraintCompiler, asked: params.Constraint) -> Compiled:
+async def compiled(compiler: ConstraintCompiler, asked: params.Constraint) -> CompiledConstraint:
     """A request's constraint, compiled while the event loop goes on.
 
     Raises:
@@ -80,13 +80,13 @@ class OutputConstraint:
         is_json: whether the text is to be a JSON document.
     """
 
-    progress: Progress
+    progress: ConstraintProgress
     closes_at: int | None
     on_host: bool
     is_json: bool
 
     @staticmethod
-    def of(compiled: Compiled, asked: params.Constraint, prompt_len: int, max_len: int) -> OutputConstraint:
+    def of(compiled: CompiledConstraint, asked: params.Constraint, prompt_len: int, max_len: int) -> OutputConstraint:
         """``asked``, compiled, at the beginning of an output of at most ``max_len`` tokens with its prompt."""
         closes = asked.close_within_budget
         progress = compiled.begin(max_len - prompt_len if closes else None)

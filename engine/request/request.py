@@ -14,7 +14,7 @@ from draftline.engine.request import sequence as engine_sequence
 from draftline.engine.request.constraints import CONSTRAINT_ERRORS, OutputConstraint, refusal, structured_constraint
 from draftline.engine.request.prompt import tokenize
 from draftline.models.tokenization.tokenizer import Tokenizer
-from draftline.structured.compiled import Compiled
+from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import ConstraintCompiler
 
 DEFAULT_MAX_TOKENS = 256
@@ -82,7 +82,12 @@ class RequestBuilder:
         return Request(request_id, text, tuple(token_ids), sequences, sink, now, deadline)
 
     def _sequences(
-        self, request_id: str, request: GenerateRequest, token_ids: list[int], compiled: Compiled | None, now: float
+        self,
+        request_id: str,
+        request: GenerateRequest,
+        token_ids: list[int],
+        compiled: CompiledConstraint | None,
+        now: float,
     ) -> tuple[engine_sequence.Sequence, ...]:
         sampling = request.sampling
         room = self._info.max_model_len - len(token_ids)
@@ -120,7 +125,7 @@ class RequestBuilder:
             )
         return tuple(sequences)
 
-    def _constraint(self, asked: Constraint | None, violations: list[Violation]) -> Compiled | None:
+    def _constraint(self, asked: Constraint | None, violations: list[Violation]) -> CompiledConstraint | None:
         """The compiled constraint, or None, with violations if one was asked for."""
         if asked is None or self._compiler is None:
             return None

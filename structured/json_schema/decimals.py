@@ -21,8 +21,7 @@ from typing import Final
 
 from draftline.structured.json_schema.multiples import UnspeakableNumbersError, decimal_text, divisible
 from draftline.structured.json_schema.numbers import NumberSet
-from draftline.structured.regular import charset
-from draftline.structured.regular import dfa as automaton
+from draftline.structured.regular import charset, dfa
 from draftline.structured.regular.expression import to_tree
 from draftline.structured.regular.syntax import EMPTY, NEVER, Chars, Node, alt, literal, optional, repeat, seq
 
@@ -372,17 +371,17 @@ def _expression(numbers: NumberSet, magnitudes: Node) -> Node:
     """The plain decimals of a set with conditions on divisibility whose magnitudes are written in one of these ways."""
     interval = NumberSet(numbers.low, numbers.low_open, numbers.high, numbers.high_open)
     parts = [
-        automaton.Part(automaton.build(_plain(interval))),
-        automaton.Part(automaton.build(seq(optional(_MINUS), magnitudes))),
+        dfa.Part(dfa.build(_plain(interval))),
+        dfa.Part(dfa.build(seq(optional(_MINUS), magnitudes))),
     ]
     if numbers.step is not None:
-        parts.append(automaton.Part(divisible(numbers.step)))
-    parts.extend(automaton.Part(divisible(step), inside=False) for step in sorted(numbers.not_steps))
+        parts.append(dfa.Part(divisible(numbers.step)))
+    parts.extend(dfa.Part(divisible(step), inside=False) for step in sorted(numbers.not_steps))
     if numbers.literal_integers:
-        parts.append(automaton.Part(automaton.build(seq(optional(_MINUS), _INTEGER))))
+        parts.append(dfa.Part(dfa.build(seq(optional(_MINUS), _INTEGER))))
     try:
-        return to_tree(automaton.conjunction(parts))
-    except automaton.TooComplexError as error:
+        return to_tree(dfa.conjunction(parts))
+    except dfa.TooComplexError as error:
         raise UnspeakableNumbersError(f"multiples have too many cases within these bounds: {error}") from None
 
 

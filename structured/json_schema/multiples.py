@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from draftline.structured.json_schema.numbers import NumberSet
-from draftline.structured.regular import dfa as automaton
+from draftline.structured.regular import dfa
 
 MAX_MODULUS = 1_000
 """Multiples are recognised digit by digit, by the remainder so far: bounds the divisor of the scaled number."""
@@ -34,7 +34,7 @@ def is_native(numbers: NumberSet) -> bool:
     return step is not None and step.denominator == 1 and step <= MAX_MODULUS and not numbers.not_steps
 
 
-def divisible(step: Fraction) -> automaton.Dfa:
+def divisible(step: Fraction) -> dfa.Dfa:
     """Plain decimals that are integral multiples of ``step``, which has a finite decimal expansion.
 
     Raises:
@@ -44,7 +44,7 @@ def divisible(step: Fraction) -> automaton.Dfa:
     while (step * 10**scale).denominator != 1:
         scale += 1
     modulus = int(step * 10**scale)
-    if modulus > MAX_MODULUS or modulus * (scale + 1) > automaton.MAX_DFA_STATES:
+    if modulus > MAX_MODULUS or modulus * (scale + 1) > dfa.MAX_DFA_STATES:
         raise UnspeakableNumbersError(f"multiples of {decimal_text(step)} need more than {MAX_MODULUS} remainders")
     # Letters: other, "-", ".", "0" to "9".
     starts = (0, ord("-"), ord("."), ord("/"), *range(ord("0"), ord("9") + 2))
@@ -82,4 +82,4 @@ def divisible(step: Fraction) -> automaton.Dfa:
                 digits = [decimal(scale, remainder), *[dead] * 9]
             steps.append(of_digits(digits))
             accepts.append(remainder * 10 ** (scale - count) % modulus == 0)
-    return automaton.minimal(automaton.Dfa(starts, letters, tuple(steps), tuple(accepts)))
+    return dfa.minimal(dfa.Dfa(starts, letters, tuple(steps), tuple(accepts)))

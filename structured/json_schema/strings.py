@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from draftline.structured.regular import dfa as automaton
+from draftline.structured.regular import dfa
 from draftline.structured.regular.dfa import Part
 from draftline.structured.regular.expression import MAX_TREE_STATES, to_tree
 from draftline.structured.regular.syntax import (
@@ -87,7 +87,7 @@ ALL_STRINGS: Final = StringSet()
 
 @functools.lru_cache(maxsize=4096)
 def _is_empty(strings: StringSet) -> bool:
-    return automaton.is_empty(list(_parts(strings)), strings.min_length, strings.max_length)
+    return dfa.is_empty(list(_parts(strings)), strings.min_length, strings.max_length)
 
 
 def one_of(values: frozenset[str]) -> StringSet:
@@ -154,8 +154,8 @@ def subtract(one: StringSet, other: StringSet) -> list[StringSet]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _dfa(tree: Node) -> automaton.Dfa:
-    return automaton.build(tree)
+def _dfa(tree: Node) -> dfa.Dfa:
+    return dfa.build(tree)
 
 
 def _parts(strings: StringSet) -> Iterator[Part]:
@@ -189,10 +189,10 @@ def string_tree(strings: StringSet) -> Node:
                 return bounded
     parts = list(_parts(strings))
     if max(strings.min_length, strings.max_length or 0) > MAX_TREE_STATES:
-        raise automaton.TooComplexError("a length far from what the pattern says")
+        raise dfa.TooComplexError("a length far from what the pattern says")
     if length != ANY_TEXT:
         parts.append(Part(_dfa(length)))
-    return to_tree(automaton.conjunction(parts))
+    return to_tree(dfa.conjunction(parts))
 
 
 def _with_length(pattern: Node, low: int, high: int | None) -> Node | None:
