@@ -1,6 +1,6 @@
-"""A schema's document: its JSON, which draft it is in, and what its references point to.
+"""A schema document: its JSON, its draft, and the targets of its references.
 
-Deliberately without any meaning of validation keywords.
+The meaning of validation keywords is elsewhere (`keywords/`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.limits import SchemaLimits
 
 Json = Any
-"""A JSON value as Python's json reads it; numbers with a fraction or an exponent are Decimals."""
+"""A JSON value as Python's json reads it, but numbers with a fraction or an exponent are Decimals."""
 
 
 class Draft(IntEnum):
-    """The versions of JSON Schema that differ in what is read here; ordered."""
+    """The versions of JSON Schema, in order."""
 
     DRAFT4 = 4
     DRAFT6 = 6
@@ -40,7 +40,7 @@ _DRAFTS: Final = {
     "json-schema.org/schema": Draft.DRAFT2020,
 }
 
-# Keywords whose value is a schema, a list of schemas, an object of schemas.
+# Keywords whose value is a schema; a list of schemas; an object of schemas.
 _SCHEMA: Final = frozenset(
     [
         "additionalItems",
@@ -64,13 +64,13 @@ _OBJECTS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A schema and where it stands.
+    """A schema and its location in the document.
 
     Attributes:
         pointer: JSON pointer from the document's root.
         schema: an object or a boolean.
-        base: the URI against which its references resolve.
-        draft: its dialect.
+        base: the base URI of its references.
+        draft: its version of JSON Schema.
     """
 
     pointer: str
@@ -85,15 +85,15 @@ class Location:
         return isinstance(other, Location) and self.pointer == other.pointer and self.schema is other.schema
 
 
-class ReferenceError_(ValueError):
-    """A reference that leads nowhere in this document; the message says why."""
+class UnresolvedReferenceError(ValueError):
+    """A reference without a target in this document; the message says why."""
 
 
 def parse(text: str, limits: SchemaLimits) -> Json:
-    """The JSON of a schema's text.
+    """Parse the text of a schema.
 
     Raises:
-        InvalidConstraintError: it is no JSON, or over a limit.
+        InvalidConstraintError: it is not JSON, or over a limit.
     """
     if len(text.encode("utf-8", "surrogatepass")) > limits.schema_bytes:
         raise InvalidConstraintError(f"the schema is larger than {limits.schema_bytes} bytes")
@@ -122,7 +122,7 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _depth(text: str) -> int:
-    """How deep brackets nest outside strings."""
+    """The nesting depth of brackets outside strings."""
     depth = deepest = 0
     for bracket in re.sub(r'"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL):
         if bracket in "{[":
@@ -134,7 +134,7 @@ def _depth(text: str) -> int:
 
 
 def escape(name: str) -> str:
-    """A member's name as a part of a JSON pointer."""
+    """Escape a member name for use in a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
@@ -142,7 +142,7 @@ class Document:
     """The schemas of one document, by pointer and by name.
 
     Raises:
-        InvalidConstraintError: the root is no schema, or its draft is not known.
+        InvalidConstraintError: the root is not a schema, or its draft is unknown.
     """
 
     def __init__(self, root: Json) -> None:
@@ -173,7 +173,7 @@ class Document:
         return known is not None and isinstance(known.schema, dict) and keyword in known.schema
 
     def child(self, parent: Location, *path: str | int) -> Location:
-        """A schema within a schema."""
+        """The subschema at a path within a schema."""
         value = parent.schema
         pointer = parent.pointer
         for step in path:
@@ -189,14 +189,14 @@ class Document:
         return made
 
     def dynamic_anchors(self, name: str) -> list[str]:
-        """Pointers of all schemas that carry this dynamic anchor."""
+        """Pointers of all schemas with this dynamic anchor."""
         return self._dynamic.get(name, [])
 
     def resolve(self, source: Location, reference: str) -> Location:
-        """The schema that a reference means.
+        """The target of a reference.
 
         Raises:
-            ReferenceError_: it is not in this document.
+            UnresolvedReferenceError: it is not in this document.
         """
         uri = urllib.parse.urljoin(source.base, reference) if source.base else reference
         if reference.startswith("#"):
@@ -204,14 +204,16 @@ class Document:
         whole, _, fragment = uri.partition("#")
         fragment = urllib.parse.unquote(fragment)
         if whole not in self._by_uri:
-            raise ReferenceError_(f"{reference!r} is not in this document, and nothing is fetched")
+            raise UnresolvedReferenceError(
+                f"{reference!r} is not in this document, and other documents are not fetched"
+            )
         start = self._known[self._by_uri[whole]]
         if fragment == "":
             return start
         if not fragment.startswith("/"):
             pointer = self._by_uri.get(f"{whole}#{fragment}")
             if pointer is None:
-                raise ReferenceError_(f"there is no anchor {fragment!r}")
+                raise UnresolvedReferenceError(f"there is no anchor {fragment!r}")
             return self._known[pointer]
         return self._walk(start, fragment, reference)
 
@@ -225,7 +227,7 @@ class Document:
             elif isinstance(value, list) and re.fullmatch(r"0|[1-9]\d*", name) and int(name) < len(value):
                 value = value[int(name)]
             else:
-                raise ReferenceError_(f"{reference!r} points to nothing")
+                raise UnresolvedReferenceError(f"{reference!r} points to nothing")
             pointer += "/" + escape(name)
             known = self._known.get(pointer)
             if known is not None and known.schema is value:
@@ -233,12 +235,12 @@ class Document:
         if pointer in self._known:
             return self._known[pointer]
         if not isinstance(value, dict | bool):
-            raise ReferenceError_(f"{reference!r} points to what is no schema")
+            raise UnresolvedReferenceError(f"{reference!r} points to something that is not a schema")
         self._index(value, pointer, base, draft)
         return self._known[pointer]
 
     def _index(self, value: Json, pointer: str, base: str, draft: Draft) -> None:
-        """Note every schema below, with its base URI, and every name it can be referred to by."""
+        """Record every schema at and below ``pointer``, with its base URI and all names that references may use."""
         if isinstance(value, bool):
             self._known[pointer] = Location(pointer, value, base, draft)
             return
@@ -267,7 +269,7 @@ class Document:
             self._by_uri.setdefault(base, "")
         self._known[pointer] = Location(pointer, value, base, draft)
         if only_reference:
-            # Its siblings mean nothing, but references may still point into its definitions.
+            # Siblings of $ref are ignored, but references may point into its definitions.
             value = {name: value[name] for name in ("definitions",) if name in value}
         for path, schema in _subschemas(value):
             below = pointer + "".join("/" + escape(str(step)) for step in path)

@@ -1,4 +1,4 @@
-"""Types, enumerations, and what is said of numbers and strings."""
+"""Keywords about types, numbers and strings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from draftline.structured.json_schema.keywords.clause import (
     TYPES,
     Clause,
     Expander,
-    greatest_count,
     invalid,
     is_number,
-    least_count,
+    max_count,
+    min_count,
     not_of,
     pattern_set,
     unsupported,
@@ -122,9 +122,9 @@ def _string_clause(keyword: str, given: StringSet) -> Clause:
 
 
 def _lengths(location: Location) -> Clause:
-    least = least_count(location, "minLength")
+    minimum = min_count(location, "minLength")
     keyword = "maxLength" if "maxLength" in location.schema else "minLength"
-    return _string_clause(keyword, StringSet(least, greatest_count(location, "maxLength")))
+    return _string_clause(keyword, StringSet(minimum, max_count(location, "maxLength")))
 
 
 def _format(expander: Expander, location: Location) -> Iterator[Clause]:

@@ -1,4 +1,4 @@
-"""enum and const, deep values included."""
+"""enum and const, nested values included."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _values(expander: Expander, location: Location, keyword: str, values: list[J
 
 
 def _constant(expander: Expander, location: Location, value: Json) -> Shapes:
-    """An array or an object, said by its items or members."""
+    """An array or an object, described by its items or members."""
     if isinstance(value, list):
         items = tuple(expander.constant(location, item) for item in value)
         return Shapes(arrays=(ArrayShape(items, NEVER, len(items), len(items)),))
