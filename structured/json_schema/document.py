@@ -1,4 +1,4 @@
-"""A schema document: its JSON, its draft, and the targets of its references.
+"""A schema document: its JSON, its dialect, and the targets of its references.
 
 The meaning of validation keywords is elsewhere (`keywords/`).
 """
@@ -21,8 +21,8 @@ Json = Any
 """A JSON value as Python's json reads it, but numbers with a fraction or an exponent are Decimals."""
 
 
-class Draft(IntEnum):
-    """The versions of JSON Schema, in order."""
+class Dialect(IntEnum):
+    """The versions of JSON Schema, in order. The first ones are called drafts."""
 
     DRAFT4 = 4
     DRAFT6 = 6
@@ -31,13 +31,13 @@ class Draft(IntEnum):
     DRAFT2020 = 2020
 
 
-_DRAFTS: Final = {
-    "json-schema.org/draft-04/schema": Draft.DRAFT4,
-    "json-schema.org/draft-06/schema": Draft.DRAFT6,
-    "json-schema.org/draft-07/schema": Draft.DRAFT7,
-    "json-schema.org/draft/2019-09/schema": Draft.DRAFT2019,
-    "json-schema.org/draft/2020-12/schema": Draft.DRAFT2020,
-    "json-schema.org/schema": Draft.DRAFT2020,
+_DIALECTS: Final = {
+    "json-schema.org/draft-04/schema": Dialect.DRAFT4,
+    "json-schema.org/draft-06/schema": Dialect.DRAFT6,
+    "json-schema.org/draft-07/schema": Dialect.DRAFT7,
+    "json-schema.org/draft/2019-09/schema": Dialect.DRAFT2019,
+    "json-schema.org/draft/2020-12/schema": Dialect.DRAFT2020,
+    "json-schema.org/schema": Dialect.DRAFT2020,
 }
 
 # Keywords whose value is a schema; a list of schemas; an object of schemas.
@@ -70,13 +70,13 @@ class Location:
         pointer: JSON pointer from the document's root.
         schema: an object or a boolean.
         base: the base URI of its references.
-        draft: its version of JSON Schema.
+        dialect: its version of JSON Schema.
     """
 
     pointer: str
     schema: Json
     base: str
-    draft: Draft
+    dialect: Dialect
 
     def __hash__(self) -> int:
         return hash((self.pointer, self.base))
@@ -148,19 +148,19 @@ class Document:
     def __init__(self, root: Json) -> None:
         if not isinstance(root, dict | bool):
             raise InvalidConstraintError("a schema is an object or a boolean")
-        draft = Draft.DRAFT2020
+        dialect = Dialect.DRAFT2020
         if isinstance(root, dict) and "$schema" in root:
-            found = _draft(root["$schema"])
+            found = _dialect(root["$schema"])
             if found is None:
                 raise InvalidConstraintError(
                     f"/$schema: {root['$schema']!r} is not a known draft of JSON Schema (4, 6, 7, 2019-09, 2020-12)"
                 )
-            draft = found
+            dialect = found
         self._known: dict[str, Location] = {}
         self._by_uri: dict[str, str] = {}
         self._dynamic: dict[str, list[str]] = {}
         self._json = root
-        self._index(root, "", "", draft)
+        self._index(root, "", "", dialect)
         self.root = self.at("")
 
     def at(self, pointer: str) -> Location:
@@ -184,7 +184,7 @@ class Document:
             return known
         if not isinstance(value, dict | bool):
             raise InvalidConstraintError(f"{pointer}: a schema is an object or a boolean")
-        made = Location(pointer, value, parent.base, parent.draft)
+        made = Location(pointer, value, parent.base, parent.dialect)
         self._known.setdefault(pointer, made)
         return made
 
@@ -219,7 +219,7 @@ class Document:
 
     def _walk(self, start: Location, fragment: str, reference: str) -> Location:
         value, pointer = start.schema, start.pointer
-        base, draft = start.base, start.draft
+        base, dialect = start.base, start.dialect
         for part in fragment[1:].split("/"):
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(value, dict) and name in value:
@@ -231,55 +231,55 @@ class Document:
             pointer += "/" + escape(name)
             known = self._known.get(pointer)
             if known is not None and known.schema is value:
-                base, draft = known.base, known.draft
+                base, dialect = known.base, known.dialect
         if pointer in self._known:
             return self._known[pointer]
         if not isinstance(value, dict | bool):
             raise UnresolvedReferenceError(f"{reference!r} points to something that is not a schema")
-        self._index(value, pointer, base, draft)
+        self._index(value, pointer, base, dialect)
         return self._known[pointer]
 
-    def _index(self, value: Json, pointer: str, base: str, draft: Draft) -> None:
+    def _index(self, value: Json, pointer: str, base: str, dialect: Dialect) -> None:
         """Record every schema at and below ``pointer``, with its base URI and all names that references may use."""
         if isinstance(value, bool):
-            self._known[pointer] = Location(pointer, value, base, draft)
+            self._known[pointer] = Location(pointer, value, base, dialect)
             return
         if not isinstance(value, dict):
             return
         if pointer == "":
             self._by_uri[""] = ""
-        only_reference = draft <= Draft.DRAFT7 and isinstance(value.get("$ref"), str)
-        named = value.get("id" if draft == Draft.DRAFT4 else "$id")
+        only_reference = dialect <= Dialect.DRAFT7 and isinstance(value.get("$ref"), str)
+        named = value.get("id" if dialect == Dialect.DRAFT4 else "$id")
         if isinstance(named, str) and not only_reference:
             if isinstance(value.get("$schema"), str):
-                draft = _draft(value["$schema"]) or draft
+                dialect = _dialect(value["$schema"]) or dialect
             whole, _, fragment = named.partition("#")
             if whole:
                 base = urllib.parse.urljoin(base, whole)
                 self._by_uri.setdefault(base, pointer)
-            if fragment and draft <= Draft.DRAFT7:
+            if fragment and dialect <= Dialect.DRAFT7:
                 self._by_uri.setdefault(f"{base}#{fragment}", pointer)
         for keyword in ("$anchor", "$dynamicAnchor"):
             anchor = value.get(keyword)
-            if isinstance(anchor, str) and draft >= Draft.DRAFT2019:
+            if isinstance(anchor, str) and dialect >= Dialect.DRAFT2019:
                 self._by_uri.setdefault(f"{base}#{anchor}", pointer)
                 if keyword == "$dynamicAnchor":
                     self._dynamic.setdefault(anchor, []).append(pointer)
         if pointer == "" and base:
             self._by_uri.setdefault(base, "")
-        self._known[pointer] = Location(pointer, value, base, draft)
+        self._known[pointer] = Location(pointer, value, base, dialect)
         if only_reference:
             # Siblings of $ref are ignored, but references may point into its definitions.
             value = {name: value[name] for name in ("definitions",) if name in value}
         for path, schema in _subschemas(value):
             below = pointer + "".join("/" + escape(str(step)) for step in path)
-            self._index(schema, below, base, draft)
+            self._index(schema, below, base, dialect)
 
 
-def _draft(name: Json) -> Draft | None:
+def _dialect(name: Json) -> Dialect | None:
     if not isinstance(name, str):
         return None
-    return _DRAFTS.get(re.sub(r"^https?://|#$", "", name))
+    return _DIALECTS.get(re.sub(r"^https?://|#$", "", name))
 
 
 def _subschemas(value: dict[str, Json]) -> Iterator[tuple[tuple[str | int, ...], Json]]:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError, Violation
-from draftline.structured.json_schema.document import Document, Draft, Json, Location, UnresolvedReferenceError
+from draftline.structured.json_schema.document import Dialect, Document, Json, Location, UnresolvedReferenceError
 from draftline.structured.json_schema.keywords.applicators import applicator_clauses, reference_clauses
 from draftline.structured.json_schema.keywords.arrays import array_clauses
 from draftline.structured.json_schema.keywords.clause import Clause, is_number
@@ -107,7 +107,7 @@ class Normaliser:
             if isinstance(schema, bool):
                 return ANY if schema == holds else NEVER
             reference = schema.get("$ref")
-            alone = location.draft <= Draft.DRAFT7 or not any(self._clauses_of(location)[1:])
+            alone = location.dialect <= Dialect.DRAFT7 or not any(self._clauses_of(location)[1:])
             if not isinstance(reference, str) or not alone:
                 break
             try:
@@ -284,7 +284,7 @@ class Normaliser:
         if isinstance(schema, bool):
             return
         yield from reference_clauses(self, location)
-        if "$ref" in schema and location.draft <= Draft.DRAFT7:
+        if "$ref" in schema and location.dialect <= Dialect.DRAFT7:
             return  # siblings of $ref are ignored in these drafts
         for reader in _READERS:
             yield from reader(self, location)
@@ -297,7 +297,7 @@ class Normaliser:
         known = self._constants.get(written)
         if known is None:
             pointer = f"{location.pointer}/const\0{len(self._constants)}"
-            known = self._constants[written] = Location(pointer, {"const": value}, "", Draft.DRAFT2020)
+            known = self._constants[written] = Location(pointer, {"const": value}, "", Dialect.DRAFT2020)
         return frozenset([Demand(known)])
 
     def count_values(self, location: Location, keyword: str, number: int) -> None:

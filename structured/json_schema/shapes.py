@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from draftline.structured.json_schema.document import Draft, Location
+from draftline.structured.json_schema.document import Dialect, Location
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.numbers import meet as meet_numbers
 from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
@@ -39,7 +39,7 @@ Demands = frozenset[Demand]
 """The demands on one value. All must be met; the empty set is met by any value."""
 
 ANY: Final[Demands] = frozenset()
-NEVER: Final[Demands] = frozenset([Demand(Location("false", False, "", Draft.DRAFT2020))])
+NEVER: Final[Demands] = frozenset([Demand(Location("false", False, "", Dialect.DRAFT2020))])
 
 
 def both(one: Demands, other: Demands) -> Demands:

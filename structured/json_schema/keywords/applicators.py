@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 
-from draftline.structured.json_schema.document import Draft, Location, UnresolvedReferenceError
+from draftline.structured.json_schema.document import Dialect, Location, UnresolvedReferenceError
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
@@ -26,9 +26,9 @@ def reference_clauses(expander: Expander, location: Location) -> Iterator[Clause
     schema = location.schema
     if "$ref" in schema:
         yield _reference(expander, location, "$ref")
-    if "$dynamicRef" in schema and location.draft >= Draft.DRAFT2020:
+    if "$dynamicRef" in schema and location.dialect >= Dialect.DRAFT2020:
         yield _reference(expander, location, "$dynamicRef")
-    if "$recursiveRef" in schema and location.draft == Draft.DRAFT2019:
+    if "$recursiveRef" in schema and location.dialect == Dialect.DRAFT2019:
         yield _reference(expander, location, "$recursiveRef")
 
 
@@ -84,7 +84,7 @@ def applicator_clauses(expander: Expander, location: Location) -> Iterator[Claus
     if "not" in schema:
         negated = expander.document.child(location, "not")
         yield Clause("not", lambda: _fails(expander, negated), lambda: _holds(expander, negated))
-    if "if" in schema and location.draft >= Draft.DRAFT7 and ("then" in schema or "else" in schema):
+    if "if" in schema and location.dialect >= Dialect.DRAFT7 and ("then" in schema or "else" in schema):
         yield _conditional(expander, location)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from draftline.structured.json_schema.document import Draft, Location
+from draftline.structured.json_schema.document import Dialect, Location
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
@@ -27,7 +27,7 @@ from draftline.structured.json_schema.shapes import (
 def array_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
     """The clauses of the keywords about arrays."""
     schema = location.schema
-    modern = location.draft >= Draft.DRAFT2020
+    modern = location.dialect >= Dialect.DRAFT2020
     tuple_keyword = "prefixItems" if modern else "items"
     rest_keyword = "items" if modern else "additionalItems"
     length = 0
@@ -75,14 +75,14 @@ def array_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
     if schema.get("uniqueItems") is True:
         unique = ArrayShape(unique=frozenset([location.pointer]))
         yield Clause("uniqueItems", lambda: unite(not_of("array"), arrays_of([unique])), None)
-    if "contains" in schema and location.draft >= Draft.DRAFT6:
+    if "contains" in schema and location.dialect >= Dialect.DRAFT6:
         yield _contains(expander, location)
 
 
 def _contains(expander: Expander, location: Location) -> Clause:
     counted = expander.document.child(location, "contains")
     low, high = 1, None
-    if location.draft >= Draft.DRAFT2019:
+    if location.dialect >= Dialect.DRAFT2019:
         low = min_count(location, "minContains", 1)
         high = max_count(location, "maxContains")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from draftline.structured.json_schema import strings
-from draftline.structured.json_schema.document import Draft, Location
+from draftline.structured.json_schema.document import Dialect, Location
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
@@ -72,7 +72,7 @@ def _object(expander: Expander, location: Location) -> Clause:
     ]
     # If a pattern cannot be translated, it is unknown which members are additional.
     closed = "additionalProperties" in schema and len(matched) == len(patterns)
-    restricted = "propertyNames" in schema and location.draft >= Draft.DRAFT6
+    restricted = "propertyNames" in schema and location.dialect >= Dialect.DRAFT6
 
     def value_of(keyword: str, *name: str, holds: bool = True) -> Demands:
         return expander.demand(expander.document.child(location, keyword, *name), holds)
@@ -189,7 +189,7 @@ def _dependencies(expander: Expander, location: Location) -> Iterator[Clause]:
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         if keyword not in schema:
             continue
-        if keyword != "dependencies" and location.draft <= Draft.DRAFT7:
+        if keyword != "dependencies" and location.dialect <= Dialect.DRAFT7:
             continue
         given = schema[keyword]
         if not isinstance(given, dict):

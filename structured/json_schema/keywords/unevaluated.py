@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from draftline.structured.json_schema.document import Draft, Json, Location, UnresolvedReferenceError
+from draftline.structured.json_schema.document import Dialect, Json, Location, UnresolvedReferenceError
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
@@ -87,7 +87,7 @@ def _joined(one: Case, other: Case) -> Case:
 def unevaluated_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
     """The clauses of unevaluatedProperties and unevaluatedItems."""
     schema = location.schema
-    if location.draft < Draft.DRAFT2019:
+    if location.dialect < Dialect.DRAFT2019:
         return
     for keyword, read in (("unevaluatedProperties", _properties), ("unevaluatedItems", _items)):
         if keyword in schema and schema[keyword] is not True:
@@ -139,9 +139,9 @@ def _cases(expander: Expander, location: Location, but: str, path: tuple[Locatio
             + [_joined(fails, other) for other in otherwise]
         )
     for name in _names(schema.get("dependentSchemas")):
-        present = Location(f"{location.pointer}/dependentSchemas\0{name}", {"required": [name]}, "", location.draft)
+        present = Location(f"{location.pointer}/dependentSchemas\0{name}", {"required": [name]}, "", location.dialect)
         inner = below("dependentSchemas", name)[1]
-        is_object = Location(f"{location.pointer}/dependentSchemas\0object", {"type": "object"}, "", location.draft)
+        is_object = Location(f"{location.pointer}/dependentSchemas\0object", {"type": "object"}, "", location.dialect)
         there = both(expander.demand(is_object), expander.demand(present))
         if not all(case.silent() for case in inner):
             absent = expander.demand(
@@ -149,7 +149,7 @@ def _cases(expander: Expander, location: Location, but: str, path: tuple[Locatio
                     f"{location.pointer}/dependentSchemas\0no-{name}",
                     {"not": {"type": "object", "required": [name]}},
                     "",
-                    location.draft,
+                    location.dialect,
                 )
             )
             product([_joined(Case(there), case) for case in inner] + [Case(absent)])
@@ -178,7 +178,7 @@ def _own(expander: Expander, location: Location, but: str) -> Case:
     every_name = "additionalProperties" in schema or (
         "unevaluatedProperties" in schema and but != "unevaluatedProperties"
     )
-    modern = location.draft >= Draft.DRAFT2020
+    modern = location.dialect >= Dialect.DRAFT2020
     tuple_items = schema.get("prefixItems" if modern else "items")
     first_items = len(tuple_items) if isinstance(tuple_items, list) else 0
     all_items = ("items" in schema and not (first_items and not modern)) or (
@@ -249,7 +249,7 @@ def _items(expander: Expander, location: Location, cases: list[Case]) -> Clause:
         # The location is synthetic: its pointer makes it unique, and its schema refers to schemas that stand elsewhere.
         options = [counted.schema for counted in case.counted]
         pointer = f"{location.pointer}/unevaluatedItems\0{number}"
-        return Location(pointer, {"anyOf": [*options, inner.schema]}, location.base, location.draft)
+        return Location(pointer, {"anyOf": [*options, inner.schema]}, location.base, location.dialect)
 
     rests = [later(case, number) for number, case in enumerate(cases)]
 

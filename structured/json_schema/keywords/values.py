@@ -7,7 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from draftline.structured.json_schema import numbers, strings
-from draftline.structured.json_schema.document import Draft, Json, Location
+from draftline.structured.json_schema.document import Dialect, Json, Location
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
@@ -43,7 +43,7 @@ def value_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
         if not isinstance(schema["enum"], list):
             raise invalid(location, "enum", "a list")
         yield _values(expander, location, "enum", schema["enum"])
-    if "const" in schema and location.draft >= Draft.DRAFT6:
+    if "const" in schema and location.dialect >= Dialect.DRAFT6:
         yield _values(expander, location, "const", [schema["const"]])
 
 
