@@ -1,21 +1,19 @@
-"""The drafter that proposes nothing: plain decoding."""
+"""``NoDrafter``: speculative decoding is off. The step has no branch for that."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing_extensions import override
 
 from draftline.kernels.slots import SlotTable
-from draftline.spec.drafter import DraftChunk, DraftRows
+from draftline.spec.drafter import Drafter, DraftRows
 
 
-class Nothing:
-    """Drafts no tokens, so every step decides exactly one token a sequence."""
+class NoDrafter(Drafter):
+    """Proposes nothing: every step decides exactly one token a sequence."""
 
     name = "none"
     max_draft_tokens = 0
 
+    @override
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
-        """Do nothing; no row gets a draft budget."""
-
-    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        """Nothing to catch up with: it keeps no cache."""
+        pass

@@ -162,7 +162,7 @@ def test_what_makes_no_sense_is_one_line(target: Path, tmp_path: Path) -> None:
     damaged.write_bytes(b"nothing")
     for arguments, message in (
         (["--layers", 0, "--layers", 3], "--layers: 3: "),
-        (["--samples", damaged], "is no file of samples"),
+        (["--samples", damaged], "is not a file of samples"),
         (["--epochs", 0], "--epochs: "),
     ):
         result = run(tmp_path / "draft", *small(target), *arguments)
