@@ -283,7 +283,7 @@ def test_a_token_allows_so_many_requests_a_minute() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
 def test_plaintext_is_for_this_machine_unless_one_insists(host: str) -> None:
-    with pytest.raises(ValidationError, match="others can reach it"):
+    with pytest.raises(ValidationError, match="other machines can reach it"):
         ServerConfig(host=host)
     ServerConfig(host=host, insecure=True)
     ServerConfig(host=host, tls_cert="c", tls_key="k")
