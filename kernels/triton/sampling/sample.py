@@ -234,7 +234,7 @@ def _choose_kernel(
 
 
 def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
-    """See ``Ops.sample``."""
+    """``Ops.sample`` by Triton kernels."""
     count, vocab = logits.shape
     device = logits.device
     features = rows.features
