@@ -1,4 +1,4 @@
-"""``ThreadedEngine``: the core on a thread of its own, so that no event loop ever waits for the model."""
+"""``ThreadedEngine``: the core on a thread of its own, so that no event loop waits for the model."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+from typing_extensions import override
+
 from draftline.engine.core import Core
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError
 from draftline.engine.outputs import Failed
-from draftline.engine.protocol import GenerateRequest, Sink
+from draftline.engine.protocol import EngineClient, GenerateRequest, Sink
+from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.stats import EngineStats
@@ -24,17 +27,17 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-class ThreadedEngine:
-    """An `EngineClient` in this process: callers submit and cancel from any thread, a step thread does the rest."""
+class ThreadedEngine(EngineClient):
+    """An engine in this process. Any thread may submit and cancel; the step thread alone uses the core."""
 
     def __init__(self, core: Core, *, max_waiting: int, max_waiting_tokens: int, ageing_s: float) -> None:
         """Start the step thread.
 
         Args:
-            core: what it runs; nobody else may call it from now on.
-            max_waiting: requests that may wait for their first step; more are refused.
-            max_waiting_tokens: tokens that their prompts may have together, if there is more than one.
-            ageing_s: seconds of head start in the queue for each unit of priority.
+            core: runs the requests. Only the step thread may call it from now on.
+            max_waiting: limit of requests that wait for their first step.
+            max_waiting_tokens: limit of the tokens in their prompts, unless a single request waits.
+            ageing_s: the head start in the queue, in seconds, for each unit of priority.
         """
         self.info = core.info
         self.tokenizer = core.tokenizer
@@ -49,29 +52,32 @@ class ThreadedEngine:
         self._inbox: dict[str, Request] = {}
         self._inbox_tokens = 0
         self._cancels: deque[str] = deque()
-        self._orders: deque[Callable[[], None]] = deque()
+        self._commands: deque[Callable[[], None]] = deque()
         self._profiler = StepProfiler()
         self._stats = core.stats()
         self._stopping = False
         self._thread = threading.Thread(target=self._loop, name="draftline-step", daemon=True)
         self._thread.start()
 
+    @override
     def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
-        """See `EngineClient.submit`."""
         built = self._builder.build(request_id, request, sink, self._core.now())
-        with self._wake:
-            if self._stopping:
-                raise EngineStoppedError("the engine is stopping and takes no new requests")
-            if self._is_running(request_id):
-                raise DuplicateRequestError(f"a request with id {request_id!r} is running")
-            self._refuse_beyond_limits(built)
-            self._inbox[request_id] = built
-            self._inbox_tokens += len(built.prompt_token_ids)
-            self._wake.notify()
+        self._enqueue(built)
         return built.prompt_token_ids
 
+    def submit_prepared(self, request: EngineRequest, sink: Sink) -> None:
+        """Queue a request that another process has validated. Blocks while its constraint compiles here.
+
+        Raises:
+            InvalidRequestError: the constraint does not compile here.
+            DuplicateRequestError: its id is running already.
+            QueueFullError: too many requests wait.
+            EngineStoppedError: the engine is stopping.
+        """
+        self._enqueue(self._builder.attach(request, sink, self._core.now()))
+
+    @override
     def cancel(self, request_id: str) -> bool:
-        """See `EngineClient.cancel`."""
         with self._wake:
             if not self._is_running(request_id):
                 return False
@@ -79,20 +85,21 @@ class ThreadedEngine:
             self._wake.notify()
             return True
 
+    @override
     def stats(self) -> EngineStats:
-        """The engine's state after its last step."""
+        """The engine's state after its last step, or after later work between two steps."""
         return self._stats
 
+    @override
     def flush_prefix_cache(self) -> Future[int]:
-        """See `EngineClient.flush_prefix_cache`."""
         return self._between_steps(self._core.flush_prefix_cache)
 
+    @override
     def start_profile(self) -> Future[None]:
-        """See `EngineClient.start_profile`."""
         return self._between_steps(self._profiler.start)
 
+    @override
     def stop_profile(self, path: Path) -> Future[None]:
-        """See `EngineClient.stop_profile`."""
         return self._between_steps(lambda: self._profiler.stop(path))
 
     def close(self) -> None:
@@ -112,7 +119,18 @@ class ThreadedEngine:
         """Close it."""
         self.close()
 
-    def _refuse_beyond_limits(self, request: Request) -> None:
+    def _enqueue(self, request: Request) -> None:
+        with self._wake:
+            if self._stopping:
+                raise EngineStoppedError("the engine is stopping and takes no new requests")
+            if self._is_running(request.request_id):
+                raise DuplicateRequestError(f"a request with id {request.request_id!r} is running")
+            self._check_queue_limits(request)
+            self._inbox[request.request_id] = request
+            self._inbox_tokens += len(request.prompt_token_ids)
+            self._wake.notify()
+
+    def _check_queue_limits(self, request: Request) -> None:
         backlog = self._core.backlog
         waiting = len(backlog) + len(self._inbox)
         tokens = backlog.tokens + self._inbox_tokens
@@ -129,13 +147,13 @@ class ThreadedEngine:
         return self._core.is_live(request_id) or request_id in self._inbox
 
     def _loop(self) -> None:
-        while self._take_news():
-            self._run_orders()
+        while self._wait_for_work():
+            self._run_commands()
             try:
                 self._core.step()
             except Exception as error:
-                # Not a fault of one step's work (the core survives those): the device is lost, or the engine's own state
-                # is in doubt. Another server, or this one once it was restarted, can serve the requests.
+                # The core survives a fault of one step's work. So the device is lost, or the engine's own state is in doubt.
+                # Another server, or this one after a restart, can serve the requests.
                 logger.critical("the engine stopped", exc_info=True)
                 self._end(EngineStoppedError("the engine stopped after a fault"))
                 self.stopped.set_result(EngineStoppedError(f"the engine stopped after a fault: {error!r}"))
@@ -144,11 +162,11 @@ class ThreadedEngine:
         self._end(EngineStoppedError("the engine stopped before the request was finished"))
         self.stopped.set_result(None)
 
-    def _take_news(self) -> bool:
-        """Hand new requests and cancels to the core, waiting while there is nothing to do. False: stop."""
+    def _wait_for_work(self) -> bool:
+        """Wait until there is work, and pass new requests and cancels to the core. False if the engine must stop."""
         with self._wake:
             self._wake.wait_for(
-                lambda: self._stopping or self._inbox or self._cancels or self._orders or self._core.has_work
+                lambda: self._stopping or self._inbox or self._cancels or self._commands or self._core.has_work
             )
             for request in self._take_inbox():
                 self._core.add(request)
@@ -157,37 +175,40 @@ class ThreadedEngine:
             return not self._stopping
 
     def _between_steps(self, work: Callable[[], _T]) -> Future[_T]:
-        """Let the step thread do something, between two steps."""
+        """Run ``work`` on the step thread, between two steps. The statistics show its effect before the future is done."""
         done: Future[_T] = Future()
 
-        def order() -> None:
+        def command() -> None:
             if done.set_running_or_notify_cancel():
                 try:
-                    done.set_result(work())
+                    result = work()
                 except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
                     done.set_exception(error)
+                else:
+                    self._stats = self._core.stats()
+                    done.set_result(result)
 
         with self._wake:
             if self._stopping:
                 done.set_exception(EngineStoppedError("the engine has stopped"))
             else:
-                self._orders.append(order)
+                self._commands.append(command)
                 self._wake.notify()
         return done
 
-    def _run_orders(self) -> None:
-        while self._orders:
-            self._orders.popleft()()
+    def _run_commands(self) -> None:
+        while self._commands:
+            self._commands.popleft()()
 
     def _take_inbox(self) -> Iterable[Request]:
         inbox, self._inbox, self._inbox_tokens = self._inbox, {}, 0
         return inbox.values()
 
     def _end(self, error: Exception) -> None:
-        """Refuse whatever comes from now on, and fail whatever has not ended."""
+        """Refuse new requests, and fail all requests in flight."""
         with self._wake:
             self._stopping = True
             for request in self._take_inbox():
                 request.sink([(request.request_id, Failed(error))])
         self._core.fail_all(error)
-        self._run_orders()
+        self._run_commands()

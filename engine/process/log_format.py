@@ -1,4 +1,4 @@
-"""How the server's log looks: lines for people, or JSON objects for programs. Both carry a record's ``fields``."""
+"""The format of the server's log: lines for people, or JSON objects for programs. Both contain a record's ``fields``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import Literal
 
+from typing_extensions import override
+
 
 class TextFormatter(logging.Formatter):
     """``time LEVEL logger: message name=value …``."""
@@ -16,17 +18,17 @@ class TextFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
+    @override
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line, with the record's fields behind it."""
         line = super().formatMessage(record)
         return line + "".join(f" {name}={_plain(value)}" for name, value in _fields(record).items())
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a record: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, and its fields."""
+    """One JSON object for each record: ``time`` (RFC 3339, UTC), ``level``, ``logger``, ``message``, and its fields."""
 
+    @override
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         seconds, milliseconds = divmod(round(record.created * 1000), 1000)
         entry: dict[str, object] = {
             "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{milliseconds:03}Z",
@@ -44,7 +46,7 @@ FORMATTERS: Mapping[Literal["text", "json"], type[logging.Formatter]] = {"text":
 
 
 def start_logging(level: str, form: Literal["text", "json"]) -> None:
-    """Let all loggers write to standard error."""
+    """Make all loggers write to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FORMATTERS[form]())
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -56,6 +58,6 @@ def _fields(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def _plain(value: object) -> str:
-    """A value in one word: what a client chose must not look like another field, or another line."""
+    """A value as one word, so that a client's text cannot look like another field or another line."""
     text = str(value)
     return text if text.isascii() and text.isprintable() and not set(text) & set(' "=') else json.dumps(text)

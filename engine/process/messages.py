@@ -1,4 +1,4 @@
-"""What a server's process and its engine's process tell each other, pickled, over a socket that only they have."""
+"""The messages between the server process and the engine process: pickled, over a socket that only these two have."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from typing import Literal
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
 from draftline.engine.outputs import Delta, Failed, Finished, PositionLogprobs, Update
-from draftline.engine.protocol import EngineInfo, GenerateRequest
+from draftline.engine.protocol import EngineInfo
+from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.stats import EngineStats
 from draftline.models.config import ModelConfig
 
 DeltaFields = tuple[str, int, tuple[int, ...], str, tuple[PositionLogprobs, ...], tuple[PositionLogprobs, ...]]
-"""A request's id, and the fields of a `Delta`."""
+"""A request's id and the fields of a `Delta`."""
+
+CommandName = Literal["flush_prefix_cache", "start_profile", "stop_profile"]
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """To the engine, first of all: load, and log like this."""
+    """To the engine, the first message: load the model, and log in this way."""
 
     config: EngineConfig
     log_level: str
@@ -30,14 +33,14 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """From the engine, first of all: what the model is like, which it begins to load."""
+    """From the engine, the first message: the configuration of the model that it begins to load."""
 
     config: ModelConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """From the engine, second: it serves."""
+    """From the engine, the second message: it serves."""
 
     info: EngineInfo
     stats: EngineStats
@@ -45,10 +48,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """To the engine: queue a request, whose prompt is token ids."""
+    """To the engine: queue a request, which the server process has validated."""
 
-    request_id: str
-    request: GenerateRequest
+    request: EngineRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +61,23 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """To the engine: something to do between two steps, which `Answer` answers by its serial."""
+class Command:
+    """To the engine: an operation between two steps. Its `Reply` has the same serial number.
+
+    Attributes:
+        serial: unique among the commands.
+        name: the method of `EngineClient`.
+        path: the file of ``stop_profile``; None for the others.
+    """
 
     serial: int
-    what: Literal["flush_prefix_cache", "start_profile", "stop_profile"]
+    name: CommandName
     path: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """From the engine: what became of an order."""
+class Reply:
+    """From the engine: the result of the command with this serial number, or its error."""
 
     serial: int
     result: object = None
@@ -77,13 +85,13 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """From the engine: updates of requests, and its state where that has changed.
+class Updates:
+    """From the engine: updates of requests, and the engine's state if it has changed.
 
     Attributes:
-        deltas: each request's id with a `Delta`'s fields: tuples are pickled several times as fast.
-        ends: come after the deltas.
-        stats: the engine's state.
+        deltas: the deltas as tuples, which pickle several times as fast as objects.
+        ends: the ends of outputs and requests. They follow the deltas.
+        stats: the engine's state; None if it is the same.
     """
 
     deltas: Sequence[DeltaFields]
@@ -91,31 +99,31 @@ class News:
     stats: EngineStats | None
 
     @staticmethod
-    def of(updates: Iterable[tuple[str, Update]], stats: EngineStats | None) -> News:
-        """Of updates in the order of each request."""
+    def of(updates: Iterable[tuple[str, Update]], stats: EngineStats | None) -> Updates:
+        """A message with (request id, update) pairs. Each request's updates must be in order."""
         deltas: list[DeltaFields] = []
         ends: list[tuple[str, Finished | Failed]] = []
-        for name, update in updates:
+        for request_id, update in updates:
             match update:
                 case Delta():
                     fields = (update.index, update.token_ids, update.text, update.logprobs, update.prompt_logprobs)
-                    deltas.append((name, *fields))
+                    deltas.append((request_id, *fields))
                 case Failed():
-                    ends.append((name, Failed(portable(update.error))))
+                    ends.append((request_id, Failed(portable(update.error))))
                 case Finished():
-                    ends.append((name, update))
-        return News(deltas, ends, stats)
+                    ends.append((request_id, update))
+        return Updates(deltas, ends, stats)
 
-    def updates(self) -> Iterator[tuple[str, Update]]:
-        """The updates, in the order of each request."""
-        for name, index, tokens, text, logprobs, prompt_logprobs in self.deltas:
-            yield name, Delta(index, tokens, text, logprobs, prompt_logprobs)
+    def __iter__(self) -> Iterator[tuple[str, Update]]:
+        """(request id, update) pairs, each request's in order."""
+        for request_id, index, tokens, text, logprobs, prompt_logprobs in self.deltas:
+            yield request_id, Delta(index, tokens, text, logprobs, prompt_logprobs)
         yield from self.ends
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """From the engine, last of all: why it ended, or None where it was closed. Or it could not start."""
+    """From the engine, the last message: it has ended. ``error`` is its fault, or None after `Close`."""
 
     error: Exception | None
 
@@ -125,14 +133,14 @@ class Close:
     """To the engine: stop after the step in progress."""
 
 
-ToEngine = Start | Submit | Cancel | Order | Close
-FromEngine = Opened | Started | News | Answer | Stopped
+ToEngine = Start | Submit | Cancel | Command | Close
+FromEngine = Opened | Started | Updates | Reply | Stopped
 
 
 def portable(error: Exception) -> Exception:
-    """The error if it can be pickled, or one that says as much."""
+    """``error`` if it can be pickled; otherwise an error with the same message."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001  whatever its class made of it
+    except Exception:  # noqa: BLE001  an error's class can fail in any way
         return EngineStoppedError(f"{type(error).__name__}: {error}")
     return error

@@ -1,4 +1,4 @@
-"""``RemoteEngine``: an `EngineClient` whose engine has a process of its own (`engine_process.py`)."""
+"""``RemoteEngine``: an `EngineClient` whose engine runs in a process of its own (`worker.py`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -18,25 +17,28 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from typing_extensions import override
+
 from draftline.engine.cache_journal import CacheJournal
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError
 from draftline.engine.outputs import Failed, Update
 from draftline.engine.process.messages import (
-    Answer,
     Cancel,
     Close,
+    Command,
+    CommandName,
     FromEngine,
-    News,
     Opened,
-    Order,
+    Reply,
     Start,
     Started,
     Stopped,
     Submit,
     ToEngine,
+    Updates,
 )
-from draftline.engine.protocol import GenerateRequest, Sink
+from draftline.engine.protocol import EngineClient, GenerateRequest, Sink
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.stats import EngineStats
 from draftline.models.tokenization.tokenizer import load_tokenizer
@@ -46,24 +48,27 @@ from draftline.structured.vocabulary import ByteVocabulary
 _MessageT = TypeVar("_MessageT", Opened, Started)
 
 _CLOSE_S = 30.0
-"""Seconds that the process gets to end."""
+"""Seconds in which the process must end when it is closed."""
 
 
 @dataclass(slots=True)
 class _Live:
+    """A request in flight."""
+
     sink: Sink
-    outputs: int
+    outputs: int  # that have not ended yet
 
 
-class RemoteEngine:
-    """See the module. What a caller asks for is checked, tokenized and compiled here; the process gets token ids.
+class RemoteEngine(EngineClient):
+    """An engine in another process.
 
-    That a queue is full the process finds out: such a request fails a moment after it was submitted. What the prefix cache
-    holds is not told (`journal` stays empty).
+    Requests are validated, tokenized and compiled here, and the engine process gets the result. Only that process knows
+    whether the queue is full, so `QueueFullError` comes as an update soon after the submission. It does not report the
+    contents of the prefix cache: `journal` stays empty.
 
     Attributes:
-        process: the engine's.
-        connection: to it; where it breaks, the process ends.
+        process: the engine process.
+        connection: the connection to it. If the connection breaks, the process ends.
     """
 
     def __init__(
@@ -84,7 +89,7 @@ class RemoteEngine:
         self._sending = threading.Lock()
         self._send(Start(config, log_level, log_format))
         opened = self._receive(Opened)
-        # While the process loads the model.
+        # The engine process loads the model meanwhile.
         self.tokenizer = load_tokenizer(config.tokenizer or config.model, opened.config)
         started = self._receive(Started)
         self.info, self._stats = started.info, started.stats
@@ -98,45 +103,46 @@ class RemoteEngine:
         self._lock = threading.Lock()
         self._live: dict[str, _Live] = {}
         self._closing = False
-        self._orders: dict[int, Future[Any]] = {}
+        self._commands: dict[int, Future[Any]] = {}
         self._serials = count()
         self._reader = threading.Thread(target=self._read, name="draftline-engine", daemon=True)
         self._reader.start()
 
+    @override
     def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
-        """See `EngineClient.submit`."""
-        ids = self._builder.build(request_id, request, sink, time.monotonic()).prompt_token_ids
+        prepared = self._builder.prepare(request_id, request)
         with self._lock:
             if self._closing or self.stopped.done():
                 raise EngineStoppedError("the engine is stopping and takes no new requests")
             if request_id in self._live:
                 raise DuplicateRequestError(f"a request with id {request_id!r} is running")
             self._live[request_id] = _Live(sink, request.sampling.n)
-        self._send(Submit(request_id, replace(request, prompt=ids)))
-        return ids
+        self._send(Submit(replace(prepared, prompt=None)))  # the engine has no use for the text
+        return prepared.prompt_token_ids
 
+    @override
     def cancel(self, request_id: str) -> bool:
-        """See `EngineClient.cancel`."""
         if request_id not in self._live:
             return False
         self._send(Cancel(request_id))
         return True
 
+    @override
     def stats(self) -> EngineStats:
-        """The engine's state a moment ago."""
+        """The engine's state as last reported, a fraction of a second ago."""
         return self._stats
 
+    @override
     def flush_prefix_cache(self) -> Future[int]:
-        """See `EngineClient.flush_prefix_cache`."""
-        return self._order("flush_prefix_cache")
+        return self._run("flush_prefix_cache")
 
+    @override
     def start_profile(self) -> Future[None]:
-        """See `EngineClient.start_profile`."""
-        return self._order("start_profile")
+        return self._run("start_profile")
 
+    @override
     def stop_profile(self, path: Path) -> Future[None]:
-        """See `EngineClient.stop_profile`."""
-        return self._order("stop_profile", path)
+        return self._run("stop_profile", path)
 
     def close(self) -> None:
         """Stop after the step in progress; unfinished requests fail with `EngineStoppedError`. Idempotent."""
@@ -153,7 +159,7 @@ class RemoteEngine:
             self.compiler.close()
 
     def _receive(self, expected: type[_MessageT]) -> _MessageT:
-        """The next message, before the reader runs."""
+        """Receive the next message, before the reading thread runs."""
         try:
             message = pickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
@@ -167,21 +173,19 @@ class RemoteEngine:
         return message
 
     def _send(self, message: ToEngine) -> None:
-        """Where the process has gone, the reader finds out, and all requests fail."""
+        """Send a message. If the process has ended, the reading thread notices and fails all requests."""
         data = pickle.dumps(message, protocol=5)
         with self._sending, suppress(OSError):
             self.connection.send_bytes(data)
 
-    def _order(
-        self, what: Literal["flush_prefix_cache", "start_profile", "stop_profile"], path: Path | None = None
-    ) -> Future[Any]:
+    def _run(self, command: CommandName, path: Path | None = None) -> Future[Any]:
         serial, done = next(self._serials), Future[Any]()
         with self._lock:
             if self._closing or self.stopped.done():
                 done.set_exception(EngineStoppedError("the engine has stopped"))
                 return done
-            self._orders[serial] = done
-        self._send(Order(serial, what, path))
+            self._commands[serial] = done
+        self._send(Command(serial, command, path))
         return done
 
     def _read(self) -> None:
@@ -197,50 +201,51 @@ class RemoteEngine:
                 )
                 break
             match message:
-                case News():
+                case Updates():
                     self._deliver(message)
-                case Answer():
-                    self._answer(message)
+                case Reply():
+                    self._resolve(message)
                 case Stopped():
                     end = message.error
                     break
         self._end(end)
 
-    def _deliver(self, news: News) -> None:
-        if news.stats is not None:
-            self._stats = news.stats
+    def _deliver(self, updates: Updates) -> None:
+        """Call each sink once, with all of its updates."""
+        if updates.stats is not None:
+            self._stats = updates.stats
         by_sink: dict[Sink, list[tuple[str, Update]]] = defaultdict(list)
-        for name, update in news.updates():
-            live = self._live.get(name)
+        for request_id, update in updates:
+            live = self._live.get(request_id)
             if live is None:
                 continue
-            by_sink[live.sink].append((name, update))
+            by_sink[live.sink].append((request_id, update))
             live.outputs = 0 if update.ends_request else live.outputs - update.ends_output
             if not live.outputs:
                 with self._lock:
-                    del self._live[name]
-        for sink, updates in by_sink.items():
-            sink(updates)
+                    del self._live[request_id]
+        for sink, pairs in by_sink.items():
+            sink(pairs)
 
-    def _answer(self, answer: Answer) -> None:
-        done = self._orders.pop(answer.serial)
+    def _resolve(self, reply: Reply) -> None:
+        done = self._commands.pop(reply.serial)
         if done.set_running_or_notify_cancel():
-            if answer.error is None:
-                done.set_result(answer.result)
+            if reply.error is None:
+                done.set_result(reply.result)
             else:
-                done.set_exception(answer.error)
+                done.set_exception(reply.error)
 
     def _end(self, error: Exception | None) -> None:
-        """Fail whatever has not ended, and say that the engine has."""
+        """Fail all requests and commands in flight, and resolve `stopped`."""
         why = error if isinstance(error, EngineStoppedError) or error is None else EngineStoppedError(str(error))
         with self._lock:
             self._closing = True
             live, self._live = self._live, {}
-            orders, self._orders = self._orders, {}
+            commands, self._commands = self._commands, {}
         failure = why or EngineStoppedError("the engine stopped before the request was finished")
-        for name, one in live.items():
-            one.sink([(name, Failed(failure))])
-        for done in orders.values():
+        for request_id, request in live.items():
+            request.sink([(request_id, Failed(failure))])
+        for done in commands.values():
             if done.set_running_or_notify_cancel():
                 done.set_exception(failure)
         self.stopped.set_result(why)

@@ -1,7 +1,8 @@
-"""The engine's own process: ``python -m draftline.engine.process.worker FD``, which `RemoteEngine` starts.
+"""The engine process: ``python -m draftline.engine.process.worker FD``, which `RemoteEngine` starts.
 
-Sending tokens to hundreds of clients takes Python as long as a step takes the device, and Python runs one thread of a process
-at a time. So on a GPU the server and the engine are two processes: a step never waits for a message.
+The server process validates and tokenizes. The engine process runs steps, and sends all updates produced since its last
+message in one. Python runs one thread of a process at a time, and sending tokens to hundreds of clients takes it as long as
+a step takes the device. With two processes, a step never waits for a message to be sent.
 """
 
 from __future__ import annotations
@@ -23,36 +24,37 @@ from typing import TYPE_CHECKING
 from draftline.engine.config import EngineConfig
 from draftline.engine.outputs import Failed, Update
 from draftline.engine.process.messages import (
-    Answer,
     Cancel,
     Close,
+    Command,
     FromEngine,
-    News,
     Opened,
-    Order,
+    Reply,
     Start,
     Started,
     Stopped,
     Submit,
     ToEngine,
+    Updates,
     portable,
 )
 from draftline.engine.process.startup import has_gpu, start_process
+from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.stats import EngineStats
 from draftline.kernels.compile_workers import CompileWorkers, nothing_compiled
 
-if TYPE_CHECKING:  # it loads torch, which takes seconds
+if TYPE_CHECKING:  # imports torch, which takes seconds
     from draftline.engine.threaded_engine import ThreadedEngine
 
 _STATS_S = 0.05
-"""How often the server is told the engine's state."""
+"""Seconds between two reports of the engine's state to the server."""
 
 _COMPILING = 8
-"""Requests whose constraints are waited for at once."""
+"""Threads that wait for constraints to compile."""
 
 
 class _Outbox:
-    """Sends what the step thread leaves here, all that has come meanwhile in one message."""
+    """Sends updates and replies to the server, from a thread of its own. Updates that are waiting share one message."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -61,31 +63,31 @@ class _Outbox:
         self._wake = threading.Event()
 
     def put(self, updates: Sequence[tuple[str, Update]]) -> None:
-        """The step thread's sink."""
+        """Send updates. This is the sink of all requests, called on the step thread."""
         self._updates.extend(updates)
         self._wake.set()
 
-    def tell(self, message: FromEngine) -> None:
-        """Something else than updates."""
+    def send(self, message: FromEngine) -> None:
+        """Send any other message."""
         self._others.append(message)
         self._wake.set()
 
     def run(self, engine: ThreadedEngine) -> None:
         """Send until the engine has stopped."""
-        told: EngineStats | None = None
-        told_at = 0.0
+        sent: EngineStats | None = None
+        sent_at = 0.0
         while True:
             self._wake.wait(_STATS_S)
             self._wake.clear()
-            # Before the updates, of which none comes after the end.
+            # Taken before the updates: none comes after `Stopped`.
             others = [self._others.popleft() for _ in range(len(self._others))]
             updates = [self._updates.popleft() for _ in range(len(self._updates))]
             stats, now = engine.stats(), time.monotonic()
-            news = stats is not told and now - told_at >= _STATS_S
-            if updates or news:
-                self._send(News.of(updates, stats if news else None))
-            if news:
-                told, told_at = stats, now
+            stats_due = stats is not sent and now - sent_at >= _STATS_S
+            if updates or stats_due:
+                self._send(Updates.of(updates, stats if stats_due else None))
+            if stats_due:
+                sent, sent_at = stats, now
             for message in others:
                 self._send(message)
                 if isinstance(message, Stopped):
@@ -95,8 +97,8 @@ class _Outbox:
         self._connection.send_bytes(pickle.dumps(message, protocol=5))
 
 
-class _Desk:
-    """Does what the server says."""
+class _Dispatcher:
+    """Carries out the server's messages."""
 
     def __init__(self, engine: ThreadedEngine, outbox: _Outbox) -> None:
         self._engine = engine
@@ -104,64 +106,64 @@ class _Desk:
         self._compilers = ThreadPoolExecutor(_COMPILING, thread_name_prefix="draftline-compile")
         self._lock = threading.Lock()
         self._compiling: set[str] = set()
-        self._given_up: set[str] = set()  # of those that are compiling
+        self._cancelled: set[str] = set()  # of the requests that are compiling
 
     def handle(self, message: ToEngine) -> None:
-        """One message; returns at once, but for `Close`."""
+        """Carry out one message. Only `Close` blocks."""
         match message:
             case Submit() if message.request.constraint is not None:
-                self._compiling.add(message.request_id)
-                self._compilers.submit(self._compile_and_submit, message)
+                self._compiling.add(message.request.request_id)
+                self._compilers.submit(self._compile_and_submit, message.request)
             case Submit():
-                self._submit(message)
+                self._submit(message.request)
             case Cancel():
                 with self._lock:
-                    self._given_up |= self._compiling & {message.request_id}
+                    self._cancelled |= self._compiling & {message.request_id}
                 self._engine.cancel(message.request_id)
-            case Order():
-                self._order(message).add_done_callback(partial(self._answer, message.serial))
+            case Command():
+                self._run(message).add_done_callback(partial(self._reply, message.serial))
             case Close():
                 self._engine.close()
 
-    def _compile_and_submit(self, message: Submit) -> None:
-        """Submitting waits for the constraint; a request that was cancelled meanwhile ends at once."""
-        name = message.request_id
-        self._submit(message)
+    def _compile_and_submit(self, request: EngineRequest) -> None:
+        """Submit a request, which blocks while its constraint compiles. If it was cancelled meanwhile, end it."""
+        request_id = request.request_id
+        self._submit(request)
         with self._lock:
-            given_up = name in self._given_up
-            self._given_up.discard(name)
-            self._compiling.discard(name)
-        if given_up:
-            self._engine.cancel(name)
+            cancelled = request_id in self._cancelled
+            self._cancelled.discard(request_id)
+            self._compiling.discard(request_id)
+        if cancelled:
+            self._engine.cancel(request_id)
 
-    def _submit(self, message: Submit) -> None:
+    def _submit(self, request: EngineRequest) -> None:
         try:
-            self._engine.submit(message.request_id, message.request, self._outbox.put)
-        except Exception as error:  # noqa: BLE001  it is the request's
-            self._outbox.put([(message.request_id, Failed(error))])
+            self._engine.submit_prepared(request, self._outbox.put)
+        except Exception as error:  # noqa: BLE001  the error is the request's
+            self._outbox.put([(request.request_id, Failed(error))])
 
-    def _order(self, order: Order) -> Future[int] | Future[None]:
-        match order.what:
+    def _run(self, command: Command) -> Future[int] | Future[None]:
+        match command.name:
             case "flush_prefix_cache":
                 return self._engine.flush_prefix_cache()
             case "start_profile":
                 return self._engine.start_profile()
             case "stop_profile":
-                assert order.path is not None
-                return self._engine.stop_profile(order.path)
+                assert command.path is not None
+                return self._engine.stop_profile(command.path)
 
-    def _answer(self, serial: int, done: Future[int] | Future[None]) -> None:
+    def _reply(self, serial: int, done: Future[int] | Future[None]) -> None:
         error = done.exception()
         if error is None:
-            self._outbox.tell(Answer(serial, done.result()))
+            self._outbox.send(Reply(serial, done.result()))
         else:
-            self._outbox.tell(
-                Answer(serial, error=portable(error if isinstance(error, Exception) else Exception(error)))
+            self._outbox.send(
+                Reply(serial, error=portable(error if isinstance(error, Exception) else Exception(error)))
             )
 
 
 def _read(connection: Connection, inbox: SimpleQueue[ToEngine]) -> None:
-    """Take messages from the server. Without it there is nothing left to do, whatever the engine is at."""
+    """Receive the server's messages. If the server process has ended, end this one at once."""
     while True:
         try:
             inbox.put(pickle.loads(connection.recv_bytes()))
@@ -170,14 +172,14 @@ def _read(connection: Connection, inbox: SimpleQueue[ToEngine]) -> None:
 
 
 def _workers(config: EngineConfig) -> CompileWorkers | None:
-    """What compiles kernels, if it surely will: it loads torch at the same time as this process."""
+    """Processes that compile kernels, if kernels surely must be compiled: they import torch while this process does."""
     wanted = has_gpu() and config.device != "cpu" and not config.enforce_eager and nothing_compiled()
     return CompileWorkers.where_they_pay() if wanted else None
 
 
 def main(descriptor: int) -> None:
-    """Load, serve, and end when told, or when the server's process has ended."""
-    # Signals to the whole group are the server's to answer: it lets requests finish first.
+    """Load the model, and serve until the server closes the engine or ends."""
+    # A signal to the whole process group is the server's to handle: it lets requests finish first.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     connection = Connection(descriptor)
@@ -189,26 +191,26 @@ def main(descriptor: int) -> None:
     outbox = _Outbox(connection)
     workers = _workers(start.config)
     try:
-        # These load torch, too.
+        # These import torch.
         from draftline.engine.async_engine import start_engine
         from draftline.models.loader import open_checkpoint
 
         opened = Opened(open_checkpoint(start.config.model, load_format=start.config.load_format).config)
         connection.send_bytes(pickle.dumps(opened))
         engine = start_engine(start.config, workers)
-    except Exception as error:  # noqa: BLE001  the server tells it
+    except Exception as error:  # noqa: BLE001  the server reports it
         connection.send_bytes(pickle.dumps(Stopped(portable(error))))
         return
     finally:
         if workers is not None:
             workers.stop()
     connection.send_bytes(pickle.dumps(Started(engine.info, engine.stats())))
-    engine.stopped.add_done_callback(lambda stopped: outbox.tell(Stopped(stopped.result())))
-    desk = _Desk(engine, outbox)
+    engine.stopped.add_done_callback(lambda stopped: outbox.send(Stopped(stopped.result())))
+    dispatcher = _Dispatcher(engine, outbox)
     sender = threading.Thread(target=outbox.run, args=(engine,), name="draftline-send", daemon=True)
     sender.start()
     while sender.is_alive():
-        desk.handle(inbox.get())
+        dispatcher.handle(inbox.get())
         if engine.stopped.done():
             sender.join()
 

@@ -17,6 +17,7 @@ from draftline.engine.request.constraints import (
     constraint_error,
     structured_constraint,
 )
+from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.sequence import Sequence
 from draftline.engine.request.tokenization import tokenize
 from draftline.models.tokenization.tokenizer import Tokenizer
@@ -49,6 +50,20 @@ class Request:
     submitted_at: float
     deadline: float = math.inf
 
+    @staticmethod
+    def of(request: EngineRequest, compiled: Compiled | None, sink: Sink, now: float) -> Request:
+        """Make a validated request ready to run in this process.
+
+        Args:
+            request: the validated request.
+            compiled: its compiled constraint; None without one.
+            sink: receives the request's updates.
+            now: the time of submission, in seconds on the engine's clock.
+        """
+        deadline = math.inf if request.timeout_s is None else now + request.timeout_s
+        sequences = _sequences(request, compiled, now)
+        return Request(request.request_id, request.prompt, request.prompt_token_ids, sequences, sink, now, deadline)
+
 
 class RequestBuilder:
     """Validates requests against one engine's model and limits. Thread-safe."""
@@ -70,7 +85,9 @@ class RequestBuilder:
         self._compiler = compiler
 
     def build(self, request_id: str, request: GenerateRequest, sink: Sink, now: float) -> Request:
-        """Validate and complete a request. Blocks while its constraint is compiled, unless the compiler has cached it.
+        """Make a client's request ready to run in this process.
+
+        Blocks while the constraint is compiled, unless the compiler has cached it.
 
         Args:
             request_id: the request's id.
@@ -81,74 +98,80 @@ class RequestBuilder:
         Raises:
             InvalidRequestError: the request is invalid. It lists every field that is wrong.
         """
+        engine_request, compiled = self._validate(request_id, request)
+        return Request.of(engine_request, compiled, sink, now)
+
+    def prepare(self, request_id: str, request: GenerateRequest) -> EngineRequest:
+        """Validate a client's request, for an engine in another process. Blocks like `build`.
+
+        Raises:
+            InvalidRequestError: the request is invalid. It lists every field that is wrong.
+        """
+        return self._validate(request_id, request)[0]
+
+    def attach(self, request: EngineRequest, sink: Sink, now: float) -> Request:
+        """Make a request that another process has prepared ready to run in this one. Blocks like `build`.
+
+        Compiled constraints cannot move between processes, so this one compiles the constraint again.
+
+        Raises:
+            InvalidRequestError: the constraint does not compile here.
+        """
+        compiled = None if request.constraint is None else self._compile(request.constraint)
+        return Request.of(request, compiled, sink, now)
+
+    def _validate(self, request_id: str, request: GenerateRequest) -> tuple[EngineRequest, Compiled | None]:
+        """Validate a request. Returns it in the engine's terms, with its compiled constraint."""
         violations = [*self._option_violations(request), *self._sampling_violations(request.sampling)]
         prompt_field, token_ids = self._encode(request.prompt, violations)
         if token_ids is not None:
             violations.extend(self._length_violations(prompt_field, len(token_ids)))
-        compiled = self._constraint(request.constraint, violations)
+        compiled: Compiled | None = None
+        if request.constraint is not None:
+            try:
+                compiled = self._compile(request.constraint)
+            except InvalidRequestError as error:
+                violations.extend(error.violations)
         if violations or token_ids is None:
             raise InvalidRequestError(*violations)
-        sequences = self._sequences(request_id, request, token_ids, compiled, now)
-        text = request.prompt if isinstance(request.prompt, str) else None
-        deadline = math.inf if request.timeout_s is None else now + request.timeout_s
-        return Request(request_id, text, tuple(token_ids), sequences, sink, now, deadline)
-
-    def _sequences(
-        self, request_id: str, request: GenerateRequest, token_ids: list[int], compiled: Compiled | None, now: float
-    ) -> tuple[Sequence, ...]:
-        sampling = request.sampling
 
         # An output ends at its own limit or at the model's.
+        sampling = request.sampling
         room = self._info.max_model_len - len(token_ids)
-        wanted = DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens
-        max_len = len(token_ids) + min(wanted, room)
+        max_tokens = min(DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens, room)
 
         # A text that must be complete within the limit must fit at all.
         closes = request.constraint is not None and request.constraint.close_within_budget
-        if closes and compiled is not None and (compiled.shortest or 0) > max_len - len(token_ids):
+        if closes and compiled is not None and (compiled.shortest or 0) > max_tokens:
             raise InvalidRequestError(
                 FieldViolation(
                     "constraint.close_within_budget",
                     f"the shortest text that the constraint allows takes {compiled.shortest} tokens, but only "
-                    f"{max_len - len(token_ids)} may be generated",
+                    f"{max_tokens} may be generated",
                 )
             )
+        engine_request = EngineRequest(
+            request_id=request_id,
+            prompt=request.prompt if isinstance(request.prompt, str) else None,
+            prompt_token_ids=tuple(token_ids),
+            sampling=sampling,
+            seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
+            max_len=len(token_ids) + max_tokens,
+            draft_tokens=_draft_tokens(request.speculation) if self._info.drafters else 0,
+            constraint=request.constraint,
+            head_start_s=request.priority * self._ageing_s,
+            timeout_s=request.timeout_s,
+        )
+        return engine_request, compiled
 
-        # Every output has a seed of its own. Only the first one computes the whole prompt, so only it can return the
-        # prompt's log-probabilities: they are the same for all.
-        first_seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
-        followers = sampling.model_copy(update={"prompt_logprobs": None})
-        sequences: list[Sequence] = []
-        for index in range(sampling.n):
-            sequences.append(
-                Sequence(
-                    request_id=request_id,
-                    index=index,
-                    tokens=list(token_ids),
-                    prompt_len=len(token_ids),
-                    sampling=followers if index else sampling,
-                    seed=(first_seed + index) % 2**64,
-                    max_len=max_len,
-                    order=now - request.priority * self._ageing_s,
-                    leader=sequences[0] if index else None,
-                    draft_tokens=_draft_tokens(request.speculation) if self._info.drafters else 0,
-                    constraint=None
-                    if compiled is None or request.constraint is None
-                    else OutputConstraint.of(compiled, request.constraint, len(token_ids), max_len),
-                )
-            )
-        return tuple(sequences)
-
-    def _constraint(self, asked: Constraint | None, violations: list[FieldViolation]) -> Compiled | None:
-        """Compile a constraint. If that fails, add violations and return None."""
-        if asked is None or self._compiler is None:
-            return None
-        constraint = structured_constraint(asked)
+    def _compile(self, constraint: Constraint) -> Compiled:
+        if self._compiler is None:
+            raise InvalidRequestError(FieldViolation("constraint", "this server enforces no constraints"))
+        structured = structured_constraint(constraint)
         try:
-            return self._compiler.compile(constraint)
+            return self._compiler.compile(structured)
         except CONSTRAINT_ERRORS as error:
-            violations.extend(constraint_error(constraint, error).violations)
-            return None
+            raise constraint_error(structured, error) from error
 
     def _encode(self, prompt: Prompt, violations: list[FieldViolation]) -> tuple[str, list[int] | None]:
         """Return the prompt's field name and its token ids. If it has none, add violations and return None for them."""
@@ -186,8 +209,6 @@ class RequestBuilder:
         yield from self._out_of_range("sampling.logit_bias", sampling.logit_bias)
 
     def _option_violations(self, request: GenerateRequest) -> Iterator[FieldViolation]:
-        if request.constraint is not None and self._compiler is None:
-            yield FieldViolation("constraint", "this server enforces no constraints")
         if request.speculation.enabled and not self._info.drafters:
             yield FieldViolation("speculation.enabled", "this server has no drafter")
         if not -(2**31) <= request.priority < 2**31:
@@ -199,6 +220,34 @@ class RequestBuilder:
             if not 0 <= token < vocab:
                 yield FieldViolation(f"{field}[{index}]", f"{token} is not a token id of this model (0 to {vocab - 1})")
                 return  # one is enough: a prompt for another model could have thousands
+
+
+def _sequences(request: EngineRequest, compiled: Compiled | None, now: float) -> tuple[Sequence, ...]:
+    """The outputs of a request that is submitted now."""
+    prompt_len = len(request.prompt_token_ids)
+    # Every output has a seed of its own. Only the first one computes the whole prompt, so only it can return the
+    # prompt's log-probabilities: they are the same for all.
+    followers = request.sampling.model_copy(update={"prompt_logprobs": None})
+    sequences: list[Sequence] = []
+    for index in range(request.sampling.n):
+        sequences.append(
+            Sequence(
+                request_id=request.request_id,
+                index=index,
+                tokens=list(request.prompt_token_ids),
+                prompt_len=prompt_len,
+                sampling=followers if index else request.sampling,
+                seed=(request.seed + index) % 2**64,
+                max_len=request.max_len,
+                order=now - request.head_start_s,
+                leader=sequences[0] if index else None,
+                draft_tokens=request.draft_tokens,
+                constraint=None
+                if compiled is None or request.constraint is None
+                else OutputConstraint.of(compiled, request.constraint, prompt_len, request.max_len),
+            )
+        )
+    return tuple(sequences)
 
 
 def _draft_tokens(speculation: Speculation) -> int | None:

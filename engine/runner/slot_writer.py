@@ -29,7 +29,7 @@ def signed_seed(seed: int) -> int:
 def stop_ids(sequence: Sequence, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
     """The token ids that end this sequence, and that min_tokens therefore bans until then."""
     sampling = sequence.sampling
-    return sampling.stop_token_ids if sampling.ignore_eos else (*eos_ids, *sampling.stop_token_ids)
+    return tuple(sampling.stop_token_ids) if sampling.ignore_eos else (*eos_ids, *sampling.stop_token_ids)
 
 
 def sampling_features(sampling: SamplingParams) -> SamplingFeatures:

@@ -85,7 +85,7 @@ class OutputState:
         sampling = sequence.sampling
         self._eos_ids = frozenset[int]() if sampling.ignore_eos else eos_ids
         self._stop_ids = frozenset(sampling.stop_token_ids)
-        self._detokenizer = Detokenizer(sampling.stop)
+        self._detokenizer = Detokenizer(tuple(sampling.stop))
         # Up to this length, stop strings are not looked for.
         self._unchecked_len = sequence.prompt_len + sampling.min_tokens if sampling.stop else sequence.max_len
         self._prompt_logprobs: Logprobs = ()

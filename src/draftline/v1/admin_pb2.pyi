@@ -30,7 +30,7 @@ class _MetricKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MetricKind
     METRIC_KIND_GAUGE: _MetricKind.ValueType  # 1
     """Goes up and down."""
     METRIC_KIND_COUNTER: _MetricKind.ValueType  # 2
-    """Only grows, from the server's start."""
+    """Only increases, from zero at the server's start."""
     METRIC_KIND_HISTOGRAM: _MetricKind.ValueType  # 3
 
 class MetricKind(_MetricKind, metaclass=_MetricKindEnumTypeWrapper): ...
@@ -39,7 +39,7 @@ METRIC_KIND_UNSPECIFIED: MetricKind.ValueType  # 0
 METRIC_KIND_GAUGE: MetricKind.ValueType  # 1
 """Goes up and down."""
 METRIC_KIND_COUNTER: MetricKind.ValueType  # 2
-"""Only grows, from the server's start."""
+"""Only increases, from zero at the server's start."""
 METRIC_KIND_HISTOGRAM: MetricKind.ValueType  # 3
 Global___MetricKind: _TypeAlias = MetricKind  # noqa: Y015
 
@@ -80,7 +80,7 @@ Global___GetStatisticsResponse: _TypeAlias = GetStatisticsResponse  # noqa: Y015
 
 @_typing.final
 class Metric(_message.Message):
-    """A metric as Prometheus has it."""
+    """A Prometheus metric."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -165,7 +165,7 @@ class Histogram(_message.Message):
     BUCKETS_FIELD_NUMBER: _builtins.int
     SUM_FIELD_NUMBER: _builtins.int
     sum: _builtins.float
-    """Of everything observed."""
+    """Of all observations."""
     @_builtins.property
     def buckets(self) -> _containers.RepeatedCompositeFieldContainer[Global___Bucket]:
         """In ascending order; the last bound is infinite."""
@@ -192,7 +192,7 @@ class Bucket(_message.Message):
     CUMULATIVE_COUNT_FIELD_NUMBER: _builtins.int
     upper_bound: _builtins.float
     cumulative_count: _builtins.int
-    """Observations up to the bound, those of lower buckets included."""
+    """Observations up to the bound, including those of lower buckets."""
     def __init__(
         self,
         *,
@@ -257,7 +257,7 @@ class AbortResult(_message.Message):
     WAS_RUNNING_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     was_running: _builtins.bool
-    """Whether it was running; if so it ends within a step. An id that is unknown or has ended is no error."""
+    """Whether the request was running. If so, it ends within a step. An unknown id, or one that has ended, is no error."""
     def __init__(
         self,
         *,
@@ -313,7 +313,7 @@ class ProfileRequest(_message.Message):
     DURATION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
-        """Up to a minute."""
+        """At most one minute."""
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class ProfileResponse(_message.Message):
 
     PATH_FIELD_NUMBER: _builtins.int
     path: _builtins.str
-    """A Chrome trace, on the server's machine."""
+    """The file of a Chrome trace, on the server's machine."""
     def __init__(
         self,
         *,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AdminServiceStub:
-    """For whoever runs a server. Where the server knows tokens, these calls need one with admin rights.
+    """Administration of a server. If the server has a token file, these calls need a token with admin rights.
     """
 
     def __init__(self, channel):
@@ -58,32 +58,33 @@ class AdminServiceStub:
 
 
 class AdminServiceServicer:
-    """For whoever runs a server. Where the server knows tokens, these calls need one with admin rights.
+    """Administration of a server. If the server has a token file, these calls need a token with admin rights.
     """
 
     def GetStatistics(self, request, context):
-        """Every metric of the server, the same as on its metrics port.
+        """Return every metric of the server: the same metrics as on its metrics port.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Abort(self, request, context):
-        """Cancel requests, of any client, by the ids that the server's log gives them.
+        """Cancel requests of any client, by the ids in the server's log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FlushPrefixCache(self, request, context):
-        """Forget cached beginnings of prompts. Those that running requests hold stay.
+        """Free the prefix cache. Blocks that running requests hold stay.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Profile(self, request, context):
-        """Profile the engine's steps for some time, and leave the trace in the server's profile folder.
+        """Profile the engine's steps for some time, and write the trace to the server's profile folder. A call that ends early
+        ends the profile, which is still written.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +122,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
-    """For whoever runs a server. Where the server knows tokens, these calls need one with admin rights.
+    """Administration of a server. If the server has a token file, these calls need a token with admin rights.
     """
 
     @staticmethod

@@ -27,37 +27,41 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AdminServiceStub:
-    """For whoever runs a server. Where the server knows tokens, these calls need one with admin rights."""
+    """Administration of a server. If the server has a token file, these calls need a token with admin rights."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     GetStatistics: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetStatisticsRequest, _admin_pb2.GetStatisticsResponse]
-    """Every metric of the server, the same as on its metrics port."""
+    """Return every metric of the server: the same metrics as on its metrics port."""
     Abort: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AbortRequest, _admin_pb2.AbortResponse]
-    """Cancel requests, of any client, by the ids that the server's log gives them."""
+    """Cancel requests of any client, by the ids in the server's log."""
     FlushPrefixCache: _grpc.UnaryUnaryMultiCallable[_admin_pb2.FlushPrefixCacheRequest, _admin_pb2.FlushPrefixCacheResponse]
-    """Forget cached beginnings of prompts. Those that running requests hold stay."""
+    """Free the prefix cache. Blocks that running requests hold stay."""
     Profile: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ProfileRequest, _admin_pb2.ProfileResponse]
-    """Profile the engine's steps for some time, and leave the trace in the server's profile folder."""
+    """Profile the engine's steps for some time, and write the trace to the server's profile folder. A call that ends early
+    ends the profile, which is still written.
+    """
 
 @_typing.type_check_only
 class AdminServiceAsyncStub(AdminServiceStub):
-    """For whoever runs a server. Where the server knows tokens, these calls need one with admin rights."""
+    """Administration of a server. If the server has a token file, these calls need a token with admin rights."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetStatistics: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetStatisticsRequest, _admin_pb2.GetStatisticsResponse]  # type: ignore[assignment]
-    """Every metric of the server, the same as on its metrics port."""
+    """Return every metric of the server: the same metrics as on its metrics port."""
     Abort: _aio.UnaryUnaryMultiCallable[_admin_pb2.AbortRequest, _admin_pb2.AbortResponse]  # type: ignore[assignment]
-    """Cancel requests, of any client, by the ids that the server's log gives them."""
+    """Cancel requests of any client, by the ids in the server's log."""
     FlushPrefixCache: _aio.UnaryUnaryMultiCallable[_admin_pb2.FlushPrefixCacheRequest, _admin_pb2.FlushPrefixCacheResponse]  # type: ignore[assignment]
-    """Forget cached beginnings of prompts. Those that running requests hold stay."""
+    """Free the prefix cache. Blocks that running requests hold stay."""
     Profile: _aio.UnaryUnaryMultiCallable[_admin_pb2.ProfileRequest, _admin_pb2.ProfileResponse]  # type: ignore[assignment]
-    """Profile the engine's steps for some time, and leave the trace in the server's profile folder."""
+    """Profile the engine's steps for some time, and write the trace to the server's profile folder. A call that ends early
+    ends the profile, which is still written.
+    """
 
 class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
-    """For whoever runs a server. Where the server knows tokens, these calls need one with admin rights."""
+    """Administration of a server. If the server has a token file, these calls need a token with admin rights."""
 
     @_abc_1.abstractmethod
     def GetStatistics(
@@ -65,7 +69,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.GetStatisticsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetStatisticsResponse, _abc.Awaitable[_admin_pb2.GetStatisticsResponse]]:
-        """Every metric of the server, the same as on its metrics port."""
+        """Return every metric of the server: the same metrics as on its metrics port."""
 
     @_abc_1.abstractmethod
     def Abort(
@@ -73,7 +77,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.AbortRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.AbortResponse, _abc.Awaitable[_admin_pb2.AbortResponse]]:
-        """Cancel requests, of any client, by the ids that the server's log gives them."""
+        """Cancel requests of any client, by the ids in the server's log."""
 
     @_abc_1.abstractmethod
     def FlushPrefixCache(
@@ -81,7 +85,7 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.FlushPrefixCacheRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.FlushPrefixCacheResponse, _abc.Awaitable[_admin_pb2.FlushPrefixCacheResponse]]:
-        """Forget cached beginnings of prompts. Those that running requests hold stay."""
+        """Free the prefix cache. Blocks that running requests hold stay."""
 
     @_abc_1.abstractmethod
     def Profile(
@@ -89,6 +93,8 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ProfileRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ProfileResponse, _abc.Awaitable[_admin_pb2.ProfileResponse]]:
-        """Profile the engine's steps for some time, and leave the trace in the server's profile folder."""
+        """Profile the engine's steps for some time, and write the trace to the server's profile folder. A call that ends early
+        ends the profile, which is still written.
+        """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -69,7 +69,7 @@ class SessionRequest(_message.Message):
     SUBMIT_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Chosen by the client; unique among the stream's running requests."""
+    """Chosen by the client. Unique among the running requests of the stream."""
     @_builtins.property
     def submit(self) -> Global___GenerateRequest: ...
     @_builtins.property
@@ -93,8 +93,8 @@ Global___SessionRequest: _TypeAlias = SessionRequest  # noqa: Y015
 
 @_typing.final
 class CancelRequest(_message.Message):
-    """Ends the request named by the message's request_id; it finishes with FINISH_REASON_CANCELLED. Cancelling again, or a
-    request that has ended, does nothing.
+    """Ends the request with the message's request_id: it finishes with FINISH_REASON_CANCELLED. Cancelling a request twice, or
+    after its end, has no effect.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -125,8 +125,8 @@ class SessionResponse(_message.Message):
     def finished(self) -> Global___Finished: ...
     @_builtins.property
     def error(self) -> _status_pb2.Status:
-        """Ends this request, not the stream. ALREADY_EXISTS refuses a second submission under the id of a running request,
-        which goes on.
+        """Ends this request, but not the stream. ALREADY_EXISTS refuses a second submission under the id of a running request.
+        The running request continues.
         """
 
     def __init__(
@@ -162,9 +162,11 @@ class GenerateRequest(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     priority: _builtins.int
-    """Higher runs first. Each unit is worth a fixed head start in the queue (the server's ageing_s), so none starves."""
+    """Requests with a higher priority run first. Each unit gives a fixed head start in the queue, the server's ageing_s, so
+    no request starves.
+    """
     traceparent: _builtins.str
-    """W3C trace context (traceparent) of this request. The call's metadata can carry one for all of its requests."""
+    """The W3C trace context (traceparent) of this request. The call's metadata can carry one for all of its requests."""
     @_builtins.property
     def token_ids(self) -> Global___TokenIds: ...
     @_builtins.property
@@ -177,8 +179,8 @@ class GenerateRequest(_message.Message):
     def speculation(self) -> Global___Speculation: ...
     @_builtins.property
     def timeout(self) -> _duration_pb2.Duration:
-        """From the request's arrival. When it is over, the request ends with DEADLINE_EXCEEDED, and never runs if it has not yet.
-        The call's own deadline holds as well.
+        """From the request's arrival. A request that times out ends with DEADLINE_EXCEEDED, whether it has run or not. The call's
+        own deadline also holds.
         """
 
     def __init__(
@@ -273,7 +275,7 @@ Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
 class SamplingParams(_message.Message):
-    """Unset fields take the defaults named here."""
+    """Unset fields have the defaults given here."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -315,34 +317,34 @@ class SamplingParams(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     N_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
-    """0 is greedy; default 1."""
+    """Default 1. 0 is greedy."""
     top_p: _builtins.float
     """Default 1: off."""
     top_k: _builtins.int
-    """0 is off, the default."""
+    """Default 0: off."""
     min_p: _builtins.float
     """Default 0: off."""
     repetition_penalty: _builtins.float
-    """Default 1: off. Over prompt and output."""
+    """Default 1: off. Applies to tokens of the prompt and the output."""
     presence_penalty: _builtins.float
-    """Default 0: off. Over the output."""
+    """Default 0: off. Applies to tokens of the output."""
     frequency_penalty: _builtins.float
-    """Default 0: off. Over the output."""
+    """Default 0: off. Applies to tokens of the output."""
     seed: _builtins.int
-    """Default: random, and reported in Finished."""
+    """Default: random. Finished reports the seed."""
     max_tokens: _builtins.int
-    """Default: 256 or what the context leaves."""
+    """Default: 256, or the rest of the context if that is less."""
     min_tokens: _builtins.int
     ignore_eos: _builtins.bool
     logprobs: _builtins.int
-    """Report each output token's log-probability, and those of this many most likely tokens. Unset: none."""
+    """Return the log-probability of each output token, and of this many most likely tokens. Unset: none."""
     prompt_logprobs: _builtins.int
     """The same for the prompt."""
     n: _builtins.int
-    """Independent outputs; default 1."""
+    """Number of independent outputs. Default 1."""
     @_builtins.property
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Texts that end the output and are not part of it."""
+        """Texts that end the output. They are not part of it."""
 
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -447,9 +449,9 @@ class Constraint(_message.Message):
     """A Lark grammar."""
     whitespace: Global___Whitespace.ValueType
     best_effort: _builtins.bool
-    """Accept keywords that cannot be enforced, and report them."""
+    """Accept JSON Schema keywords that cannot be enforced. CheckConstraint reports them."""
     close_within_budget: _builtins.bool
-    """Finish the document within max_tokens."""
+    """Complete the document within max_tokens."""
     @_builtins.property
     def choice(self) -> Global___Choice: ...
     @_builtins.property
@@ -570,8 +572,8 @@ Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
 class Delta(_message.Message):
-    """New tokens of one output: at most one message an engine step, merged where the reader is slow. Very many
-    log-probabilities come in several messages, each of a size that clients take by default.
+    """New tokens of one output: at most one message per engine step. Deltas are merged if the client reads slowly. Very many
+    log-probabilities come in several messages, each of a size that clients accept by default.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -582,18 +584,18 @@ class Delta(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """Which of the n outputs."""
+    """The index of the output, from 0 to n - 1."""
     text: _builtins.str
-    """Whole characters only; what may become a stop string is held back."""
+    """Whole characters only. Text that may become a stop string is held back."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
-        """One for each of token_ids, where asked for."""
+        """One for each of token_ids, if the request asks for them."""
 
     @_builtins.property
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
-        """For the prompt's tokens after the first, before anything of the output, where asked for."""
+        """One for each prompt token after the first, if the request asks for them. They precede the output's tokens."""
 
     def __init__(
         self,
@@ -614,7 +616,7 @@ Global___Delta: _TypeAlias = Delta  # noqa: Y015
 
 @_typing.final
 class TokenLogprobs(_message.Message):
-    """Under the model's own distribution, before temperature, penalties and masks."""
+    """Log-probabilities in the model's own distribution, before temperature, penalties and masks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -625,7 +627,7 @@ class TokenLogprobs(_message.Message):
     token_id: _builtins.int
     logprob: _builtins.float
     rank: _builtins.int
-    """1 is the most likely token."""
+    """The rank of the token. 1 is the most likely."""
     @_builtins.property
     def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopLogprob]: ...
     def __init__(
@@ -684,13 +686,13 @@ class Finished(_message.Message):
     index: _builtins.int
     finish_reason: Global___FinishReason.ValueType
     matched_stop: _builtins.str
-    """The stop string, or the stop token's id in decimal."""
+    """The stop string, or the stop token's id in decimal. Empty if neither ended the output."""
     constraint_complete: _builtins.bool
-    """Set where the request had a constraint."""
+    """Whether the text matches the constraint. Unset without a constraint."""
     seed: _builtins.int
-    """Repeats this output when sent as SamplingParams.seed with n = 1."""
+    """Reproduces this output as SamplingParams.seed with n = 1."""
     json_valid: _builtins.bool
-    """Whether the text is a JSON document; set where the constraint was a JSON schema or object."""
+    """Whether the text is a JSON document. Unset unless the constraint is a JSON schema or object."""
     @_builtins.property
     def usage(self) -> Global___Usage: ...
     @_builtins.property
@@ -734,7 +736,7 @@ class Usage(_message.Message):
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     cached_tokens: _builtins.int
-    """Of the prompt, from the prefix cache."""
+    """Prompt tokens that came from the prefix cache."""
     completion_tokens: _builtins.int
     def __init__(
         self,
@@ -766,14 +768,14 @@ class SpeculationStats(_message.Message):
     accepted: _builtins.int
     steps: _builtins.int
     drafter: _builtins.str
-    """Empty where nothing was drafted."""
+    """The name of the drafter. Empty if nothing was drafted."""
     synthetic: _builtins.bool
-    """Drafts were accepted by chance, for a benchmark: the output means nothing."""
+    """Drafts were accepted at random, for a benchmark. The output has no meaning."""
     @_builtins.property
     def accepted_by_position(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def times(self) -> Global___StepTimes:
-        """Of the steps with drafts, which the output shared with the others of its batch."""
+        """Of the steps with drafts, which the output shared with the other outputs of its batch."""
 
     def __init__(
         self,
@@ -796,7 +798,7 @@ Global___SpeculationStats: _TypeAlias = SpeculationStats  # noqa: Y015
 
 @_typing.final
 class StepTimes(_message.Message):
-    """Seconds. The host works at the same time as the device."""
+    """Times in seconds. Host and device work at the same time."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -826,7 +828,7 @@ Global___StepTimes: _TypeAlias = StepTimes  # noqa: Y015
 
 @_typing.final
 class Timing(_message.Message):
-    """Seconds, from submission."""
+    """Times in seconds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -835,9 +837,13 @@ class Timing(_message.Message):
     FIRST_TOKEN_S_FIELD_NUMBER: _builtins.int
     TOTAL_S_FIELD_NUMBER: _builtins.int
     queued_s: _builtins.float
+    """From submission to the first step."""
     prefill_s: _builtins.float
+    """From the first step to the first token."""
     first_token_s: _builtins.float
+    """From submission to the first token."""
     total_s: _builtins.float
+    """From submission to the end."""
     def __init__(
         self,
         *,
@@ -970,19 +976,19 @@ class CheckConstraintResponse(_message.Message):
     TOKEN_CLASSES_FIELD_NUMBER: _builtins.int
     TOKEN_MASKS_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
-    """What enforces it."""
+    """The backend that enforces the constraint: "automaton" or "grammar"."""
     states: _builtins.int
     compile_s: _builtins.float
     no_automaton: _builtins.str
-    """Why no automaton enforces it, which would be faster and could close within a budget; empty where one does. Where it is a
-    schema's doing, this begins with "#" and the JSON pointer of what has none.
+    """The reason why the constraint has no automaton. An automaton is faster, and can close within a budget. Empty if there is
+    one. If a part of a JSON schema is the reason, this begins with "#" and the part's JSON pointer.
     """
     token_classes: _builtins.int
-    """Of the automaton: how many kinds of tokens it tells apart, and how many sets of tokens it allows."""
+    """The automaton's classes of equivalent tokens, and its distinct sets of allowed tokens."""
     token_masks: _builtins.int
     @_builtins.property
     def unenforced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """JSON pointers of keywords that are accepted (best_effort) but not enforced."""
+        """JSON pointers of the keywords that are accepted (best_effort) but not enforced."""
 
     def __init__(
         self,
@@ -1038,10 +1044,10 @@ class GetModelResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     SYNTHETIC_ACCEPTANCE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """As given to the server."""
+    """The model as given to the server: a name or a path."""
     family: _builtins.str
     quantization: _builtins.str
-    """The checkpoint's weight formats."""
+    """The formats of the checkpoint's weights."""
     dtype: _builtins.str
     device: _builtins.str
     vocab_size: _builtins.int
@@ -1051,7 +1057,7 @@ class GetModelResponse(_message.Message):
     block_size: _builtins.int
     version: _builtins.str
     synthetic_acceptance: _builtins.float
-    """Set where drafts are accepted by chance, for a benchmark: all outputs mean nothing."""
+    """The rate at which drafts are accepted at random, for a benchmark. If set, outputs have no meaning."""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property

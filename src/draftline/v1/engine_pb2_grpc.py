@@ -72,28 +72,28 @@ class InferenceServiceServicer:
     """
 
     def Session(self, request_iterator, context):
-        """Submit and cancel any number of requests; their deltas and ends come back tagged with their ids.
+        """Submit and cancel any number of requests. Their deltas and ends carry their ids.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Generate(self, request, context):
-        """Generate for one request.
+        """Generate the outputs of one request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """Token ids of a text or chat.
+        """Convert a text or chat to token ids.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Detokenize(self, request, context):
-        """Text of token ids, special tokens included.
+        """Convert token ids to text, including special tokens.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,7 +107,7 @@ class InferenceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """The model, its limits, and what this server can do.
+        """Describe the model, its limits, and the server's features.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

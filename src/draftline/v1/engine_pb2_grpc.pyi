@@ -34,17 +34,17 @@ class InferenceServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> InferenceServiceAsyncStub: ...
     Session: _grpc.StreamStreamMultiCallable[_engine_pb2.SessionRequest, _engine_pb2.SessionResponse]
-    """Submit and cancel any number of requests; their deltas and ends come back tagged with their ids."""
+    """Submit and cancel any number of requests. Their deltas and ends carry their ids."""
     Generate: _grpc.UnaryStreamMultiCallable[_engine_pb2.GenerateRequest, _engine_pb2.GenerateResponse]
-    """Generate for one request."""
+    """Generate the outputs of one request."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_engine_pb2.TokenizeRequest, _engine_pb2.TokenizeResponse]
-    """Token ids of a text or chat."""
+    """Convert a text or chat to token ids."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_engine_pb2.DetokenizeRequest, _engine_pb2.DetokenizeResponse]
-    """Text of token ids, special tokens included."""
+    """Convert token ids to text, including special tokens."""
     CheckConstraint: _grpc.UnaryUnaryMultiCallable[_engine_pb2.CheckConstraintRequest, _engine_pb2.CheckConstraintResponse]
     """Compile a constraint and report on it, without generating."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_engine_pb2.GetModelRequest, _engine_pb2.GetModelResponse]
-    """The model, its limits, and what this server can do."""
+    """Describe the model, its limits, and the server's features."""
 
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
@@ -52,17 +52,17 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Session: _aio.StreamStreamMultiCallable[_engine_pb2.SessionRequest, _engine_pb2.SessionResponse]  # type: ignore[assignment]
-    """Submit and cancel any number of requests; their deltas and ends come back tagged with their ids."""
+    """Submit and cancel any number of requests. Their deltas and ends carry their ids."""
     Generate: _aio.UnaryStreamMultiCallable[_engine_pb2.GenerateRequest, _engine_pb2.GenerateResponse]  # type: ignore[assignment]
-    """Generate for one request."""
+    """Generate the outputs of one request."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_engine_pb2.TokenizeRequest, _engine_pb2.TokenizeResponse]  # type: ignore[assignment]
-    """Token ids of a text or chat."""
+    """Convert a text or chat to token ids."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_engine_pb2.DetokenizeRequest, _engine_pb2.DetokenizeResponse]  # type: ignore[assignment]
-    """Text of token ids, special tokens included."""
+    """Convert token ids to text, including special tokens."""
     CheckConstraint: _aio.UnaryUnaryMultiCallable[_engine_pb2.CheckConstraintRequest, _engine_pb2.CheckConstraintResponse]  # type: ignore[assignment]
     """Compile a constraint and report on it, without generating."""
     GetModel: _aio.UnaryUnaryMultiCallable[_engine_pb2.GetModelRequest, _engine_pb2.GetModelResponse]  # type: ignore[assignment]
-    """The model, its limits, and what this server can do."""
+    """Describe the model, its limits, and the server's features."""
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     """Text generation. A Session carries many requests at once over one stream."""
@@ -73,7 +73,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_engine_pb2.SessionRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_engine_pb2.SessionResponse], _abc.AsyncIterator[_engine_pb2.SessionResponse]]:
-        """Submit and cancel any number of requests; their deltas and ends come back tagged with their ids."""
+        """Submit and cancel any number of requests. Their deltas and ends carry their ids."""
 
     @_abc_1.abstractmethod
     def Generate(
@@ -81,7 +81,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _engine_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_engine_pb2.GenerateResponse], _abc.AsyncIterator[_engine_pb2.GenerateResponse]]:
-        """Generate for one request."""
+        """Generate the outputs of one request."""
 
     @_abc_1.abstractmethod
     def Tokenize(
@@ -89,7 +89,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _engine_pb2.TokenizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_pb2.TokenizeResponse, _abc.Awaitable[_engine_pb2.TokenizeResponse]]:
-        """Token ids of a text or chat."""
+        """Convert a text or chat to token ids."""
 
     @_abc_1.abstractmethod
     def Detokenize(
@@ -97,7 +97,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _engine_pb2.DetokenizeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_pb2.DetokenizeResponse, _abc.Awaitable[_engine_pb2.DetokenizeResponse]]:
-        """Text of token ids, special tokens included."""
+        """Convert token ids to text, including special tokens."""
 
     @_abc_1.abstractmethod
     def CheckConstraint(
@@ -113,6 +113,6 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _engine_pb2.GetModelRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_engine_pb2.GetModelResponse, _abc.Awaitable[_engine_pb2.GetModelResponse]]:
-        """The model, its limits, and what this server can do."""
+        """Describe the model, its limits, and the server's features."""
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -27,7 +27,7 @@ from draftline.engine.errors import (
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
 
-QUICK = RetryPolicy(attempts=20, first_s=0.01, most_s=0.05)
+QUICK = RetryPolicy(attempts=20, initial_s=0.01, max_s=0.05)
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ async def test_what_has_begun_is_not_begun_again(server: Server, make_engine: Ca
 
 
 async def test_attempts_end(server: Server) -> None:
-    async with AsyncClient(server.address, retry=RetryPolicy(attempts=3, first_s=0.001)) as client:
+    async with AsyncClient(server.address, retry=RetryPolicy(attempts=3, initial_s=0.001)) as client:
         with pytest.raises(EngineStoppedError, match="loading"):
             await client.submit("abc").result()
 
@@ -198,7 +198,7 @@ async def test_a_deadline_holds_for_running_waiting_and_unanswered_requests(
 
 
 async def test_a_request_waiting_for_its_next_attempt_can_be_cancelled(server: Server) -> None:
-    async with AsyncClient(server.address, retry=RetryPolicy(first_s=60, most_s=60)) as client:
+    async with AsyncClient(server.address, retry=RetryPolicy(initial_s=60, max_s=60)) as client:
         generation = client.submit("abc")
         await asyncio.sleep(0.05)
         generation.cancel()
@@ -327,15 +327,15 @@ def test_threads_can_share_a_client(address: str) -> None:
 
 
 def test_waits_grow_and_are_never_shorter_than_what_the_server_says() -> None:
-    policy = RetryPolicy(attempts=5, first_s=1, factor=2, most_s=5, jitter=0.1, rng=random.Random(0))
+    policy = RetryPolicy(attempts=5, initial_s=1, factor=2, max_s=5, jitter=0.1, rng=random.Random(0))
     away, full = EngineStoppedError("away"), QueueFullError("full", 4.0)
     for failed, backoff in ((1, 1), (2, 2), (3, 4), (4, 5)):
         delay = policy.delay(failed, away)
         assert delay is not None
         assert backoff <= delay <= backoff * 1.1
-        told = policy.delay(failed, full)
-        assert told is not None
-        assert max(4, backoff) <= told <= max(4, backoff) * 1.1
+        asked = policy.delay(failed, full)
+        assert asked is not None
+        assert max(4, backoff) <= asked <= max(4, backoff) * 1.1
     assert policy.delay(5, away) is None
     assert policy.delay(1, StepFailedError("a fault")) is None
 

@@ -1,4 +1,4 @@
-"""An engine in a process of its own: what it is asked, what it tells, and how it ends."""
+"""An engine in a process of its own: its requests, commands and updates, and how it ends."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def engine(config: EngineConfig) -> Iterator[RemoteEngine]:
 
 
 class Inbox:
-    """Takes one engine's updates, from any thread."""
+    """Collects one engine's updates, from any thread."""
 
     def __init__(self, engine: EngineClient) -> None:
         self.engine = engine
@@ -88,16 +88,16 @@ class Inbox:
         assert self.engine.submit(name, GenerateRequest(tuple(prompt), sampling), self.sink) == tuple(prompt)
 
     def tokens(self, count: int) -> dict[str, tuple[int, ...]]:
-        """What ``count`` requests got, once they have ended."""
-        got: dict[str, tuple[int, ...]] = {}
+        """The tokens of ``count`` requests, once they have ended."""
+        tokens: dict[str, tuple[int, ...]] = {}
         while count:
             name, update = self.updates.get(timeout=60)
             if isinstance(update, Delta):
-                got[name] = got.get(name, ()) + update.token_ids
+                tokens[name] = tokens.get(name, ()) + update.token_ids
             if isinstance(update, Failed):
                 raise update.error
             count -= update.ends_output
-        return got
+        return tokens
 
 
 def test_outputs_are_those_of_an_engine_in_this_process(engine: RemoteEngine, config: EngineConfig) -> None:
@@ -114,7 +114,7 @@ def test_outputs_are_those_of_an_engine_in_this_process(engine: RemoteEngine, co
     assert outputs[0] == outputs[1]
 
 
-def test_what_cannot_be_served_is_refused_at_once(engine: RemoteEngine) -> None:
+def test_an_invalid_request_is_refused_at_once(engine: RemoteEngine) -> None:
     inbox = Inbox(engine)
     with pytest.raises(InvalidRequestError, match="512 is not a token id"):
         inbox.submit("bad", [512], SamplingParams())
@@ -126,7 +126,7 @@ def test_what_cannot_be_served_is_refused_at_once(engine: RemoteEngine) -> None:
     assert not engine.cancel("one")
 
 
-def test_a_full_queue_is_told(engine: RemoteEngine) -> None:
+def test_a_full_queue_is_reported(engine: RemoteEngine) -> None:
     inbox = Inbox(engine)
     names = [str(i) for i in range(8)]
     for name in names:
@@ -161,7 +161,7 @@ def test_constraints_are_compiled_on_both_sides(engine: RemoteEngine) -> None:
     assert update.constraint_complete == bool(re.fullmatch("[a-c]{3}", text))
 
 
-def test_a_request_is_given_up_while_its_constraint_compiles(engine: RemoteEngine) -> None:
+def test_a_request_is_cancelled_while_its_constraint_compiles(engine: RemoteEngine) -> None:
     inbox = Inbox(engine)
     wanted = GenerateRequest((5,), ENDLESS, constraint=Constraint(regex="[a-d]{1000,}"))
     engine.submit("one", wanted, inbox.sink)
@@ -169,7 +169,7 @@ def test_a_request_is_given_up_while_its_constraint_compiles(engine: RemoteEngin
     assert len(inbox.tokens(1).get("one", ())) < 400
 
 
-def test_orders_are_answered(engine: RemoteEngine, tmp_path: Path) -> None:
+def test_commands_are_answered(engine: RemoteEngine, tmp_path: Path) -> None:
     inbox = Inbox(engine)
     inbox.submit("one", range(5, 60), SamplingParams(max_tokens=3, ignore_eos=True))
     inbox.tokens(1)
@@ -199,11 +199,11 @@ def test_requests_fail_and_the_engine_has_stopped_where_its_process_dies(config:
     engine.close()
 
 
-def test_an_order_that_nobody_waits_for_does_not_keep_a_dead_process_a_secret(config: EngineConfig) -> None:
+def test_a_cancelled_command_does_not_hide_that_the_process_died(config: EngineConfig) -> None:
     engine = RemoteEngine(config)
     engine.process.send_signal(signal.SIGSTOP)
-    given_up, waited_for = engine.flush_prefix_cache(), engine.flush_prefix_cache()
-    assert given_up.cancel()
+    cancelled, waited_for = engine.flush_prefix_cache(), engine.flush_prefix_cache()
+    assert cancelled.cancel()
     engine.process.send_signal(signal.SIGKILL)
     assert isinstance(engine.stopped.result(30), EngineStoppedError)
     with pytest.raises(EngineStoppedError):
@@ -211,7 +211,7 @@ def test_an_order_that_nobody_waits_for_does_not_keep_a_dead_process_a_secret(co
     engine.close()
 
 
-def test_a_model_that_cannot_be_loaded_is_told(config: EngineConfig) -> None:
+def test_a_model_that_cannot_be_loaded_is_reported(config: EngineConfig) -> None:
     with pytest.raises(ModelLoadError, match="missing"):
         RemoteEngine(config.model_copy(update={"model": "/missing"}))
 
