@@ -1,4 +1,4 @@
-"""The errors a caller can meet. Each says what is wrong and where; the gRPC front maps each class to one status code."""
+"""The errors of the public interface. A server maps each class to one status code; a client maps it back."""
 
 from __future__ import annotations
 
@@ -6,99 +6,99 @@ from dataclasses import dataclass
 
 
 class DraftlineError(Exception):
-    """Base of all errors that Draftline raises on purpose."""
+    """Base of all errors that Draftline raises deliberately."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldViolation:
-    """One invalid field of a request: its path (``sampling.top_p``) and what is wrong with it."""
+    """One invalid field of a request: its path, such as ``sampling.top_p``, and a description of the problem."""
 
     field: str
     description: str
 
 
 class InvalidRequestError(DraftlineError, ValueError):
-    """A request that cannot be served as asked (gRPC INVALID_ARGUMENT). Lists every violated field."""
+    """A request is invalid (gRPC INVALID_ARGUMENT). ``violations`` lists every wrong field."""
 
     def __init__(self, *violations: FieldViolation) -> None:
         super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))
         self.violations = violations
 
     def __reduce__(self) -> tuple[type[InvalidRequestError], tuple[FieldViolation, ...]]:
-        """For pickle: an exception is made again of its arguments."""
+        """For pickle, which rebuilds an exception from its arguments."""
         return type(self), self.violations
 
 
 class CannotListenError(DraftlineError):
-    """An address cannot be listened on; the message says which and why."""
+    """The server cannot listen on an address. The message names the address and the reason."""
 
 
 class CertificateError(DraftlineError):
-    """A certificate or its key cannot be used; the message says which and why."""
+    """A certificate or its key cannot be used. The message names the file and the reason."""
 
 
 class TokenFileError(DraftlineError):
-    """A file of tokens cannot be used; the message says where it is wrong, and quotes nothing."""
+    """A token file cannot be used. The message names the wrong entry, and quotes no token."""
 
 
 class MissingExtraError(DraftlineError):
-    """An option needs a part of Draftline that was not installed."""
+    """An option needs an extra of Draftline that is not installed."""
 
     def __init__(self, option: str, extra: str) -> None:
         super().__init__(f"{option} needs more packages: pip install 'draftline[{extra}]'")
 
 
 class DuplicateRequestError(DraftlineError, ValueError):
-    """A request id that is already running (gRPC ALREADY_EXISTS)."""
+    """A request with the same id is running (gRPC ALREADY_EXISTS)."""
 
 
 class QueueFullError(DraftlineError):
-    """The waiting queue is full (gRPC RESOURCE_EXHAUSTED); try again after ``retry_after_s`` seconds."""
+    """Too many requests wait or run (gRPC RESOURCE_EXHAUSTED). Try again after ``retry_after_s`` seconds."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 
     def __reduce__(self) -> tuple[type[QueueFullError], tuple[str, float]]:
-        """See `InvalidRequestError`."""
+        """For pickle, which rebuilds an exception from its arguments."""
         return type(self), (str(self), self.retry_after_s)
 
 
 class DeadlineExceededError(DraftlineError):
-    """The time that a request had is over (gRPC DEADLINE_EXCEEDED)."""
+    """A request timed out (gRPC DEADLINE_EXCEEDED)."""
 
 
 class StalledReaderError(DraftlineError):
-    """A client has stopped reading what it asked for (gRPC ABORTED)."""
+    """A client has stopped reading its responses (gRPC ABORTED)."""
 
 
 class UnauthenticatedError(DraftlineError):
-    """A call without a token that the server knows (gRPC UNAUTHENTICATED)."""
+    """A call has no token, or an unknown one (gRPC UNAUTHENTICATED)."""
 
 
 class PermissionDeniedError(DraftlineError):
-    """A caller may not do this (gRPC PERMISSION_DENIED)."""
+    """A caller lacks the rights for a call (gRPC PERMISSION_DENIED)."""
 
 
 class EngineStoppedError(DraftlineError):
-    """The engine is draining, has stopped, or cannot be reached (gRPC UNAVAILABLE)."""
+    """The engine is loading, draining, stopped or unreachable (gRPC UNAVAILABLE)."""
 
 
 class CallFailedError(DraftlineError):
-    """A call to a server failed in a way that no other class names; the message begins with the code."""
+    """A call to a server failed with a code that no other class stands for. The message begins with the code."""
 
 
 class ProfilerError(DraftlineError):
-    """The steps cannot be profiled now (gRPC FAILED_PRECONDITION)."""
+    """The profiler cannot start or stop now (gRPC FAILED_PRECONDITION)."""
 
 
 class DeviceLostError(DraftlineError):
-    """The device computes nothing any more; the engine cannot go on."""
+    """The device has failed, and the engine must end."""
 
 
 class StepFailedError(DraftlineError):
-    """A fault in a step ended this request (gRPC INTERNAL); the engine goes on."""
+    """A fault in a step ended this request (gRPC INTERNAL). The engine continues."""
 
 
 class UsageError(DraftlineError):
-    """The command line, or the configuration file, asks for something that makes no sense."""
+    """The command line or the configuration file is wrong."""

@@ -20,12 +20,12 @@ _SHOWN_BOUND = 2**31 - 1
 
 
 class Options(BaseModel):
-    """Immutable options. An unknown name is an error that tells the closest known one."""
+    """Immutable options. An unknown name is an error that names the closest known one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     foreign: ClassVar[dict[str, str]] = {}
-    """Names that other engines use, each with a sentence on what to use here."""
+    """Names of other engines' options, each with a sentence on its substitute."""
 
     @model_validator(mode="before")
     @classmethod
@@ -99,7 +99,7 @@ def number(value: float) -> str:
 
 
 def has_default(field: FieldInfo) -> bool:
-    """Whether a field's default tells a reader something: ``None`` and empty collections are explained in words."""
+    """Whether a field's default is worth showing. ``None`` and empty collections are explained in the description."""
     return field.default not in (None, (), PydanticUndefined)
 
 

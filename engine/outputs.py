@@ -1,4 +1,4 @@
-"""What comes back: the engine's per-step updates, and the whole outputs that Python callers get."""
+"""The engine's results: its updates for each step, and the whole outputs that Python callers get."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from draftline.engine.stats import NO_TIME, StepTimes
 
 
 class FinishReason(enum.Enum):
-    """Why an output ended; the values are the proto's enum numbers."""
+    """The reason why an output ended. The values are the proto's enum numbers."""
 
     EOS = 1
     STOP = 2
@@ -22,7 +22,7 @@ class FinishReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """One token's log-probability under the model's own distribution; rank 1 is the most likely."""
+    """The log-probability of one token in the model's own distribution. Rank 1 is the most likely token."""
 
     token_id: int
     logprob: float
@@ -31,7 +31,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PositionLogprobs:
-    """The log-probability of the token at one position, and of the most likely tokens there."""
+    """The log-probabilities at one position: of its token, and of the most likely tokens."""
 
     chosen: TokenLogprob
     top: tuple[TokenLogprob, ...]
@@ -39,7 +39,7 @@ class PositionLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one output. ``cached_tokens`` of the prompt came from the prefix cache."""
+    """Token counts of one output. ``cached_tokens`` counts the prompt's tokens that came from the prefix cache."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -48,10 +48,16 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationStats:
-    """What drafting did for one output: ``accepted_by_position[i]`` counts steps whose draft i was accepted.
+    """Speculative decoding of one output.
 
-    ``times`` are those of its steps with drafts, which it shared with the other outputs of its batch. ``synthetic`` says
-    that drafts were accepted by chance: then the output means nothing.
+    Attributes:
+        drafted: tokens that were drafted.
+        accepted: drafted tokens that were accepted.
+        steps: steps with drafts.
+        accepted_by_position: entry i counts the steps whose draft i was accepted.
+        drafter: the drafter's name; empty if nothing was drafted.
+        times: of the steps with drafts, which the output shared with the other outputs of its batch.
+        synthetic: drafts were accepted at random, for a benchmark. Then the output has no meaning.
     """
 
     drafted: int = 0
@@ -65,7 +71,14 @@ class SpeculationStats:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds from submission: until first scheduled, in prefill, until the first token, until the end."""
+    """Times of one output in seconds.
+
+    Attributes:
+        queued_s: from submission to the first step.
+        prefill_s: from the first step to the first token.
+        first_token_s: from submission to the first token.
+        total_s: from submission to the end.
+    """
 
     queued_s: float
     prefill_s: float
@@ -75,9 +88,9 @@ class Timing:
 
 @dataclass(slots=True)
 class Delta:
-    """New tokens of output ``index``. Text is whole characters only, with possible stop strings held back.
+    """New tokens of output ``index``. The text has whole characters only; text that may become a stop string is held back.
 
-    Read-only, but not frozen: a frozen one takes several times as long to make.
+    Read-only, but not frozen: a frozen dataclass takes several times as long to make.
     """
 
     ends_output: ClassVar[bool] = False
@@ -91,7 +104,7 @@ class Delta:
 
     @staticmethod
     def merge(deltas: Sequence[Delta]) -> Delta:
-        """Deltas of one output that follow each other, as one."""
+        """Merge consecutive deltas of one output."""
         if len(deltas) == 1:
             return deltas[0]
         flat = chain.from_iterable
@@ -106,10 +119,19 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end of output ``index``.
+    """The end of one output.
 
-    ``matched_stop`` is the stop string, or the stop token's id in decimal (then ``stopped_by_token``), or empty. Where a
-    JSON constraint was asked for, ``json_valid`` says whether the text is a JSON document.
+    Attributes:
+        index: of the output.
+        finish_reason: why it ended.
+        matched_stop: the stop string, or the stop token's id in decimal; empty if neither ended the output.
+        usage: token counts.
+        speculation: of the output's speculative decoding.
+        timing: times in seconds.
+        constraint_complete: whether the text matches the constraint; None without a constraint.
+        seed: reproduces the output, with ``n = 1``.
+        stopped_by_token: whether ``matched_stop`` is a token id.
+        json_valid: whether the text is a JSON document; None without a JSON constraint.
     """
 
     ends_output: ClassVar[bool] = True
@@ -129,7 +151,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A fault ended the whole request."""
+    """The end of a whole request by an error."""
 
     ends_output: ClassVar[bool] = True
     ends_request: ClassVar[bool] = True
@@ -142,7 +164,7 @@ Update = Delta | Finished | Failed
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One output as it stands."""
+    """One output, as far as it has come."""
 
     index: int
     text: str = ""
@@ -155,7 +177,7 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A request with its outputs as they stand."""
+    """A request with its outputs, as far as they have come."""
 
     request_id: str
     prompt: str | None

@@ -11,16 +11,16 @@ from draftline.engine.options import Options
 from draftline.kernels.limits import MAX_LOGIT_BIAS
 
 MAX_LOGPROBS = 20
-"""The most tokens that logprobs can list at one position."""
+"""Max tokens listed per position."""
 
 MAX_N = 64
-"""The most outputs of one request."""
+"""Max outputs per request."""
 
 UINT32_MAX = 2**32 - 1
 
 TokenId = Annotated[int, Field(ge=0, le=UINT32_MAX)]
 
-# Any sequence may be given, and a tuple is kept. A type checker sees one type for both: what may be given.
+# Callers may pass any sequence; the model stores a tuple. Type checkers see one type for both, the wider one.
 if TYPE_CHECKING:
     _StopTexts = Sequence[str]
     _TokenIds = Sequence[int]

@@ -1,4 +1,4 @@
-"""``EngineClient``: what the faces (gRPC, AsyncEngine, CLI) need of an engine, wherever its step loop runs."""
+"""``EngineClient``: the interface of an engine for its faces (gRPC, AsyncEngine, CLI), wherever its step loop runs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from draftline.engine.errors import EngineStoppedError
-    from draftline.models.tokenization.tokenizer import (
-        Tokenizer,  # loads what reads models, which the command line can do without
-    )
+    from draftline.models.tokenization.tokenizer import Tokenizer  # slow to import, and `--help` does not need it
     from draftline.structured.compiler import ConstraintCompiler
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """Chat messages, each a role and a content, to be rendered with the model's chat template."""
+    """Chat messages as (role, content) pairs. The model's chat template renders them."""
 
     messages: tuple[tuple[str, str], ...]
 
@@ -34,12 +32,21 @@ Prompt = str | Sequence[int] | Chat
 """A text, token ids, or a chat."""
 
 Sink = Callable[[Sequence[tuple[str, Update]]], None]
-"""Receives one step's (request id, update) pairs, on the step thread. It must return at once and must not raise."""
+"""Receives the (request id, update) pairs of one step, on the step thread. It must not block or raise."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One request as its client wrote it."""
+    """One request as the client wrote it.
+
+    Attributes:
+        prompt: a text, token ids, or a chat.
+        sampling: how tokens are sampled, and when an output ends.
+        constraint: the language of the output; None for any text.
+        speculation: whether and how far the request drafts.
+        priority: requests with a higher priority run first; a 32-bit integer.
+        timeout_s: seconds from its submission until it times out, whether it has run or not; None without a timeout.
+    """
 
     prompt: Prompt
     sampling: SamplingParams = SamplingParams()
@@ -47,14 +54,27 @@ class GenerateRequest:
     speculation: Speculation = Speculation()
     priority: int = 0
     timeout_s: float | None = None
-    """Seconds from its submission after which it ends, whether it has run or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine serves, and its limits.
+    """The model of an engine, and the engine's limits.
 
-    Where ``synthetic_acceptance`` is set, drafts are accepted by chance, and outputs mean nothing.
+    Attributes:
+        model: the model as given to the engine: a name or a path.
+        config: the model's configuration.
+        eos_token_ids: the end-of-sequence tokens.
+        quantization: the formats of the checkpoint's weights.
+        dtype: the data type of the computation.
+        device: the device of the computation.
+        max_model_len: limit of tokens of prompt and output together.
+        max_num_seqs: limit of sequences in one step.
+        cache_blocks: blocks of the KV cache.
+        block_size: tokens in a block.
+        drafters: the names of the drafters; empty if speculation is off.
+        constraint_kinds: the kinds of constraints that requests may have.
+        synthetic_acceptance: the rate at which drafts are accepted at random, for a benchmark. None accepts them by the
+            model. With a rate, outputs have no meaning.
     """
 
     model: str
@@ -73,14 +93,14 @@ class EngineInfo:
 
 
 class EngineClient(Protocol):
-    """A running engine. All methods are thread-safe and return without waiting for the model.
+    """A running engine. All methods are thread-safe, and none waits for the model.
 
     Attributes:
-        info: what it serves, and its limits.
-        tokenizer: the model's.
-        compiler: compiles constraints; None where the engine enforces none.
-        journal: what its prefix cache holds.
-        stopped: done once the engine has ended: None where it was closed, or the fault that it could not survive.
+        info: the model and the engine's limits.
+        tokenizer: the model's tokenizer.
+        compiler: compiles constraints; None if the engine enforces none.
+        journal: the contents of the prefix cache.
+        stopped: done when the engine has ended. The result is None after a close, or the fault that ended the engine.
     """
 
     info: EngineInfo
@@ -90,38 +110,54 @@ class EngineClient(Protocol):
     stopped: Future[EngineStoppedError | None]
 
     def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
-        """Queue a request; its updates go to ``sink``. Tokenizes in the calling thread; returns the prompt's token ids.
+        """Queue a request. Tokenizing its prompt and compiling its constraint block the calling thread.
 
-        Exactly ``n`` Finished (one for each index), or one Failed, end the request.
+        The request ends with ``n`` `Finished`, one for each output, or with one `Failed`.
+
+        Args:
+            request_id: unique among the requests in flight.
+            request: the request.
+            sink: receives the request's updates.
+
+        Returns:
+            The prompt's token ids.
 
         Raises:
-            InvalidRequestError: the request cannot be served as asked.
+            InvalidRequestError: the request is invalid. It lists every field that is wrong.
             DuplicateRequestError: ``request_id`` is running already.
             QueueFullError: too many requests wait.
-            EngineStoppedError: the engine is draining or stopped.
+            EngineStoppedError: the engine is stopping or has stopped.
         """
         ...
 
     def cancel(self, request_id: str) -> bool:
-        """End a request; it finishes with CANCELLED within a step. Whether it was running: cancelling twice is harmless."""
+        """End a request: it finishes with CANCELLED within a step. Cancelling twice is harmless.
+
+        Returns:
+            Whether the request was running.
+        """
         ...
 
     def stats(self) -> EngineStats:
-        """The engine's state now."""
+        """The engine's current state."""
         ...
 
     def flush_prefix_cache(self) -> Future[int]:
-        """Free the cache blocks that no sequence holds; how many there were."""
+        """Free the cache blocks that no sequence holds.
+
+        Returns:
+            How many blocks were freed.
+        """
         ...
 
     def start_profile(self) -> Future[None]:
-        """Profile the steps from now on.
+        """Start profiling the steps.
 
-        Raises:
-            ProfilerError: (from the future) they are being profiled already.
+        Returns:
+            A future that is done when the profiler runs. It raises `ProfilerError` if it was running already.
         """
         ...
 
     def stop_profile(self, path: Path) -> Future[None]:
-        """Stop profiling, and write the trace to ``path``."""
+        """Stop profiling, and write the trace to the file ``path``."""
         ...

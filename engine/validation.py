@@ -7,11 +7,11 @@ from pydantic import ValidationError
 from draftline.engine.errors import FieldViolation
 
 _SHOWN = 60
-"""Characters of a wrong value that are quoted."""
+"""Characters of a wrong value that an error quotes."""
 
 
 def violations(error: ValidationError, parent: str = "") -> list[FieldViolation]:
-    """What ``error`` found, as paths below the field ``parent`` (``sampling`` gives ``sampling.stop[0]``)."""
+    """The violations in ``error``. Their paths begin with ``parent``: ``sampling`` gives ``sampling.stop[0]``."""
     return [
         FieldViolation(_path(parent, detail["loc"]), _description(detail["msg"], detail["input"], bool(detail["loc"])))
         for detail in error.errors(include_url=False, include_context=False)
@@ -23,7 +23,7 @@ def _path(parent: str, location: tuple[int | str, ...]) -> str:
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part != "[key]":  # pydantic's mark for a mapping's key; the key itself stands before it
+        elif part != "[key]":  # pydantic's mark for a mapping's key, which follows the key itself
             path += f".{part}" if path else part
     return path
 
@@ -31,7 +31,7 @@ def _path(parent: str, location: tuple[int | str, ...]) -> str:
 def _description(message: str, value: object, is_field: bool) -> str:
     message = message.removeprefix("Value error, ")
     if not is_field:
-        return message  # of the whole object, whose repr would bury it
+        return message  # about the whole object, whose repr would hide the message
     shown = f"{value:.7g}" if isinstance(value, float) else repr(value)
     if len(shown) > _SHOWN:
         shown = shown[:_SHOWN] + "…"

@@ -74,9 +74,7 @@ class Draftline:
 
     name = "draftline"
 
-    def __init__(
-        self, model: Model, dtype: str, device: str, max_model_len: int, options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, model: Model, dtype: str, device: str, max_model_len: int, options: Mapping[str, Any]) -> None:
         """``options`` are EngineConfig's fields; they win over what a benchmark sets by itself."""
         load_format = "auto" if model.shape is None else "dummy"
         own: dict[str, Any] = {"load_format": load_format, "prefix_caching": False, "max_model_len": max_model_len}

@@ -50,7 +50,7 @@ class HelpGroup(TyperGroup):
 
 
 _Row = tuple[Text, Text]
-"""What stands on the left, and its meaning."""
+"""A name for the left column, and its meaning for the right."""
 
 
 def _print_description(console: Console, usage: str, description: str | None) -> None:

@@ -114,7 +114,7 @@ class AsyncGeneration:
                 if self._task.done():
                     break
                 if self._has_output:
-                    # Tested before the yield: more tokens may arrive while the reader runs.
+                    # The snapshot decides below: more tokens may arrive while the reader runs.
                     output = self._accumulator.snapshot()
                     yield output
                     if output.finished:
@@ -228,7 +228,7 @@ class AsyncGeneration:
 
     def _ended(self, task: asyncio.Task[RequestOutput]) -> None:
         if not task.cancelled():
-            task.exception()  # marks it as retrieved: asyncio logs errors that nobody retrieves
+            task.exception()  # marks it as retrieved: asyncio logs errors that are never retrieved
         self._has_update.set()
 
 

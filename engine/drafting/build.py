@@ -25,10 +25,10 @@ from draftline.models.model import Model
 from draftline.spec.adaptive import DraftLengths
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
-from draftline.spec.forced import Forced, OnlyForced
+from draftline.spec.forced import ForcedDrafter, ForcedFirst
 from draftline.spec.ngram import NGram
 from draftline.spec.ngram_table import NGramTable
-from draftline.spec.nothing import Nothing
+from draftline.spec.no_drafter import NoDrafter
 
 _CPU_COST_ROWS = (1, 4, 8)
 """Row counts that a CPU's steps are timed for. With more rows it does not draft."""
@@ -54,7 +54,7 @@ class DrafterParts:
         self._by_graphs = device.type == "cuda" and not config.enforce_eager
         self._model = None if config.draft_model is None else _load(config, target, ops, dtype, device)
         self._name = _chosen(config, device)
-        self.max_draft_tokens = 0 if self._name == Nothing.name else config.draft_tokens
+        self.max_draft_tokens = 0 if self._name == NoDrafter.name else config.draft_tokens
         model = self._model
         self.block_bytes = 0 if model is None else block_bytes(model.config, config.block_size, model.cache_dtype)
 
@@ -66,16 +66,16 @@ class DrafterParts:
             step_tokens: the most tokens that it sees at once.
             constraints: the constraint table.
         """
-        if self._name == OnlyForced.name:
-            return OnlyForced(self.max_draft_tokens, self._ops, constraints)
+        if self._name == ForcedDrafter.name:
+            return ForcedDrafter(self.max_draft_tokens, self._ops, constraints)
         if self._name == NGram.name:
-            return Forced(NGram(self.max_draft_tokens, self._ops), self._ops, constraints)
+            return ForcedFirst(NGram(self.max_draft_tokens, self._ops), self._ops, constraints)
         model, device = self._model, self._device
         if self._name == NGramTable.name:
             drafter = NGramTable(self.max_draft_tokens, self._config.ngram_entries, self._ops, device)
-            return Forced(drafter, self._ops, constraints)
+            return ForcedFirst(drafter, self._ops, constraints)
         if model is None:
-            return Nothing()
+            return NoDrafter()
         shape = model.config
         with memory_explained(device, "the draft model's cache"):
             cache = KVCache.allocate(
@@ -123,7 +123,7 @@ class DrafterParts:
 
     def _lengths(self, runner: Runner, table: SlotTable, shapes: StepShapes) -> DraftPolicy:
         config = self._config
-        if self._name in (Nothing.name, OnlyForced.name):
+        if self._name in (NoDrafter.name, ForcedDrafter.name):
             return DraftPolicy()
         if config.draft_length == "fixed":
             return FixedDrafting(self.max_draft_tokens, shapes.max_drafting_rows)
@@ -138,7 +138,7 @@ def _chosen(config: EngineConfig, device: torch.device) -> str:
         return config.drafter
     if config.draft_model is not None:
         return DraftModel.name
-    return NGram.name if device.type == "cpu" else Nothing.name
+    return NGram.name if device.type == "cpu" else NoDrafter.name
 
 
 def _load(config: EngineConfig, target: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device) -> Model:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing_extensions import override
 
 from draftline.engine.request.sequence import Plan, Sequence
-from draftline.spec.adaptive import Acceptance, DraftLengths
+from draftline.spec.adaptive import AcceptanceEstimate, DraftLengths
 from draftline.spec.drafter import DraftChunk
 
 _STEPS_PER_CHOICE = 4
@@ -71,7 +71,7 @@ class AdaptiveDrafting(DraftPolicy):
         self._lengths = lengths
         self._max_drafts = max_drafts
         self._max_rows = max_rows
-        self._rates: dict[Sequence, Acceptance] = {}
+        self._rates: dict[Sequence, AcceptanceEstimate] = {}
         self._chosen = 0
         self._steps = 0
         self._on = True
@@ -97,7 +97,7 @@ class AdaptiveDrafting(DraftPolicy):
             return 0
         if sequence.draft_tokens is not None:
             return _allowed(sequence, self._max_drafts)
-        return self._lengths.wants(self._rate(sequence), self._chosen) if self._chosen else 0
+        return self._lengths.drafts_for(self._rate(sequence), self._chosen) if self._chosen else 0
 
     @override
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
@@ -108,10 +108,10 @@ class AdaptiveDrafting(DraftPolicy):
     def forget(self, sequence: Sequence) -> None:
         self._rates.pop(sequence, None)
 
-    def _rate(self, sequence: Sequence) -> Acceptance:
+    def _rate(self, sequence: Sequence) -> AcceptanceEstimate:
         rate = self._rates.get(sequence)
         if rate is None:
-            rate = self._rates[sequence] = self._lengths.newcomer()
+            rate = self._rates[sequence] = self._lengths.new_estimate()
         return rate
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from draftline.engine.options import suggestion
 from draftline.engine.params import RequestOptions, SamplingParams, Speculation
 from draftline.engine.protocol import GenerateRequest, Prompt
-from draftline.engine.request.prompt_input import params_per_prompt
+from draftline.engine.request.prompt_input import per_prompt
 
 
 def as_request(prompt: Prompt, sampling_params: SamplingParams | None, options: RequestOptions) -> GenerateRequest:
@@ -40,5 +40,5 @@ def as_requests(
     Raises:
         InvalidRequestError: the numbers of prompts and sampling parameters differ.
     """
-    each = zip(prompts, params_per_prompt(sampling_params, len(prompts)), strict=True)
+    each = zip(prompts, per_prompt(sampling_params, len(prompts)), strict=True)
     return [as_request(prompt, sampling, options) for prompt, sampling in each]

@@ -24,9 +24,9 @@ from draftline.engine.runner.launched_step import LaunchedStep
 from draftline.engine.runner.transfer import Readback, send, staging, upload
 from draftline.kernels.constraints import FREE, HOST, ConstraintTable
 from draftline.kernels.slots import SlotTable
-from draftline.structured.arena import ConstraintArena
+from draftline.structured.automaton.arena import AutomatonArena
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.masks import Verify, VerifyMasks
+from draftline.structured.masks import MaskedRow, fill_masks
 
 
 class ConstraintMasks:
@@ -40,12 +40,11 @@ class ConstraintMasks:
         """Both tables are new."""
         self.table = table
         self._slots = slots
-        self._arena = ConstraintArena(table)
+        self._arena = AutomatonArena(table)
         self._device = table.words.device
         # The sequence and automaton by whose tables each slot is constrained.
         self._tenants: dict[int, tuple[Sequence, TokenAutomaton]] = {}
         self._written: set[int] = set()  # slots whose state is not FREE
-        self._verify_masks = VerifyMasks()
 
     def begin(self, plan: Plan, in_flight: Seq[LaunchedStep] = ()) -> StepMasks:
         """Bring the slots that the plan's admitted rows enter up to date; the masks of this step are the result's affair.
@@ -66,7 +65,7 @@ class ConstraintMasks:
         masked = [row for row in plan.rows if row.sequence.constraint is not None and _masked_on_host(row)]
         if not masked:
             return NO_MASKS
-        return HostMasks(self.table, self._slots, self._verify_masks, masked, in_flight)
+        return HostMasks(self.table, self._slots, masked, in_flight)
 
     def check(self) -> None:
         """Assert the arena's invariants (for tests)."""
@@ -76,7 +75,7 @@ class ConstraintMasks:
         """The state, classes and end of a row's slot."""
         self._written.discard(row.slot)
         if row.slot in self._tenants:
-            self._arena.leave(self._tenants.pop(row.slot)[1])
+            self._arena.release(self._tenants.pop(row.slot)[1])
         constraint = row.sequence.constraint
         if constraint is None:
             return FREE, 0, 0
@@ -84,7 +83,7 @@ class ConstraintMasks:
         progress = constraint.progress
         if progress.automaton is None or constraint.on_host:
             return HOST, 0, 0
-        place = self._arena.enter(*progress.automaton)
+        place = self._arena.acquire(*progress.automaton)
         if place is None:
             # Automata in use take all room of the table. The host can walk this one as well.
             constraint.on_host = True
@@ -96,7 +95,7 @@ class ConstraintMasks:
         """Release the automata of sequences that have left their slots."""
         left = [slot for slot, (sequence, _) in self._tenants.items() if sequence.finished or sequence.slot != slot]
         for slot in left:
-            self._arena.leave(self._tenants.pop(slot)[1])
+            self._arena.release(self._tenants.pop(slot)[1])
 
 
 class StepMasks:
@@ -119,18 +118,10 @@ NO_MASKS = StepMasks()
 class HostMasks(StepMasks):
     """The masks of a step with rows that the host masks."""
 
-    def __init__(
-        self,
-        table: ConstraintTable,
-        slots: SlotTable,
-        verify_masks: VerifyMasks,
-        rows: Seq[Row],
-        in_flight: Seq[LaunchedStep],
-    ) -> None:
+    def __init__(self, table: ConstraintTable, slots: SlotTable, rows: Seq[Row], in_flight: Seq[LaunchedStep]) -> None:
         """``rows`` are those that the host masks, ``in_flight`` the launched steps whose tokens the matchers lack."""
         self._table = table
         self._slots = slots
-        self._verify_masks = verify_masks
         self._rows = rows
         self._in_flight = in_flight
         self._device = table.words.device
@@ -160,16 +151,16 @@ class HostMasks(StepMasks):
         if self._proposed is not None:
             self._drafts.update(self._proposed.drafts())
         taken = self._taken()
-        verifies: list[Verify] = []
+        masked_rows: list[MaskedRow] = []
         mask_rows: list[int] = []
         for row in self._rows:
             sequence = row.sequence
             drafts = self._drafts.get(sequence, ())
-            verifies.append(Verify(_constraint_of(row).progress.matcher, taken.get(sequence, ()), drafts))
+            masked_rows.append(MaskedRow(_constraint_of(row).progress.matcher, taken.get(sequence, ()), drafts))
             first = self._table.host_masks + row.slot * self._table.host_samples
             mask_rows += range(first, first + row.samples)
         masks = staging(len(mask_rows), self._table.masks.shape[1], dtype=torch.int32, device=self._device)
-        self._verify_masks.fill(verifies, masks.numpy())
+        fill_masks(masked_rows, masks.numpy())
         self._table.masks[upload(np.array(mask_rows, np.int64), self._device)] = send(masks, self._device)
 
     def _taken(self) -> dict[Sequence, list[int]]:

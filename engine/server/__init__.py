@@ -1,1 +1,1 @@
-"""The server: its life cycle, and what all of its faces share."""
+"""The server: its life cycle, and the parts that all of its faces share."""

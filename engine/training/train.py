@@ -20,7 +20,7 @@ from draftline.engine.training.samples import SamplePlan, trained_tokens, write_
 from draftline.models.checkpoints.draft_folder import write_draft_folder
 from draftline.models.families import is_llama_like
 from draftline.models.loader import open_checkpoint, open_draft_checkpoint
-from draftline.spec.ngram import LONGEST
+from draftline.spec.ngram import MAX_NGRAM
 from draftline.spec.train_draft.acceptance import Acceptance, draft_acceptance, ngram_acceptance
 from draftline.spec.train_draft.decoder import Draft, Target
 from draftline.spec.train_draft.distill import Schedule, train
@@ -68,7 +68,7 @@ def train_draft_model(
     held_out = samples.part(Split.REPORT)
     measured = {
         "draft model": _measure(held_out, lambda part: draft_acceptance(kept, target, part, training.measured_drafts)),
-        "n-gram": _measure(held_out, lambda part: ngram_acceptance(part, training.measured_drafts, LONGEST)),
+        "n-gram": _measure(held_out, lambda part: ngram_acceptance(part, training.measured_drafts, MAX_NGRAM)),
     }
     record = {
         "target": engine.model,

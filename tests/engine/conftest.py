@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import grpc.aio
 import pytest
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when gRPC starts: no word on connections that come and go
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # read when gRPC starts; otherwise it logs every lost connection
 
 from fake_engine import FakeEngine
 from grpc_client import AsyncStub

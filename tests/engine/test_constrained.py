@@ -23,7 +23,7 @@ from draftline.kernels.constraints import FREE
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftRows
-from draftline.spec.forced import OnlyForced
+from draftline.spec.forced import ForcedDrafter
 from draftline.spec.ngram import NGram
 
 SCHEMAS = Path(__file__).parents[2].parent / "shared" / "data" / "schemas"
@@ -65,7 +65,7 @@ class Garbage:
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         for slot in rows.slots.tolist():
             length = int(table.lengths[slot])
-            for place in range(rows.most):
+            for place in range(rows.max_drafts):
                 table.tokens[slot, length + place] = self._draw.randrange(256)
 
     def catch_up(self, chunks: object, table: SlotTable) -> None:
@@ -275,7 +275,7 @@ def test_a_drafter_of_forced_text_drafts_that_and_nothing_else(ahead: int, expec
     table = free_constraints()
     client = Client(
         tiny_core(
-            drafter=OnlyForced(4, ReferenceOps(), table),
+            drafter=ForcedDrafter(4, ReferenceOps(), table),
             constraints=table,
             steps_ahead=ahead,
             policy=lambda _: ForcedTextDrafting(DraftPolicy(), 4, 8),

@@ -26,7 +26,7 @@ class Adversary:
         for slot in rows.slots.tolist():
             length = int(table.lengths[slot])
             known = table.tokens[slot, :length].tolist()
-            for ahead in range(rows.most):
+            for ahead in range(rows.max_drafts):
                 table.tokens[slot, length + ahead] = self._propose(known, ahead)
 
     def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:

@@ -1,8 +1,8 @@
 """A deterministic `EngineClient` without a model: every output repeats its prompt's tokens, one token a step.
 
-It has a real step thread and the engine's own request checks, so that what is tested against it is the faces alone. A
-test can hold the thread and let it make single steps. Prompts in capitals cause trouble: ``FAIL`` fails in its second
-step as a faulty step would, ``DIE`` ends the whole engine there, ``CRASH`` breaks submit() in a way that no engine should.
+It has a real step thread and the engine's own validation of requests, so that a test against it tests the faces alone. A
+test can hold the thread and let it make single steps. Prompts in capitals cause faults: ``FAIL`` fails in its second step,
+as in a faulty step; ``DIE`` ends the whole engine; ``CRASH`` makes submit() raise an unexpected error.
 """
 
 from __future__ import annotations
@@ -115,9 +115,10 @@ class _Live:
 
 
 class FakeEngine:
-    """See the module. ``step_s`` is the least time of a step in seconds; ``max_waiting`` the most requests at once."""
+    """An engine of byte tokens."""
 
     def __init__(self, *, step_s: float = 0.0, max_waiting: int = 1024) -> None:
+        """``step_s`` is the minimum time of a step in seconds; ``max_waiting`` the maximum requests at once."""
         self.info = fake_info()
         self.tokenizer = cast(Tokenizer, ByteTokenizer())
         self.compiler: ConstraintCompiler | None = None
@@ -136,12 +137,11 @@ class FakeEngine:
         self._thread.start()
 
     def enforce(self, compiler: ConstraintCompiler) -> None:
-        """Compile constraints from now on. Outputs do not care."""
+        """Compile constraints from now on. Outputs ignore them."""
         self.compiler = compiler
         self._builder = RequestBuilder(self.info, self.tokenizer, 5.0, compiler)
 
     def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
-        """See `EngineClient.submit`."""
         if request.prompt == "CRASH":
             raise RuntimeError("a secret of the server")
         built = self._builder.build(request_id, request, sink, time.monotonic())
@@ -157,7 +157,6 @@ class FakeEngine:
         return built.prompt_token_ids
 
     def cancel(self, request_id: str) -> bool:
-        """See `EngineClient.cancel`."""
         with self._changed:
             if request_id not in self._live:
                 return False
@@ -171,30 +170,30 @@ class FakeEngine:
         return EngineStats(len(self._live), 0, 0, 0, 0, self.steps, 0, 0, 0, 0)
 
     def close(self) -> None:
-        """Stop, and fail what is running."""
+        """Stop, and fail the running requests."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         self._thread.join()
 
     def hold(self) -> None:
-        """Make no step from now on but those that `step` allows."""
+        """Make only those steps that `step` allows."""
         with self._changed:
             self._allowed = 0
 
     def step(self, count: int = 1) -> None:
-        """Allow ``count`` steps of a held engine, and wait until they are made (they need live requests)."""
+        """Let a held engine make ``count`` steps, and wait for them. There must be requests."""
         with self._changed:
             self._allowed += count
             self._changed.notify_all()
             assert self._changed.wait_for(lambda: self._allowed == 0, timeout=30), "the fake engine has nothing to do"
 
     def pace(self, step_s: float) -> None:
-        """Give each step a least time in seconds, so that a long request is there for as long as a test needs it."""
+        """Set the minimum time of a step in seconds, so that a long request lasts for as long as a test needs it."""
         self._step_s = step_s
 
     def release(self) -> None:
-        """Go on freely."""
+        """Let a held engine run freely."""
         with self._changed:
             self._allowed = float("inf")
             self._changed.notify_all()
@@ -241,7 +240,7 @@ class FakeEngine:
 
 
 def _advance(live: _Live) -> list[Update]:
-    """One step's updates of a request; outputs that end leave ``live.made``."""
+    """The updates of a request in one step. Outputs that end are removed from ``live.made``."""
     updates: list[Update] = []
     for index, made in list(live.made.items()):
         sequence = live.request.sequences[index]
@@ -275,7 +274,7 @@ def _prompt(live: _Live, made: int) -> tuple[PositionLogprobs, ...]:
 
 @functools.cache
 def _position(token: int, count: int) -> PositionLogprobs:
-    top = tuple(TokenLogprob((token + place) % VOCAB, 0.0 - 0.5 * place, place + 1) for place in range(count))
+    top = tuple(TokenLogprob((token + rank) % VOCAB, 0.0 - 0.5 * rank, rank + 1) for rank in range(count))
     return PositionLogprobs(TokenLogprob(token, 0.0, 1), top)
 
 

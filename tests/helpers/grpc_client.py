@@ -1,4 +1,4 @@
-"""What the server's tests say to it, in few words."""
+"""A client of the server for its tests."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SessionClient:
         return response.error
 
     async def rest(self) -> AsyncIterator[pb.SessionResponse]:
-        """Close this side and read to the end, which must be a good one."""
+        """Close this side, and read to the end of the stream, which must be OK."""
         await self.call.done_writing()
         while isinstance(response := await self.call.read(), pb.SessionResponse):
             yield response

@@ -32,7 +32,7 @@ from draftline.kernels.triton.ops import TritonOps
 from draftline.models.config import ModelConfig
 from draftline.models.families import build_model, config_from_hf, weight_shapes
 from draftline.quant.tensor import RawTensor
-from draftline.spec.nothing import Nothing
+from draftline.spec.no_drafter import NoDrafter
 
 META = torch.device("meta")
 STEP_TOKENS = 8192
@@ -130,7 +130,7 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
         max_rows, config.vocab_size, words=1024, masks=64, samples=drafts + 1, device=META
     )
     shapes = StepShapes(max_rows, drafts, launch_bound_tokens(config))
-    parts = ExecutorParts(model, cache, table, ops, Nothing(), ops.accept, constraints, shapes)
+    parts = ExecutorParts(model, cache, table, ops, NoDrafter(), ops.accept, constraints, shapes)
     foreseen: dict[Launch, None] = {}
     with captured_launches(foreseen):
         graphs.capture_executors(parts, _Recorder())  # type: ignore[arg-type]

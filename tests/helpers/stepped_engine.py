@@ -1,4 +1,4 @@
-"""A real engine around the tiny model, which makes its steps one by one where a test allows them."""
+"""A real engine with the tiny model. It makes its steps one by one, as a test allows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from draftline.engine.threaded_engine import ThreadedEngine
 
 
 class SteppedEngine(ThreadedEngine):
-    """A real engine that makes a step only where it is allowed to."""
+    """A real engine that makes only the steps that it is allowed to make."""
 
     def __init__(self, num_slots: int = 8, **limits: int) -> None:
         self._allowed = threading.Semaphore(0)
@@ -39,16 +39,16 @@ class SteppedEngine(ThreadedEngine):
         return running
 
     async def cancels(self, count: int) -> None:
-        """Wait until the server has cancelled so many requests."""
+        """Wait until the server has cancelled ``count`` requests."""
         while len(set(self._cancelled)) < count:
             await asyncio.sleep(0.001)
 
     def let_pass(self, seconds: float) -> None:
-        """Put the engine's clock forward."""
+        """Advance the engine's clock."""
         self._ahead_s += seconds
 
     async def steps(self, count: int) -> None:
-        """Let the engine make steps; it has something to do."""
+        """Let the engine make ``count`` steps. There must be requests."""
         for _ in range(count):
             self._allowed.release()
             assert await asyncio.to_thread(self._made.acquire, timeout=30), "the engine has nothing to do"
@@ -57,7 +57,7 @@ class SteppedEngine(ThreadedEngine):
         self._allowed.release(1 << 20)
 
     async def freed(self) -> None:
-        """Wait until nobody holds a block, which the engine tells of after the step that freed the last."""
+        """Wait until no sequence holds a block. The engine reports it after the step that frees the last one."""
         while self.taken_blocks:
             await asyncio.sleep(0.001)
 

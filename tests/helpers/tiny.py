@@ -31,8 +31,8 @@ from draftline.models.config import ModelConfig
 from draftline.models.families import build_model
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
-from draftline.spec.forced import Forced
-from draftline.spec.nothing import Nothing
+from draftline.spec.forced import ForcedFirst
+from draftline.spec.no_drafter import NoDrafter
 from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import KINDS
@@ -63,7 +63,7 @@ def tiny_core(
     device, dtype = torch.device("cpu"), torch.float32
     ops = select_ops(device)
     model = build_model(RandomCheckpoint(config, std=0.3), config, ops, dtype, device)
-    drafter = drafter or Nothing()
+    drafter = drafter or NoDrafter()
     max_len = min(config.max_positions, num_blocks * block_size)
     cache = KVCache.allocate(
         config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
@@ -96,7 +96,7 @@ def tiny_core(
     accept = ops.accept if synthetic_acceptance is None else synthetic_acceptance_of(ops.accept, synthetic_acceptance)
     constraints = constraints or free_constraints(num_slots, drafter.max_draft_tokens, vocab=config.vocab_size)
     if not isinstance(drafter, DraftModel):
-        drafter = Forced(drafter, ops, constraints)
+        drafter = ForcedFirst(drafter, ops, constraints)
     shapes = StepShapes(num_slots, drafter.max_draft_tokens)
     parts = ExecutorParts(model, cache, table, ops, drafter, accept, constraints, shapes)
     masks = ConstraintMasks(constraints, table)

@@ -240,7 +240,7 @@ def test_a_damaged_file_of_samples_is_one_error(tmp_path: Path, content: bytes |
             np.savez(path, **{**arrays, "lengths": arrays["lengths"] + 1})
     else:
         path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"samples\.npz: is no file of samples"):
+    with pytest.raises(ValueError, match=r"samples\.npz is not a file of samples"):
         Samples.load(path)
 
 

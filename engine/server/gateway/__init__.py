@@ -1,1 +1,1 @@
-"""The gateway face: the service that the gateway smg calls."""
+"""The gateway's protocol: the service that the gateway smg calls."""

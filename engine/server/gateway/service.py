@@ -44,7 +44,7 @@ from draftline.engine.server.state import ServerState
 from draftline.engine.server.threads import in_thread_if_long, prompt_size
 from draftline.engine.streaming.mailbox import Mailbox
 
-GATEWAY_SERVICE = vllm.DESCRIPTOR.services_by_name["VllmEngine"].full_name
+GATEWAY_SERVICE: str = vllm.DESCRIPTOR.services_by_name["VllmEngine"].full_name
 
 MAX_ABORTS = 4096
 """Request ids in one Abort."""

@@ -6,6 +6,7 @@ from typing_extensions import override
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
 from draftline.engine.outputs import Delta, Finished
+from draftline.engine.protocol import Chat
 from draftline.engine.request.constraints import compile_constraint
 from draftline.engine.request.tokenization import tokenize
 from draftline.engine.server.grpc import convert
@@ -72,6 +73,7 @@ class InferenceService(InferenceServiceServicer):
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         engine = self._state.engine
         check_tokenize(request, engine.info)
+        prompt: str | Chat
         match request.WhichOneof("prompt"):
             case "text":
                 prompt = request.text

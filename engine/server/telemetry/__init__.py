@@ -1,1 +1,1 @@
-"""What operators see of a server: metrics, traces and a line of log for each request."""
+"""Observability for operators: metrics, traces and the request log."""

@@ -1,7 +1,7 @@
-"""The server's metrics: the engine's own counts, and what each finished request adds to them.
+"""The server's metrics: the engine's own counts, and counts of the requests that have ended.
 
-`ENGINE_METRICS` is the one place that gives each field of `EngineStats` its metric. Prometheus, AdminService and
-``draftline top`` all show what the registry collects.
+`ENGINE_METRICS` gives each field of `EngineStats` its metric. Prometheus, AdminService and ``draftline top`` all show the
+metrics of one registry.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from typing_extensions import override
 
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.server.telemetry.reports import RequestReport
@@ -23,7 +24,7 @@ _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 6
 Stats = Callable[[], EngineStats]
 
 _Family = Callable[[Any], Iterable[Metric]]
-"""From a field's value to its metrics."""
+"""Converts a field's value to its metrics."""
 
 
 def _gauge(name: str, about: str) -> _Family:
@@ -58,11 +59,11 @@ def _drafter(stats: DrafterStats) -> Iterable[Metric]:
             metric.add_metric([stats.name, str(position)], count)
         yield metric
     steps = CounterMetricFamily(
-        "draftline_drafted_sequence_steps", "How often a sequence was drafted for.", labels=("drafter",)
+        "draftline_drafted_sequence_steps", "Steps with drafts, once for each sequence.", labels=("drafter",)
     )
     steps.add_metric([stats.name], stats.steps)
     length = GaugeMetricFamily(
-        "draftline_acceptance_length", "Tokens that a step with drafts decides, on average.", labels=("drafter",)
+        "draftline_acceptance_length", "Mean tokens that a step with drafts decides.", labels=("drafter",)
     )
     length.add_metric([stats.name], stats.acceptance_length)
     seconds = CounterMetricFamily(
@@ -75,41 +76,41 @@ def _drafter(stats: DrafterStats) -> Iterable[Metric]:
 
 ENGINE_METRICS: Mapping[str, _Family] = {
     "running": _gauge("running_sequences", "Sequences that hold a slot."),
-    "waiting": _gauge("waiting_sequences", "Sequences without a slot, those that were preempted among them."),
+    "waiting": _gauge("waiting_sequences", "Sequences without a slot, including preempted ones."),
     "queued_requests": _gauge("queued_requests", "Requests that have not run yet."),
-    "queued_tokens": _gauge("queued_tokens", "Tokens of the prompts that have not run yet."),
-    "free_blocks": _gauge("cache_blocks_free", "Cache blocks whose contents mean nothing."),
-    "cached_blocks": _gauge("cache_blocks_cached", "Cache blocks that only the prefix tree holds."),
+    "queued_tokens": _gauge("queued_tokens", "Prompt tokens of the requests that have not run yet."),
+    "free_blocks": _gauge("cache_blocks_free", "Cache blocks without contents."),
+    "cached_blocks": _gauge("cache_blocks_cached", "Cache blocks held by the prefix tree only."),
     "total_blocks": _gauge("cache_blocks_total", "All cache blocks."),
     "steps": _counter("steps", "Steps of the engine."),
-    "generated_tokens": _counter("generated_tokens", "Tokens that outputs kept."),
-    "preemptions": _counter("preemptions", "How often a sequence lost its place."),
+    "generated_tokens": _counter("generated_tokens", "Output tokens."),
+    "preemptions": _counter("preemptions", "Preemptions of sequences."),
     "prefix_hit_tokens": _counter("prefix_hit_tokens", "Prompt tokens found in the cache."),
-    "prefix_query_tokens": _counter("prefix_query_tokens", "Prompt tokens looked for in the cache."),
+    "prefix_query_tokens": _counter("prefix_query_tokens", "Prompt tokens looked up in the cache."),
     "drafter": _drafter,
-    "token_gaps": _histogram("inter_token_seconds", "Time between two steps, once for each sequence that decodes."),
+    "token_gaps": _histogram("inter_token_seconds", "Time between two steps, once for each decoding sequence."),
 }
-"""By field of `EngineStats`."""
+"""The metrics of each field of `EngineStats`."""
 
 
 class Metrics(Collector):
     """The metrics of one server, in a registry of its own.
 
     Attributes:
-        registry: what collects them.
+        registry: collects them.
     """
 
     def __init__(self) -> None:
-        """All counts are zero, and there is no engine yet."""
+        """Metrics with zero counts, before the engine serves."""
         self.registry = CollectorRegistry()
         self._stats: Stats | None = None
         self._info: EngineInfo | None = None
         self.registry.register(self)
         self._requests = Counter(
-            "draftline_requests", "Requests that are over.", ("call", "code", "caller"), registry=self.registry
+            "draftline_requests", "Requests that have ended.", ("call", "code", "caller"), registry=self.registry
         )
         self._finishes = Counter(
-            "draftline_outputs", "Outputs that have ended, by why.", ("finish",), registry=self.registry
+            "draftline_outputs", "Outputs that have ended, by reason.", ("finish",), registry=self.registry
         )
         self._tokens = Counter(
             "draftline_tokens", "Tokens of finished requests.", ("kind", "caller"), registry=self.registry
@@ -117,18 +118,18 @@ class Metrics(Collector):
         self._first_token = self._seconds("time_to_first_token_seconds", "From arrival to the first token.")
         self._queued = self._seconds("queue_seconds", "From arrival to the first step.")
         self._prefill = self._seconds("prefill_seconds", "From the first step to the first token.")
-        self._total = self._seconds("request_seconds", "From arrival to the end of a request that was not refused.")
+        self._total = self._seconds("request_seconds", "From arrival to the end of a request, unless it was refused.")
 
     def _seconds(self, name: str, about: str) -> Histogram:
         return Histogram(f"draftline_{name}", about, buckets=_SECONDS, registry=self.registry)
 
     def watch(self, stats: Stats, info: EngineInfo) -> None:
-        """Show an engine's counts from now on."""
+        """Collect an engine's counts from now on."""
         self._info = info
         self._stats = stats
 
     def observe(self, report: RequestReport) -> None:
-        """Count a request that is over."""
+        """Count a request that has ended."""
         caller = report.origin.caller
         self._requests.labels(report.origin.call, report.code, caller).inc()
         if not report.outputs:
@@ -144,18 +145,18 @@ class Metrics(Collector):
                 self._prefill.observe(output.timing.prefill_s)
                 self._first_token.observe(output.timing.first_token_s)
 
+    @override
     def collect(self) -> Iterable[Metric]:
-        """The engine's metrics, as the registry asks for them."""
         if self._stats is None or self._info is None:
             return
         info = {"model": self._info.model, "dtype": self._info.dtype, "device": self._info.device}
-        served = GaugeMetricFamily("draftline_model", "What is served; always 1.", labels=list(info))
+        served = GaugeMetricFamily("draftline_model", "The served model; always 1.", labels=list(info))
         served.add_metric(list(info.values()), 1)
         yield served
         stats = self._stats()
         for field, family in ENGINE_METRICS.items():
             yield from family(getattr(stats, field))
         held = stats.total_blocks - stats.free_blocks - stats.cached_blocks
-        yield from _gauge("cache_usage_ratio", "Share of the cache's blocks that sequences hold.")(
+        yield from _gauge("cache_usage_ratio", "Ratio of cache blocks that sequences hold.")(
             held / stats.total_blocks if stats.total_blocks else 0.0
         )

@@ -1,4 +1,4 @@
-"""The port that Prometheus reads metrics from: HTTP, on threads of its own, so that no scrape holds up a request."""
+"""The HTTP port for Prometheus, on threads of its own, so that a scrape delays no request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class MetricsEndpoint:
     """A running endpoint.
 
     Attributes:
-        port: where it listens.
+        port: the port that it listens on.
     """
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:

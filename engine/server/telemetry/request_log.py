@@ -1,4 +1,4 @@
-"""A line of log for each request that is over: who, how long, how many tokens, how it ended. Never what was said."""
+"""The request log: a line for each request that has ended, with its caller, times, token counts and code, but no text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _REFUSED = {"INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "RESOURC
 
 
 def log_request(report: RequestReport) -> None:
-    """Log one request. What led to a fault of the server is logged where it happened."""
+    """Log one request. The cause of a server fault is logged where it occurs."""
     if logger.isEnabledFor(logging.INFO):
         logger.info("refused" if report.code in _REFUSED else "ended", extra={"fields": _fields(report)})
 

@@ -1,7 +1,7 @@
-"""Traces of requests for an OpenTelemetry collector: a span a request, made when it is over, from what was measured.
+"""Traces of requests for an OpenTelemetry collector: one span for each request, made from its report when it has ended.
 
-A span continues the trace that the client's ``traceparent`` names, and is recorded if that one is. Its events are the
-request's first step and first token. Attributes follow OpenTelemetry's conventions for generative AI where those have one
+A span continues the trace of the client's ``traceparent``, and is recorded if that trace is. Its events are the request's
+first step and first token. Attributes follow OpenTelemetry's conventions for generative AI where possible
 (https://opentelemetry.io/docs/specs/semconv/gen-ai/). Needs the extra ``draftline[tracing]``.
 """
 
@@ -22,14 +22,14 @@ from draftline.engine.server.telemetry.reports import RequestReport
 
 _SERVICE = "draftline.v1.InferenceService"
 _FAULTS = {"INTERNAL", "UNAVAILABLE", "UNKNOWN", "UNIMPLEMENTED", "DEADLINE_EXCEEDED", "DATA_LOSS"}
-"""The codes that make a server's span one of an error, by the conventions for RPCs."""
+"""The codes that mark a server's span as an error, by OpenTelemetry's conventions for RPCs."""
 
 
 class Tracing:
-    """Sends spans, in batches and from a thread of its own."""
+    """Sends spans in batches, from a thread of its own."""
 
     def __init__(self, endpoint: str) -> None:
-        """``endpoint`` is a collector's for OTLP over gRPC, as ``http://localhost:4317``; ``https`` makes it use TLS."""
+        """``endpoint`` is a collector's URL for OTLP over gRPC, such as ``http://localhost:4317``. ``https`` uses TLS."""
         resource = Resource.create({"service.name": "draftline", "service.version": __version__})
         self._provider = TracerProvider(resource=resource)
         insecure = urlsplit(endpoint).scheme != "https"
@@ -39,11 +39,11 @@ class Tracing:
         self._model = ""
 
     def serve(self, model: str) -> None:
-        """Name the model in the spans from now on."""
+        """Put the name of the model in the spans from now on."""
         self._model = model
 
     def observe(self, report: RequestReport) -> None:
-        """Send the span of a request that is over."""
+        """Send the span of a request that has ended."""
         start = report.started_ns
         span = self._tracer.start_span(
             f"{_SERVICE}/{report.origin.call}",
@@ -61,7 +61,7 @@ class Tracing:
         span.end(start + round(report.seconds * 1e9))
 
     def close(self) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()
 
     def _attributes(self, report: RequestReport) -> dict[str, AttributeValue]:

@@ -48,9 +48,9 @@ def params(max_tokens: int, **options: object) -> SamplingParams:
 
 
 async def test_many_requests_come_back_in_order(client: AsyncClient) -> None:
-    prompts = [f"prompt {place}" for place in range(100)]
-    outputs = await client.generate(prompts, [params(place % 7 + 1) for place in range(100)])
-    assert [o.outputs[0].text for o in outputs] == [p[: place % 7 + 1] for place, p in enumerate(prompts)]
+    prompts = [f"prompt {index}" for index in range(100)]
+    outputs = await client.generate(prompts, [params(index % 7 + 1) for index in range(100)])
+    assert [o.outputs[0].text for o in outputs] == [p[: index % 7 + 1] for index, p in enumerate(prompts)]
     assert {o.outputs[0].finish_reason for o in outputs} == {"length"}
     assert [o.prompt for o in outputs] == prompts
 
@@ -63,6 +63,13 @@ async def test_token_ids_chats_and_several_outputs(client: AsyncClient) -> None:
     several = await client.submit("abc", params(2, n=3, seed=5)).result()
     assert [o.text for o in several.outputs] == ["ab"] * 3
     assert [o.finished.seed for o in several.outputs if o.finished] == [5, 6, 7]
+
+
+async def test_an_unknown_keyword_is_named_with_the_closest_known_one(client: AsyncClient) -> None:
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'prioritty'; did you mean priority\?"):
+        await client.generate("abc", prioritty=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"'time_out'; did you mean timeout\?"):
+        client.submit("abc", time_out=1)  # type: ignore[call-arg]
 
 
 async def test_outputs_come_as_they_grow(client: AsyncClient, engine: FakeEngine) -> None:
@@ -249,7 +256,7 @@ async def test_tls_and_tokens(engine: FakeEngine, tmp_path: Path) -> None:
     )
     await server.start()
     await server.serve(engine)
-    address = server.address.replace("127.0.0.1", "localhost")
+    address = server.address.reindex("127.0.0.1", "localhost")
     tls = Tls(paths["ca"], paths["client-cert"], paths["client-key"])
     async with AsyncClient(address, tls=tls, token="a-long-enough-token") as client:
         assert (await client.submit("abc", params(3)).result()).outputs[0].text == "abc"
@@ -290,7 +297,7 @@ def address(make_engine: Callable[..., FakeEngine]) -> Iterator[str]:
 def test_the_client_without_an_event_loop(address: str) -> None:
     with Client(address) as client:
         assert client.model().model == "fake"
-        outputs = client.generate(["abc", "xyz"], params(4))
+        outputs = client.generate(["abc", "xyz"], params(4), priority=1, timeout=60)
         assert [o.outputs[0].text for o in outputs] == ["abca", "xyzx"]
         [answer] = client.chat([{"role": "user", "content": "x"}], params(4))
         assert answer.outputs[0].text == "user"

@@ -1,4 +1,4 @@
-"""Every way in which a request is given up, over a real socket to a real engine: its blocks are free one step later."""
+"""All the ways to cancel a request, over a real socket to a real engine. Its blocks are free one step later."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ WAYS = ["cancel in the session", "cancelled call", "deadline of the call", "drop
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_request_given_up_is_freed_one_step_later(
+async def test_a_cancelled_request_is_freed_one_step_later(
     way: str, server: Server, stub: AsyncStub, stepped: SteppedEngine
 ) -> None:
-    # A connection of its own, which can be dropped.
+    # A separate connection, which can be dropped.
     channel = grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)])
-    timeout = 1.5 if way == "deadline of the call" else None  # what comes before it takes a hundredth of that
+    timeout = 1.5 if way == "deadline of the call" else None  # the steps before it take a hundredth of that
     client = SessionClient(InferenceServiceStub(channel), timeout)
     names = ("a", "b")
     for name in names:
@@ -61,13 +61,13 @@ async def test_a_request_given_up_is_freed_one_step_later(
         case "dropped connection":
             await channel.close()
     await stepped.cancels(2)
-    await stepped.steps(2)  # the one that was under way when the cancels came, and one more
+    await stepped.steps(2)  # the step in flight when the cancels came, and one more
     assert stepped.taken_blocks == 0
     assert (stepped.stats().running, stepped.stats().waiting) == (0, 0)
     await channel.close()
 
 
-async def test_a_request_whose_time_is_over_ends_alone_with_deadline_exceeded(
+async def test_a_request_that_times_out_ends_alone_with_deadline_exceeded(
     stub: AsyncStub, stepped: SteppedEngine
 ) -> None:
     client = SessionClient(stub)
@@ -78,7 +78,7 @@ async def test_a_request_whose_time_is_over_ends_alone_with_deadline_exceeded(
     while stepped.stats().running < 2:
         await stepped.steps(1)
     stepped.let_pass(61)
-    await stepped.steps(2)  # the one that was under way, and one more
+    await stepped.steps(2)  # the step in flight, and one more
     assert stepped.stats().running == 1
     stepped.release()
     errors: dict[str, pb.SessionResponse] = {}
@@ -92,7 +92,7 @@ async def test_a_request_whose_time_is_over_ends_alone_with_deadline_exceeded(
     assert errors["hurried"].error.code == DEADLINE_EXCEEDED.value[0]
 
 
-async def test_a_request_whose_time_ends_in_the_queue_never_runs(server: Server, channel: grpc.aio.Channel) -> None:
+async def test_a_request_that_times_out_in_the_queue_never_runs(server: Server, channel: grpc.aio.Channel) -> None:
     engine = SteppedEngine(num_slots=1)
     await server.serve(engine)
     client = SessionClient(InferenceServiceStub(channel))
@@ -104,7 +104,7 @@ async def test_a_request_whose_time_ends_in_the_queue_never_runs(server: Server,
     while engine.stats().waiting == 0:
         await engine.steps(1)
     engine.let_pass(61)
-    await client.cancel("running")  # its place would be free now
+    await client.cancel("running")  # its slot would be free now
     await engine.cancels(1)
     engine.release()
     events = {(r.request_id, r.WhichOneof("event")) async for r in client.rest()}
@@ -123,13 +123,13 @@ async def test_a_timeout_must_be_positive(timeout: Duration, stub: AsyncStub) ->
 
 
 @pytest.mark.parametrize("call", ["Session", "Generate"])
-async def test_a_reader_that_has_stalled_is_given_up_and_others_are_not(call: str, engine: FakeEngine) -> None:
+async def test_a_stalled_reader_is_cancelled_and_others_are_not(call: str, engine: FakeEngine) -> None:
     server = Server(ServerConfig(port=0, stall_timeout=0.3))
     await server.start()
     engine.hold()
     await server.serve(engine)
     small_window = [("grpc.http2.lookahead_bytes", 65536), ("grpc.http2.bdp_probe", 0)]
-    # Two messages that exceed what the connection buffers, then one a step.
+    # Two messages that exceed the buffers of the connection, then one for each step.
     request = text_request("x" * (MAX_MODEL_LEN - 200), max_tokens=100, prompt_logprobs=20, logprobs=20)
     async with (
         grpc.aio.insecure_channel(server.address, [*small_window, ("grpc.use_local_subchannel_pool", 1)]) as slow,
@@ -151,19 +151,19 @@ async def test_a_reader_that_has_stalled_is_given_up_and_others_are_not(call: st
         await asyncio.to_thread(engine.wait_idle)
         await server.wait_idle()
         if call == "Session":
-            assert await stalled.call.read() is not None  # what was on its way already
+            assert await stalled.call.read() is not None  # a message that was already in the buffers
         else:
             reading_nothing.cancel()
     await server.abort()
 
 
-async def test_cancelling_again_or_something_unknown_does_nothing(stub: AsyncStub, stepped: SteppedEngine) -> None:
+async def test_cancelling_twice_or_an_unknown_id_has_no_effect(stub: AsyncStub, stepped: SteppedEngine) -> None:
     client = SessionClient(stub)
     await client.submit("a", text_request("a" * 20, max_tokens=50, ignore_eos=True))
     for name in ("a", "a", "b"):
         await client.cancel(name)
     await stepped.cancels(1)
-    assert not stepped.cancel("nobody")
+    assert not stepped.cancel("unknown")
     stepped.release()
     [outcome] = (await client.outcomes()).values()
     assert outcome.reason == "FINISH_REASON_CANCELLED"

@@ -1,4 +1,4 @@
-"""Faults in a step, over a real socket to a real engine: who is hit, who is not, and when the engine cannot go on."""
+"""Faults in a step, over a real socket to a real engine: which requests fail, and which faults end the engine."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_a_lost_device_ends_the_engine_and_health_says_so(
     assert (await client.error("b")).code == grpc.StatusCode.UNAVAILABLE.value[0]
 
 
-def test_a_device_is_lost_where_nothing_can_be_computed_on_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_cannot_compute_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     check_device(torch.device("cpu"))
 
     def fails(device: torch.device) -> None:

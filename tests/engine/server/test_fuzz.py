@@ -1,4 +1,4 @@
-"""Whatever bytes and values a client sends: the server refuses them by name or serves them, and goes on.
+"""Random bytes and values from a client: the server refuses them by name or serves them, and continues.
 
 A real engine behind a real socket. None of it may end in INTERNAL or UNKNOWN, hang, or leave a block behind.
 """
@@ -31,7 +31,7 @@ from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 EXPECTED = {"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "CANCELLED"}
 
 _PATIENCE_S = 0.4
-"""What is served is not read to its end."""
+"""Seconds until a call is cancelled: served requests are not read to their end."""
 
 _T = TypeVar("_T")
 
@@ -74,7 +74,7 @@ class Rig:
         return str((await call.code()).name)
 
     async def session(self, messages: list[pb.SessionRequest]) -> set[int]:
-        """The codes of the errors of a session, which must end well; and it serves a last, good request."""
+        """The codes of the errors in a session. It must end with OK, and serve a valid last request."""
         client = SessionClient(self.stub)
         for message in messages:
             if message.HasField("submit"):
@@ -188,9 +188,7 @@ def test_any_bytes(rig: Rig, method: str, data: bytes) -> None:
 
 @FEW
 @given(request=requests, at=st.integers(0, 10**6), byte=st.integers(0, 255), cut=st.booleans())
-def test_a_byte_that_was_changed_or_an_end_that_is_missing(
-    rig: Rig, request: pb.GenerateRequest, at: int, byte: int, cut: bool
-) -> None:
+def test_a_changed_byte_or_a_missing_end(rig: Rig, request: pb.GenerateRequest, at: int, byte: int, cut: bool) -> None:
     data = bytearray(request.SerializeToString())
     if data:
         at %= len(data)
@@ -208,14 +206,14 @@ session_requests = st.one_of(
 
 @settings(FEW, max_examples=30)
 @given(messages=st.lists(session_requests, max_size=8))
-def test_a_session_outlives_whatever_is_in_it(rig: Rig, messages: list[pb.SessionRequest]) -> None:
+def test_a_session_survives_any_request(rig: Rig, messages: list[pb.SessionRequest]) -> None:
     bad = {code for status in grpc.StatusCode if status.name not in EXPECTED for code in [status.value[0]]}
     assert not rig.run(rig.session(messages)) & (bad - {grpc.StatusCode.ALREADY_EXISTS.value[0]})
 
 
 @pytest.mark.parametrize("count", [10**6, 3 * 10**6])
 def test_lists_of_millions_are_refused_by_their_length(rig: Rig, count: int) -> None:
-    """Packed varints: the smallest messages that hold the most."""
+    """Packed varints: the smallest messages with that many entries."""
     packed = b"\x61" * count
     field = b"\x0a" + _varint(len(packed)) + packed  # TokenIds.ids
     request = b"\x12" + _varint(len(field)) + field  # GenerateRequest.token_ids
@@ -276,7 +274,7 @@ def test_every_list_and_string_has_a_limit(request_: pb.GenerateRequest, field: 
     assert [violation.field for violation in caught.value.violations] == [field]
 
 
-def test_what_is_within_the_limits_is_let_through() -> None:
+def test_a_request_within_the_limits_passes() -> None:
     check_generate(pb.GenerateRequest(text="x" * 4096), fake_info())
     check_constraint(pb.Constraint(regex=LONG[:-1]))
     with pytest.raises(InvalidRequestError):

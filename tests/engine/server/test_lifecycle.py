@@ -1,4 +1,4 @@
-"""The server from listening to stopped: health, loading, draining, reflection, and ports that cannot be had."""
+"""The life cycle of the server: loading, health, draining, reflection, and ports that cannot be used."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_a_server_whose_engine_died_is_not_serving(
 
 async def test_an_unknown_service_has_no_health(server: Server, channel: grpc.aio.Channel) -> None:
     with pytest.raises(grpc.RpcError) as caught:
-        await check(channel, "nobody")
+        await check(channel, "unknown")
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -162,7 +162,7 @@ async def test_a_port_in_use_is_one_clear_error(server: Server) -> None:
         await Server(ServerConfig(port=port)).start()
 
 
-async def test_a_host_that_is_not_ours_is_one_clear_error() -> None:
+async def test_a_foreign_host_is_one_clear_error() -> None:
     with pytest.raises(CannotListenError, match=r"cannot listen on 192\.0\.2\.1:0: "):
         await Server(ServerConfig(host="192.0.2.1", port=0, insecure=True)).start()
 
@@ -236,7 +236,7 @@ def frame(kind: int, payload: bytes = b"", flags: int = 0) -> bytes:
 
 
 async def answers_to_pings(server: Server, count: int) -> int:
-    """Send pings one after the other over a connection of our own; how many are answered before it is cut off."""
+    """Send pings in turn over a raw connection. Returns how many are answered before the server closes it."""
     host, _, port = server.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS))
@@ -260,7 +260,7 @@ async def answers_to_pings(server: Server, count: int) -> int:
 
 @pytest.mark.parametrize(("min_ping_interval", "all_answered"), [(0.01, True), (300, False)])
 async def test_clients_may_ping_as_often_as_configured(min_ping_interval: float, all_answered: bool) -> None:
-    """By default gRPC allows one every five minutes, and cuts quiet streams of other clients off."""
+    """By default gRPC allows one ping in five minutes, and closes quiet connections that send more."""
     server = Server(ServerConfig(port=0, min_ping_interval=min_ping_interval))
     await server.start()
     assert (await answers_to_pings(server, 20) == 20) is all_answered

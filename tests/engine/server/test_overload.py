@@ -1,4 +1,4 @@
-"""What happens when there is too much: each limit refuses with RESOURCE_EXHAUSTED and a delay, and takes nothing away."""
+"""Overload: each limit refuses a request with RESOURCE_EXHAUSTED and a retry delay, and leaves the others alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 
 
 async def until_queued(engine: SteppedEngine, count: int) -> None:
-    """Let the engine step until ``count`` requests are in its hands without having run."""
+    """Let the engine step until ``count`` requests wait in it."""
     while engine.stats().queued_requests != count:
         await engine.steps(1)
 
@@ -105,7 +105,7 @@ async def test_calls_beyond_the_streams_of_a_connection_wait_at_the_client(
     await server.serve(engine)
     engine.hold()
     async with grpc.aio.insecure_channel(server.address) as channel:
-        await channel.channel_ready()  # it knows the limit; what a client starts before, the server may cut off
+        await channel.channel_ready()  # from then on the client knows the limit; the server may refuse earlier calls
         stub = InferenceServiceStub(channel)
         calls = [stub.Generate(text_request("abc", max_tokens=3)) for _ in range(5)]
         await asyncio.to_thread(engine.wait_running, 2)
@@ -139,14 +139,14 @@ def test_the_backlog_counts_each_request_until_it_first_runs_or_ends() -> None:
         backlog.add(request(name, tokens))
     assert (len(backlog), backlog.tokens) == (2, 12)
     backlog.start("a", 1.0)
-    backlog.start("a", 2.0)  # again, after it was preempted
+    backlog.start("a", 2.0)  # a second time, after a preemption
     assert (len(backlog), backlog.tokens) == (1, 7)
     backlog.drop("b")
     backlog.drop("a")
     assert (len(backlog), backlog.tokens) == (0, 0)
 
 
-def test_the_advice_to_come_back_grows_with_the_queue_and_shrinks_with_its_pace() -> None:
+def test_the_retry_delay_grows_with_the_queue_and_shrinks_with_its_speed() -> None:
     def advice(waiting: int, interval: float) -> float:
         backlog = Backlog()
         for number in range(waiting + 50):

@@ -1,4 +1,4 @@
-"""Who gets in: certificates and tokens over real sockets, their rotation, limits, and what may be served in plaintext."""
+"""Certificates and tokens over real sockets: their rotation, their limits, and the rule for plaintext."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def serve(engine: FakeEngine) -> AsyncIterator[Callable[..., Any]]:
 
 
 def write(path: Path, content: str | bytes) -> str:
-    """Write a file, as of later than before."""
+    """Write a file, with a later modification time than before."""
     before = path.stat().st_mtime_ns if path.exists() else 0
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     os.utime(path, ns=(before + 10**9, max(before + 10**9, path.stat().st_mtime_ns)))
@@ -113,7 +113,7 @@ async def test_a_broken_rotation_leaves_the_old_certificate_in_use(
     assert "key.pem: has no private key in PEM" in caplog.text
 
 
-async def test_mtls_wants_a_certificate_of_the_clients(serve: Callable[..., Any], tmp_path: Path) -> None:
+async def test_mtls_needs_a_certificate_of_the_client(serve: Callable[..., Any], tmp_path: Path) -> None:
     servers, clients = trustme.CA(), trustme.CA()
     authorities = write(tmp_path / "clients.pem", clients.cert_pem.bytes())
     server = await serve(**issue(servers, tmp_path), tls_client_ca=authorities)
@@ -176,7 +176,7 @@ async def test_administration_needs_a_token_with_admin_rights(serve: Callable[..
             await call(metadata=bearer(ADMIN))
 
 
-async def test_without_tokens_the_server_says_who_may_administer(serve: Callable[..., Any]) -> None:
+async def test_without_tokens_an_option_allows_administration(serve: Callable[..., Any]) -> None:
     for options, allowed in (({}, True), ({"admin": False}, False)):
         server = await serve(**options)
         async with grpc.aio.insecure_channel(server.address) as channel:
@@ -189,7 +189,7 @@ async def test_without_tokens_the_server_says_who_may_administer(serve: Callable
                 assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 
-async def test_a_token_allows_so_many_requests_at_once(
+async def test_a_token_bounds_requests_in_flight(
     serve: Callable[..., Any], tmp_path: Path, engine: FakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "draftline.requests")
@@ -214,7 +214,7 @@ async def test_a_token_allows_so_many_requests_at_once(
     assert CLIENT not in caplog.text
 
 
-async def test_rotated_tokens_hold_at_once(serve: Callable[..., Any], tmp_path: Path) -> None:
+async def test_rotated_tokens_are_valid_at_once(serve: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "tokens.yaml"
     server = await serve(tokens=write(path, TOKENS))
     async with grpc.aio.insecure_channel(server.address) as channel:
@@ -237,7 +237,7 @@ async def test_rotated_tokens_hold_at_once(serve: Callable[..., Any], tmp_path: 
         (f"tokens: [{{name: a, token: {'x' * 20}, max_request: 2}}]", "tokens[0].max_request: "),
     ],
 )
-def test_a_wrong_file_of_tokens_is_one_clear_error_that_quotes_none(content: str, message: str, tmp_path: Path) -> None:
+def test_a_wrong_token_file_is_one_clear_error_without_tokens(content: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "tokens.yaml"
     path.write_text(content)
     with pytest.raises(TokenFileError) as caught:
@@ -247,7 +247,7 @@ def test_a_wrong_file_of_tokens_is_one_clear_error_that_quotes_none(content: str
     assert "xxx" not in str(caught.value)
 
 
-def test_a_file_of_tokens_that_vanishes_or_breaks_leaves_the_old_ones(
+def test_a_token_file_that_vanishes_or_breaks_keeps_the_previous_tokens(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "tokens.yaml"
@@ -263,7 +263,7 @@ def test_a_file_of_tokens_that_vanishes_or_breaks_leaves_the_old_ones(
     assert len(caplog.records) == 2
 
 
-def test_a_token_allows_so_many_requests_a_minute() -> None:
+def test_a_token_bounds_requests_per_minute() -> None:
     now = 0.0
     caller = Caller("x", admin=False, requests_per_minute=60, clock=lambda: now)
     for _ in range(60):
@@ -282,8 +282,8 @@ def test_a_token_allows_so_many_requests_a_minute() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
-def test_plaintext_is_for_this_machine_unless_one_insists(host: str) -> None:
-    with pytest.raises(ValidationError, match="others can reach it"):
+def test_plaintext_beyond_this_machine_needs_an_option(host: str) -> None:
+    with pytest.raises(ValidationError, match="other machines can reach it"):
         ServerConfig(host=host)
     ServerConfig(host=host, insecure=True)
     ServerConfig(host=host, tls_cert="c", tls_key="k")

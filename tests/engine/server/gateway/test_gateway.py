@@ -1,4 +1,4 @@
-"""Three workers behind the real gateway, with the openai client in front of it: nothing is mocked."""
+"""Three workers behind the real gateway, called with the openai client. Nothing is mocked."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ MODEL = "smollm2"
 QUESTION = [{"role": "user", "content": "Name three colours."}]
 
 
-async def read_until(process: asyncio.subprocess.Process, what: str) -> str:
+async def read_until(process: asyncio.subprocess.Process, text: str) -> str:
     assert process.stdout is not None
     async with asyncio.timeout(120):
         while line := (await process.stdout.readline()).decode():
-            if what in line:
+            if text in line:
                 return line
     raise AssertionError(f"the process ended with {await process.wait()}")
 
 
 async def stop(process: asyncio.subprocess.Process, *, wait_s: float = 30) -> int:
-    """Terminate a process, and kill it where that is of no use."""
+    """Terminate a process, and kill it if it does not end."""
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
@@ -61,9 +61,9 @@ def free_ports(count: int) -> list[int]:
 
 @contextlib.asynccontextmanager
 async def worker() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A worker process that serves, and its address."""
+    """A serving worker process, and its address."""
     options = ("--gateway", "--port", "0", "--model", MODEL, "--kv-cache-memory-gib", "0.25", "--drain-timeout", "60")
-    options += ("--drafter", "none")  # or each would first measure what drafts cost
+    options += ("--drafter", "none")  # otherwise each worker first measures the cost of drafts
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "draftline", "serve", *options),
         stdout=asyncio.subprocess.PIPE,
@@ -79,7 +79,7 @@ async def worker() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
 
 @contextlib.asynccontextmanager
 async def gateway(addresses: list[str]) -> AsyncIterator[openai.AsyncOpenAI]:
-    """The gateway before these workers, and a client of it."""
+    """A gateway with these workers, and a client of it."""
     assert SMG is not None
     port, metrics = free_ports(2)
     options = ("--policy", "cache_aware", "--health-check-interval-secs", "1", "--health-failure-threshold", "1")
@@ -166,7 +166,7 @@ async def test_the_openai_client_through_the_gateway() -> None:
         together = await asyncio.gather(*(ask(number % 4, 6) for number in range(16)))
         assert together == alone * 4
 
-        # One worker is told to stop: what it runs, it finishes, and what comes is the others'.
+        # One worker is stopped: it finishes its requests, and the others get the new ones.
         running = [asyncio.create_task(ask(number % 4, 40)) for number in range(8)]
         await asyncio.sleep(0.5)
         first.send_signal(signal.SIGTERM)
@@ -176,7 +176,7 @@ async def test_the_openai_client_through_the_gateway() -> None:
         assert first.returncode == 0
         assert [await ask(number, 6) for number in range(4)] == alone
 
-        # Another is killed: what it ran is lost, but everyone is told, and what comes is the third's.
+        # Another is killed: its requests fail, and the third gets the new ones.
         running = [asyncio.create_task(ask(number % 4, 40)) for number in range(8)]
         await asyncio.sleep(0.5)
         second.kill()

@@ -1,4 +1,4 @@
-"""The gateway's protocol over a real socket: zeros that mean one, counts of chunks, Abort, and what the cache holds."""
+"""The gateway's protocol over a real socket: zeros that mean one, counts of chunks, Abort, and cache events."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_abort_ends_a_stream_and_unknown_ids_are_no_error(gateway: Any, en
     engine.hold()
     call = gateway.Generate(request("abc", stream=True, request_id="mine"))
     await call.initial_metadata()  # it was submitted
-    await gateway.Abort(vllm.AbortRequest(request_ids=["mine", "nobody's"]))
+    await gateway.Abort(vllm.AbortRequest(request_ids=["mine", "unknown"]))
     engine.release()
     *_, last = [answer async for answer in call]
     assert last.complete.finish_reason == "abort"
@@ -99,7 +99,7 @@ async def test_cancelling_the_call_ends_the_request(gateway: Any, engine: FakeEn
     engine.wait_idle()
 
 
-async def test_what_cannot_be_served_is_refused_by_name(gateway: Any) -> None:
+async def test_unsupported_fields_are_refused_by_name(gateway: Any) -> None:
     wanted = request("abc", stream=False, structural_tag="{}", logprobs=-1, truncate_prompt_tokens=4)
     wanted.kv_transfer_params_json = "{}"
     with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -170,7 +170,7 @@ async def test_health_follows_the_server(worker: tuple[Server, Any], engine: Fak
     assert not await healthy()
 
 
-async def test_what_the_gateway_is_told_of_model_server_and_load(gateway: Any, engine: FakeEngine) -> None:
+async def test_the_descriptions_of_model_server_and_load(gateway: Any, engine: FakeEngine) -> None:
     model = await gateway.GetModelInfo(vllm.GetModelInfoRequest())
     assert (model.model_path, model.vocab_size, model.max_context_length) == ("fake", 256, 4096)
     assert list(model.eos_token_ids) == [0]
@@ -195,7 +195,7 @@ async def test_the_tokenizer_comes_as_a_zip_with_its_digest(gateway: Any, engine
         assert {name: archive.read(name).decode() for name in archive.namelist()} == files
 
 
-async def test_the_cache_is_told_from_all_that_is_known_on(gateway: Any, engine: FakeEngine) -> None:
+async def test_cache_events_begin_with_a_snapshot(gateway: Any, engine: FakeEngine) -> None:
     tree = PrefixTree(4, engine.journal)
     tree.insert(ROOT, (1, 2, 3, 4), 7)
     tree.insert(7, (5, 6, 7, 8), 9)

@@ -1,4 +1,4 @@
-"""What a server says of outputs is what its clients understand."""
+"""The client decodes the server's messages to the same outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from draftline.engine.server.grpc import convert
 from draftline.engine.stats import StepTimes
 from draftline.v1 import engine_pb2 as pb
 
-# What float32 has exactly, where the message does.
+# Values that float32 represents exactly.
 POSITION = PositionLogprobs(TokenLogprob(7, -0.5, 1), (TokenLogprob(7, -0.5, 1), TokenLogprob(9, -1.25, 2)))
 
 

@@ -1,4 +1,4 @@
-"""The calls other than Session, over a real socket: what they answer, and how they refuse."""
+"""The calls other than Session, over a real socket: their responses and their errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def generate(stub: AsyncStub, request: pb.GenerateRequest, timeout: float 
 
 
 async def refused(stub: AsyncStub, request: pb.GenerateRequest) -> dict[str, str]:
-    """The violations that a request is refused for."""
+    """The violations for which a request is refused."""
     with pytest.raises(grpc.RpcError) as caught:
         await generate(stub, request)
     status = status_of(caught.value)
@@ -85,7 +85,7 @@ async def test_logprobs(stub: AsyncStub) -> None:
 
 async def test_many_logprobs_come_in_messages_that_clients_take(stub: AsyncStub) -> None:
     """With 20 each they would be larger than the 4 MB that a client accepts by default."""
-    prompt = bytes(1 + place % 255 for place in range(MAX_MODEL_LEN - 1))
+    prompt = bytes(1 + index % 255 for index in range(MAX_MODEL_LEN - 1))
     sampling = pb.SamplingParams(max_tokens=1, logprobs=20, prompt_logprobs=20)
     request = pb.GenerateRequest(token_ids=pb.TokenIds(ids=prompt), sampling=sampling)
     deltas = [r.delta async for r in stub.Generate(request) if r.HasField("delta")]
@@ -264,7 +264,9 @@ async def test_tokenize_and_detokenize(stub: AsyncStub) -> None:
         ),
     ],
 )
-async def test_what_cannot_be_tokenized(request_: pb.TokenizeRequest, field: str, stub: AsyncStub) -> None:
+async def test_an_invalid_text_or_chat_is_not_tokenized(
+    request_: pb.TokenizeRequest, field: str, stub: AsyncStub
+) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         await stub.Tokenize(request_)
     assert list(violations(status_of(caught.value))) == [field]
@@ -314,7 +316,7 @@ async def test_get_model(stub: AsyncStub) -> None:
     )
 
 
-async def test_check_constraint_says_that_there_are_none(stub: AsyncStub) -> None:
+async def test_check_constraint_is_unimplemented_without_a_compiler(stub: AsyncStub) -> None:
     for constraint, code in ((CONSTRAINED, grpc.StatusCode.UNIMPLEMENTED), (pb.Constraint(), INVALID_ARGUMENT)):
         with pytest.raises(grpc.RpcError) as caught:
             await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=constraint))

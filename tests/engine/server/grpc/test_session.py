@@ -1,4 +1,4 @@
-"""Sessions over a real socket: many requests on one stream, and every way in which they end."""
+"""Sessions over a real socket: many requests on one stream, and all the ways in which they end."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_cancel_ends_one_request_and_leaves_the_others(stub: AsyncStub, en
         await client.submit(name, text_request(name, max_tokens=5))
     await running(engine, 2)
     await client.cancel("a")
-    await client.cancel("nobody")
+    await client.cancel("unknown")
     while len(engine.cancelled) < 1:
         await asyncio.sleep(0.001)
     engine.release()
@@ -169,7 +169,7 @@ async def test_a_stream_broken_while_a_long_prompt_is_submitted_cancels_it(
     await client.submit("long", text_request("long"))
     await entered.wait()
     client.call.cancel()
-    await server.wait_idle()  # it has let go of the stream
+    await server.wait_idle()  # the server has closed the stream
     assert engine.cancelled == []  # there is nothing to cancel yet
     goes_on.set()
     while not engine.cancelled:
@@ -199,10 +199,10 @@ async def test_a_session_of_nothing_but_errors_ends_well(stub: AsyncStub) -> Non
     assert events == ["error"]
 
 
-async def test_a_slow_reader_gets_everything_merged_and_slows_nobody(
+async def test_a_slow_reader_gets_merged_deltas_and_delays_no_other(
     make_engine: Callable[..., FakeEngine], server: Server
 ) -> None:
-    """A reader that reads nothing: the engine runs to its end meanwhile, and what waited comes in few messages."""
+    """The engine runs to its end while the client reads nothing. Then the client gets everything in few messages."""
     engine = make_engine()
     engine.hold()
     await server.serve(engine)

@@ -1,4 +1,4 @@
-"""What a server shows of itself: metrics over HTTP and gRPC, logs, traces, channelz; and never a prompt."""
+"""The observability of a server: metrics over HTTP and gRPC, logs, traces and channelz, all without prompts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def serve(tmp_path: Any) -> AsyncIterator[Callable[..., Any]]:
 
 
 async def busy(stub: AsyncStub, engine: FakeEngine) -> None:
-    """A few requests: two that end, one that is cancelled, one that is refused, one that fails."""
+    """Make requests: two that end, one that is cancelled, one that is refused, one that fails."""
     client = SessionClient(stub)
     engine.hold()
     for name in ("one", "two"):
@@ -90,7 +90,7 @@ async def scrape(server: Server) -> str:
     return str(await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read().decode()))
 
 
-async def test_prometheus_reads_what_happened(serve: Callable[..., Any], engine: FakeEngine) -> None:
+async def test_prometheus_metrics_count_requests(serve: Callable[..., Any], engine: FakeEngine) -> None:
     server = await serve(engine, metrics_port=0)
     async with grpc.aio.insecure_channel(server.address) as channel:
         await busy(InferenceServiceStub(channel), engine)
@@ -114,7 +114,7 @@ async def test_prometheus_reads_what_happened(serve: Callable[..., Any], engine:
         assert found["draftline_tokens_total", (("caller", ""), ("kind", "completion"))] >= 2 * 6 + 2 * 4
         assert found["draftline_steps_total", ()] > 0
         answer = await AdminServiceStub(channel).GetStatistics(admin_pb2.GetStatisticsRequest())
-    # The same over gRPC, where histograms are one sample each.
+    # The same metrics over gRPC, where a histogram is one sample.
     shown = {metric.name: metric for metric in answer.metrics}
     assert shown["draftline_requests"].kind == admin_pb2.METRIC_KIND_COUNTER
     over_grpc = {
@@ -200,7 +200,7 @@ async def test_each_request_is_one_line_of_log_without_its_text(
     assert len({line["request"] for line in lines}) == len(lines)
 
 
-async def test_a_call_that_breaks_reports_its_requests(
+async def test_a_broken_call_reports_its_requests(
     serve: Callable[..., Any], engine: FakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "draftline.requests")
@@ -221,7 +221,7 @@ async def test_a_call_that_breaks_reports_its_requests(
     assert codes == {"late": "DEADLINE_EXCEEDED", "gone": "CANCELLED"}
 
 
-def test_a_log_line_keeps_to_one_line_whatever_a_client_calls_itself() -> None:
+def test_a_client_id_cannot_break_a_log_line() -> None:
     record = logging.LogRecord("draftline.requests", logging.INFO, "", 0, "ended", (), None)
     record.fields = {"client_id": "x\ny code=OK", "code": "CANCELLED", "seconds": 0.5}  # type: ignore[attr-defined]
     assert (
@@ -264,7 +264,7 @@ async def test_traces_continue_the_clients(serve: Callable[..., Any], engine: Fa
         await client.submit("failing", text_request("FAIL"))
         async for _ in client.rest():
             pass
-        await server.abort()  # sends what is left
+        await server.abort()  # sends the remaining spans
     await asyncio.to_thread(lambda: receiving.stop(None).wait())
     spans = {(span.trace_id.hex(), span.parent_span_id.hex()): span for span in collector.spans}
     assert len(collector.spans) == 3
@@ -291,7 +291,7 @@ async def test_channelz_shows_connections(stub: AsyncStub, channel: grpc.aio.Cha
 
 @pytest.fixture
 async def stepped_admin(server: Server, channel: grpc.aio.Channel) -> AsyncIterator[tuple[Any, Any, SteppedEngine]]:
-    """An admin's stub and a client's, of a real engine."""
+    """Stubs of AdminService and InferenceService, and a real engine."""
     engine = SteppedEngine()
     await server.serve(engine)
     yield AdminServiceStub(channel), InferenceServiceStub(channel), engine
@@ -372,7 +372,7 @@ async def test_profiles_need_a_folder_and_a_sensible_duration(stub: AsyncStub, c
         assert list(violations(status_of(caught.value))) == ["duration"]
 
 
-async def test_top_shows_what_happens_between_two_looks(serve: Callable[..., Any], engine: FakeEngine) -> None:
+async def test_top_shows_the_difference_between_two_snapshots(serve: Callable[..., Any], engine: FakeEngine) -> None:
     server = await serve(engine)
     async with grpc.aio.insecure_channel(server.address) as channel:
         admin = AdminServiceStub(channel)
