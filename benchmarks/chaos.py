@@ -300,8 +300,6 @@ async def settled(engine: ThreadedEngine, soak: Soak) -> None:
     else:
         soak.wrong.append(f"the engine is not at rest: {stats}")
     await asyncio.wrap_future(engine.flush_prefix_cache())
-    # The statistics are those after the last step: let it make one more.
-    await asyncio.wrap_future(engine.flush_prefix_cache())
     stats = engine.stats()
     if stats.free_blocks != stats.total_blocks:
         soak.wrong.append(f"only {stats.free_blocks} of {stats.total_blocks} blocks are free")

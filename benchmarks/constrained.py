@@ -42,9 +42,9 @@ from draftline.engine.schema import Schema
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
-from draftline.structured.arena import ConstraintArena
+from draftline.structured.automaton.arena import AutomatonArena
 from draftline.structured.compiler import ConstraintCompiler
-from draftline.structured.masks import Verify, VerifyMasks
+from draftline.structured.masks import MaskedRow, fill_masks
 
 DOCUMENT = json.dumps(
     {
@@ -93,13 +93,13 @@ def batch_mask_times(compiler: ConstraintCompiler, rows: int = 64) -> dict[str, 
     compiled = compiler.compile(structured_constraint(OPEN))
     tokens = compiler.vocabulary.encode(DOCUMENT)
     words = np.empty((rows, compiler.vocabulary.mask_words), np.int32)
-    verify_masks, times = VerifyMasks(), []
+    times = []
     for _ in range(20):
         matchers = [compiled.begin().matcher for _ in range(rows)]
-        verifies = [Verify(matcher) for matcher in matchers]
+        batch = [MaskedRow(matcher) for matcher in matchers]
         for token in tokens:
             started = time.perf_counter_ns()
-            verify_masks.fill(verifies, words)
+            fill_masks(batch, words)
             times.append((time.perf_counter_ns() - started) / 1000 / rows)
             for matcher in matchers:
                 matcher.advance(token)
@@ -115,7 +115,7 @@ def verify_times(compiler: ConstraintCompiler, rows: int = 64, drafts: int = 4) 
         rows, len(compiler.vocabulary.tokens), words=1 << 21, masks=500, samples=positions, device=cpu
     )
     slots = SlotTable.allocate(rows, 64, 1, cpu)
-    place = ConstraintArena(table).enter(*automaton)
+    place = AutomatonArena(table).acquire(*automaton)
     assert place is not None
     tokens = compiler.vocabulary.encode(DOCUMENT)
     draw = np.random.default_rng(0)

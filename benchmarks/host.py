@@ -33,26 +33,27 @@ from common.shapes import SMOLLM2_135M
 from common.workloads import Workload
 from rich.console import Console
 from rich.table import Table
+from typing_extensions import override
 
 from draftline.engine.core import Core
-from draftline.engine.drafting.policy import NoDrafting
+from draftline.engine.drafting.policy import DraftPolicy
 from draftline.engine.outputs import Update
 from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.request.sequence import Row
-from draftline.engine.runner.executor import Passes, Sampled
-from draftline.engine.runner.graph_inputs import fill_plan, plan_words
-from draftline.engine.runner.masks import Constraining
+from draftline.engine.runner.executor import Executor, Executors, ForwardResult, SampleResult
+from draftline.engine.runner.graphs import fill_forward, forward_words
+from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.runner import Runner
-from draftline.engine.runner.timing import Stopwatch
+from draftline.engine.runner.shapes import StepShapes
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.models.families import config_from_hf
 from draftline.models.tokenization.tokenizer import Tokenizer
-from draftline.spec.nothing import Nothing
+from draftline.spec.no_drafter import NoDrafter
 
 BLOCK_SIZE = 16
 WINDOW = 8 * BLOCK_SIZE
@@ -87,28 +88,33 @@ VARIANTS = {
 """Greedily and nothing else; with the prefix cache; with a stop string that never comes; drawn from the nucleus."""
 
 
-class NoDevice:
+class NoDevice(Executor):
     """The host's part of a pass as graphs; each row's token is the same in every step."""
 
     def __init__(self, max_rows: int, vocab_size: int) -> None:
         """Draw the tokens."""
         self._max_rows = max_rows
-        self._inputs = np.zeros(plan_words(max_rows), np.int64)
+        self._inputs = np.zeros(forward_words(max_rows), np.int64)
         self._tokens = torch.randint(vocab_size, (max_rows,), generator=torch.Generator().manual_seed(0))
         self._accepted = torch.ones(max_rows, dtype=torch.int32)
-        self._logits = torch.empty(0, vocab_size)
+        nothing = torch.empty(0, dtype=torch.int64)
+        self._no_logits = ForwardResult(torch.empty(0, vocab_size), nothing, nothing)
 
-    def fits(self, rows: tuple[Row, ...]) -> bool:
-        """Any rows."""
-        return True
+    @override
+    def draft(self, rows: tuple[Row, ...]) -> None:
+        raise AssertionError("nothing drafts here")
 
-    def run(self, rows: tuple[Row, ...], features: SamplingFeatures, watch: Stopwatch | None = None) -> Sampled:
-        """See `Pass.run`. There are no logits."""
-        fill_plan(self._inputs, self._max_rows, rows)
+    @override
+    def forward(self, rows: tuple[Row, ...]) -> ForwardResult:
+        fill_forward(self._inputs, self._max_rows, rows)
+        return self._no_logits
+
+    @override
+    def sample(self, rows: tuple[Row, ...], result: ForwardResult, features: SamplingFeatures) -> SampleResult:
         samples = [row.samples for row in rows]
         decodes = sum(samples) == len(rows)
         accepted = self._accepted[: len(rows)] if decodes else torch.tensor(samples, dtype=torch.int32)
-        return Sampled(self._logits, self._tokens[: sum(samples)], accepted)
+        return SampleResult(self._tokens[: sum(samples)], accepted)
 
 
 def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, prefix_caching: bool) -> Core:
@@ -140,10 +146,10 @@ def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, pref
     device = torch.device("cpu")
     table = SlotTable.allocate(max_rows, max_model_len, blocks_a_row, device)
     nothing = ConstraintTable.allocate(max_rows, config.vocab_size, words=1024, masks=1, samples=1, device=device)
-    constraining = Constraining(nothing, table)
-    passes = Passes([], [NoDevice(max_rows, config.vocab_size)], constraining, device)
-    runner = Runner(passes, Nothing(), table, constraining, select_ops(device), config.eos_token_ids)
-    return Core(scheduler, runner, tokenizer, info, NoDrafting(), steps_ahead=1)
+    masks = ConstraintMasks(nothing, table)
+    executors = Executors(NoDevice(max_rows, config.vocab_size), StepShapes(max_rows, 0))
+    runner = Runner(executors, NoDrafter(), table, masks, select_ops(device), config.eos_token_ids)
+    return Core(scheduler, runner, tokenizer, info, DraftPolicy(), steps_ahead=1)
 
 
 def measure(

@@ -1,16 +1,20 @@
-"""``AsyncEngine``: the engine for asyncio programs, as an async iterator of outputs."""
+"""``AsyncEngine``: the engine for asyncio programs. Each request is an async iterator of its outputs so far."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
+from types import TracebackType
+from typing import Self, Unpack
 
 from draftline.engine.build import build_core
-from draftline.engine.config import EngineConfig
+from draftline.engine.config import EngineConfig, EngineOptions
 from draftline.engine.outputs import RequestOutput
-from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import EngineInfo, GenerateRequest, Prompt
+from draftline.engine.params import RequestOptions, SamplingParams
+from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest
+from draftline.engine.request.keywords import as_request
+from draftline.engine.request.prompt_input import Message, PromptInput, as_chats, as_prompt
 from draftline.engine.stats import EngineStats
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.engine.streaming.mailbox import Hub, Mailbox
@@ -20,7 +24,15 @@ from draftline.models.tokenization.tokenizer import Tokenizer
 
 
 def start_engine(config: EngineConfig, workers: CompileWorkers | None = None) -> ThreadedEngine:
-    """Load the model and start the step thread. Blocks while it loads. ``workers``: see `build_core`."""
+    """Load the model and start the step thread. Blocks until it is loaded.
+
+    Args:
+        config: the engine's options.
+        workers: see `build_core`.
+
+    Raises:
+        ModelLoadError: the model cannot be loaded, or cannot be served with these options.
+    """
     return ThreadedEngine(
         build_core(config, workers),
         max_waiting=config.max_waiting,
@@ -33,25 +45,33 @@ class AsyncEngine:
     """A model served to coroutines.
 
     Example:
-        >>> engine = AsyncEngine("smollm2")
-        >>> async for output in engine.generate("The sky is", SamplingParams(max_tokens=8)):
-        ...     print(output.outputs[0].text)
-        >>> await engine.close()
+        >>> async with await AsyncEngine.create("smollm2") as engine:
+        ...     async for output in engine.generate("The sky is", SamplingParams(max_tokens=8)):
+        ...         print(output.outputs[0].text)
     """
 
-    def __init__(self, model: str = "smollm2", **options: object) -> None:
-        """Load ``model`` (blocking; see `create`); ``options`` are `EngineConfig`'s other fields."""
+    def __init__(self, model: str = "smollm2", **options: Unpack[EngineOptions]) -> None:
+        """Load ``model``. This blocks until it is loaded; see `create`.
+
+        Args:
+            model: an HF folder, a .gguf file, a hub id, or ``smollm2``, the embedded model.
+            **options: the other fields of `EngineConfig`.
+
+        Raises:
+            pydantic.ValidationError: an unknown option, or one out of bounds.
+            ModelLoadError: the model cannot be loaded.
+        """
         self.config = EngineConfig.model_validate({"model": model, **options})
         self._engine = start_engine(self.config)
 
     @classmethod
-    async def create(cls, model: str = "smollm2", **options: object) -> AsyncEngine:
-        """Load ``model`` in a thread, so that the event loop goes on."""
-        return await asyncio.to_thread(cls, model, **options)
+    async def create(cls, model: str = "smollm2", **options: Unpack[EngineOptions]) -> Self:
+        """Load ``model`` in a thread, so that the event loop stays free. See the class for arguments and errors."""
+        return await asyncio.to_thread(lambda: cls(model, **options))
 
     @property
     def info(self) -> EngineInfo:
-        """What is served, and its limits."""
+        """The served model, and the engine's limits."""
         return self._engine.info
 
     @property
@@ -60,34 +80,69 @@ class AsyncEngine:
         return self._engine.tokenizer
 
     def stats(self) -> EngineStats:
-        """The engine's state after its last step."""
+        """The engine's counters after its last step."""
         return self._engine.stats()
 
-    async def generate(
+    def generate(
         self,
-        prompt: Prompt,
+        prompt: PromptInput | Chat,
         sampling_params: SamplingParams | None = None,
         *,
         request_id: str | None = None,
-        constraint: Constraint | None = None,
-        speculation: Speculation | None = None,
-        priority: int = 0,
-    ) -> AsyncIterator[RequestOutput]:
+        **options: Unpack[RequestOptions],
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Complete a prompt, yielding the outputs so far whenever there are new tokens.
 
         A slow consumer sees fewer, larger steps. Leaving the iteration early cancels the request.
 
+        Args:
+            prompt: a text, token ids, ``{"prompt": …}``, ``{"prompt_token_ids": […]}``, or a `Chat`.
+            sampling_params: how its tokens are chosen, and when it ends.
+            request_id: unique among the running requests; made up where None.
+            **options: see `RequestOptions`: constraint, speculation, priority, and timeout in seconds.
+
         Raises:
             InvalidRequestError: the request cannot be served as asked.
             QueueFullError: too many requests wait.
+            DeadlineExceededError: the request was not finished within ``timeout``.
             StepFailedError: a fault ended the request.
+            EngineStoppedError: the engine was closed.
         """
+        return self._outputs(as_request(as_prompt(prompt), sampling_params, options), request_id)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Answer a conversation through the model's chat template. See `generate`."""
+        [conversation] = as_chats([messages])
+        return self._outputs(as_request(conversation, sampling_params, options), request_id)
+
+    async def close(self) -> None:
+        """Stop the engine. Requests still running fail with `EngineStoppedError`. Idempotent."""
+        await asyncio.to_thread(self._engine.close)
+
+    async def __aenter__(self) -> Self:
+        """The running engine."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """Close it."""
+        await self.close()
+
+    async def _outputs(self, request: GenerateRequest, request_id: str | None) -> AsyncGenerator[RequestOutput, None]:
         request_id = request_id or uuid.uuid4().hex
-        sampling = sampling_params or SamplingParams()
-        request = GenerateRequest(prompt, sampling, constraint, speculation or Speculation(), priority)
+        prompt = request.prompt
         mailbox = Mailbox(Hub(asyncio.get_running_loop()))
         token_ids = await asyncio.to_thread(self._engine.submit, request_id, request, mailbox.sink)
-        accumulator = Accumulator(request_id, prompt if isinstance(prompt, str) else None, token_ids, sampling.n)
+        text = prompt if isinstance(prompt, str) else None
+        accumulator = Accumulator(request_id, text, token_ids, request.sampling.n)
         try:
             async for _, update in mailbox:
                 ended = accumulator.take(update)
@@ -96,7 +151,3 @@ class AsyncEngine:
                     return
         finally:
             self._engine.cancel(request_id)
-
-    async def close(self) -> None:
-        """Stop the engine; requests still running fail with `EngineStoppedError`."""
-        await asyncio.to_thread(self._engine.close)

@@ -1,10 +1,11 @@
-"""From an `EngineConfig` to a core that can run: the one place where the parts are chosen and put together."""
+"""From an `EngineConfig` to a `Core`: the one place where an engine's parts are chosen and put together."""
 
 from __future__ import annotations
 
 import logging
 import time
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,10 +14,9 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.drafting.build import DrafterParts
 from draftline.engine.protocol import EngineInfo
-from draftline.engine.runner.draft_by_operation import DraftByOperation
-from draftline.engine.runner.eager import PassByOperation
-from draftline.engine.runner.executor import DraftPass, Pass, Passes
-from draftline.engine.runner.masks import Constraining
+from draftline.engine.runner.eager import EagerExecutor
+from draftline.engine.runner.executor import ExecutorParts, Executors
+from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.memory import (
     DEFAULT_CPU_CACHE_GIB,
     GIB,
@@ -28,13 +28,13 @@ from draftline.engine.runner.memory import (
     peak_bytes,
 )
 from draftline.engine.runner.runner import Runner
-from draftline.engine.runner.shapes import Buckets, launch_bound_tokens
-from draftline.engine.runner.step_parts import StepParts
+from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.compile_workers import CompileWorkers
 from draftline.kernels.constraints import ConstraintTable
+from draftline.kernels.ops import Accept, Ops
 from draftline.kernels.slots import SlotTable
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
@@ -42,7 +42,7 @@ from draftline.models.errors import ModelLoadError
 from draftline.models.families import build_model
 from draftline.models.loader import open_checkpoint
 from draftline.models.model import Model
-from draftline.models.tokenization.tokenizer import load_tokenizer
+from draftline.models.tokenization.tokenizer import Tokenizer, load_tokenizer
 from draftline.quant import preferred_cpu_dtype
 from draftline.spec.synthetic import synthetic_acceptance
 from draftline.structured.compiler import ConstraintCompiler
@@ -55,24 +55,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _STEP_TOKENS = {"cpu": 512, "cuda": 8192}
-"""Tokens one step computes at most, by device type, where the configuration does not say."""
+"""The most tokens of a step by device type, where the configuration does not say."""
 
 _CONSTRAINT_BYTES = 64 << 20
-"""Room for automata's tables, and as much for their masks. On a CPU it takes memory only where it is written."""
+"""Bytes for automata's tables, and as many for their masks. On a CPU, memory is only taken where it is written."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 _CACHE_DTYPES = {"bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
-"""By ``kv_cache_dtype``; ``auto`` is the activations'."""
+"""By ``kv_cache_dtype``; ``auto`` is the type of the activations."""
 
 
 def build_core(config: EngineConfig, workers: CompileWorkers | None = None) -> Core:
     """Load the model and put an engine together around it.
 
     Args:
-        config: its options.
-        workers: what compiles kernels, if it was started already; else it is where it pays.
+        config: the engine's options.
+        workers: processes that compile kernels, if they were started already. Else they are started where they save time.
 
     Raises:
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
@@ -81,7 +81,7 @@ def build_core(config: EngineConfig, workers: CompileWorkers | None = None) -> C
     device = _device(config.device)
     if device.type != "cuda" or config.enforce_eager:
         return _build(config, device, None)
-    # Imported here, since a CPU does without Triton.
+    # Imported here, since a CPU runs without Triton.
     from draftline.kernels.triton.compile.ahead import CompileAhead
 
     with closing(CompileAhead(device, workers)) as ahead:
@@ -89,52 +89,16 @@ def build_core(config: EngineConfig, workers: CompileWorkers | None = None) -> C
 
 
 def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | None) -> Core:
-    """``ahead`` is there where CUDA graphs are, and compiles their kernels."""
+    """``ahead`` compiles the kernels of CUDA graphs; None where there are no graphs."""
     started = time.monotonic()
-    checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
-    tokenizer = load_tokenizer(config.tokenizer or config.model, checkpoint.config)
-    shape = checkpoint.config
-    eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
-    dtype = _dtype(config, checkpoint, device)
-    ops = select_ops(device)
-    with memory_explained(device, f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"):
-        model = build_model(checkpoint, shape, ops, dtype, device)
-    drafting = DrafterParts(config, checkpoint, ops, dtype, device)
-    buckets = Buckets(config.max_num_seqs, drafting.max_draft_tokens, launch_bound_tokens(shape))
-    vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
-    with memory_explained(device, "the tables of constraints"):
-        constraints = _constraint_table(config, shape.vocab_size, drafting.max_draft_tokens, device)
-    budget = config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"])
-    wanted_len = _wanted_len(config, shape)
-    cache_dtype = _cache_dtype(config, model, device)
-    bytes_a_block = block_bytes(shape, config.block_size, cache_dtype) + drafting.block_bytes
-    chance = config.synthetic_acceptance
-    accept = ops.accept if chance is None else synthetic_acceptance(ops.accept, chance)
-    if chance is not None:
-        logger.warning(
-            "synthetic acceptance of %g: drafts are accepted by chance, and all outputs mean nothing", chance
-        )
+    loaded = _load(config, device)
+    shape, model = loaded.model.config, loaded.model
 
-    def allocate(blocks: int, max_model_len: int) -> StepParts:
-        with memory_explained(device, f"a cache of {blocks * bytes_a_block / GIB:.2f} GiB"):
-            cache = KVCache.allocate(
-                shape.num_layers,
-                blocks,
-                config.block_size,
-                shape.num_kv_heads,
-                shape.head_dim,
-                dtype=cache_dtype,
-                device=device,
-            )
-        drafter = drafting.build(blocks, budget, constraints)
-        table_len = max_model_len + drafting.max_draft_tokens
-        table = SlotTable.allocate(config.max_num_seqs, table_len, -(-table_len // config.block_size), device)
-        return StepParts(model, cache, table, ops, drafter, accept, Constraining(constraints, table), buckets)
-
+    # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with it.
     largest = largest_batch(
         shape.max_positions,
         device,
-        step_tokens=budget,
+        step_tokens=loaded.step_tokens,
         block_size=config.block_size,
         max_rows=config.max_num_seqs,
     )
@@ -142,62 +106,185 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         from draftline.engine.runner.warmup import compile_kernels
 
         with memory_explained(device, "the largest step"):
-            compile_kernels(allocate(1, wanted_len), ahead, largest)
+            compile_kernels(loaded.allocate(1, loaded.max_len), ahead, largest)
+
+    # The cache takes the memory that the weights and the largest step leave.
     blocks = cache_blocks(
-        _cache_bytes(config, model, largest, buckets, cache_dtype),
-        bytes_a_block,
+        _cache_bytes(config, model, largest, loaded.shapes, loaded.cache_dtype),
+        loaded.block_bytes,
         config.block_size,
         config.max_model_len,
     )
-    max_model_len = min(wanted_len, blocks * config.block_size)
-    parts = allocate(blocks, max_model_len)
-    drafter = parts.drafter
-    info = EngineInfo(
-        model=config.model,
-        config=shape,
-        eos_token_ids=eos_ids,
-        quantization=model.quantization,
-        dtype=str(dtype).removeprefix("torch."),
-        device=str(device),
-        max_model_len=max_model_len,
-        max_num_seqs=config.max_num_seqs,
-        cache_blocks=blocks,
-        block_size=config.block_size,
-        drafters=(drafter.name,) if drafter.max_draft_tokens else (),
-        constraint_kinds=KINDS,
-        synthetic_acceptance=config.synthetic_acceptance,
-    )
+    max_model_len = min(loaded.max_len, blocks * config.block_size)
+    parts = loaded.allocate(blocks, max_model_len)
     scheduler = Scheduler(
         num_blocks=blocks,
         block_size=config.block_size,
         num_slots=config.max_num_seqs,
-        token_budget=budget,
+        token_budget=loaded.step_tokens,
         max_model_len=max_model_len,
         prefix_caching=config.prefix_caching,
     )
-    deciding: list[Pass] = [PassByOperation(model, parts.cache, parts.table, ops, accept, parts.constraining)]
-    proposing: list[DraftPass] = [DraftByOperation(drafter, parts.table)]
+
+    graphs = {}
     if ahead is not None:
         from draftline.engine.runner.warmup import capture_graphs
 
         with memory_explained(device, "the CUDA graphs"):
             graphs = capture_graphs(parts)
-            proposing.insert(0, graphs[0])
-            deciding.insert(0, graphs[1])
-    passes = Passes(proposing, deciding, parts.constraining, device)
-    runner = Runner(passes, drafter, parts.table, parts.constraining, ops, eos_ids)
-    policy = drafting.build_policy(
-        passes, parts.table, buckets, generation=scheduler.block_generation, step_tokens=budget
+    runner = Runner(
+        Executors(EagerExecutor(parts), loaded.shapes, graphs),
+        parts.drafter,
+        parts.table,
+        ConstraintMasks(parts.constraints, parts.table),
+        loaded.ops,
+        loaded.eos_ids,
+    )
+    policy = loaded.drafting.build_policy(
+        runner,
+        parts.table,
+        loaded.shapes,
+        generation=scheduler.block_generation,
+        step_tokens=loaded.step_tokens,
+    )
+
+    info = EngineInfo(
+        model=config.model,
+        config=shape,
+        eos_token_ids=loaded.eos_ids,
+        quantization=model.quantization,
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        device=str(device),
+        max_model_len=max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        cache_blocks=blocks,
+        block_size=config.block_size,
+        drafters=(parts.drafter.name,) if parts.drafter.max_draft_tokens else (),
+        constraint_kinds=KINDS,
+        synthetic_acceptance=config.synthetic_acceptance,
     )
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
         config.model, time.monotonic() - started, info.quantization, info.dtype, info.device, blocks, config.block_size,
     )  # fmt: skip
-    # On a CPU there is nothing to overlap.
-    steps_ahead = 1 if device.type == "cuda" else 0
     return Core(
-        scheduler, runner, tokenizer, info, policy, steps_ahead=steps_ahead, compiler=ConstraintCompiler(vocabulary)
+        scheduler,
+        runner,
+        loaded.tokenizer,
+        info,
+        policy,
+        steps_ahead=1 if device.type == "cuda" else 0,  # on a CPU, host and device work would not overlap
+        compiler=ConstraintCompiler(loaded.vocabulary),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """The parts of an engine that do not depend on the size of its cache.
+
+    Attributes:
+        config: the engine's options.
+        device: where it runs.
+        tokenizer: the model's.
+        vocabulary: the tokenizer's tokens as bytes.
+        eos_ids: the model's end-of-sequence ids.
+        dtype: of the model's weights.
+        ops: the device's operations.
+        model: the target model.
+        drafting: the drafter, without its cache.
+        shapes: the step shapes that have graphs.
+        constraints: the constraint table.
+        step_tokens: the most tokens of a step.
+        max_len: the most tokens of a sequence, if the cache has room for them.
+        cache_dtype: of keys and values.
+    """
+
+    config: EngineConfig
+    device: torch.device
+    tokenizer: Tokenizer
+    vocabulary: ByteVocabulary
+    eos_ids: tuple[int, ...]
+    dtype: torch.dtype
+    ops: Ops
+    model: Model
+    drafting: DrafterParts
+    shapes: StepShapes
+    constraints: ConstraintTable
+    step_tokens: int
+    max_len: int
+    cache_dtype: torch.dtype
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a cache block, the draft model's included."""
+        return block_bytes(self.model.config, self.config.block_size, self.cache_dtype) + self.drafting.block_bytes
+
+    def allocate(self, blocks: int, max_model_len: int) -> ExecutorParts:
+        """Allocate the cache, the drafter's cache and the slot table.
+
+        Args:
+            blocks: cache blocks.
+            max_model_len: the most tokens of a sequence.
+        """
+        shape, config = self.model.config, self.config
+        with memory_explained(self.device, f"a cache of {blocks * self.block_bytes / GIB:.2f} GiB"):
+            cache = KVCache.allocate(
+                shape.num_layers,
+                blocks,
+                config.block_size,
+                shape.num_kv_heads,
+                shape.head_dim,
+                dtype=self.cache_dtype,
+                device=self.device,
+            )
+        drafter = self.drafting.build(blocks, self.step_tokens, self.constraints)
+        table_len = max_model_len + self.drafting.max_draft_tokens
+        table = SlotTable.allocate(config.max_num_seqs, table_len, -(-table_len // config.block_size), self.device)
+        accept = _accept(self.ops, config.synthetic_acceptance)
+        return ExecutorParts(self.model, cache, table, self.ops, drafter, accept, self.constraints, self.shapes)
+
+
+def _load(config: EngineConfig, device: torch.device) -> _Loaded:
+    """Load tokenizer, model and drafter."""
+    checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
+    shape = checkpoint.config
+    tokenizer = load_tokenizer(config.tokenizer or config.model, shape)
+    eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
+    dtype = _dtype(config, checkpoint, device)
+    ops = select_ops(device)
+    with memory_explained(device, f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"):
+        model = build_model(checkpoint, shape, ops, dtype, device)
+    drafting = DrafterParts(config, checkpoint, ops, dtype, device)
+    with memory_explained(device, "the tables of constraints"):
+        constraints = _constraint_table(config, shape.vocab_size, drafting.max_draft_tokens, device)
+    if config.synthetic_acceptance is not None:
+        logger.warning(
+            "synthetic acceptance of %g: drafts are accepted by chance, and all outputs mean nothing",
+            config.synthetic_acceptance,
+        )
+    return _Loaded(
+        config=config,
+        device=device,
+        tokenizer=tokenizer,
+        vocabulary=ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids)),
+        eos_ids=eos_ids,
+        dtype=dtype,
+        ops=ops,
+        model=model,
+        drafting=drafting,
+        shapes=StepShapes(config.max_num_seqs, drafting.max_draft_tokens, launch_bound_tokens(shape)),
+        constraints=constraints,
+        step_tokens=config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"]),
+        max_len=_max_len(config, shape),
+        cache_dtype=_cache_dtype(config, model, device),
+    )
+
+
+def _accept(ops: Ops, synthetic_acceptance_rate: float | None) -> Accept:
+    """What verifies drafts: the device's operation, or chance in benchmarks."""
+    if synthetic_acceptance_rate is None:
+        return ops.accept
+    return synthetic_acceptance(ops.accept, synthetic_acceptance_rate)
 
 
 def _constraint_table(config: EngineConfig, vocab: int, drafts: int, device: torch.device) -> ConstraintTable:
@@ -212,12 +299,11 @@ def _constraint_table(config: EngineConfig, vocab: int, drafts: int, device: tor
     )
 
 
-def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, buckets: Buckets) -> int:
-    """What the graphs keep for themselves: the largest logits, and what sampling makes of them in float32."""
+def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, shapes: StepShapes) -> int:
+    """Memory that graphs keep: the largest logits, and sampling's copies of them in float32."""
     if config.enforce_eager:
         return 0
-    samples = max(shape.samples for shape in [*buckets.decodes, *buckets.prompts])
-    return samples * vocab_size * (dtype.itemsize + 2 * torch.float32.itemsize)
+    return shapes.max_samples * vocab_size * (dtype.itemsize + 2 * torch.float32.itemsize)
 
 
 def _device(name: str) -> torch.device:
@@ -236,7 +322,7 @@ def _dtype(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -
         return _DTYPES[config.dtype]
     if device.type != "cpu":
         return torch.bfloat16
-    # What the largest weights are stored in decides what pays.
+    # The format of the largest weights decides which type is fastest.
     return preferred_cpu_dtype(checkpoint.tensor("model.layers.0.mlp.down_proj.weight").format)
 
 
@@ -249,7 +335,7 @@ def _cache_dtype(config: EngineConfig, model: Model, device: torch.device) -> to
     return dtype
 
 
-def _wanted_len(config: EngineConfig, shape: ModelConfig) -> int:
+def _max_len(config: EngineConfig, shape: ModelConfig) -> int:
     if config.max_model_len is None:
         return shape.max_positions
     if config.max_model_len > shape.max_positions:
@@ -259,12 +345,14 @@ def _wanted_len(config: EngineConfig, shape: ModelConfig) -> int:
     return config.max_model_len
 
 
-def _cache_bytes(config: EngineConfig, model: Model, largest: Batch, buckets: Buckets, cache_dtype: torch.dtype) -> int:
+def _cache_bytes(
+    config: EngineConfig, model: Model, largest: Batch, shapes: StepShapes, cache_dtype: torch.dtype
+) -> int:
     device = model.device
     if config.kv_cache_memory_gib is not None:
         return int(config.kv_cache_memory_gib * GIB)
     if device.type == "cpu":
         return int(DEFAULT_CPU_CACHE_GIB * GIB)
     peak = peak_bytes(model, largest, block_size=config.block_size, cache_dtype=cache_dtype)
-    graphs = _graph_bytes(config, model.config.vocab_size, model.dtype, buckets)
+    graphs = _graph_bytes(config, model.config.vocab_size, model.dtype, shapes)
     return gpu_cache_bytes(device, config.gpu_memory_utilization, peak + graphs)

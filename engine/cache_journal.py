@@ -1,6 +1,6 @@
 """The cache journal: the changes of the prefix tree, for gateways that route requests to where their prefix is cached.
 
-A block is identified by a hash of its tokens and all tokens before it, so the same prefix has the same hash on every
+A block is identified by a hash of its tokens and all tokens before it. The same prefix has the same hash on every
 server. The step thread writes. Readers are on other threads, and hold the lock only for short copies.
 """
 

@@ -1,98 +1,112 @@
 """``EngineConfig``: every option of an engine, with its default, bounds and meaning in one place.
 
-It serves `LLM`, `AsyncEngine`, the command line's flags and ``--config file.yaml`` alike.
+It serves `LLM`, `AsyncEngine`, the command line's flags and ``--config file.yaml`` alike. `EngineOptions` repeats its names
+and types for type checkers, which cannot read keyword arguments from a model; a test compares the two.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from draftline.engine.options import Options
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+CacheDType = Literal["auto", "bfloat16", "fp8", "int8"]
+Conversion = Literal["auto", "fp8", "int8"]
+LoadFormat = Literal["auto", "dummy"]
+DrafterName = Literal["auto", "none", "forced", "ngram", "ngram_table", "draft_model"]
+DraftLength = Literal["adaptive", "fixed"]
 
 
-class EngineConfig(BaseModel):
+class EngineConfig(Options):
     """The options of an engine."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    foreign: ClassVar[dict[str, str]] = {
+        "seed": "Each request has its own: SamplingParams(seed=...)",
+        "speculative_config": "Use drafter, draft_model and draft_tokens",
+        "swap_space": "Preempted requests are computed again; nothing is swapped",
+        "trust_remote_code": "Draftline runs no code from a checkpoint",
+    }
 
     model: str = Field(
         default="smollm2",
         min_length=1,
         description="an HF folder, a .gguf file, a hub id, or 'smollm2' (the embedded SmolLM2-135M-Instruct)",
     )
-    tokenizer: str | None = Field(default=None, description="where the tokenizer is, if not with the model")
-    load_format: Literal["auto", "dummy"] = Field(
-        default="auto", description="'dummy' takes the model's shape and random weights, for benchmarks"
+    tokenizer: str | None = Field(default=None, description="where the tokenizer is; with the model where unset")
+    load_format: LoadFormat = Field(
+        default="auto", description="'dummy' takes the model's shape with random weights, for benchmarks"
     )
     dtype: DType = Field(
-        default="auto", description="what activations and cache are computed in; 'auto' is bfloat16 where that pays"
-    )
-    quantization: Literal["auto", "fp8", "int8"] = Field(
         default="auto",
-        description="'fp8' or 'int8' converts dense weights while they are loaded; 'auto' leaves them as the checkpoint has them",
+        description="dtype of activations and cache; 'auto' is bfloat16 on a GPU, on a CPU the one that it is fastest in",
+    )
+    quantization: Conversion = Field(
+        default="auto",
+        description="'fp8' or 'int8' converts dense weights while they are loaded; 'auto' keeps the checkpoint's format",
     )
     device: str = Field(default="auto", description="'cpu', 'cuda', 'cuda:1', …; 'auto' is a GPU where there is one")
     max_model_len: int | None = Field(
-        default=None, ge=2, description="longest prompt plus output, in tokens; the model's own limit where unset"
+        default=None, ge=2, description="max prompt plus output, in tokens; the model's own limit where unset"
     )
-    max_num_seqs: int = Field(default=256, ge=1, le=4096, description="most outputs generated at once")
+    max_num_seqs: int = Field(default=256, ge=1, le=4096, description="max outputs generated at once")
     max_batched_tokens: int | None = Field(
         default=None,
         ge=1,
         le=1 << 20,
-        description="most tokens one step computes; 512 on a CPU, 8192 on a GPU where unset",
+        description="max tokens computed in one step; 512 on a CPU, 8192 on a GPU where unset",
     )
-    block_size: int = Field(default=16, ge=8, le=256, multiple_of=8, description="tokens a cache block")
+    block_size: int = Field(default=16, ge=8, le=256, multiple_of=8, description="tokens per cache block")
     kv_cache_memory_gib: float | None = Field(
-        default=None, gt=0, description="size of the key/value cache; 1 GiB on a CPU, what is left on a GPU where unset"
+        default=None,
+        gt=0,
+        description="size of the key/value cache; where unset 1 GiB on a CPU, on a GPU the memory that is left",
     )
-    kv_cache_dtype: Literal["auto", "bfloat16", "fp8", "int8"] = Field(
+    kv_cache_dtype: CacheDType = Field(
         default="auto",
-        description="what the key/value cache is kept in: 'fp8' is e4m3 without scales, 'int8' has a scale for each head "
-        "of a token; 'auto' is what activations are computed in",
+        description="dtype of the key/value cache: 'fp8' is e4m3 without scales, 'int8' has one scale per head and token; "
+        "'auto' is the activations' dtype",
     )
     gpu_memory_utilization: float = Field(
-        default=0.9, gt=0, le=1, description="share of the GPU's memory that weights, cache and activations may take"
+        default=0.9, gt=0, le=1, description="share of the GPU's memory for weights, cache and activations"
     )
-    enforce_eager: bool = Field(
-        default=False, description="launch every operation from the host instead of replaying CUDA graphs"
-    )
-    drafter: Literal["auto", "none", "forced", "ngram", "ngram_table", "draft_model"] = Field(
+    enforce_eager: bool = Field(default=False, description="launch each operation from the host, without CUDA graphs")
+    drafter: DrafterName = Field(
         default="auto",
-        description="what guesses tokens ahead: 'forced' writes what a constraint leaves no choice in, as the others do too; "
-        "'ngram' looks them up in the sequence itself, 'ngram_table' also in what others were given, 'draft_model' is a "
-        "smaller model; 'auto' is draft_model where one is given, else ngram on a CPU, and none on a GPU",
+        description="where draft tokens come from: 'forced' drafts tokens that a constraint leaves no choice in (all drafters "
+        "do); 'ngram' looks them up in the sequence, 'ngram_table' also in other requests; 'draft_model' is a smaller model; "
+        "'auto' is draft_model where one is given, else ngram on a CPU and none on a GPU",
     )
     draft_model: str | None = Field(
         default=None,
         min_length=1,
-        description="a model with the same vocabulary that drafts: its name as for model, or what train-draft has made",
+        description="a draft model with the same vocabulary: a name as for model, or a folder that train-draft made",
     )
-    draft_quantization: Literal["auto", "fp8", "int8"] = Field(
+    draft_quantization: Conversion = Field(
         default="auto",
-        description="'fp8' or 'int8' converts the draft model's dense weights while they are loaded: drafts come sooner, a few "
-        "fewer are right, and no output changes",
+        description="'fp8' or 'int8' converts the draft model's dense weights while they are loaded: drafts are faster, "
+        "slightly fewer are accepted, and no output changes",
     )
     ngram_entries: int = Field(
         default=1 << 20, ge=1 << 8, le=1 << 28, description="n-grams that ngram_table remembers, a power of two"
     )
-    draft_tokens: int = Field(default=4, ge=1, le=16, description="most tokens drafted for one step of a sequence")
-    draft_length: Literal["adaptive", "fixed"] = Field(
-        default="adaptive", description="draft as many tokens as pay, down to none, or always draft_tokens"
+    draft_tokens: int = Field(default=4, ge=1, le=16, description="max tokens drafted for one step of a sequence")
+    draft_length: DraftLength = Field(
+        default="adaptive",
+        description="'adaptive' drafts as many tokens as are worth it, possibly none; 'fixed' always drafts draft_tokens",
     )
     synthetic_acceptance: float | None = Field(
         default=None,
         ge=0,
         le=1,
-        description="for benchmarks only, since outputs are then wrong: each draft is accepted with this chance, whatever "
-        "the models say",
+        description="for benchmarks only: accept each draft with this probability, whatever the models say; outputs are wrong",
     )
-    prefix_caching: bool = Field(default=True, description="reuse the cache of prompts' common beginnings")
-    max_waiting: int = Field(default=1024, ge=1, description="most requests that wait; more are refused")
+    prefix_caching: bool = Field(default=True, description="reuse the cache of prompts' common prefixes")
+    max_waiting: int = Field(default=1024, ge=1, description="max waiting requests; more are refused")
     max_waiting_tokens: int = Field(
-        default=4 << 20, ge=1, description="most tokens that the prompts of waiting requests have together"
+        default=4 << 20, ge=1, description="max tokens of the prompts of all waiting requests together"
     )
     ageing_s: float = Field(
         default=5.0, gt=0, description="seconds of head start in the queue for each unit of priority"
@@ -102,15 +116,44 @@ class EngineConfig(BaseModel):
     @classmethod
     def _a_power_of_two(cls, value: int) -> int:
         if value & (value - 1):
-            raise ValueError(f"{value} is no power of two")
+            raise ValueError(f"{value} is not a power of two")
         return value
 
     @model_validator(mode="after")
     def _draft_model_where_it_drafts(self) -> EngineConfig:
         if self.drafter == "draft_model" and self.draft_model is None:
-            raise ValueError("drafter: draft_model needs to be told which: set draft_model")
+            raise ValueError("drafter: 'draft_model' needs the name of one: set draft_model")
         if self.draft_model is not None and self.drafter not in ("auto", "draft_model"):
-            raise ValueError(f"draft_model: it would not be used, since drafter is {self.drafter}")
+            raise ValueError(f"draft_model: is not used where drafter is {self.drafter}")
         if self.draft_quantization != "auto" and self.draft_model is None:
             raise ValueError(f"draft_quantization: there is no draft model to convert to {self.draft_quantization}")
         return self
+
+
+class EngineOptions(TypedDict, total=False):
+    """`EngineConfig`'s options other than the model, as the keywords of `LLM` and `AsyncEngine`."""
+
+    tokenizer: str | None
+    load_format: LoadFormat
+    dtype: DType
+    quantization: Conversion
+    device: str
+    max_model_len: int | None
+    max_num_seqs: int
+    max_batched_tokens: int | None
+    block_size: int
+    kv_cache_memory_gib: float | None
+    kv_cache_dtype: CacheDType
+    gpu_memory_utilization: float
+    enforce_eager: bool
+    drafter: DrafterName
+    draft_model: str | None
+    draft_quantization: Conversion
+    ngram_entries: int
+    draft_tokens: int
+    draft_length: DraftLength
+    synthetic_acceptance: float | None
+    prefix_caching: bool
+    max_waiting: int
+    max_waiting_tokens: int
+    ageing_s: float

@@ -1,7 +1,7 @@
-"""The engine's core: live requests in, one step at a time, updates out. One thread owns it.
+"""``Core``: requests in, one step at a time, updates out. One thread owns it. `Core.step` is where to begin to read.
 
-It may launch a step before it has read the last one's results, so that the device never waits for the host: what the
-next step needs of the last one is on the device.
+A step may be launched before the last one's results are read. The next step finds the last one's tokens on the device, so
+the device never waits for the host.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from draftline.engine.drafting.policy import Drafting
+from draftline.engine.drafting.policy import DraftPolicy
 from draftline.engine.errors import DeadlineExceededError, StepFailedError
 from draftline.engine.outputs import Failed, Update
 from draftline.engine.protocol import EngineInfo, Sink
@@ -33,12 +33,12 @@ logger = logging.getLogger(__name__)
 
 
 _Updates = list[tuple[OutputState, tuple[Update, ...]]]
-"""What a step has for the clients, output by output."""
+"""A step's updates for the clients, by output."""
 
 
 @dataclass(frozen=True, slots=True)
-class _UnderWay:
-    """A step that was launched and not read yet. Planning and launching it took ``host_s``."""
+class _InFlight:
+    """A step that was launched and not read yet. Planning and launching it took the host ``host_s`` seconds."""
 
     plan: Plan
     step: LaunchedStep
@@ -58,7 +58,7 @@ class Core:
         runner: Runner,
         tokenizer: Tokenizer,
         info: EngineInfo,
-        drafting: Drafting,
+        policy: DraftPolicy,
         *,
         steps_ahead: int = 0,
         compiler: ConstraintCompiler | None = None,
@@ -70,10 +70,10 @@ class Core:
             scheduler: plans its steps.
             runner: computes them.
             tokenizer: turns tokens into text.
-            info: what callers are told of the engine.
-            drafting: decides how far sequences are drafted ahead.
-            steps_ahead: how many more steps may be launched while one is still to be read.
-            compiler: compiles requests' constraints; the core only keeps it for those who build requests.
+            info: the model and limits that callers see.
+            policy: chooses how many tokens each sequence drafts.
+            steps_ahead: how many steps may be in flight while the next is launched.
+            compiler: compiles requests' constraints. The core only keeps it for its callers.
             clock: gives seconds; requests' ``submitted_at`` must be on the same clock.
         """
         self.info = info
@@ -88,9 +88,9 @@ class Core:
         self._outputs: dict[Sequence, OutputState] = {}  # of the live requests
         self._deadlines = Deadlines()
         self.backlog = Backlog()
-        self._drafting = drafting
+        self._policy = policy
         self._steps_ahead = steps_ahead
-        self._under_way: deque[_UnderWay] = deque()
+        self._in_flight: deque[_InFlight] = deque()
         self._steps = 0
         self._generated_tokens = 0
         self._token_gaps = Histogram(TOKEN_GAP_BOUNDS_S)
@@ -102,7 +102,7 @@ class Core:
     @property
     def has_work(self) -> bool:
         """Whether any request is unfinished, or a step unread."""
-        return bool(self._live or self._under_way)
+        return bool(self._live or self._in_flight)
 
     def is_live(self, request_id: str) -> bool:
         """Whether a request is unfinished. Any thread may ask; a request is over before its last update is delivered."""
@@ -125,36 +125,38 @@ class Core:
             self._scheduler.add(sequence)
 
     def cancel(self, request_id: str) -> None:
-        """Let the next step end a request; unknown ids are ignored."""
+        """End a request in the next step. Unknown ids are ignored."""
         request = self._live.get(request_id)
         if request is not None:
             for sequence in request.sequences:
                 sequence.cancelled = True
 
     def step(self) -> None:
-        """Plan and launch a step, read the oldest one that need not wait any longer, and hand out its updates.
+        """Plan and launch a step, read the oldest step in flight, and deliver its updates.
 
         A fault fails the requests of the step; the engine goes on with the others.
 
         Raises:
-            DeviceLostError: it was one that leaves no device to go on with.
+            DeviceLostError: the fault left no device to go on with.
         """
         started = time.perf_counter()
         updates = self._expire()
-        self._drafting.begin_step(self._scheduler.running)
-        plan = self._scheduler.plan(self._drafting.wanted)
-        behind = self._drafting.planned(plan)
+        # Which sequences run, with how many tokens and drafts, in which cache blocks.
+        self._policy.begin_step(self._scheduler.running)
+        plan = self._scheduler.plan(self._policy.draft_len)
+        catch_up = self._policy.catch_up(plan)
         for sequence in plan.cancelled:
             output = self._outputs[sequence]
             updates.append((output, output.cancel(self.now())))
+        # Launch this step first, then read an earlier one: the device computes while the host handles results.
         if plan.rows:
-            updates += self._launch(plan, behind, started)
-        if len(self._under_way) > self._steps_ahead or (self._under_way and not plan.rows):
-            updates += self._read(self._under_way.popleft())
+            updates += self._launch(plan, catch_up, started)
+        if len(self._in_flight) > self._steps_ahead or (self._in_flight and not plan.rows):
+            updates += self._read(self._in_flight.popleft())
         self._deliver(updates)
 
     def fail_all(self, error: Exception) -> None:
-        """End every request with ``error``, without freeing anything: the engine is over."""
+        """End every request with ``error``. Frees nothing: the engine has ended."""
         live, self._live, self._outputs = self._live, {}, {}
         for request_id, request in live.items():
             request.sink([(request_id, Failed(error))])
@@ -180,7 +182,11 @@ class Core:
         )
 
     def flush_prefix_cache(self) -> int:
-        """Free the blocks that no sequence holds; how many there were."""
+        """Free the blocks that no sequence holds.
+
+        Returns:
+            How many there were.
+        """
         cached = self._scheduler.stats().cached_blocks
         self._scheduler.forget_prefixes()
         return cached
@@ -190,7 +196,7 @@ class Core:
         self._scheduler.check()
 
     def _expire(self) -> _Updates:
-        """End the requests whose time is over, whether they run or wait."""
+        """End the requests that are past their deadline, whether they run or wait."""
         updates: _Updates = []
         for request in self._deadlines.expired(self.now()):
             if self._live.get(request.request_id) is request:
@@ -200,62 +206,62 @@ class Core:
                 updates.append((self._outputs[request.sequences[0]], (Failed(failure),)))
         return updates
 
-    def _launch(self, plan: Plan, behind: tuple[DraftChunk, ...], started: float) -> _Updates:
+    def _launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...], started: float) -> _Updates:
         now = self.now()
         for row in plan.admitted:
             self._outputs[row.sequence].mark_scheduled(now)
             self.backlog.start(row.sequence.request_id, now)
         try:
-            step = self._runner.launch(plan, behind, [under_way.step for under_way in self._under_way])
-        except Exception as error:  # noqa: BLE001 - whatever it was, only this step's requests fail
+            step = self._runner.launch(plan, catch_up, [in_flight.step for in_flight in self._in_flight])
+        except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
             return self._fail(plan, error)
-        self._under_way.append(_UnderWay(plan, step, time.perf_counter() - started))
+        self._in_flight.append(_InFlight(plan, step, time.perf_counter() - started))
         return []
 
-    def _read(self, under_way: _UnderWay) -> _Updates:
-        """Commit what the outputs keep of a step's results."""
-        plan = under_way.plan
-        step = under_way.step
+    def _read(self, in_flight: _InFlight) -> _Updates:
+        """Wait for a step, and commit the tokens that its outputs keep."""
+        plan = in_flight.plan
+        step = in_flight.step
         try:
             step.wait()
             arrived = time.perf_counter()
             results = step.results()
-        except Exception as error:  # noqa: BLE001 - whatever it was, only this step's requests fail
+        except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
             return self._fail(plan, error)
         now = self.now()
-        times = None
-        if step.watch is not None:
-            times = step.watch.times(under_way.host_s + time.perf_counter() - arrived)
+        times = step.timer.times(in_flight.host_s + time.perf_counter() - arrived)
+        if times is not None:
             self._drafts.add_times(times)
         self._steps += 1
         decoding = sum(row.start >= row.sequence.prompt_len for row in plan.rows)
         self._token_gaps.add(now - self._read_at, decoding)
         self._read_at = now
+        # Stop checks, text and constraints, output by output. Each keeps the tokens up to its end.
         updates: _Updates = []
         kept_tokens: list[tuple[int, ...]] = []
-        for row, result in zip(plan.rows, results, strict=True):
+        for row, tokens, logprobs, prompt_logprobs in zip(plan.rows, *results, strict=True):
             if row.sequence.finished:
-                kept_tokens.append(())  # it ended while the step was under way
+                kept_tokens.append(())  # it ended while the step was in flight
                 continue
             if row.drafts:
-                self._learn(row, accepted=len(result[0]) - 1)
+                self._learn(row, accepted=len(tokens) - 1)
             output = self._outputs[row.sequence]
             try:
-                kept, news = output.advance(row, result, now, times)
+                kept, of_output = output.advance(row, tokens, logprobs, prompt_logprobs, now, times)
             except Exception as error:
                 logger.error("request %s failed", row.sequence.request_id, exc_info=error)
                 kept_tokens.append(())
                 updates += self._fail_requests([row.sequence], error)
                 continue
             kept_tokens.append(kept)
-            updates.append((output, news))
+            updates.append((output, of_output))
         self._generated_tokens += sum(map(len, kept_tokens))
         self._scheduler.commit(plan, kept_tokens)
         return updates
 
     def _learn(self, row: Row, accepted: int) -> None:
         self._drafts.count(row.drafts, accepted)
-        self._drafting.observe(row.sequence, row.drafts, accepted)
+        self._policy.observe(row.sequence, row.drafts, accepted)
 
     def _fail(self, plan: Plan, error: Exception) -> _Updates:
         """End every request that has a row in the plan."""
@@ -276,10 +282,10 @@ class Core:
         return [(self._outputs[sequence], (Failed(failure),)) for sequence in failed.values()]
 
     def _deliver(self, updates: _Updates) -> None:
-        """Release the outputs that ended, forget their requests, and call each sink once, with all this step has for it."""
+        """Release the outputs that ended, forget their requests, and call each sink once with all of its updates."""
         by_sink: dict[Sink, list[tuple[str, Update]]] = defaultdict(list)
-        for output, news in updates:
-            for update in news:
+        for output, of_output in updates:
+            for update in of_output:
                 by_sink[output.request.sink].append((output.sequence.request_id, update))
                 if update.ends_output:
                     self._end(output)
@@ -295,4 +301,4 @@ class Core:
             self.backlog.drop(request.request_id)
             for sequence in request.sequences:
                 del self._outputs[sequence]
-                self._drafting.forget(sequence)
+                self._policy.forget(sequence)

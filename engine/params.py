@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from draftline.engine.options import Options
 from draftline.kernels.limits import MAX_LOGIT_BIAS
 
 MAX_LOGPROBS = 20
-"""The most likely tokens that logprobs can list at one position."""
+"""Max tokens listed per position."""
 
 MAX_N = 64
-"""The most outputs of one request."""
+"""Max outputs per request."""
 
 UINT32_MAX = 2**32 - 1
 
 TokenId = Annotated[int, Field(ge=0, le=UINT32_MAX)]
 
+# Callers may pass any sequence; the model stores a tuple. Type checkers see one type for both, the wider one.
+if TYPE_CHECKING:
+    _StopTexts = Sequence[str]
+    _TokenIds = Sequence[int]
+    _Texts = Sequence[str]
+else:
+    _StopTexts = tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...]
+    _TokenIds = tuple[TokenId, ...]
+    _Texts = tuple[str, ...]
 
-class _Params(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+class _Params(Options):
+    model_config = ConfigDict(allow_inf_nan=False)
 
 
 class SamplingParams(_Params):
-    """How the tokens of one request are chosen and when it ends.
+    """How the tokens of one request are chosen, and when it ends.
 
-    The processing order is: penalties, logit bias, min_tokens, temperature, top_k, top_p, min_p; then one draw keyed by
-    seed, position and token, so that a seed gives the same tokens whatever else is in the batch.
+    The logits are processed in this order: penalties, logit bias, min_tokens, temperature, top_k, top_p, min_p. One draw
+    follows, keyed by seed, position and token: a seed gives the same tokens whatever else is in the batch.
+
+    vLLM's ``stop="text"``, ``stop=None`` and ``top_k=-1`` are accepted.
     """
+
+    foreign: ClassVar[dict[str, str]] = {
+        "best_of": "Set n, and choose among the outputs",
+        "guided_decoding": "Pass constraint=Constraint(...) to generate or chat",
+        "structured_outputs": "Pass constraint=Constraint(...) to generate or chat",
+    }
 
     temperature: float = Field(default=1.0, ge=0.0, le=100.0, description="0 is greedy; 1 is the model's distribution")
     top_p: float = Field(default=1.0, gt=0.0, le=1.0, description="keep the smallest set of tokens with this mass")
@@ -45,19 +65,22 @@ class SamplingParams(_Params):
         default=None, ge=-(2**63), le=2**64 - 1, description="the draw's seed; random where unset, and reported back"
     )
     max_tokens: int | None = Field(
-        default=None, ge=1, le=2**31 - 1, description="most output tokens; 256 or what the context leaves where unset"
+        default=None, ge=1, le=2**31 - 1, description="max output tokens; 256, or the rest of the context, where unset"
     )
-    min_tokens: int = Field(default=0, ge=0, le=2**31 - 1, description="no stop id can be sampled before this many")
-    stop: tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...] = Field(
-        default=(), max_length=64, description="texts that end the output; never part of it"
+    min_tokens: int = Field(
+        default=0, ge=0, le=2**31 - 1, description="output tokens before a stop id or end-of-sequence can be sampled"
     )
-    stop_token_ids: tuple[TokenId, ...] = Field(default=(), max_length=64, description="token ids that end the output")
-    ignore_eos: bool = Field(default=False, description="go on after end-of-sequence")
+    stop: _StopTexts = Field(default=(), max_length=64, description="texts that end the output; never part of it")
+    stop_token_ids: _TokenIds = Field(default=(), max_length=64, description="token ids that end the output")
+    ignore_eos: bool = Field(default=False, description="continue after end-of-sequence")
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-1000.0, le=1000.0)]] = Field(
         default_factory=dict, max_length=MAX_LOGIT_BIAS, description="added to a token's logit"
     )
     logprobs: int | None = Field(
-        default=None, ge=0, le=MAX_LOGPROBS, description="log-probability of each output token and of this many best"
+        default=None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="report the log-probability of each output token, and of this many most likely ones",
     )
     prompt_logprobs: int | None = Field(
         default=None, ge=0, le=MAX_LOGPROBS, description="the same for the prompt's tokens after the first"
@@ -66,8 +89,15 @@ class SamplingParams(_Params):
 
     @field_validator("stop", mode="before")
     @classmethod
-    def _one_stop_is_a_list_of_one(cls, value: object) -> object:
+    def _stop_as_a_sequence(cls, value: object) -> object:
+        if value is None:
+            return ()
         return (value,) if isinstance(value, str) else value
+
+    @field_validator("top_k", mode="before")
+    @classmethod
+    def _minus_one_keeps_all(cls, value: object) -> object:
+        return 0 if value == -1 else value
 
     @model_validator(mode="after")
     def _min_tokens_within_max_tokens(self) -> SamplingParams:
@@ -77,21 +107,25 @@ class SamplingParams(_Params):
 
 
 class Speculation(_Params):
-    """Whether and how far one request is drafted ahead. It changes the speed, never the output."""
+    """Whether one request uses speculative decoding, and how far. It changes the speed, never the output."""
 
-    enabled: bool | None = Field(default=None, description="off, or on; the server's choice where unset")
-    draft_tokens: int | None = Field(default=None, ge=0, le=16, description="most drafted tokens a step")
+    enabled: bool | None = Field(default=None, description="off, or on; the engine's choice where unset")
+    draft_tokens: int | None = Field(
+        default=None, ge=0, le=16, description="max draft tokens per step; the engine's draft_tokens where unset"
+    )
 
 
 class Constraint(_Params):
-    """What the output must match. Set exactly one of the first five."""
+    """A constraint on the whole output. Set exactly one of the first five options."""
 
     json_schema: str | None = Field(default=None, description="a JSON Schema, as JSON text")
     regex: str | None = Field(default=None, description="a regular expression over the whole output")
-    choice: tuple[str, ...] | None = Field(default=None, description="one of these texts")
+    choice: _Texts | None = Field(default=None, description="one of these texts")
     json_object: bool = Field(default=False, description="any JSON object")
     grammar: str | None = Field(default=None, description="a Lark grammar")
-    whitespace: Literal["compact", "spaced", "free"] = Field(default="free", description="white space between tokens")
+    whitespace: Literal["compact", "spaced", "free"] = Field(
+        default="free", description="white space between the tokens of JSON"
+    )
     best_effort: bool = Field(default=False, description="accept keywords that cannot be enforced, and report them")
     close_within_budget: bool = Field(default=False, description="finish the document within max_tokens")
 
@@ -101,3 +135,19 @@ class Constraint(_Params):
         if sum(kind is not None for kind in kinds) != 1:
             raise ValueError("set exactly one of json_schema, regex, choice, json_object and grammar")
         return self
+
+
+class RequestOptions(TypedDict, total=False):
+    """The options of a request besides its sampling: keywords of ``generate``, ``chat`` and ``submit``."""
+
+    constraint: Constraint | None
+    """A constraint on every output."""
+
+    speculation: Speculation | None
+    """How the request uses speculative decoding."""
+
+    priority: int
+    """Higher runs first; 0 by default."""
+
+    timeout: float | None
+    """Seconds from the submission to the end; past them the request fails with `DeadlineExceededError`."""

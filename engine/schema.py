@@ -18,17 +18,18 @@ def Schema(
     best_effort: bool = False,
     close_within_budget: bool = False,
 ) -> Constraint:
-    """A constraint to the JSON of one schema.
+    """Make a constraint that outputs are JSON by a schema.
 
     Args:
-        schema: a pydantic model, a JSON Schema as a dict, or as JSON text. Where a model does not say what becomes of
-            other members than its fields, there are none.
-        whitespace: what may stand between the tokens of JSON.
-        best_effort: accept keywords that cannot be enforced.
-        close_within_budget: finish the text within max_tokens.
+        schema: a pydantic model, a JSON Schema as a dict, or one as JSON text. Objects of a model have its fields and no
+            others, unless the model's configuration says otherwise.
+        whitespace: white space between the tokens of JSON.
+        best_effort: accept keywords that cannot be enforced, and report them.
+        close_within_budget: finish the document within max_tokens.
 
     Example:
-        >>> llm.generate("Ada Lovelace was born in", constraint=Schema(Person))
+        >>> [output] = llm.generate("Ada Lovelace was born in", constraint=Schema(Person))
+        >>> Person.model_validate_json(output.outputs[0].text)
     """
     if isinstance(schema, str):
         text = schema
@@ -42,7 +43,7 @@ def Schema(
 
 
 def _closed(schema: object) -> object:
-    """A model's schema, in which objects with fields have no other members unless it says so."""
+    """Close a model's schema: objects with fields get no other members, unless the schema allows them."""
     if isinstance(schema, list):
         return [_closed(part) for part in schema]
     if not isinstance(schema, dict):

@@ -87,7 +87,7 @@ class ThreadedEngine(EngineClient):
 
     @override
     def stats(self) -> EngineStats:
-        """The engine's state after its last step."""
+        """The engine's state after its last step, or after later work between two steps."""
         return self._stats
 
     @override
@@ -175,15 +175,18 @@ class ThreadedEngine(EngineClient):
             return not self._stopping
 
     def _between_steps(self, work: Callable[[], _T]) -> Future[_T]:
-        """Run ``work`` on the step thread, between two steps."""
+        """Run ``work`` on the step thread, between two steps. The statistics show its effect before the future is done."""
         done: Future[_T] = Future()
 
         def command() -> None:
             if done.set_running_or_notify_cancel():
                 try:
-                    done.set_result(work())
+                    result = work()
                 except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
                     done.set_exception(error)
+                else:
+                    self._stats = self._core.stats()
+                    done.set_result(result)
 
         with self._wake:
             if self._stopping:

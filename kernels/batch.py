@@ -6,7 +6,6 @@ other). Every row reads its own paged history. A decode, a K+1-token verify and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -58,19 +57,29 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerCache:
+    """The paged keys and values of one layer.
+
+    Attributes:
+        keys: [num_blocks, block_size, num_kv_heads, head_dim], contiguous.
+        values: the same for the values.
+        scales: of INT8, the scales of keys and of values, [num_blocks, block_size, num_kv_heads] float32; else None.
+    """
+
+    keys: Tensor
+    values: Tensor
+    scales: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class KVCache:
     """The paged keys and values of one model.
 
     Attributes:
-        keys: one [num_blocks, block_size, num_kv_heads, head_dim] tensor a layer.
-        values: the same for the values.
-        scales: of INT8, each layer's scales of keys and of values, [num_blocks, block_size, num_kv_heads] float32; else
-            None.
+        layers: each layer's.
     """
 
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
-    scales: tuple[tuple[Tensor, Tensor], ...] | None = None
+    layers: tuple[LayerCache, ...]
 
     @staticmethod
     def allocate(
@@ -85,21 +94,22 @@ class KVCache:
     ) -> KVCache:
         """Allocate zeroed keys and values for ``num_blocks`` blocks of ``block_size`` tokens a layer."""
         shape = (num_blocks, block_size, num_kv_heads, head_dim)
-        keys = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers))
-        values = tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers))
-        if dtype != torch.int8:
-            return KVCache(keys, values)
 
-        def scale() -> Tensor:
-            return torch.zeros(shape[:3], dtype=torch.float32, device=device)
+        def pair(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+            return torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device)
 
-        return KVCache(keys, values, tuple((scale(), scale()) for _ in range(num_layers)))
+        scaled = dtype == torch.int8
+        return KVCache(
+            tuple(
+                LayerCache(*pair(shape, dtype), pair(shape[:3], torch.float32) if scaled else None)
+                for _ in range(num_layers)
+            )
+        )
 
     @property
-    def layers(self) -> Iterator[tuple[Tensor, Tensor, tuple[Tensor, Tensor] | None]]:
-        """Keys, values and scales of each layer."""
-        scales = self.scales or (None,) * len(self.keys)
-        return zip(self.keys, self.values, scales, strict=True)
+    def block_size(self) -> int:
+        """Tokens a block."""
+        return self.layers[0].keys.shape[1]
 
 
 def bytes_a_head(head_dim: int, dtype: torch.dtype) -> int:

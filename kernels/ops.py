@@ -1,6 +1,6 @@
 """``Ops``: every operation of a step that has a device-specific form.
 
-One implementation is chosen at start-up and passed in. `reference.py` is all of it in plain torch: the CPU path, and
+One implementation is chosen at start-up and passed in. `reference/ops.py` is all of it in plain torch: the CPU path, and
 the oracle that every other implementation is tested against.
 """
 
@@ -11,7 +11,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, Inputs, LayerCache
 from draftline.kernels.constraints import Constrained, ConstraintTable
 from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import ScaledWeight
@@ -53,69 +54,27 @@ class Ops(Protocol):
         """LayerNorm over the last axis: [T, N] -> [T, N], computed in float32 (Ba et al. 2016)."""
         ...
 
-    def rope_write_kv(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        rope: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        *,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def rope_write_kv(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         """Split, (normalise,) rotate and write: the query heads, rotated, as [T, H, D].
 
         Args:
             qkv: [T, (H + 2 G) * D], query, key and value heads of each token; it may be written over.
             batch: positions and cache indices of the tokens.
-            rope: [max_positions, 2, D / 2] float32, cosines and sines by position (half-split rotation, as in HF).
-            keys: [num_blocks, block_size, G, D], written in place at ``batch.cache_index``, in their own type: FP8 (e4m3)
-                as they are, INT8 with a scale for each head of a token.
-            values: the same for the values.
-            norms: the [D] RMSNorm weights of queries and keys (Qwen3), or None.
-            eps: RMSNorm's epsilon.
-            scales: of INT8 keys and values, [num_blocks, block_size, G] float32, written likewise.
+            cache: keys and values are written at ``batch.cache_index``, in the cache's type: FP8 (e4m3) as they are, INT8
+                with a scale for each head of a token.
+            spec: how to normalise and rotate.
         """
         ...
 
-    def attention(
-        self,
-        q: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        batch: Batch,
-        *,
-        scale: float,
-        window: int | None,
-        soft_cap: float = 0.0,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
+    def attention(self, q: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         """Causal attention of each row's query tokens over its paged history: [T, H, D] -> [T, H * D].
 
-        ``window`` w lets position p see positions > p - w only (sliding window); None is full attention. A ``soft_cap``
-        c turns a score s, scaled already, into ``c * tanh(s / c)`` (Gemma 2, https://arxiv.org/abs/2408.00118); 0
-        leaves it.
+        With a window w, position p sees positions > p - w only.
         """
         ...
 
-    def rope_attention(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        rope: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        *,
-        scale: float,
-        window: int | None,
-        soft_cap: float = 0.0,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        """`rope_write_kv`, and `attention` of what it returns: [T, (H + 2 G) * D] -> [T, H * D]."""
+    def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
+        """`rope_write_kv`, then `attention` of its result: [T, (H + 2 G) * D] -> [T, H * D]."""
         ...
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
@@ -167,16 +126,16 @@ class Ops(Protocol):
         """
         ...
 
-    def norm_scaled_linear(
+    def scaled_norm_linear(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
         """`scaled_linear` of `rms_norm`: [T, K] -> [T, N]."""
         ...
 
-    def norm_scaled_swiglu(
+    def scaled_norm_swiglu(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """`silu_mul` of `norm_scaled_linear`, the weight being [2 N, K]: [T, K] -> [T, N]."""
+        """`silu_mul` of `scaled_norm_linear`, the weight being [2 N, K]: [T, K] -> [T, N]."""
         ...
 
     def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
@@ -191,6 +150,7 @@ class Ops(Protocol):
         starts: tuple[int, ...],
         logits_counts: tuple[int, ...],
         block_size: int,
+        from_newest: tuple[bool, ...] = (),
     ) -> Inputs:
         """Build a step's inputs from the slot table.
 
@@ -198,11 +158,11 @@ class Ops(Protocol):
             slots: the slot table.
             rows: [R] int64, the slot of each row.
             query_lens: query tokens of each row.
-            starts: each row's computed tokens: its query starts at this position. Where only the device knows
-                (`SlotTable.lengths`), the row's query starts with its last known token; it is given as ``~most``, a
-                negative number, of the most that it can be.
+            starts: each row's computed tokens: its query starts at this position.
             logits_counts: how many of each row's last query tokens want logits.
             block_size: tokens a cache block.
+            from_newest: for each row, whether its query starts with its newest known token, at a position that only
+                the device knows (`SlotTable.lengths`). Its start is then an upper bound. Empty: no row's does.
         """
         ...
 

@@ -1,4 +1,7 @@
-"""``Decoder``: the Llama-like decoder that most families are, told apart by their ModelConfig alone."""
+"""``Decoder``: the Llama-like decoder that most families are, told apart by their ModelConfig alone.
+
+Its forward pass is `EagerForward`, operation by operation, or on a CPU `models.scripted`, one TorchScript program.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,23 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import override
 
 from draftline import quant
+from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
+from draftline.models.model import Model
 from draftline.models.rope import rope_table
 from draftline.models.scripted import ScriptedForward
 from draftline.models.weights import Weights
 
 
-class Decoder:
+class Decoder(Model):
     """A decoder-only transformer with its weights, on one device.
 
     Args:
@@ -49,31 +55,27 @@ class Decoder:
         self.cache_dtype = quant.compute_dtype(dtype, device)
         weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled)
         embedding, head = weights.embedding_and_head(config)
+        rope = rope_table(config, device)
         decoder = DecoderWeights(
             embedding=embedding,
-            layers=tuple(_layer(weights, config, index) for index in range(config.num_layers)),
+            layers=tuple(_layer(weights, config, index, rope) for index in range(config.num_layers)),
             norm=weights.vector("model.norm.weight", config.hidden_size),
             head=head,
-            rope=rope_table(config, device),
         )
         self._run: Callable[[Batch, KVCache], Tensor] = (
             ScriptedForward(decoder, config, self.cache_dtype, lambda count: quant.rows_to_run(count, dtype, device))
             if ops.scripted and device.type == "cpu"
-            else ForwardByOperation(decoder, config.norm_eps, self.cache_dtype, ops)
+            else EagerForward(decoder, config.norm_eps, self.cache_dtype, ops)
         )
         self.quantization = weights.formats
         self.nbytes = weights.nbytes
 
+    @override
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Run the batch's tokens, write their keys and values to the cache, and return the wanted logits.
-
-        Returns:
-            [S, vocab] logits of the tokens in ``batch.logits_index``, float32 on a CPU and ``dtype`` elsewhere.
-        """
         return self._run(batch, cache)
 
 
-def _layer(weights: Weights, config: ModelConfig, index: int) -> DecoderLayer:
+def _layer(weights: Weights, config: ModelConfig, index: int, rope: Tensor) -> DecoderLayer:
     prefix = f"model.layers.{index}."
     hidden, intermediate = config.hidden_size, config.intermediate_size
     q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -90,9 +92,9 @@ def _layer(weights: Weights, config: ModelConfig, index: int) -> DecoderLayer:
         attention=Attention(
             qkv=weights.linear(attention, qkv, hidden, bias=config.qkv_bias),
             output=weights.linear(attention, {"o_proj": hidden}, q_size, bias=config.output_bias),
-            norms=norms,
-            window=config.sliding_windows[index],
-            scale=config.score_scale,
+            spec=AttentionSpec(
+                rope, config.score_scale, config.sliding_windows[index], norms=norms, eps=config.norm_eps
+            ),
         ),
         mlp_norm=weights.vector(f"{prefix}post_attention_layernorm.weight", hidden),
         mlp=GatedMlp(
@@ -104,8 +106,8 @@ def _layer(weights: Weights, config: ModelConfig, index: int) -> DecoderLayer:
     )
 
 
-class ForwardByOperation:
-    """The forward pass.
+class EagerForward:
+    """The forward pass, operation by operation.
 
     Args:
         weights: the decoder.
@@ -123,19 +125,8 @@ class ForwardByOperation:
         residual = Residual(F.embedding(batch.token_ids, weights.embedding).to(self._dtype))
         # The last norm reads only those tokens whose logits are wanted.
         following = (*(layer.attention_norm for layer in weights.layers[1:]), None)
-        for layer, next_norm, (keys, values, scales) in zip(weights.layers, following, cache.layers, strict=True):
-            residual = layer.attention(
-                residual,
-                layer.attention_norm,
-                layer.mlp_norm,
-                batch,
-                keys,
-                values,
-                weights.rope,
-                eps,
-                ops,
-                scales=scales,
-            )
-            residual = layer.mlp(residual, layer.mlp_norm, next_norm, eps, ops)
+        for layer, next_norm, layer_cache in zip(weights.layers, following, cache.layers, strict=True):
+            residual = layer.attention(residual, layer.attention_norm, eps, layer.mlp_norm, batch, layer_cache, ops)
+            residual = layer.mlp(residual, layer.mlp_norm, eps, next_norm, ops)
         wanted = Residual(residual.values.index_select(0, batch.logits_index))
-        return weights.head.of_norm(wanted, weights.norm, eps, ops)
+        return weights.head.norm_linear(wanted, weights.norm, eps, ops)

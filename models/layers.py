@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.quant.linear import Linear
@@ -22,71 +23,29 @@ class Attention:
     Attributes:
         qkv: merged query, key and value projection.
         output: the output projection.
-        norms: the [D] weights that normalise queries and keys per head, or None.
-        window: the sliding window in tokens, or None.
-        scale: what scores are multiplied with.
-        soft_cap: of the scores, see ``Ops.attention``; 0 is none.
+        spec: what stands between them.
     """
 
     qkv: Linear
     output: Linear
-    norms: tuple[Tensor, Tensor] | None
-    window: int | None
-    scale: float
-    soft_cap: float = 0.0
+    spec: AttentionSpec
 
     def __call__(
         self,
         residual: Residual,
         norm: Tensor,
+        eps: float,
         following: Tensor | None,
         batch: Batch,
-        keys: Tensor,
-        values: Tensor,
-        rope: Tensor,
-        eps: float,
+        cache: LayerCache,
         ops: Ops,
-        *,
-        scales: tuple[Tensor, Tensor] | None = None,
     ) -> Residual:
         """The residual stream [T, hidden], with the attention of its norm added; it may be written over.
 
-        Writes the batch's keys and values to the cache, and to an INT8 cache their ``scales``. ``following`` is the weight
-        of the norm that reads the result.
+        Writes the batch's keys and values to the cache. ``following`` is the weight of the norm that reads the result.
         """
-        qkv = self.qkv.of_norm(residual, norm, eps, ops)
-        attended = self.attend(qkv, batch, keys, values, rope, eps, ops, scales=scales)
-        return self.output.added_to(residual, attended, following, ops)
-
-    def attend(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        keys: Tensor,
-        values: Tensor,
-        rope: Tensor,
-        eps: float,
-        ops: Ops,
-        *,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        """What goes into the output projection, [T, H * D], of what the first one gave; it may be written over.
-
-        Writes the batch's keys and values to the cache, and to an INT8 cache their ``scales``.
-        """
-        return ops.rope_attention(
-            qkv,
-            batch,
-            rope,
-            keys,
-            values,
-            self.norms,
-            eps,
-            scale=self.scale,
-            window=self.window,
-            soft_cap=self.soft_cap,
-            scales=scales,
-        )
+        qkv = self.qkv.norm_linear(residual, norm, eps, ops)
+        return self.output.linear_add(ops.rope_attention(qkv, batch, cache, self.spec), residual, following, ops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +60,12 @@ class GatedMlp:
     gate_up: Linear
     down: Linear
 
-    def __call__(self, residual: Residual, norm: Tensor, following: Tensor | None, eps: float, ops: Ops) -> Residual:
+    def __call__(self, residual: Residual, norm: Tensor, eps: float, following: Tensor | None, ops: Ops) -> Residual:
         """The residual stream [T, hidden], with the MLP of its norm added; it may be written over.
 
         ``following`` is the weight of the norm that reads the result, where that is every row's.
         """
-        return self.down.added_to(residual, self.gate_up.swiglu_of_norm(residual, norm, eps, ops), following, ops)
+        return self.down.linear_add(self.gate_up.norm_swiglu(residual, norm, eps, ops), residual, following, ops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +94,9 @@ class DecoderWeights:
         layers: the layers.
         norm: [hidden] weights of the final norm.
         head: the output projection.
-        rope: [max_positions, 2, D / 2] float32, see ``Ops.rope_write_kv``.
     """
 
     embedding: Tensor
     layers: tuple[DecoderLayer, ...]
     norm: Tensor
     head: Linear
-    rope: Tensor

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.reference import functional, functional_step
-from draftline.kernels.reference.ops import norm_factors, places, scale_places
 from draftline.kernels.reference.attention import group_rows
 from draftline.kernels.reference.functional import Group
 from draftline.kernels.reference.functional_step import HeadShape, RowGroup, Step
+from draftline.kernels.reference.ops import norm_factors, places, scale_places
 from draftline.models.config import ModelConfig
 from draftline.models.layers import DecoderLayer, DecoderWeights
 
@@ -62,13 +62,11 @@ class ScriptedForward:
         """[S, vocab] float32 logits; see ``Model.forward``."""
         if self._cache is not cache:
             self._cache = cache
-            self._keys, self._values = (
-                [places(layer) for layer in cache.keys],
-                [places(layer) for layer in cache.values],
-            )
-            scales = [scale_places(layer) for _, _, layer in cache.layers]
+            self._keys = [places(layer.keys) for layer in cache.layers]
+            self._values = [places(layer.values) for layer in cache.layers]
+            scales = [scale_places(layer.scales) for layer in cache.layers]
             self._key_scales, self._value_scales = [keys for keys, _ in scales], [values for _, values in scales]
-        num_blocks, block_size = cache.keys[0].shape[:2]
+        num_blocks, block_size = cache.layers[0].keys.shape[:2]
         return self._run(
             batch.token_ids,
             batch.positions,
@@ -103,14 +101,14 @@ class _Layer(torch.nn.Module):
         self.attention_norm, self.floor = norm_factors(layer.attention_norm, config.norm_eps)
         self.qkv = layer.attention.qkv
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-        norms = layer.attention.norms
+        norms = layer.attention.spec.norms
         self.qk_norm = torch.empty(0)
         self.qk_floor = torch.empty(0)
         if norms is not None:
             weights = torch.cat((norms[0].expand(self.num_heads, -1), norms[1].expand(self.num_kv_heads, -1)))
             self.qk_norm, self.qk_floor = norm_factors(weights, config.norm_eps)
         self.window = window
-        self.scale = layer.attention.scale
+        self.scale = layer.attention.spec.scale
         self.output = layer.attention.output
         self.mlp_norm = norm_factors(layer.mlp_norm, config.norm_eps)[0]
         self.gate_up = layer.mlp.gate_up
@@ -151,7 +149,7 @@ class _Decoder(torch.nn.Module):
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.dtype = dtype
         self.embedding = weights.embedding
-        self.rope = weights.rope
+        self.rope = weights.layers[0].attention.spec.rope
         self.layers = torch.nn.ModuleList(
             _Layer(layer, config, windows.index(window or 0))
             for layer, window in zip(weights.layers, config.sliding_windows, strict=True)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
@@ -32,19 +33,19 @@ class Linear(Protocol):
         """[T, in_features] -> [T, out_features]; the dtypes are `quant.compute_dtype`'s."""
         ...
 
-    def of(self, x: Tensor, ops: Ops) -> Tensor:
+    def linear(self, x: Tensor, ops: Ops) -> Tensor:
         """``self(x)`` by the device's operations: [T, in_features] -> [T, out_features]."""
         ...
 
-    def of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """Of ``rms_norm(x, norm, eps)``: [T, in_features] -> [T, out_features]."""
         ...
 
-    def swiglu_of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """``silu(gate) * up`` of ``of_norm``, whose first half are the gates: [T, in_features] -> [T, out_features / 2]."""
+    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """``silu(gate) * up`` of ``norm_linear``, whose first half are the gates: [T, in_features] -> [T, out_features / 2]."""
         ...
 
-    def added_to(self, residual: Residual, x: Tensor, following: Tensor | None, ops: Ops) -> Residual:
+    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
         """``residual + self(x)``: [T, out_features], [T, in_features] -> [T, out_features]; may overwrite ``residual``.
 
         ``following`` is the weight of the norm that reads the result next, if any.
@@ -52,25 +53,25 @@ class Linear(Protocol):
         ...
 
 
-class SeparateLinear(torch.nn.Module):
+class SeparateLinear(torch.nn.Module, Linear):
     """A ``Linear`` whose neighbours are operations of their own: what a format without fused kernels derives from."""
 
-    def of(self, x: Tensor, ops: Ops) -> Tensor:
-        """See ``Linear.of``."""
+    @override
+    def linear(self, x: Tensor, ops: Ops) -> Tensor:
         y: Tensor = self(x)
         return y
 
-    def of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.of_norm``."""
+    @override
+    def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         y: Tensor = self(ops.rms_norm(x.values, norm, eps))
         return y
 
-    def swiglu_of_norm(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.swiglu_of_norm``."""
-        return ops.silu_mul(self.of_norm(x, norm, eps, ops))
+    @override
+    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        return ops.silu_mul(self.norm_linear(x, norm, eps, ops))
 
-    def added_to(self, residual: Residual, x: Tensor, following: Tensor | None, ops: Ops) -> Residual:
-        """See ``Linear.added_to``."""
+    @override
+    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
         del following
         y: Tensor = self(x)
         return Residual(residual.values + y)

@@ -1,1 +1,1 @@
-"""Speculation: drafters and exact verification."""
+"""Speculative decoding: drafters, adaptive draft lengths, and training of draft models."""

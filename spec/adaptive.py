@@ -1,17 +1,17 @@
-"""``DraftLengths``: how many tokens each sequence should draft, so that speculation pays or is off.
+"""``DraftLengths``: chooses the number of drafts of each step, so that speculation is faster than decoding, or off.
 
-A step that verifies K drafts a row takes longer than one that verifies none, and decides more tokens if drafts are
-accepted. Both are known: how long a step takes is measured once, by rows and drafts (`CostTable`), and how likely a draft
-is accepted is learned from each sequence's own recent drafts. The draft length is what gives most tokens a second:
+A step that verifies K drafts a row takes longer than a step that verifies none, but decides more tokens if drafts are
+accepted. The duration of a step is measured once, by rows and drafts (`CostTable`). The acceptance rate is estimated from
+each sequence's recent drafts. The draft length is the one with the most tokens/s:
 
-    sum over rows of (1 - a ** (K + 1)) / (1 - a)   by   seconds(rows, K)
+    sum over rows of (1 - a ** (K + 1)) / (1 - a)   divided by   seconds(rows, K)
 
-where a is a row's acceptance rate, as if each draft were accepted independently of the others (Leviathan et al. 2023,
-https://arxiv.org/abs/2211.17192, equation 1). One length serves the whole step, since the step's cost depends on the
-longest; rows whose own drafts are hardly ever accepted get none. A change must promise a gain of a few percent, and while
-speculation is off a single draft now and then finds out whether it would pay again.
+where a is the acceptance rate of a row, with drafts accepted independently of one another (Leviathan et al. 2023,
+https://arxiv.org/abs/2211.17192, equation 1). All rows of a step have the same length, since the longest sets the cost of the
+step; rows with a very low acceptance rate get no drafts. A change of length must promise a gain of a few percent. While
+speculation is off, occasional probes with the shortest length measure whether it would be faster again.
 
-Costs and counts only: no tensors, and nothing that changes an output.
+This module deals with costs and counts only: no tensors, and nothing that changes an output.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _HYSTERESIS = 1.03
-"""How much better another length must look before it is taken."""
+"""The gain in tokens/s that another length must promise."""
 
 _MEMORY = 0.95
-"""What a sequence's acceptance rate keeps of itself with each draft that was verified."""
+"""Decay of a sequence's acceptance rate with each verified draft."""
 
 _LONG_MEMORY = 0.99
-"""The same for the rate of all sequences together: right drafts come in bursts, with long stretches in between."""
+"""Decay of the rate of all sequences together. It is slower: accepted drafts come in bursts, far apart."""
 
 _PROBE_SHARE = 0.005
-"""The share of the time that probes may cost while no length pays."""
+"""The share of the time that probes may cost while speculation is off."""
 
-_MOST_PATIENCE = 8
-"""How many times longer the time between probes becomes while they find nothing: it doubles with each."""
+_MAX_PATIENCE = 8
+"""The largest factor on the time between probes. The factor doubles with each probe that finds no gain."""
 
 _PROBE_EVERY = 8
-"""Choices from one probe to the next, at least."""
+"""The fewest steps from one probe to the next."""
 
-_HOPELESS = 0.05
-"""Rows below this acceptance rate draft nothing; a probe may find them better."""
+_MIN_RATE = 0.05
+"""Rows with a lower acceptance rate get no drafts, except in probes."""
 
 
 class CostTable:
-    """Measured seconds of a step, by rows and drafts a row; in between, of the next measured number of rows."""
+    """Measured seconds of a step, by rows and drafts a row. Row counts are rounded up to the next measured one."""
 
     def __init__(self, seconds: Mapping[tuple[int, int], float]) -> None:
-        """``seconds`` of steps by (rows, drafts a row), every number of rows with the same drafts, 0 among them.
+        """``seconds`` of a step by (rows, drafts a row). Every number of rows has the same drafts, with 0 among them.
 
         Raises:
             ValueError: a combination is missing.
@@ -60,30 +60,33 @@ class CostTable:
 
     def seconds(self, rows: int, drafts: int) -> float:
         """Seconds of a step with this many rows, each with this many drafts."""
-        at = min(bisect_left(self._rows, rows), len(self._rows) - 1)
-        return self._seconds[self._rows[at], drafts]
+        index = min(bisect_left(self._rows, rows), len(self._rows) - 1)
+        return self._seconds[self._rows[index], drafts]
 
 
 @dataclass(slots=True)
-class Acceptance:
-    """An acceptance rate: the chance that a draft is accepted if those before it are.
+class AcceptanceEstimate:
+    """An estimate of an acceptance rate: the chance that a draft is accepted, given that those before it are.
 
     Attributes:
-        rate: between 0 and 1; a moving average.
-        memory: what it keeps of itself with each draft.
+        rate: an exponential moving average, between 0 and 1.
+        memory: the weight of the old rate at each update.
     """
 
     rate: float
     memory: float = _MEMORY
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """A step verified ``drafted`` tokens and accepted the first ``accepted``: later ones tell nothing."""
-        for place in range(min(drafted, accepted + 1)):
-            self.rate = self.memory * self.rate + (1 - self.memory) * (place < accepted)
+        """Learn from a step that verified ``drafted`` tokens and accepted the first ``accepted``.
+
+        Drafts behind the first rejected one carry no information.
+        """
+        for index in range(min(drafted, accepted + 1)):
+            self.rate = self.memory * self.rate + (1 - self.memory) * (index < accepted)
 
 
 def expected_tokens(rate: float, drafts: int) -> float:
-    """Tokens that a row decides on average with so many drafts: between 1 and ``drafts`` + 1."""
+    """The mean number of tokens that a row decides with ``drafts`` drafts: between 1 and ``drafts`` + 1."""
     return drafts + 1.0 if rate >= 1 else (1 - rate ** (drafts + 1)) / (1 - rate)
 
 
@@ -91,9 +94,9 @@ class DraftLengths:
     """Chooses the draft length of each step."""
 
     def __init__(self, costs: CostTable, *, prior: float = 0.5) -> None:
-        """``prior`` is the acceptance rate that is assumed until drafts have been verified."""
+        """``prior`` is the acceptance rate assumed before any draft has been verified."""
         self._costs = costs
-        self._typical = Acceptance(prior, _LONG_MEMORY)
+        self._overall = AcceptanceEstimate(prior, _LONG_MEMORY)
         self._current = 0
         self._shortest = min(costs.draft_lens[1:], default=0)
         self._since_probe = 0
@@ -101,22 +104,27 @@ class DraftLengths:
 
     @property
     def exploring(self) -> bool:
-        """Whether what `choose` said last was a probe."""
+        """Whether the last length that `choose` returned was a probe, if it was not 0."""
         return self._current == 0
 
-    def newcomer(self) -> Acceptance:
-        """The acceptance rate of a sequence that has not drafted yet."""
-        return Acceptance(self._typical.rate)
+    def new_estimate(self) -> AcceptanceEstimate:
+        """The estimate of a sequence without verified drafts: the rate of all sequences."""
+        return AcceptanceEstimate(self._overall.rate)
 
-    def observe(self, sequence: Acceptance, drafted: int, accepted: int) -> None:
-        """Learn from a step's verification of one sequence."""
+    def observe(self, sequence: AcceptanceEstimate, drafted: int, accepted: int) -> None:
+        """Learn from the verification of one sequence in a step."""
         sequence.observe(drafted, accepted)
-        self._typical.observe(drafted, accepted)
+        self._overall.observe(drafted, accepted)
 
-    def choose(self, rows: Sequence[Acceptance]) -> int:
-        """The drafts a row for the next step, over the rows that may draft. 0 is plain decoding."""
+    def choose(self, rows: Sequence[AcceptanceEstimate]) -> int:
+        """Choose the drafts a row of the next step; 0 is plain decoding.
+
+        Args:
+            rows: the estimates of the rows that may have drafts.
+        """
         if not rows:
             return 0
+        # Change the length only for a gain that is worth it.
         count = len(rows)
         rates = [self._expected(row) for row in rows]
         values = {drafts: self._value(rates, count, drafts) for drafts in self._costs.draft_lens}
@@ -126,21 +134,23 @@ class DraftLengths:
         if self._current:
             self._since_probe, self._patience = 0, 1
             return self._current
+        # Speculation is off: probe with the shortest length, rarely enough that probes cost at most their share.
         self._since_probe += 1
         extra = self._costs.seconds(count, self._shortest) / self._costs.seconds(count, 0) - 1
         if self._since_probe < self._patience * max(_PROBE_EVERY, extra / _PROBE_SHARE):
             return 0
-        self._since_probe, self._patience = 0, min(2 * self._patience, _MOST_PATIENCE)
+        self._since_probe, self._patience = 0, min(2 * self._patience, _MAX_PATIENCE)
         return self._shortest
 
-    def wants(self, sequence: Acceptance, drafts: int) -> int:
-        """How many of the step's ``drafts`` a sequence should have."""
-        return drafts if self._expected(sequence) >= _HOPELESS or self._current == 0 else 0
+    def drafts_for(self, sequence: AcceptanceEstimate, drafts: int) -> int:
+        """The number of drafts of one sequence in a step of length ``drafts``."""
+        return drafts if self._expected(sequence) >= _MIN_RATE or self._current == 0 else 0
 
-    def _expected(self, sequence: Acceptance) -> float:
-        """What to expect of a sequence's next drafts: halfway between its own recent ones and everybody's."""
-        return (sequence.rate + self._typical.rate) / 2
+    def _expected(self, sequence: AcceptanceEstimate) -> float:
+        """The expected acceptance rate of a sequence: the mean of its own and that of all sequences."""
+        return (sequence.rate + self._overall.rate) / 2
 
     def _value(self, rates: Sequence[float], count: int, drafts: int) -> float:
-        tokens = sum([expected_tokens(rate, drafts if rate >= _HOPELESS else 0) for rate in rates])
+        """Expected tokens/s with this draft length."""
+        tokens = sum([expected_tokens(rate, drafts if rate >= _MIN_RATE else 0) for rate in rates])
         return tokens / self._costs.seconds(count, drafts)

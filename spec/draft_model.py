@@ -1,12 +1,12 @@
-"""The drafter that is a smaller model with the target's vocabulary.
+"""``DraftModel``: drafts with a smaller model that has the target's vocabulary.
 
-It has keys and values of its own in the blocks of the target's cache, under the same numbers: whatever the target's
-block table says of a sequence holds for the draft model too. Each draft is drawn as the target will draw it, with the
-noise of the same seed and position, so that the two agree as often as their distributions let them (Gumbel coupling).
+The draft model has its own keys and values, in blocks with the numbers of the target's: one block table serves both. Each
+draft is sampled as the target will sample it, with the noise of the same seed and position. So the two models agree as
+often as their distributions allow (Gumbel coupling).
 
-A round of K drafts runs the model K times. The last draft is never run, so if all are accepted, the cache lacks that
-one token beside the newest: the first run of every round therefore sees two tokens. A cache that lacks more has to catch
-up first; who lacks what is `engine.draft_cache`'s business.
+K drafts take K forward passes. The last draft is never an input, so if all drafts are accepted, the cache lacks that token
+and the newest one. Therefore the first pass of every round has two tokens as input. A cache that lacks more has to catch up
+first; `engine.drafting.cache` keeps track of that.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from typing_extensions import override
 
 from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.models.model import Model
-from draftline.spec.drafter import DraftChunk, DraftRows
+from draftline.spec.drafter import DraftChunk, Drafter, DraftRows
 
 
-class DraftModel:
-    """Drafts with a model. Everything is on the target's device."""
+class DraftModel(Drafter):
+    """Drafts with a model on the target's device."""
 
     name = "draft_model"
 
@@ -38,15 +39,15 @@ class DraftModel:
         *,
         chunk_tokens: int,
     ) -> None:
-        """A drafter that has seen nothing yet.
+        """Start with an empty cache.
 
         Args:
-            model: has the target's vocabulary.
-            cache: the draft model's, with the blocks of the target's.
+            model: the draft model, with the target's vocabulary.
+            cache: the keys and values of the draft model, with as many blocks as the target's cache.
             ops: the device's operations.
-            max_draft_tokens: the most that is ever drafted at once.
-            constraints: what they force is not the model's to guess; it sees it like a guess of its own.
-            chunk_tokens: the most tokens that it catches up with in one forward pass.
+            max_draft_tokens: the most tokens that it proposes at once.
+            constraints: the constraint table. Forced tokens replace the model's own drafts, as its next inputs too.
+            chunk_tokens: the most tokens of one forward pass in `catch_up`.
         """
         self.max_draft_tokens = max_draft_tokens
         self._model = model
@@ -54,20 +55,22 @@ class DraftModel:
         self._ops = ops
         self._constraints = constraints
         self._chunk_tokens = chunk_tokens
-        self._block_size = cache.keys[0].shape[1]
+        self._block_size = cache.block_size
 
+    @override
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
-        """See `Drafter.propose`. What only shapes a distribution, such as top-p or penalties, is left to the target."""
         ops = self._ops
-        for step in range(rows.most):
+        for step in range(rows.max_drafts):
             inputs = ops.gather_drafts(table, rows.slots, rows.drafts, step, self._block_size)
             logits = self._model.forward(inputs.batch, self._cache)
-            which = SampleRows(inputs.slots, inputs.positions, SamplingFeatures.TEMPERATURE, masks=None)
-            ops.write_drafts(ops.sample(logits, which, table), which, table)
+            # Temperature only: top-p, penalties and masks cost time, and the target applies them anyway.
+            sampled = SampleRows(inputs.slots, inputs.positions, SamplingFeatures.TEMPERATURE, masks=None)
+            ops.write_drafts(ops.sample(logits, sampled, table), sampled, table)
+            # Forced tokens replace drafts at once, so that the next pass continues from them.
             ops.draft_forced(rows.slots, step + 1, table, self._constraints)
 
+    @override
     def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        """See `Drafter.catch_up`."""
         for batch in _batches(chunks, self._chunk_tokens):
             slots = torch.tensor([chunk.slot for chunk in batch], dtype=torch.int64)
             if table.tokens.device.type == "cuda":
@@ -78,8 +81,8 @@ class DraftModel:
             self._model.forward(inputs.batch, self._cache)
 
 
-def _batches(chunks: Sequence[DraftChunk], most: int) -> list[list[DraftChunk]]:
-    """The chunks in order, divided so that none of the batches has more than ``most`` tokens."""
+def _batches(chunks: Sequence[DraftChunk], max_tokens: int) -> list[list[DraftChunk]]:
+    """The chunks in order, divided into batches of at most ``max_tokens`` tokens."""
     batches: list[list[DraftChunk]] = []
     left = 0
     for chunk in chunks:
@@ -87,7 +90,7 @@ def _batches(chunks: Sequence[DraftChunk], most: int) -> list[list[DraftChunk]]:
         while start < end:
             if not left:
                 batches.append([])
-                left = most
+                left = max_tokens
             part = min(left, end - start)
             batches[-1].append(DraftChunk(chunk.slot, start, part))
             start += part

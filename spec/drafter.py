@@ -1,8 +1,7 @@
-"""``Drafter``: what guesses the next tokens of the decoding sequences, before the target model verifies them.
+"""``Drafter``: proposes the next tokens of decoding sequences, for the target model to verify.
 
-A drafter works on slots, never on sequences, and leaves its guesses in the slot table, behind each sequence's known
-tokens, whose number only the device need know. So the step is the same whatever drafts, and "no speculation" is a
-drafter that proposes nothing.
+A drafter works on slots, not on sequences. It writes its drafts into the slot table, behind each sequence's known tokens;
+only the device needs to know their number. So the step is the same for every drafter, and `NoDrafter` is a drafter too.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from draftline.kernels.slots import SlotTable
 
 @dataclass(frozen=True, slots=True)
 class DraftRows:
-    """Who wants drafts.
+    """The rows of a step that want drafts.
 
     Attributes:
-        slots: [R] int64, their slots.
-        drafts: [R] int32, how many each may have; 0 for none, as padding.
-        most: the largest of ``drafts``, or more.
+        slots: [R] int64, the slot of each row.
+        drafts: [R] int32, the most drafts of each row; 0 for padding, and for rows without drafts.
+        max_drafts: an upper bound of ``drafts``.
     """
 
     slots: Tensor
     drafts: Tensor
-    most: int
+    max_drafts: int
 
 
 @dataclass(frozen=True, slots=True)
 class DraftChunk:
-    """Known tokens that a drafter with a cache of its own has not seen: ``count`` from position ``start`` of a slot."""
+    """Known tokens that a drafter's own cache lacks: ``count`` tokens from position ``start`` of a slot."""
 
     slot: int
     start: int
@@ -41,11 +40,11 @@ class DraftChunk:
 
 
 class Drafter(Protocol):
-    """Proposes tokens. Whatever it proposes, the output stays what plain decoding gives.
+    """Proposes tokens. Whatever it proposes, the output equals that of plain decoding.
 
     Attributes:
-        name: as it is chosen and reported.
-        max_draft_tokens: the most that it is asked for at once.
+        name: its name in options and statistics.
+        max_draft_tokens: the most tokens that it can propose at once.
     """
 
     name: str
@@ -54,11 +53,11 @@ class Drafter(Protocol):
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         """Write drafts into ``table.tokens``, without waiting for the device.
 
-        A row's drafts go to the positions from ``length`` on, which is ``table.lengths`` of its slot. Those beyond the
-        row's own ``drafts``, but within ``rows.most``, may be written as well. Nothing else of the table is written.
+        The drafts of a row go to the positions from ``table.lengths`` of its slot on. The positions beyond the row's
+        ``drafts``, but within ``rows.max_drafts``, may be written too. Nothing else of the table is written.
         """
         ...
 
     def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        """See the known tokens of ``chunks``, in the order of the device. Only drafters with a cache are ever asked."""
-        ...
+        """Compute the cache of the known tokens of ``chunks``, in stream order."""
+        return  # a drafter without a cache has nothing to do

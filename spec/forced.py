@@ -1,8 +1,10 @@
-"""The drafters that know what a constraint forces: one that drafts nothing else, and one that leaves the rest to another."""
+"""Drafters of the tokens that a constraint forces: alone, or in front of another drafter's tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from typing_extensions import override
 
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
@@ -10,41 +12,38 @@ from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftChunk, Drafter, DraftRows
 
 
-class OnlyForced:
-    """Drafts the tokens that a slot's state forces."""
+class ForcedDrafter(Drafter):
+    """Drafts the tokens that the state of a slot's automaton forces."""
 
     name = "forced"
 
     def __init__(self, max_draft_tokens: int, ops: Ops, constraints: ConstraintTable) -> None:
-        """``max_draft_tokens`` is the most that is ever drafted at once."""
+        """``max_draft_tokens`` is the most tokens that it proposes at once."""
         self.max_draft_tokens = max_draft_tokens
         self._ops = ops
         self._constraints = constraints
 
+    @override
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
-        """See `Drafter.propose`."""
-        self._ops.draft_forced(rows.slots, rows.most, table, self._constraints)
-
-    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        """Nothing to catch up with: it keeps no cache."""
+        self._ops.draft_forced(rows.slots, rows.max_drafts, table, self._constraints)
 
 
-class Forced:
-    """Puts the tokens that a slot's state forces in the place of another drafter's first drafts."""
+class ForcedFirst(Drafter):
+    """Replaces the first drafts of another drafter by the tokens that the state of a slot's automaton forces."""
 
     def __init__(self, other: Drafter, ops: Ops, constraints: ConstraintTable) -> None:
-        """``other`` must not remember what it has drafted."""
+        """``other`` must not keep state about its own drafts."""
         self.name = other.name
         self.max_draft_tokens = other.max_draft_tokens
         self._other = other
         self._ops = ops
         self._constraints = constraints
 
+    @override
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
-        """See `Drafter.propose`."""
         self._other.propose(rows, table)
-        self._ops.draft_forced(rows.slots, rows.most, table, self._constraints)
+        self._ops.draft_forced(rows.slots, rows.max_drafts, table, self._constraints)
 
+    @override
     def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        """See `Drafter.catch_up`."""
         self._other.catch_up(chunks, table)

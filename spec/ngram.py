@@ -1,30 +1,27 @@
-"""The drafter that looks up how the sequence went on the last time that it had come to the same words."""
+"""``NGram``: prompt lookup decoding. It drafts the continuation of the last earlier occurrence of a sequence's end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing_extensions import override
 
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
-from draftline.spec.drafter import DraftChunk, DraftRows
+from draftline.spec.drafter import Drafter, DraftRows
 
-LONGEST = 4
-"""Tokens of the longest end that is looked up."""
+MAX_NGRAM = 4
+"""Tokens of the longest n-gram that is looked up."""
 
 
-class NGram:
-    """Prompt lookup decoding (Saxena 2023): no model, no memory, one small kernel."""
+class NGram(Drafter):
+    """Prompt lookup decoding (Saxena 2023, https://github.com/apoorvumang/prompt-lookup-decoding): one small kernel."""
 
     name = "ngram"
 
     def __init__(self, max_draft_tokens: int, ops: Ops) -> None:
-        """``max_draft_tokens`` is the most that is ever drafted at once."""
+        """``max_draft_tokens`` is the most tokens that it proposes at once."""
         self.max_draft_tokens = max_draft_tokens
         self._ops = ops
 
+    @override
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
-        """See `Drafter.propose`."""
-        self._ops.draft_ngram(rows.slots, rows.most, LONGEST, table)
-
-    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        """Nothing to catch up with: it keeps no cache."""
+        self._ops.draft_ngram(rows.slots, rows.max_drafts, MAX_NGRAM, table)

@@ -1,45 +1,40 @@
-"""N-gram lookup that also knows how other sequences went on: a table of the n-grams that the server has generated.
+"""``NGramTable``: n-gram lookup across sequences, in a table of the n-grams that the server has generated.
 
-Looking up a sequence's own end (`ngram`) finds nothing in a text that does not repeat itself. The table maps every three
-tokens that were seen to the one that followed last, in any sequence that was drafted for; it lives on the device, is
-learned and read there, and forgets by being overwritten. What one client's text teaches can make another's faster, never
-different.
+`NGram` finds nothing in a text that does not repeat itself. The table maps every three tokens seen, in any sequence that was
+drafted for, to the token that followed last. It lives on the device, which also updates and reads it; new entries overwrite
+old ones. The text of one client can make another's output faster, but never different.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
+from typing_extensions import override
 
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
-from draftline.spec.drafter import DraftChunk, DraftRows
-from draftline.spec.ngram import LONGEST
+from draftline.spec.drafter import Drafter, DraftRows
+from draftline.spec.ngram import MAX_NGRAM
 
 
-class NGramTable:
-    """`NGram` with a table behind it, for ends that the sequence has not seen in full."""
+class NGramTable(Drafter):
+    """`NGram`, with the table for ends that the sequence itself does not contain in full."""
 
     name = "ngram_table"
 
     def __init__(self, max_draft_tokens: int, entries: int, ops: Ops, device: torch.device) -> None:
-        """An empty table.
+        """Start with an empty table.
 
         Args:
-            max_draft_tokens: the most that is ever drafted at once.
-            entries: how many n-grams it holds, a power of two.
+            max_draft_tokens: the most tokens that it proposes at once.
+            entries: the number of n-grams that the table holds, a power of two.
             ops: the device's operations.
-            device: where the table is.
+            device: the table's device.
         """
         self.max_draft_tokens = max_draft_tokens
         self._ops = ops
         self._table = torch.zeros((entries, 2), dtype=torch.int32, device=device)
 
+    @override
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
-        """See `Drafter.propose`."""
         self._ops.learn_ngrams(rows.slots, self.max_draft_tokens + 1, self._table, table)
-        self._ops.draft_ngram_table(rows.slots, rows.most, LONGEST, self._table, table)
-
-    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        """Nothing to catch up with: it keeps no cache."""
+        self._ops.draft_ngram_table(rows.slots, rows.max_drafts, MAX_NGRAM, self._table, table)

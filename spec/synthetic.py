@@ -1,7 +1,7 @@
-"""Synthetic acceptance: drafts are accepted by chance, so that a benchmark can ask what an acceptance rate is worth.
+"""Synthetic acceptance: drafts are accepted by chance, to measure the speed at a given acceptance rate.
 
-Random weights have no drafts worth the name. With this in the place of the real acceptance, a step costs what it costs,
-and decides as many tokens as with a draft model of the wanted quality. Its outputs are nobody's: for benchmarks only.
+Models with random weights accept no drafts. With synthetic acceptance a step does the same work, and decides as many tokens
+as with a draft model of the wanted quality. The outputs are meaningless: for benchmarks only.
 """
 
 from __future__ import annotations
@@ -16,29 +16,31 @@ _BITS = 24
 
 
 def synthetic_acceptance(accept: Accept, chance: float) -> Accept:
-    """An `Ops.accept` that finds each draft right with this chance, by a hash of seed and position."""
+    """An `Ops.accept` that accepts each draft with this chance, by a hash of seed and position."""
 
-    def accept_by_chance(tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
+    def accept_by_chance(
+        tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, slots: SlotTable
+    ) -> Tensor:
         if not tokens.shape[0]:
-            return accept(tokens, rows, starts, most, slots)
+            return accept(tokens, rows, starts, max_samples, slots)
         drafts = slots.tokens[rows.slots, rows.positions.clamp(min=0)].long()
-        # A row's last sample has no draft.
+        # The last sample of a row has no draft.
         last = torch.zeros_like(tokens, dtype=torch.bool)
         last.index_fill_(0, (starts[1:].long() - 1).clamp(min=0), True)
         right = _uniform(slots.seed[rows.slots], rows.positions) < chance
         other = torch.where(tokens > 0, tokens - 1, 1)
         wrong = torch.where(tokens == drafts, other, tokens)
         tokens.copy_(torch.where(last, tokens, torch.where(right, drafts, wrong)))
-        return accept(tokens, rows, starts, most, slots)
+        return accept(tokens, rows, starts, max_samples, slots)
 
     return accept_by_chance
 
 
 def chance_of_length(length: float, drafts: int) -> float:
-    """The chance of each draft that gives a mean acceptance length: ``1 + a + … + a ** drafts = length``, solved for a.
+    """The acceptance chance of each draft for a mean acceptance length: ``1 + a + … + a ** drafts = length``, solved for a.
 
     Raises:
-        ValueError: no chance gives it.
+        ValueError: no chance gives this length.
     """
     if not 1 <= length <= drafts + 1:
         raise ValueError(

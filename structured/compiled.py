@@ -1,32 +1,28 @@
-"""What a constraint compiles to: what makes matchers, and what it was made of."""
+"""``CompiledConstraint``: the contract between the engine and a compiled constraint, whatever backend enforces it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from draftline.structured.automaton.forced_drafts import ForcedDrafts
-from draftline.structured.automaton.matcher import AutomatonMatcher
+from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.errors import Violation
-from draftline.structured.forced import forced_tokens
-from draftline.structured.grammar.matcher import GrammarMatcher
 from draftline.structured.matcher import Matcher
-from draftline.structured.vocabulary import ByteVocabulary
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What became of a constraint.
+class CompileReport:
+    """The result of compiling a constraint, for its author.
 
     Attributes:
-        backend: what enforces it: "automaton" or "grammar".
-        states: of the automaton; 0 for a grammar.
-        classes: of tokens that the automaton tells apart; 0 for a grammar.
-        masks: distinct sets of tokens that the automaton allows; 0 for a grammar.
-        compile_s: seconds that it took.
-        unenforced: what was asked for and is not enforced; empty unless best effort was asked for.
-        no_automaton: why a grammar enforces it; None where an automaton does.
+        backend: the backend that enforces it: "automaton" or "grammar".
+        states: states of the automaton; 0 for a grammar.
+        classes: token classes that the automaton tells apart; 0 for a grammar.
+        masks: distinct token masks of the automaton; 0 for a grammar.
+        compile_s: compile time in seconds.
+        unenforced: parts of the constraint that are not enforced; empty unless best effort was asked for.
+        no_automaton: why a grammar enforces it; None for an automaton.
     """
 
     backend: str
@@ -38,122 +34,52 @@ class Report:
     no_automaton: str | None
 
 
-class Progress(Protocol):
-    """How far one output has come in its constraint.
+class ConstraintProgress(Protocol):
+    """The progress of one output through its constraint.
 
     Attributes:
-        matcher: its matcher.
+        matcher: the output's matcher.
     """
 
     @property
     def matcher(self) -> Matcher: ...  # noqa: D102 - above
 
     @property
-    def automaton(self) -> tuple[TokenAutomaton, ForcedDrafts] | None:
-        """The automaton whose state ``state`` is, if it is one that enforces the constraint."""
+    def automaton(self) -> tuple[TokenAutomaton, DraftTable] | None:
+        """The automaton that ``state`` refers to, with its forced drafts; None if a grammar enforces the constraint."""
         ...
 
     @property
     def state(self) -> int:
-        """The automaton's state; 0 without one."""
+        """The automaton's state; 0 for a grammar."""
         ...
 
-    def forced(self, most: int) -> tuple[int, ...]:
-        """Up to ``most`` tokens that will very likely come next, since their text is forced."""
+    def forced(self, max_tokens: int) -> tuple[int, ...]:
+        """Up to ``max_tokens`` drafts: tokens of the text that the constraint forces next."""
         ...
 
 
-class Compiled(Protocol):
-    """A compiled constraint, shared by all outputs that have it.
+class CompiledConstraint(Protocol):
+    """A compiled constraint. All outputs that have the constraint share it.
 
     Attributes:
-        report: what became of it.
-        shortest: the fewest tokens of a text that it allows, without end-of-sequence; None where nobody knows.
-        nbytes: about how much memory it takes.
+        report: the result of compiling it.
+        shortest: the fewest tokens of an allowed text, without end-of-sequence; None if that is unknown.
+        nbytes: its approximate size in memory.
     """
 
     @property
-    def report(self) -> Report: ...  # noqa: D102 - above
+    def report(self) -> CompileReport: ...  # noqa: D102 - above
     @property
     def shortest(self) -> int | None: ...  # noqa: D102
     @property
     def nbytes(self) -> int: ...  # noqa: D102
 
-    def begin(self, budget: int | None = None) -> Progress:
-        """A new output. It is to be complete within ``budget`` tokens, if not None and if it was compiled for that."""
+    def begin(self, budget: int | None = None) -> ConstraintProgress:
+        """Start an output.
+
+        Args:
+            budget: the output is complete within this many tokens, if the constraint was compiled with
+                ``close_within_budget``; None is no limit.
+        """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledAutomaton:
-    """A constraint that an automaton enforces. See `Compiled`."""
-
-    report: Report
-    automaton: TokenAutomaton
-    drafts: ForcedDrafts
-
-    @property
-    def shortest(self) -> int:
-        """See `Compiled`."""
-        return int(self.automaton.distance[0])
-
-    @property
-    def nbytes(self) -> int:
-        """See `Compiled`."""
-        return self.automaton.nbytes + self.drafts.nbytes
-
-    def begin(self, budget: int | None = None) -> AutomatonProgress:
-        """See `Compiled.begin`."""
-        matcher = AutomatonMatcher(self.automaton, budget=budget)
-        return AutomatonProgress(matcher, (self.automaton, self.drafts))
-
-
-@dataclass(frozen=True, slots=True)
-class AutomatonProgress:
-    """See `Progress`."""
-
-    matcher: AutomatonMatcher
-    automaton: tuple[TokenAutomaton, ForcedDrafts]
-
-    @property
-    def state(self) -> int:
-        """See `Progress.state`."""
-        return self.matcher.state
-
-    def forced(self, most: int) -> tuple[int, ...]:
-        """See `Progress.forced`."""
-        return self.automaton[1].at(self.state)[:most]
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledGrammar:
-    """A constraint that llguidance enforces. See `Compiled`."""
-
-    report: Report
-    pristine: GrammarMatcher
-    source_bytes: int
-    vocabulary: ByteVocabulary
-    shortest: None = None
-
-    @property
-    def nbytes(self) -> int:
-        """See `Compiled`. A guess: llguidance does not say, and its lexer's states come as they are needed."""
-        return (1 << 20) + 64 * self.source_bytes
-
-    def begin(self, budget: int | None = None) -> GrammarProgress:
-        """See `Compiled.begin`."""
-        return GrammarProgress(self.pristine.copy(), self.vocabulary)
-
-
-@dataclass(frozen=True, slots=True)
-class GrammarProgress:
-    """See `Progress`."""
-
-    matcher: GrammarMatcher
-    vocabulary: ByteVocabulary
-    automaton: None = None
-    state: int = 0
-
-    def forced(self, most: int) -> tuple[int, ...]:
-        """See `Progress.forced`."""
-        return forced_tokens(self.matcher, self.vocabulary, most)

@@ -1,4 +1,4 @@
-"""What a constraint can be refused for. Deliberately without protobuf: the server maps these to field violations."""
+"""Errors of constraints. Free of protobuf: the server maps them to field violations."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing in a constraint that cannot be enforced exactly.
+    """One part of a constraint that cannot be enforced exactly.
 
     Attributes:
-        pointer: where, as a JSON pointer into the schema ("" is its root).
-        keyword: which keyword, such as "uniqueItems".
-        reason: why not, as one sentence for the constraint's author.
+        pointer: its place, as a JSON pointer into the schema ("" is the root).
+        keyword: the schema keyword, such as "uniqueItems".
+        reason: the reason, as one sentence for the author of the constraint.
     """
 
     pointer: str
@@ -23,14 +23,14 @@ class Violation:
 
 
 class InvalidConstraintError(ValueError):
-    """The constraint is not what it should be: no JSON, no schema, over a limit. The message says what and where."""
+    """The constraint is malformed or over a limit. The message says what is wrong, and where."""
 
 
 class UnsupportedConstraintError(ValueError):
-    """The constraint is well-formed, and parts of it cannot be enforced exactly.
+    """The constraint is well-formed, but parts of it cannot be enforced exactly.
 
     Attributes:
-        violations: every such part, never only the first.
+        violations: all such parts, not only the first.
     """
 
     def __init__(self, violations: Iterable[Violation]) -> None:

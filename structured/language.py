@@ -1,4 +1,4 @@
-"""What a constraint compiles to before any vocabulary is known: a set of texts, in the forms that backends read."""
+"""``Language``: the set of texts that a constraint allows, in the forms that backends read. It knows no vocabulary."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,18 +6,22 @@ from typing import Literal
 from draftline.structured.errors import Violation
 
 Whitespace = Literal["compact", "spaced", "free"]
-"""What may stand between JSON's tokens.
+"""The whitespace allowed between the tokens of JSON.
 
-compact: nothing. spaced: what Python's json.dumps writes by default, one space after ":" and ",". free: nothing or a few spaces after
-":"; and after "," and inside brackets nothing, a few spaces, or one newline with a bounded indent. So a model can never spin
-on whitespace.
+* compact: none.
+* spaced: one space after ":" and ",", as Python's json.dumps writes by default.
+* free: up to a few spaces after ":". After "," and inside brackets: up to a few spaces, or one newline with a bounded indent.
+
+All are bounded, so a model can never produce whitespace without end.
 """
 
 PropertyOrder = Literal["any", "schema", "auto"]
-"""In which order an object's members may come.
+"""The order of the members of an object.
 
-any: every order, as JSON has it. schema: that of the schema's "properties", with all other members after them; fewer texts for the same
-values, and member names that the language forces. auto: the schema's where the language then has a regular expression, else any.
+* any: every order, as in JSON.
+* schema: the order of the schema's "properties", then all other members. There are fewer texts for the same values, and
+  the language forces member names.
+* auto: "schema" if the language then has a regular expression, else "any".
 """
 
 
@@ -26,11 +30,11 @@ class Language:
     """A set of texts.
 
     Attributes:
-        regex: matches exactly the language's whole texts, in the dialect of the regex-automata crate, which outlines-core
-            uses; None where it has none.
+        regex: a regular expression whose whole matches are the texts, in the dialect of the regex-automata crate (which
+            outlines-core uses); None if there is none.
         grammar: the same language as a Lark grammar of llguidance, with the start symbol "start".
-        unenforced: what was asked for and is not enforced; empty unless best effort was asked for.
-        not_regular: why it has no regex (of a schema after "#", the JSON pointer of where, and ": "); None where it has one.
+        unenforced: parts of the constraint that are not enforced; empty unless best effort was asked for.
+        not_regular: why there is no regex; None if there is one. For a schema it starts with "#", a JSON pointer and ": ".
     """
 
     regex: str | None

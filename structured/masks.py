@@ -1,25 +1,21 @@
-"""The masks of a step's verifies, of all rows at once: before each draft, and after the last."""
+"""``fill_masks``: the host masks of one step, of all rows at once: before each draft, and after the last."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
-from llguidance import LLExecutor
-
-from draftline.structured.matcher import Matcher
+from draftline.structured.matcher import MaskBatcher, Masks, Matcher
 
 
 @dataclass(frozen=True, slots=True)
-class Verify:
-    """One row's part.
+class MaskedRow:
+    """One row whose masks the host writes.
 
     Attributes:
-        matcher: its place, no other row's.
-        taken: tokens that come next for certain, of which the matcher has not been told.
+        matcher: the row's position in its constraint. No two rows share one.
+        taken: tokens that are known to come next, but that the matcher has not taken yet.
         drafts: tokens that may come after them.
     """
 
@@ -28,56 +24,47 @@ class Verify:
     drafts: Sequence[int] = ()
 
 
-class VerifyMasks:
-    """Writes them. One thread uses it."""
+def fill_masks(rows: Sequence[MaskedRow], masks: Masks) -> None:
+    """Write the masks of all rows, one row after the other.
 
-    @cached_property
-    def _executor(self) -> LLExecutor:
-        # It starts threads, which most engines never need.
-        return LLExecutor()
+    Positions after an illegal draft are never accepted; they get the mask of the position before it.
 
-    def fill(self, verifies: Sequence[Verify], masks: npt.NDArray[np.int32]) -> None:
-        """Write the masks of all verifies, one after the other.
+    Args:
+        rows: their matchers are left as they were.
+        masks: [sum of len(drafts) + 1, ceil(vocab / 32)] int32, contiguous.
+    """
+    # Bring every matcher to its first position.
+    taken = [_advance(row.matcher, row.taken) for row in rows]
 
-        Positions after an illegal draft are never accepted; they get the mask of the place before it.
+    # First masks: one call for each backend, so that the interpreter is released once and not for every row.
+    first_indices: list[int] = []
+    jobs: dict[MaskBatcher[Matcher], list[tuple[Matcher, int]]] = defaultdict(list)
+    end = 0
+    for row in rows:
+        first_indices.append(end)
+        jobs[row.matcher.mask_batcher].append((row.matcher, end))
+        end += len(row.drafts) + 1
+    for batcher, backend_jobs in jobs.items():
+        batcher.fill(backend_jobs, masks)
 
-        Args:
-            verifies: their matchers are left as they were.
-            masks: [sum of len(drafts) + 1, ceil(vocab / 32)] int32, contiguous.
-        """
-        taken = [_advance(verify.matcher, verify.taken) for verify in verifies]
-        places: list[int] = []
-        end = 0
-        for verify in verifies:
-            places.append(end)
-            end += len(verify.drafts) + 1
-        jobs = [
-            (engine, place)
-            for verify, place in zip(verifies, places, strict=True)
-            if (engine := verify.matcher.mask_engine) is not None
-        ]
-        if jobs:
-            # One call for all rows: the interpreter is left to other threads once, not for each. Those behind drafts
-            # follow one by one.
-            self._executor.unsafe_compute_mask_ptr(jobs, masks.ctypes.data, masks.strides[0], len(masks))
-        for verify, place, count in zip(verifies, places, taken, strict=True):
-            verify.matcher.finish_mask(masks[place])
-            if verify.drafts:
-                count += _fill_behind(verify.matcher, verify.drafts, masks[place : place + len(verify.drafts) + 1])
-            if count:
-                verify.matcher.rollback(count)
+    # Masks behind drafts follow one by one: each depends on the draft before it.
+    for row, first, count in zip(rows, first_indices, taken, strict=True):
+        if row.drafts:
+            count += _fill_behind(row.matcher, row.drafts, masks[first : first + len(row.drafts) + 1])
+        if count:
+            row.matcher.rollback(count)
 
 
 def _advance(matcher: Matcher, tokens: Sequence[int]) -> int:
-    """Take tokens up to one that is not allowed; how many that were."""
+    """Take tokens up to the first illegal one; return how many were taken."""
     for count, token in enumerate(tokens):
         if not matcher.advance(token):
             return count
     return len(tokens)
 
 
-def _fill_behind(matcher: Matcher, drafts: Sequence[int], masks: npt.NDArray[np.int32]) -> int:
-    """Write all masks but the first, which is there; the matcher takes the drafts that are legal: how many."""
+def _fill_behind(matcher: Matcher, drafts: Sequence[int], masks: Masks) -> int:
+    """Write all masks but the first, which is already there. The matcher takes the legal drafts; return how many."""
     legal = 0
     for draft in drafts:
         if not matcher.advance(draft):

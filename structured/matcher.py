@@ -1,44 +1,62 @@
-"""``Matcher``: how far one output has come in its constraint. One contract, whatever enforces it.
+"""``Matcher``: the position of one output in its constraint. Every backend has the same contract.
 
-* Masks: ``fill_mask`` writes which tokens may come next. It can be asked at any time, also after the end; the mask is
-  never empty.
-* An illegal token changes nothing, and ``advance`` says so.
-* End-of-sequence is a token like any other: it counts, it is taken back by ``rollback``, and it is allowed exactly where
-  the text so far is complete. After it nothing but itself is allowed.
-* ``rollback`` is exact: afterwards the matcher is what it was before the tokens taken back.
+* Masks: ``fill_mask`` writes which tokens may come next. It works at any time, also after the end. The mask is never
+  empty.
+* An illegal token changes nothing, and ``advance`` returns False.
+* End-of-sequence is a token like any other: it counts, ``rollback`` takes it back, and it is legal exactly where the
+  text so far is complete. After it only end-of-sequence is legal.
+* ``rollback`` is exact: it restores the matcher to its state before the tokens that it takes back.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from llguidance import LLMatcher
+from typing_extensions import override
 
 Words = npt.NDArray[np.int32]
 """[ceil(vocab / 32)] int32 of allowed tokens: token t is bit t % 32 of word t // 32."""
 
+Masks = npt.NDArray[np.int32]
+"""[rows, ceil(vocab / 32)] int32, contiguous: one `Words` a row."""
+
+M_contra = TypeVar("M_contra", contravariant=True)
+
+
+class MaskBatcher(Protocol[M_contra]):
+    """Writes the masks of many matchers of one backend. One thread at a time uses it.
+
+    A backend whose masks take real work computes them in one call for all rows: the call releases the interpreter once
+    and may use several threads.
+    """
+
+    def fill(self, jobs: Sequence[tuple[M_contra, int]], masks: Masks) -> None:
+        """For each (matcher, row), write what `Matcher.fill_mask` writes into ``masks[row]``."""
+        ...
+
 
 class Matcher(Protocol):
-    """One output's place in its constraint."""
+    """The position of one output in its constraint."""
 
     @property
     def error(self) -> str | None:
-        """Why nothing but end-of-sequence can follow although the text is not complete, if it has come to that.
+        """Why only end-of-sequence can follow although the text is incomplete; None while all is well.
 
-        A grammar can run into limits, or lead where no token of the model goes on. None while all is well.
+        A grammar can run into limits, or reach a point from which no token of the model continues.
         """
         ...
 
     @property
     def consumed(self) -> int:
-        """How many tokens have been taken, end-of-sequence among them."""
+        """The number of tokens taken, end-of-sequence included."""
         ...
 
     @property
     def complete(self) -> bool:
-        """Whether the text so far is one of the language's texts."""
+        """Whether the text so far is a text of the language."""
         ...
 
     @property
@@ -48,34 +66,39 @@ class Matcher(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing but end-of-sequence can follow, the text being complete."""
+        """Whether the text is complete and only end-of-sequence can follow."""
+        ...
+
+    @property
+    def mask_batcher(self) -> MaskBatcher[Self]:
+        """The batcher of this backend. Matchers with the same batcher can share one call to it."""
         ...
 
     def fill_mask(self, words: Words) -> None:
         """Write which tokens may come next."""
         ...
 
-    @property
-    def mask_engine(self) -> LLMatcher | None:
-        """What can write the mask side by side with those of others, for `finish_mask` to finish; None: that does it all."""
-        ...
-
-    def finish_mask(self, words: Words) -> None:
-        """Make of what ``mask_engine`` has written what `fill_mask` writes."""
-        ...
-
     def advance(self, token: int) -> bool:
-        """Take one more token; False, and nothing changes, if it is not allowed here."""
+        """Take one more token; return False, and change nothing, if it is illegal here."""
         ...
 
     def rollback(self, count: int) -> None:
         """Take back the last ``count`` tokens, at most ``consumed``.
 
         Raises:
-            ValueError: there have not been as many.
+            ValueError: fewer tokens have been taken.
         """
         ...
 
     def forced(self) -> bytes:
-        """What every continuation begins with."""
+        """The text that every continuation begins with."""
         ...
+
+
+class RowByRow(MaskBatcher[Matcher]):
+    """The batcher of matchers whose masks are look-ups: there is nothing to batch."""
+
+    @override
+    def fill(self, jobs: Sequence[tuple[Matcher, int]], masks: Masks) -> None:
+        for matcher, row in jobs:
+            matcher.fill_mask(masks[row])

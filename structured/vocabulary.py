@@ -1,4 +1,4 @@
-"""``ByteVocabulary``: what a model's tokens are to a constraint, as bytes."""
+"""``ByteVocabulary``: the tokens of a model as bytes, which is how constraints see them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from draftline.models.tokenization.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteVocabulary:
-    """Tokens as the text that they stand for.
+    """The text of each token of a model.
 
     Attributes:
-        tokens: each token's bytes, by id; empty for those that stand for no text, which no constraint ever allows.
-        eos_ids: the tokens that end an output. Theirs are empty.
-        special_ids: control tokens; theirs are empty too.
-        encode: the ids that the model's tokenizer gives a text, without special tokens.
+        tokens: each token's bytes, by id. Tokens without text are empty; no constraint ever allows them.
+        eos_ids: the tokens that end an output. Their bytes are empty.
+        special_ids: control tokens. Their bytes are empty too.
+        encode: the model's tokenizer: from a text to ids, without special tokens.
     """
 
     tokens: tuple[bytes, ...]
@@ -26,7 +26,7 @@ class ByteVocabulary:
 
     @property
     def mask_words(self) -> int:
-        """The int32 words of a mask over all tokens."""
+        """The number of int32 words of a mask over all tokens."""
         return -(-len(self.tokens) // 32)
 
     @staticmethod
@@ -34,8 +34,8 @@ class ByteVocabulary:
         """The vocabulary of a model.
 
         Args:
-            tokenizer: the model's.
-            size: the width of its logits, which may be more than the tokenizer has ids.
+            tokenizer: the model's tokenizer.
+            size: the width of the logits, which may exceed the number of ids of the tokenizer.
             eos_ids: the ids that end an output.
         """
         silent = tokenizer.special_ids | eos_ids

@@ -29,6 +29,9 @@ def test_the_examples_run_and_print_text(tmp_path: Path) -> None:
     assert len(printed) == len(EXAMPLES)
     assert all(len(text.split()) > 5 for text in printed)
     assert not rest.strip()
+    # Greedy tokens may differ between kinds of CPU, so only the form of the promised line counts.
+    assert re.search(r"^# name='.*' languages=\[.*\]$", "\n".join(EXAMPLES), re.MULTILINE)
+    assert re.search(r"^name='.*' languages=\[.*\]$", done.stdout, re.MULTILINE)
 
 
 def test_the_methods_that_the_readme_calls_exist() -> None:
@@ -42,3 +45,10 @@ def test_the_links_to_files_lead_somewhere() -> None:
     links = re.findall(r"\]\((?!https?://)([^)#]+)\)", README)
     assert links
     assert [link for link in links if not (Path(__file__).resolve().parents[1] / link).exists()] == []
+
+
+def test_other_languages_are_told_what_the_proto_imports() -> None:
+    proto = (Path(__file__).resolve().parents[1] / "proto/draftline/v1/engine.proto").read_text()
+    imports = [name for name in re.findall(r'^import "(.*)";$', proto, re.MULTILINE) if "google/protobuf/" not in name]
+    assert imports
+    assert [name for name in imports if f"`{name}`" not in README] == []

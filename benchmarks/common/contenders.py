@@ -74,12 +74,10 @@ class Draftline:
 
     name = "draftline"
 
-    def __init__(
-        self, model: Model, dtype: str, device: str, max_model_len: int, options: Mapping[str, object]
-    ) -> None:
+    def __init__(self, model: Model, dtype: str, device: str, max_model_len: int, options: Mapping[str, Any]) -> None:
         """``options`` are EngineConfig's fields; they win over what a benchmark sets by itself."""
         load_format = "auto" if model.shape is None else "dummy"
-        own = {"load_format": load_format, "prefix_caching": False, "max_model_len": max_model_len}
+        own: dict[str, Any] = {"load_format": load_format, "prefix_caching": False, "max_model_len": max_model_len}
         self.options = options
         self._llm = LLM(model.checkpoint, **{"dtype": dtype, "device": device, **own, **options})
         info = self._llm.info

@@ -18,15 +18,16 @@ from kernel_timing.timing import Bench, Ceilings, copies_beyond_cache, relative_
 from torch import Tensor
 from torch.nn.functional import silu
 
-from draftline.kernels.batch import KVCache, bytes_a_head
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import KVCache, LayerCache, bytes_a_head
 from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize, quantize_activations, scaled_up
-from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm
-from draftline.kernels.triton.linear.scaled_gemm_m16 import ScaledSkinnyConfig, scaled_skinny
+from draftline.kernels.triton.linear.scaled_gemm_m16 import ScaledGemmM16Config, scaled_gemm_m16
 from draftline.kernels.triton.linear.scaled_gemv import ScaledGemvConfig, scaled_gemv
+from draftline.kernels.triton.ops import TritonOps
 from draftline.models.families import build_model
 from draftline.models.loader import open_checkpoint
 from draftline.quant.dense import DenseLinear
@@ -72,10 +73,10 @@ class Layer:
     def run(self, x: Tensor, attended: Tensor, norm: Tensor, ops: Ops) -> tuple[Tensor, Tensor]:
         """The first projection's output, and the residual stream after the others."""
         linears = self._linears
-        qkv = linears["qkv"].of_norm(Residual(x), norm, EPS, ops)
-        residual = linears["o"].added_to(Residual(x.clone()), attended, norm, ops)
-        inner = linears["gate_up"].swiglu_of_norm(residual, norm, EPS, ops)
-        return qkv, linears["down"].added_to(residual, inner, norm, ops).values
+        qkv = linears["qkv"].norm_linear(Residual(x), norm, EPS, ops)
+        residual = linears["o"].linear_add(attended, Residual(x.clone()), norm, ops)
+        inner = linears["gate_up"].norm_swiglu(residual, norm, EPS, ops)
+        return qkv, linears["down"].linear_add(inner, residual, norm, ops).values
 
 
 def exact_layer(weights: dict[str, Tensor], x: Tensor, attended: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,25 +152,16 @@ def attention(bench: Bench, ops: TritonOps) -> None:
         qkv = randn(rows, model.qkv)
         rope = torch.zeros(context, 2, model.head_dim // 2, device=DEVICE)
         rope[:, 0] = 1
+        spec = AttentionSpec(rope, model.head_dim**-0.5)
         content = randn(2, blocks, BLOCK_SIZE, model.kv_heads, model.head_dim)
         expected: Tensor | None = None
         for kind, dtype in (("bf16", torch.bfloat16), ("fp8", FP8), ("int8", INT8)):
             num_bytes = 2.0 * rows * context * model.kv_heads * bytes_a_head(model.head_dim, dtype)
             caches = [_filled(content, dtype) for _ in range(copies_beyond_cache(int(num_bytes), 32))]
-            calls: list[Callable[[], Tensor]] = []
-            for cache in caches:
-                keys, values, scales = next(cache.layers)
-                calls.append(
-                    partial(
-                        ops.rope_attention, qkv, batch, rope, keys, values, None, EPS,
-                        scale=model.head_dim**-0.5, window=None, scales=scales,
-                    )
-                )  # fmt: skip
+            calls = [partial(ops.rope_attention, qkv, batch, cache, spec) for cache in caches]
             if expected is None:
-                expected = ops.rope_attention(
-                    qkv.clone(), batch, rope, caches[0].keys[0].clone(), caches[0].values[0].clone(), None, EPS,
-                    scale=model.head_dim**-0.5, window=None,
-                )  # fmt: skip
+                copy = LayerCache(caches[0].keys.clone(), caches[0].values.clone())
+                expected = ops.rope_attention(qkv.clone(), batch, copy, spec)
             bench.case(
                 "attention",
                 f"{model.name} {rows} x {context}",
@@ -183,15 +175,15 @@ def attention(bench: Bench, ops: TritonOps) -> None:
             torch.cuda.empty_cache()
 
 
-def _filled(content: Tensor, dtype: torch.dtype) -> KVCache:
+def _filled(content: Tensor, dtype: torch.dtype) -> LayerCache:
     blocks, size, heads, head_dim = content.shape[1:]
-    cache = KVCache.allocate(1, blocks, size, heads, head_dim, dtype=dtype, device=DEVICE)
-    for stored, values, place in ((cache.keys[0], content[0], 0), (cache.values[0], content[1], 1)):
+    (cache,) = KVCache.allocate(1, blocks, size, heads, head_dim, dtype=dtype, device=DEVICE).layers
+    for stored, values, index in ((cache.keys, content[0], 0), (cache.values, content[1], 1)):
         if dtype == INT8:
             data, scale = quantize(values, INT8, -1)
             stored.copy_(data)
             assert cache.scales is not None
-            cache.scales[0][place].copy_(scale.squeeze(-1))
+            cache.scales[index].copy_(scale.squeeze(-1))
         else:
             stored.copy_(values.to(dtype))
     return cache
@@ -233,9 +225,9 @@ _GEMV = [
         (2, 1, 4, 4), (2, 2, 4, 4), (2, 4, 4, 4), (4, 1, 2, 8), (4, 1, 4, 2), (4, 1, 4, 4), (4, 2, 4, 4), (8, 1, 4, 2),
     )
 ]  # fmt: skip
-_SKINNY = [
-    ScaledSkinnyConfig(16, 4, 6), ScaledSkinnyConfig(16, 4, 8), ScaledSkinnyConfig(16, 2, 5), ScaledSkinnyConfig(16, 2, 8),
-    ScaledSkinnyConfig(16, 8, 4), ScaledSkinnyConfig(32, 2, 4), ScaledSkinnyConfig(32, 4, 3), ScaledSkinnyConfig(32, 4, 5),
+_GEMM_M16 = [
+    ScaledGemmM16Config(16, 4, 6), ScaledGemmM16Config(16, 4, 8), ScaledGemmM16Config(16, 2, 5), ScaledGemmM16Config(16, 2, 8),
+    ScaledGemmM16Config(16, 8, 4), ScaledGemmM16Config(32, 2, 4), ScaledGemmM16Config(32, 4, 3), ScaledGemmM16Config(32, 4, 5),
 ]  # fmt: skip
 _GEMM = [
     ScaledGemmConfig(64, 64, 4, 5, splits) for splits in (1, 2, 3, 4)
@@ -245,8 +237,8 @@ _GEMM = [
 def divisions(bench: Bench, ops: TritonOps) -> None:
     """Every product alone, by other divisions; ``default`` is what the engine uses."""
     cases: list[tuple[str, int, str, Iterable[Any]]] = [
-        ("fp8", 1, "gemv", _GEMV), ("fp8", 1, "skinny", _SKINNY), ("int8", 1, "skinny", _SKINNY),
-        ("fp8", 16, "skinny", _SKINNY), ("fp8", 64, "gemm", _GEMM), ("int8", 2048, "gemm", _GEMM[4:]),
+        ("fp8", 1, "gemv", _GEMV), ("fp8", 1, "gemm_m16", _GEMM_M16), ("int8", 1, "gemm_m16", _GEMM_M16),
+        ("fp8", 16, "gemm_m16", _GEMM_M16), ("fp8", 64, "gemm", _GEMM), ("int8", 2048, "gemm", _GEMM[4:]),
     ]  # fmt: skip
     arrivals = torch.zeros(4096, dtype=torch.int32, device=DEVICE)
     for name, (n, k) in LLAMA_8B.linears.items():
@@ -291,7 +283,7 @@ def _runner(
     options["dtype"] = torch.bfloat16
     if kernel == "gemm":
         return lambda weight, config: scaled_gemm(x, scale, weight, None, arrivals=arrivals, config=config, **options)
-    return lambda weight, config: scaled_skinny(x, scale, weight, None, overlap=True, config=config, **options)
+    return lambda weight, config: scaled_gemm_m16(x, scale, weight, None, overlap=True, config=config, **options)
 
 
 SECTIONS: dict[str, Callable[[Bench, TritonOps], None]] = {

@@ -19,6 +19,7 @@ import torch
 from common.provenance import ROOT
 
 from draftline import LLM, SamplingParams
+from draftline.engine.config import DType
 from draftline.kernels import select_ops
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
@@ -128,7 +129,7 @@ def _answered(output: Any) -> Piece:
     return Piece(tuple(output.prompt_token_ids), tuple(output.outputs[0].token_ids))
 
 
-def quality(dtype: str, tokens: int, ops: Ops | None = None) -> Iterator[dict[str, object]]:
+def quality(dtype: DType, tokens: int, ops: Ops | None = None) -> Iterator[dict[str, object]]:
     """Each variant's perplexities, and how much they are above the first one's.
 
     Args:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
-from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.attention.decode import decode_attention
 from draftline.kernels.triton.attention.plan import (
     AttentionShape,
@@ -23,6 +23,7 @@ from draftline.kernels.triton.attention.plan import (
 )
 from draftline.kernels.triton.attention.ragged import run_launch
 from draftline.kernels.triton.linear.dense import overlaps
+from draftline.kernels.triton.ops import TritonOps
 from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, LLAMA_8B, QWEN3, SMOLLM2, Model, make_batch, randn
 from kernel_timing.timing import Bench, Call, copies_beyond_cache, relative_error
 
@@ -33,7 +34,7 @@ def ends(x: Tensor, batch: Batch) -> Tensor:
     return x if len(batch.query_lens_host) == 1 else torch.cat([x[:length], x[-length:]])
 
 
-def plain_attention(q: Tensor, keys: Tensor, values: Tensor, batch: Batch, scale: float) -> Tensor:
+def plain_attention(q: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
     """The reference in float32, of the first and the last row only: it is slow."""
     chosen = torch.tensor([0, len(batch.query_lens_host) - 1], device=DEVICE).unique()
     count, length = chosen.numel(), batch.query_lens_host[0]
@@ -48,8 +49,14 @@ def plain_attention(q: Tensor, keys: Tensor, values: Tensor, batch: Batch, scale
         query_lens_host=batch.query_lens_host[:count],
         context_lens_host=batch.context_lens_host[:count],
     )
-    wide = (ends(q, batch).float(), keys.float(), values.float())
-    return ReferenceOps().attention(*wide, few, scale=scale, window=None)
+    wide = LayerCache(cache.keys.float(), cache.values.float())
+    return ReferenceOps().attention(ends(q, batch).float(), few, wide, spec)
+
+
+def make_cache(model: Model, blocks: int) -> LayerCache:
+    """Random keys and values."""
+    shape = (blocks, BLOCK_SIZE, model.kv_heads, model.head_dim)
+    return LayerCache(randn(*shape), randn(*shape))
 
 
 def attention_case(
@@ -71,21 +78,18 @@ def attention_case(
     )
     cache_bytes = 2 * 2 * blocks * BLOCK_SIZE * model.kv_heads * model.head_dim
     count = copies_beyond_cache(cache_bytes, 32)
-    caches = [randn(2, blocks, BLOCK_SIZE, model.kv_heads, model.head_dim) for _ in range(count)]
+    caches = [make_cache(model, blocks) for _ in range(count)]
     for cache in caches:
-        for values, written in zip(cache, new, strict=True):
-            values.view(-1, model.kv_heads, model.head_dim)[batch.cache_index] = written
-    scale = model.head_dim**-0.5
-    expected = plain_attention(q, caches[0][0], caches[0][1], batch, scale)
+        for stored, written in zip((cache.keys, cache.values), new, strict=True):
+            stored.view(-1, model.kv_heads, model.head_dim)[batch.cache_index] = written
+    spec = AttentionSpec(torch.empty(0), model.head_dim**-0.5)
+    expected = plain_attention(q, batch, caches[0], spec)
     shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, 2, ops.num_sms)
     (plan,) = plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0])
     out = torch.empty(q.shape[0], model.heads * model.head_dim, dtype=DTYPE, device=DEVICE)
 
     def runs(launch: Launch) -> list[Call]:
-        return [
-            partial(run_launch, launch, q, cache[0], cache[1], batch, out, scale=scale, window=None, own=qkv)
-            for cache in caches
-        ]
+        return [partial(run_launch, launch, q, batch, cache, spec, out, own=qkv) for cache in caches]
 
     def error(launch: Launch) -> float:
         out.fill_(float("nan"))
@@ -133,13 +137,10 @@ def decode_case(
     blocks = batch.block_tables.numel()
     qkv = randn(rows, model.qkv)
     cache_bytes = 2 * 2 * blocks * BLOCK_SIZE * model.kv_heads * model.head_dim
-    caches = [
-        randn(2, blocks, BLOCK_SIZE, model.kv_heads, model.head_dim)
-        for _ in range(copies_beyond_cache(cache_bytes, 32))
-    ]
+    caches = [make_cache(model, blocks) for _ in range(copies_beyond_cache(cache_bytes, 32))]
     rope = torch.randn(context, 2, model.head_dim // 2, device=DEVICE)
     norms = (randn(model.head_dim), randn(model.head_dim)) if model.qk_norm else None
-    scale = model.head_dim**-0.5
+    spec = AttentionSpec(rope, model.head_dim**-0.5, norms=norms, eps=EPS)
     few = dataclasses.replace(
         batch,
         positions=batch.positions[:4],
@@ -151,27 +152,17 @@ def decode_case(
         context_lens_host=batch.context_lens_host[:4],
     )
     wide_norms = (norms[0].float(), norms[1].float()) if norms is not None else None
-    expected = ReferenceOps().rope_attention(
-        qkv[:4].float(),
-        few,
-        rope,
-        caches[0][0].float(),
-        caches[0][1].float(),
-        wide_norms,
-        EPS,
-        scale=scale,
-        window=None,
-    )
+    wide = LayerCache(caches[0].keys.float(), caches[0].values.float())
+    wide_spec = dataclasses.replace(spec, norms=wide_norms)
+    expected = ReferenceOps().rope_attention(qkv[:4].float(), few, wide, wide_spec)
     shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, 2, ops.num_sms)
     plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host)
     assert plan is not None
     arrivals = torch.zeros(rows * model.kv_heads, dtype=torch.int32, device=DEVICE)
 
-    def run(plan: DecodePlan, cache: Tensor) -> Tensor:
-        return decode_attention(
-            qkv, batch, rope, cache[0], cache[1], norms, EPS,
-            scale=scale, window=None, plan=plan, arrivals=arrivals, overlap=overlaps(qkv, ops.hopper),
-        )  # fmt: skip
+    def run(plan: DecodePlan, cache: LayerCache) -> Tensor:
+        overlap = overlaps(qkv, ops.hopper)
+        return decode_attention(qkv, batch, cache, spec, plan=plan, arrivals=arrivals, overlap=overlap)
 
     def error(plan: DecodePlan) -> float:
         return relative_error(run(plan, caches[0])[:4], expected)

@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton.ops import TritonOps
-from draftline.kernels.triton.linear import gemm_m16 as skinny_gemm
-from draftline.kernels.triton.linear.gemm_m16 import SkinnyConfig, skinny_config, skinny_linear
-from draftline.kernels.triton.linear.gemm_m64 import tall_linear
+from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, GemmM16Config, gemm_m16, gemm_m16_config
+from draftline.kernels.triton.linear.gemm_m64 import gemm_m64
 from draftline.kernels.triton.linear.gemv import GemvConfig, gemv, gemv_config
+from draftline.kernels.triton.ops import TritonOps
 from kernel_timing.attention import decode, prefill
 from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, Model, make_batch, randn
 from kernel_timing.steps import DecodeStep, VendorOps, make_weights
@@ -37,10 +38,13 @@ def elementwise_case(bench: Bench, ops: TritonOps, model: Model, tokens: int) ->
     """One model and number of tokens."""
     count = copies_beyond_cache(tokens * model.intermediate * 6, 16) if tokens > 64 else 16
     batch = make_batch(tokens, 1, 64)
-    caches = randn(2, tokens * 4, BLOCK_SIZE, model.kv_heads, model.head_dim)
+    shape = (tokens * 4, BLOCK_SIZE, model.kv_heads, model.head_dim)
+    cache = LayerCache(randn(*shape), randn(*shape))
+    copy = LayerCache(cache.keys.clone(), cache.values.clone())
     rope = torch.randn(64, 2, model.head_dim // 2, device=DEVICE)
     scale = randn(model.hidden)
     norms = (randn(model.head_dim), randn(model.head_dim)) if model.qk_norm else None
+    spec = AttentionSpec(rope, model.head_dim**-0.5, norms=norms, eps=EPS)
     hidden = [randn(tokens, model.hidden) for _ in range(count)]
     qkv = [randn(tokens, model.qkv) for _ in range(count)]
     gate_up = [randn(tokens, 2 * model.intermediate) for _ in range(count)]
@@ -59,11 +63,11 @@ def elementwise_case(bench: Bench, ops: TritonOps, model: Model, tokens: int) ->
         "rope",
         case,
         "default",
-        [partial(ops.rope_write_kv, x, batch, rope, caches[0], caches[1], norms, EPS) for x in qkv],
+        [partial(ops.rope_write_kv, x, batch, cache, spec) for x in qkv],
         num_bytes=4.0 * tokens * model.qkv,
         check=lambda: relative_error(
-            ops.rope_write_kv(qkv[0].clone(), batch, rope, caches[0], caches[1], norms, EPS),
-            ReferenceOps().rope_write_kv(qkv[0], batch, rope, caches[0].clone(), caches[1].clone(), norms, EPS),
+            ops.rope_write_kv(qkv[0].clone(), batch, cache, spec),
+            ReferenceOps().rope_write_kv(qkv[0], batch, copy, spec),
         ),
     )
     bench.case(
@@ -152,8 +156,8 @@ GEMV_CONFIGS = [
     GemvConfig(n, k, w)
     for n, k, w in [(1, 1024, 1), (2, 1024, 2), (2, 1024, 4), (4, 1024, 4), (1, 2048, 2), (2, 2048, 4), (4, 512, 2)]
 ]
-SKINNY_CONFIGS = [
-    SkinnyConfig(n, k, w, s)
+GEMM_M16_CONFIGS = [
+    GemmM16Config(n, k, w, s)
     for n, k, w, s in [(16, 512, 4, 4), (8, 512, 4, 4), (16, 256, 4, 5), (32, 256, 4, 4), (16, 256, 2, 5), (16, 512, 8, 4)]
 ]  # fmt: skip
 
@@ -181,20 +185,20 @@ def linear_case(
     def one_row(config: GemvConfig, overlap: bool) -> Callable[[Tensor], Tensor]:
         return lambda weight: gemv(x, weight, None, config=config, overlap=overlap)
 
-    def few_rows(config: SkinnyConfig, overlap: bool) -> Callable[[Tensor], Tensor]:
-        return lambda weight: skinny_linear(x, weight, config=config, overlap=overlap)
+    def few_rows(config: GemmM16Config, overlap: bool) -> Callable[[Tensor], Tensor]:
+        return lambda weight: gemm_m16(x, weight, config=config, overlap=overlap)
 
     times = {"cublas": measure("cublas", lambda weight: linear(x, weight))}
     runs: dict[str, Callable[[Tensor], Tensor]] = {}
-    if rows > skinny_gemm.MAX_ROWS:
-        times["tall"] = measure("tall", lambda weight: tall_linear(x, weight, None))
+    if rows > MAX_GEMM_M16_ROWS:
+        times["gemm_m64"] = measure("gemm_m64", lambda weight: gemm_m64(x, weight, None))
         return {**times, "best": min(times.values())}
     if rows == 1:
         runs = {str(config): one_row(config, False) for config in GEMV_CONFIGS}
         default, overlapped = (one_row(gemv_config(n, k), overlap) for overlap in (False, True))
     else:
-        runs = {str(config): few_rows(config, False) for config in SKINNY_CONFIGS if config.block_k <= k}
-        default, overlapped = (few_rows(skinny_config(n, k), overlap) for overlap in (False, True))
+        runs = {str(config): few_rows(config, False) for config in GEMM_M16_CONFIGS if config.block_k <= k}
+        default, overlapped = (few_rows(gemm_m16_config(n, k), overlap) for overlap in (False, True))
     times["default"] = measure("default", default)
     times["overlapped"] = measure("overlapped", overlapped)
     best = min(times["default"], times["overlapped"])

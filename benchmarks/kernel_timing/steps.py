@@ -11,13 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
+from typing_extensions import override
 
-from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, KVCache, LayerCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.ops import TritonOps
-from draftline.models.decoder import ForwardByOperation
+from draftline.models.decoder import EagerForward
 from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
 from draftline.quant.dense import DenseLinear
 from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, Model, make_batch, randn
@@ -30,44 +32,28 @@ MAX_LENGTH = 4096
 class VendorOps(TritonOps):
     """Nothing fused, nothing overlapped, and every product the vendor's: what the others are compared with."""
 
+    @override
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Ops.norm_linear``."""
         return linear(self.rms_norm(x.values, norm, eps), weight, bias)
 
+    @override
     def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Ops.norm_swiglu``."""
         return self.silu_mul(self.norm_linear(x, norm, eps, weight, bias))
 
+    @override
     def linear_add(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
     ) -> Residual:
-        """See ``Ops.linear_add``."""
         return Residual(residual.values.add_(linear(x, weight, bias)))
 
-    def rope_attention(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        rope: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        *,
-        scale: float,
-        window: int | None,
-        soft_cap: float = 0.0,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        """See ``Ops.rope_attention``."""
-        queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps, scales=scales)
-        return self.attention(
-            queries, keys, values, batch, scale=scale, window=window, soft_cap=soft_cap, scales=scales
-        )
+    @override
+    def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
+        return self.attention(self.rope_write_kv(qkv, batch, cache, spec), batch, cache, spec)
 
 
 def make_weights(model: Model) -> DecoderWeights:
     """A decoder whose activations stay near 1 in every layer."""
+    rope = torch.randn(MAX_LENGTH, 2, model.head_dim // 2, device=DEVICE)
 
     def projection(n: int, k: int) -> DenseLinear:
         return DenseLinear(randn(n, k, scale=k**-0.5), None)
@@ -78,7 +64,8 @@ def make_weights(model: Model) -> DecoderWeights:
     def layer() -> DecoderLayer:
         projections = {name: projection(*shape) for name, shape in model.linears.items()}
         norms = (norm(model.head_dim), norm(model.head_dim)) if model.qk_norm else None
-        attention = Attention(projections["qkv"], projections["o"], norms, None, model.head_dim**-0.5)
+        spec = AttentionSpec(rope, model.head_dim**-0.5, norms=norms, eps=EPS)
+        attention = Attention(projections["qkv"], projections["o"], spec)
         mlp = GatedMlp(projections["gate_up"], projections["down"])
         return DecoderLayer(norm(model.hidden), attention, norm(model.hidden), mlp)
 
@@ -87,7 +74,6 @@ def make_weights(model: Model) -> DecoderWeights:
         layers=tuple(layer() for _ in range(model.layers)),
         norm=norm(model.hidden),
         head=projection(model.vocab, model.hidden),
-        rope=torch.randn(MAX_LENGTH, 2, model.head_dim // 2, device=DEVICE),
     )
 
 
@@ -105,11 +91,8 @@ class DecodeStep:
         self._batch = dataclasses.replace(batch, logits_index=index, context_lens_host=(MAX_LENGTH,) * rows)
         self._weights = weights
         blocks = batch.block_tables.numel()
-        keys, values = (
-            tuple(randn(blocks, BLOCK_SIZE, model.kv_heads, model.head_dim) for _ in range(model.layers))
-            for _ in range(2)
-        )
-        self._cache = KVCache(keys, values)
+        shape = (blocks, BLOCK_SIZE, model.kv_heads, model.head_dim)
+        self._cache = KVCache(tuple(LayerCache(randn(*shape), randn(*shape)) for _ in range(model.layers)))
         self._slots = SlotTable.allocate(tokens, 8, 1, DEVICE)
         self._rows = SampleRows(index, index, SamplingFeatures.NONE, None)
         parameters = sum(n * k for n, k in model.linears.values()) * model.layers + model.vocab * model.hidden
@@ -117,6 +100,6 @@ class DecodeStep:
 
     def run(self, ops: Ops) -> Tensor:
         """One step with these operations; returns the logits."""
-        logits = ForwardByOperation(self._weights, EPS, DTYPE, ops)(self._batch, self._cache)
+        logits = EagerForward(self._weights, EPS, DTYPE, ops)(self._batch, self._cache)
         ops.sample(logits, self._rows, self._slots)
         return logits

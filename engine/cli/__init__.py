@@ -4,42 +4,61 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
-from draftline.engine.cli.chat import chat
-from draftline.engine.cli.demo import demo
-from draftline.engine.cli.errors import complain
-from draftline.engine.cli.generate import generate
-from draftline.engine.cli.info import info
+from draftline import __version__
+from draftline.engine.cli import chat, demo, generate, info, serve, top, train_draft
+from draftline.engine.cli.errors import print_error
+from draftline.engine.cli.help import HelpCommand, HelpGroup
 from draftline.engine.cli.options import command
-from draftline.engine.cli.serve import serve
-from draftline.engine.cli.top import top
-from draftline.engine.cli.train_draft import train_draft
 
 app = typer.Typer(
     name="draftline",
-    help="Streaming inference for language models: a gRPC server, and the same engine on the command line.",
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    cls=HelpGroup,
 )
-for function in (serve, generate, chat, top, info, demo, train_draft):
-    app.command()(command(function))
+for function in (
+    serve.serve,
+    generate.generate,
+    chat.chat,
+    top.top,
+    info.info,
+    demo.demo,
+    train_draft.train_draft,
+):
+    app.command(cls=HelpCommand)(command(function))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"draftline {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Streaming inference for language models: a gRPC server, and the same engine on the command line."""
 
 
 def main() -> None:
     """Run the command line and exit."""
-    # gRPC's own log tells of connections that come and go; what matters reaches its callers as errors.
+    # gRPC logs every connection that opens or closes; failures reach its callers as errors.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         code = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
     except typer.TyperException as error:
-        complain(f"{error.format_message()} (see draftline --help)")
+        print_error(f"{error.format_message()} (see draftline --help)")
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = 130
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""Where ``generate`` and ``chat`` get their text from: an engine in this process, or a server's."""
+"""Where ``generate`` and ``chat`` run: on an engine in this process, or on a server."""
 
 from __future__ import annotations
 
@@ -10,88 +10,110 @@ from typing import TYPE_CHECKING, Protocol
 
 import grpc
 from rich.console import Console
+from typing_extensions import override
 
-from draftline.engine.client.convert import request_message, update
+from draftline.engine.cli.models import find_models
+from draftline.engine.client.convert import request_message
+from draftline.engine.client.convert import update as update_of
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DraftlineError, UsageError
 from draftline.engine.outputs import Failed, Update
-from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.engine.protocol import EngineClient, EngineInfo, GenerateRequest
+from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
 if TYPE_CHECKING:
     from draftline.engine.threaded_engine import ThreadedEngine
 
 CONNECT_S = 5.0
-"""Seconds in which a server must be reached."""
+"""Timeout of the connection to a server, in seconds."""
 
 
 class ServerError(DraftlineError):
-    """A server could not be reached, or refused."""
+    """A server could not be reached, or refused a call."""
 
 
 class RefusedError(ServerError):
-    """A server refused this request, and would refuse it again; others may do."""
+    """A server found a request invalid. Other requests may be valid."""
 
 
 class Backend(Protocol):
     """Something that generates."""
 
+    def description(self) -> str:
+        """Describe the model and where it runs: ``smollm2 on cpu, float32``."""
+        ...
+
     def generate(self, request: GenerateRequest) -> Generator[Update, None, None]:
-        """A request's updates as they come. Closing the iterator cancels it."""
+        """Yield a request's updates as they come. Closing the iterator cancels the request."""
         ...
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """An engine in this process."""
 
     def __init__(self, engine: EngineClient) -> None:
-        """``engine`` stays its owner's to close."""
+        """Use ``engine``, which its owner closes."""
         self._engine = engine
         self._ids = count()
 
+    @override
+    def description(self) -> str:
+        return describe(self._engine.info)
+
+    @override
     def generate(self, request: GenerateRequest) -> Generator[Update, None, None]:
-        """See `Backend`."""
         name = f"cli-{next(self._ids)}"
         updates: queue.SimpleQueue[Update] = queue.SimpleQueue()
 
         def sink(pairs: Sequence[tuple[str, Update]]) -> None:
-            for _, news in pairs:
-                updates.put(news)
+            for _, update in pairs:
+                updates.put(update)
 
         self._engine.submit(name, request, sink)
         outputs = request.sampling.n
         try:
             while outputs:
-                news = updates.get()
-                if isinstance(news, Failed):
-                    raise news.error
-                outputs -= news.ends_output
-                yield news
+                update = updates.get()
+                if isinstance(update, Failed):
+                    raise update.error
+                outputs -= update.ends_output
+                yield update
         finally:
             self._engine.cancel(name)
 
 
-class RemoteBackend:
+class RemoteBackend(Backend):
     """A server."""
 
     def __init__(self, channel: grpc.Channel) -> None:
-        """``channel`` stays its owner's to close."""
+        """Use ``channel``, which its owner closes."""
         self._stub = InferenceServiceStub(channel)
 
+    @override
+    def description(self) -> str:
+        with server_errors():
+            return describe(self._stub.GetModel(pb.GetModelRequest()))
+
+    @override
     def generate(self, request: GenerateRequest) -> Generator[Update, None, None]:
-        """See `Backend`."""
         call = self._stub.Generate(request_message(request))
         try:
             with server_errors():
                 for response in call:
-                    yield update(response)
+                    yield update_of(response)
         finally:
             call.cancel()
 
 
+def describe(model: EngineInfo | pb.GetModelResponse) -> str:
+    """Describe a model and where it runs, for people."""
+    return f"{model.model} on {model.device}, {model.dtype}"
+
+
 @contextmanager
 def server_errors() -> Iterator[None]:
-    """Turn failed calls into `ServerError`."""
+    """Raise failed calls as `ServerError`."""
     try:
         yield
     except grpc.RpcError as error:
@@ -102,11 +124,11 @@ def server_errors() -> Iterator[None]:
 
 @contextmanager
 def connected(address: str, engine: EngineConfig) -> Iterator[grpc.Channel]:
-    """A channel to a server.
+    """Open a channel to a server.
 
     Raises:
-        UsageError: engine options are given, which a running server has already.
-        ServerError: nobody answers there.
+        UsageError: engine options are given with it. A running server has its own.
+        ServerError: no server answers at the address.
     """
     if engine != EngineConfig():
         raise UsageError("--server: the server has its own engine; give no engine options with it")
@@ -121,8 +143,13 @@ def connected(address: str, engine: EngineConfig) -> Iterator[grpc.Channel]:
 
 @contextmanager
 def started(config: EngineConfig) -> Iterator[ThreadedEngine]:
-    """An engine in this process, closed at the end."""
-    from draftline.engine.async_engine import start_engine  # loads torch, which takes seconds
+    """Start an engine in this process, and close it at the end.
+
+    Raises:
+        ModelLoadError: the model cannot be found or loaded.
+    """
+    find_models(config)
+    from draftline.engine.async_engine import start_engine  # imports torch, which takes seconds
 
     with Console(stderr=True).status(f"loading {config.model}"):
         engine = start_engine(config)
@@ -132,7 +159,7 @@ def started(config: EngineConfig) -> Iterator[ThreadedEngine]:
 
 @contextmanager
 def backend(server: str | None, engine: EngineConfig) -> Iterator[Backend]:
-    """The server's engine where one is named, else one of our own."""
+    """Use the server where one is named, else an engine in this process."""
     if server is None:
         with started(engine) as local:
             yield LocalBackend(local)

@@ -2,38 +2,59 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from draftline.engine.cli.backend import Backend, RefusedError, backend
-from draftline.engine.cli.errors import complain
-from draftline.engine.cli.generate import print_stream
+from draftline.engine.cli.errors import print_error
+from draftline.engine.cli.generate import print_stream, summary, summary_with_seed
+from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import InvalidRequestError
+from draftline.engine.outputs import Finished
 from draftline.engine.params import SamplingParams, Speculation
 from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.validation import violations
+from draftline.models.checkpoints.generation_config import recommended_sampling
+from draftline.models.checkpoints.resolve import ModelSource
+from draftline.models.errors import ModelLoadError
 
-RESET = "/reset"
-EXIT = "/exit"
+HELP, RESET, EXIT = "/help", "/reset", "/exit"
+COMMANDS: Mapping[str, str] = {
+    HELP: "list these commands",
+    RESET: "begin a new conversation",
+    EXIT: "end; so does Ctrl-D",
+}
+_COMMAND = re.compile(r"/[a-z]+")
+
+Messages = tuple[tuple[str, str], ...]
+"""A conversation: roles and contents."""
 
 
 def chat(
-    system: Annotated[str | None, typer.Option(help="the system message that the conversation begins with")] = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="the system message that begins the conversation")
+    ] = None,
     server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="ask a running server, instead of loading the model here")
+        str | None, typer.Option(metavar="HOST:PORT", help="use a running server instead of loading the model")
     ] = None,
     *,
     sampling: SamplingParams,
     speculation: Speculation,
     engine: EngineConfig,
 ) -> None:
-    r"""Talk to a model. It remembers the conversation until /reset; /exit or the end of input ends it.
+    r"""Talk to a model.
 
-    Ctrl-C stops an answer. Without a terminal each line of standard input is a message.
+    It remembers the conversation until /reset; /help lists all commands. Ctrl-C stops an answer, Ctrl-D ends. Without a
+    terminal each line of standard input is a message.
+
+    Temperature, top-p and top-k come from the model's generation_config.json where they are not given.
 
     **Examples**
 
@@ -42,23 +63,74 @@ def chat(
     """
     if sampling.n != 1:
         raise typer.BadParameter("a conversation has one answer at a time", param_hint="--n")
+    if server is None:
+        sampling = with_recommended(sampling, find_models(engine))
     with backend(server, engine) as generator:
-        history = _opening(system)
-        for line in _lines():
-            if line == RESET:
-                history = _opening(system)
-            elif line == EXIT:
-                return
-            elif line:
-                history = _answered(generator, [*history, ("user", line)], history, sampling, speculation)
+        _say(f"{generator.description()}; temperature {sampling.temperature:g}, top-p {sampling.top_p:g}")
+        _say(f"Type a message. {HELP} lists the commands, {EXIT} or Ctrl-D ends.")
+        summarize = summary_with_seed if sampling.seed is not None else summary
+        _converse(generator, _opening(system), sampling, speculation, summarize)
 
 
-def _opening(system: str | None) -> list[tuple[str, str]]:
-    return [] if system is None else [("system", system)]
+def with_recommended(sampling: SamplingParams, model: ModelSource) -> SamplingParams:
+    """Complete the sampling that the user gave with the model's recommended one.
+
+    Raises:
+        ModelLoadError: the recommended sampling is out of bounds.
+    """
+    recommended = recommended_sampling(model)
+    try:
+        return SamplingParams.model_validate({**recommended, **sampling.model_dump(exclude_unset=True)})
+    except ValidationError as error:
+        wrong = "; ".join(f"{each.field}: {each.description}" for each in violations(error))
+        raise ModelLoadError(f"{model.name}: generation_config.json: {wrong}") from error
+
+
+def _converse(
+    generator: Backend,
+    opening: Messages,
+    sampling: SamplingParams,
+    speculation: Speculation,
+    summarize: Callable[[Finished], str],
+) -> None:
+    """Answer the user's lines until the end of input, or until a command ends the conversation."""
+    history = opening
+    for line in _lines():
+        if line == EXIT:
+            return
+        if line == RESET:
+            history = opening
+            _say("A new conversation begins.")
+        elif line == HELP:
+            for command, meaning in COMMANDS.items():
+                _say(f"{command:8}{meaning}")
+        elif _COMMAND.fullmatch(line):
+            _say(f"{line} is not a command; {HELP} lists them.")
+        elif line:
+            question = (*history, ("user", line))
+            request = GenerateRequest(Chat(question), sampling, speculation=speculation)
+            answer = _answer(generator, request, summarize)
+            history = history if answer is None else (*question, ("assistant", answer))
+
+
+def _answer(generator: Backend, request: GenerateRequest, summarize: Callable[[Finished], str]) -> str | None:
+    """Print the answer, and return it; None where there is none, and the question is dropped."""
+    try:
+        with closing(generator.generate(request)) as updates:
+            return print_stream(updates, summarize)
+    except KeyboardInterrupt:
+        _say("\n(stopped; the question is forgotten)")
+    except (InvalidRequestError, RefusedError) as error:  # such as a conversation that has become too long
+        print_error(f"{error}; {RESET} begins a new conversation")
+    return None
+
+
+def _opening(system: str | None) -> Messages:
+    return () if system is None else (("system", system),)
 
 
 def _lines() -> Iterator[str]:
-    """What the user says: typed at a prompt, or the lines of standard input."""
+    """The user's lines: typed at a prompt, or read from standard input."""
     if not sys.stdin.isatty():
         yield from (line.strip() for line in sys.stdin)
         return
@@ -72,22 +144,6 @@ def _lines() -> Iterator[str]:
             return
 
 
-def _answered(
-    generator: Backend,
-    messages: list[tuple[str, str]],
-    before: list[tuple[str, str]],
-    sampling: SamplingParams,
-    speculation: Speculation,
-) -> list[tuple[str, str]]:
-    """Print the answer, and return the conversation with it; the conversation before, where there is none."""
-    request = GenerateRequest(Chat(tuple(messages)), sampling, speculation=speculation)
-    try:
-        with closing(generator.generate(request)) as updates:
-            answer = print_stream(updates)
-    except KeyboardInterrupt:
-        typer.echo("\n(stopped; the question is forgotten)", err=True)
-        return before
-    except (InvalidRequestError, RefusedError) as error:  # such as a conversation that has become too long
-        complain(f"{error}; {RESET} begins a new conversation")
-        return before
-    return [*messages, ("assistant", answer)]
+def _say(line: str) -> None:
+    """Print a line that is no part of an answer."""
+    typer.echo(line, err=True)

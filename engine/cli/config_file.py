@@ -1,8 +1,7 @@
-"""``--config file.yaml``: options under their names, with dashes or underscores."""
+"""``--config file.yaml``: options by name, with dashes or underscores."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,22 +9,21 @@ import yaml
 from pydantic import BaseModel
 
 from draftline.engine.errors import UsageError
+from draftline.engine.options import suggestion
 
 
 def read_config_file(path: Path, models: Iterable[type[BaseModel]]) -> dict[str, object]:
-    """The options that a file sets, by field name. Their values are as YAML has them, and unchecked.
+    """Read the options that a file sets, by field name. The values are YAML's, and not validated.
 
     Raises:
-        UsageError: the file cannot be read, is not a mapping, or has a key that is no option of ``models``.
+        UsageError: the file cannot be read, is not a mapping, or has a key that is not an option of ``models``.
     """
     known = [name for model in models for name in model.model_fields]
     options: dict[str, object] = {}
     for key, value in _mapping(path).items():
         name = str(key).replace("-", "_")
         if name not in known:
-            similar = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {similar[0]}?" if similar else ""
-            raise UsageError(f"{path}: {key}: is not an option{hint}")
+            raise UsageError(f"{path}: {key}: is not an option{suggestion(name, known)}")
         if name in options:
             raise UsageError(f"{path}: {key}: is set twice, with dashes and with underscores")
         options[name] = value

@@ -1,8 +1,9 @@
-"""``draftline demo``: a server of our own, three questions at once over one stream, and an orderly end."""
+"""``draftline demo``: a server process, four questions at once over one stream, and an orderly end."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
 import tempfile
@@ -10,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated
 
@@ -22,11 +24,15 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from rich.console import Console
 
 from draftline.engine.cli.demo_view import LineView, PanelView, View
+from draftline.engine.cli.generate import summary
 from draftline.engine.cli.serve import LISTENING
-from draftline.engine.client.convert import chat_message
+from draftline.engine.client.convert import finished, request_message
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DraftlineError
-from draftline.engine.protocol import Chat
+from draftline.engine.outputs import Finished
+from draftline.engine.params import SamplingParams
+from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.schema import Schema
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
@@ -34,26 +40,59 @@ QUESTIONS: Mapping[str, str] = {
     "sky": "Why is the sky blue? Answer in two sentences.",
     "rivers": "Name three long rivers and the countries they flow through.",
     "poem": "Write a short poem about the sea.",
+    "person": "Invent a person: a name, an age, a profession and a city.",
 }
+SCHEMAS: Mapping[str, Mapping[str, object]] = {
+    "person": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 40},
+            "age": {"type": "integer", "minimum": 0, "maximum": 120},
+            "profession": {"type": "string", "maxLength": 40},
+            "city": {"type": "string", "maxLength": 40},
+        },
+        "required": ["name", "age", "profession", "city"],
+        "additionalProperties": False,
+    },
+}
+"""The JSON Schemas that answers must match, by question."""
+
 COMMAND = (sys.executable, "-m", "draftline")
-"""How the server is started, before its arguments."""
+"""The command that starts the server, before its arguments."""
 
 _STOP_S = 30.0
-"""Seconds that the server gets to end after SIGTERM."""
+"""Timeout of the server's end after SIGTERM, in seconds."""
+
+_SCHEMA_TOKENS = 64
+"""Lower bound of an answer's max_tokens where it has a schema: enough for a whole document."""
 
 _TAIL_LINES = 20
 
 
 class DemoError(DraftlineError):
-    """The demo's server did not do its part; the message says what it last said."""
+    """The demo's server failed; the message ends with its last lines of output."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One answer: its text, and its end once it has come."""
+
+    text: str = ""
+    end: Finished | None = None
 
 
 def demo(
-    max_tokens: Annotated[int, typer.Option(min=1, help="most tokens of each answer")] = 96,
+    max_tokens: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="max tokens of an answer [at least 1; default: 96]", show_default=False),
+    ] = 96,
     *,
     engine: EngineConfig,
 ) -> None:
-    """Show it at work: start a server, ask three questions at once over one stream, stop it again.
+    """Start a server, ask it four questions at once, and stop it.
+
+    The questions share one stream. One of them asks for JSON by a schema. The summary of each answer has its
+    speed and its accepted drafts.
 
     **Examples**
 
@@ -74,41 +113,57 @@ async def _demo(console: Console, engine: EngineConfig, max_tokens: int) -> None
         console.print(f"{len(QUESTIONS)} requests on one stream:\n")
         asked = time.monotonic()
         with (PanelView if console.is_terminal else LineView)(console, QUESTIONS) as view:
-            ends = await _ask(channel, view, max_tokens)
-        _report(console, ends, time.monotonic() - asked)
+            answers = await _ask(channel, view, max_tokens)
+        _report(console, answers, time.monotonic() - asked)
 
 
-async def _ask(channel: grpc.aio.Channel, view: View, max_tokens: int) -> dict[str, pb.Finished]:
-    """Ask all questions over one Session, show the answers as they come, and return their ends."""
+async def _ask(channel: grpc.aio.Channel, view: View, max_tokens: int) -> dict[str, _Answer]:
+    """Ask all questions over one Session, show the answers as they come, and return them."""
     session = InferenceServiceStub(channel).Session()
-    sampling = pb.SamplingParams(max_tokens=max_tokens, temperature=0.0)
-    for name, question in QUESTIONS.items():
-        chat = chat_message(Chat((("user", question),)))
-        request = pb.GenerateRequest(chat=chat, sampling=sampling)
-        await session.write(pb.SessionRequest(request_id=name, submit=request))
+    for name in QUESTIONS:
+        await session.write(pb.SessionRequest(request_id=name, submit=request_message(_request(name, max_tokens))))
     await session.done_writing()
-    ends: dict[str, pb.Finished] = {}
+    answers = {name: _Answer() for name in QUESTIONS}
     while isinstance(response := await session.read(), pb.SessionResponse):
+        name = response.request_id
         match response.WhichOneof("event"):
             case "delta":
-                view.add(response.request_id, response.delta.text)
+                answers[name].text += response.delta.text
+                view.add(name, response.delta.text)
             case "finished":
-                ends[response.request_id] = response.finished
-                view.end(response.request_id)
+                answers[name].end = finished(response.finished)
+                view.end(name)
             case _:
-                raise DemoError(f"{response.request_id}: {response.error.message}")
-    return ends
+                raise DemoError(f"{name}: {response.error.message}")
+    return answers
 
 
-def _report(console: Console, ends: Mapping[str, pb.Finished], elapsed_s: float) -> None:
+def _request(name: str, max_tokens: int) -> GenerateRequest:
+    chat = Chat((("user", QUESTIONS[name]),))
+    if name not in SCHEMAS:
+        return GenerateRequest(chat, SamplingParams(max_tokens=max_tokens, temperature=0))
+    sampling = SamplingParams(max_tokens=max(max_tokens, _SCHEMA_TOKENS), temperature=0)
+    return GenerateRequest(chat, sampling, Schema(SCHEMAS[name], whitespace="spaced", close_within_budget=True))
+
+
+def _report(console: Console, answers: Mapping[str, _Answer], elapsed_s: float) -> None:
+    """Print each answer's summary, the structured answers' values, and the totals."""
     console.print()
+    ends = {name: answer.end for name, answer in answers.items() if answer.end is not None}
     for name, end in ends.items():
-        tokens = end.usage.completion_tokens
-        reason = pb.FinishReason.Name(end.finish_reason).removeprefix("FINISH_REASON_").lower()
-        speed = tokens / end.timing.total_s
-        console.print(f"{name}: {tokens} tokens, {speed:.1f} tokens/s, finished: {reason}")
+        console.print(f"{name}: {summary(end)}", highlight=False, soft_wrap=True)
+    for name in SCHEMAS.keys() & ends.keys():
+        values = json.loads(answers[name].text)
+        shown = ", ".join(f"{key} {value!r}" for key, value in values.items())
+        console.print(f"{name}: valid JSON by its schema: {shown}", markup=False, highlight=False, soft_wrap=True)
     total = sum(end.usage.completion_tokens for end in ends.values())
-    console.print(f"together: {total} tokens in {elapsed_s:.1f} s, {total / elapsed_s:.1f} tokens/s")
+    line = f"together: {total} tokens in {elapsed_s:.1f} s, {total / elapsed_s:.1f} tokens/s"
+    drafted = sum(end.speculation.drafted for end in ends.values())
+    if drafted:
+        accepted = sum(end.speculation.accepted for end in ends.values())
+        [drafter, *_] = (end.speculation.drafter for end in ends.values() if end.speculation.drafted)
+        line += f", {accepted} of {drafted} drafts accepted (drafter: {drafter})"
+    console.print(line, highlight=False, soft_wrap=True)
 
 
 async def _serving(channel: grpc.aio.Channel) -> None:
@@ -120,7 +175,7 @@ async def _serving(channel: grpc.aio.Channel) -> None:
 
 @asynccontextmanager
 async def _server(console: Console, engine: EngineConfig) -> AsyncIterator[str]:
-    """A server process on a free loopback port: its address. At the end it is stopped, and its exit reported."""
+    """Start a server process on a free loopback port, and yield its address. Stops it at the end, and reports its exit."""
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "stderr").open("w+b") as log:
         config = Path(folder) / "engine.yaml"
         config.write_text(yaml.safe_dump(engine.model_dump(exclude_unset=True)))
@@ -146,7 +201,7 @@ async def _server(console: Console, engine: EngineConfig) -> AsyncIterator[str]:
 
 
 async def _address(process: asyncio.subprocess.Process, log: IO[bytes]) -> str:
-    """Where the server says that it listens."""
+    """Read the address that the server prints."""
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
     _, found, address = line.partition(LISTENING)
@@ -157,7 +212,7 @@ async def _address(process: asyncio.subprocess.Process, log: IO[bytes]) -> str:
 
 
 async def _failure(process: asyncio.subprocess.Process, log: IO[bytes], error: grpc.RpcError) -> DemoError:
-    """What a failed call means: mostly that the server has died, which its process shows a moment later."""
+    """Explain a failed call. Mostly the server has died, and its process ends a moment later."""
     try:
         async with asyncio.timeout(1.0):
             code = await process.wait()

@@ -1,4 +1,4 @@
-"""How the demo shows several answers at once: side by side on a terminal, as marked lines elsewhere."""
+"""The demo's display of several answers at once: side by side on a terminal, as marked lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
+from typing_extensions import override
 
 _LINE = 96
-"""Characters after which a line of an answer is shown, though it has not ended."""
+"""Max characters of a line."""
 
 
 class View(Protocol):
     """Shows answers as they grow."""
 
     def add(self, name: str, text: str) -> None:
-        """More of an answer."""
+        """Append text to an answer."""
         ...
 
     def end(self, name: str) -> None:
-        """An answer is complete."""
+        """Mark an answer as complete."""
         ...
 
 
-class PanelView:
-    """A panel an answer, all live: side by side where they fit."""
+class PanelView(View):
+    """One live panel per answer, side by side where they fit."""
 
     def __init__(self, console: Console, questions: Mapping[str, str]) -> None:
-        """``questions`` by name, in the order to show them in."""
+        """Show ``questions``, which are by name and in their order."""
         self._console = console
         self._questions = questions
         self._answers = dict.fromkeys(questions, "")
@@ -41,7 +42,7 @@ class PanelView:
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=12)
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start the display."""
         self._live.start()
         return self
 
@@ -49,12 +50,12 @@ class PanelView:
         """Leave the last state on the screen."""
         self._live.stop()
 
+    @override
     def add(self, name: str, text: str) -> None:
-        """See `View`."""
         self._answers[name] += text
 
+    @override
     def end(self, name: str) -> None:
-        """See `View`."""
         self._ended.add(name)
 
     def _render(self) -> RenderableType:
@@ -68,13 +69,13 @@ class PanelView:
         return Panel(body, title=name, border_style=color, width=width)
 
 
-class LineView:
+class LineView(View):
     """Whole lines, each marked with its answer's name."""
 
     def __init__(self, console: Console, questions: Mapping[str, str]) -> None:
-        """``questions`` by name, in the order to show them in."""
+        """Show ``questions``, which are by name and in their order."""
         self._console = console
-        self._open = dict.fromkeys(questions, "")
+        self._unprinted = dict.fromkeys(questions, "")
         self._questions = questions
 
     def __enter__(self) -> Self:
@@ -84,23 +85,23 @@ class LineView:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Nothing is left open."""
+        """Leave the printed lines."""
 
+    @override
     def add(self, name: str, text: str) -> None:
-        """See `View`."""
-        *lines, rest = (self._open[name] + text).split("\n")
+        *lines, rest = (self._unprinted[name] + text).split("\n")
         for line in lines:
             self._print(name, line)
         if len(rest) > _LINE:
             *wrapped, rest = textwrap.wrap(rest, _LINE, drop_whitespace=False)
             for line in wrapped:
                 self._print(name, line)
-        self._open[name] = rest
+        self._unprinted[name] = rest
 
+    @override
     def end(self, name: str) -> None:
-        """See `View`."""
-        if self._open[name]:
-            self._print(name, self._open[name])
+        if self._unprinted[name]:
+            self._print(name, self._unprinted[name])
 
     def _print(self, name: str, line: str) -> None:
         self._console.print(f"[{name}] {line.strip()}", markup=False, highlight=False, soft_wrap=True)

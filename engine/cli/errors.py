@@ -1,4 +1,4 @@
-"""How the command line ends where something is wrong: one line on standard error, and an exit code."""
+"""Errors of the command line: one line on standard error, and an exit code."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from draftline.engine.errors import DraftlineError, UsageError
 from draftline.models.errors import ModelLoadError
 
 
-def complain(message: str) -> None:
-    """Print an error as the command line does."""
+def print_error(message: str) -> None:
+    """Print an error on standard error, in the form of all errors of the command line."""
     typer.echo(f"draftline: error: {message}", err=True)
 
 
 @contextmanager
 def reported_errors() -> Iterator[None]:
-    """Turn errors that are raised on purpose into one line and an exit code: 2 for wrong usage, 1 for the rest."""
+    """Print expected errors as one line, and exit: with 2 after wrong usage, with 1 after other errors."""
     try:
         yield
     except UsageError as error:
-        complain(str(error))
+        print_error(str(error))
         raise typer.Exit(2) from error
     except (DraftlineError, ModelLoadError) as error:
-        complain(str(error))
+        print_error(str(error))
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
         raise typer.Exit(130) from error

@@ -1,11 +1,11 @@
-"""``draftline generate``: complete one prompt and print it as it comes."""
+"""``draftline generate``: complete one prompt, and print the text as it comes."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Annotated
 
@@ -20,13 +20,15 @@ from draftline.engine.protocol import Chat, GenerateRequest, Prompt
 
 
 def generate(
-    prompt: Annotated[str | None, typer.Argument(help="the text to continue; standard input where not given")] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(help="the text to continue; standard input where it is not given")
+    ] = None,
     as_chat: Annotated[
-        bool, typer.Option("--chat", help="take the prompt as a user's message, not as raw text")
+        bool, typer.Option("--chat", help="send the prompt as a user's message, not as raw text")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the outputs as JSON, when they are complete")] = False,
     server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="ask a running server, instead of loading the model here")
+        str | None, typer.Option(metavar="HOST:PORT", help="use a running server instead of loading the model")
     ] = None,
     *,
     sampling: SamplingParams,
@@ -34,9 +36,9 @@ def generate(
     constraint: Constraint | None,
     engine: EngineConfig,
 ) -> None:
-    """Complete a prompt and print the text as it comes.
+    """Complete a prompt, and print the text as it comes.
 
-    The text goes to standard output; how many tokens it took, how fast and why it ended go to standard error.
+    The text goes to standard output. A summary goes to standard error: tokens, speed, why the output ended, and its seed.
 
     **Examples**
 
@@ -54,13 +56,13 @@ def generate(
         if as_json:
             print_json(text, updates, sampling.n)
         elif sampling.n == 1:
-            print_stream(updates)
+            print_stream(updates, summary_with_seed)
         else:
             print_each(updates, sampling.n)
 
 
-def print_stream(updates: Iterator[Update]) -> str:
-    """Print one output as it comes, then its summary, and return its text."""
+def print_stream(updates: Iterator[Update], summarize: Callable[[Finished], str]) -> str:
+    """Print one output as it comes, then its summary on standard error. Returns its text."""
     text = ""
     for update in updates:
         if isinstance(update, Delta):
@@ -69,23 +71,23 @@ def print_stream(updates: Iterator[Update]) -> str:
             sys.stdout.flush()
         elif isinstance(update, Finished):
             typer.echo()
-            typer.echo(summary(update), err=True)
+            typer.echo(summarize(update), err=True)
     return text
 
 
 def print_each(updates: Iterator[Update], n: int) -> None:
-    """Print several outputs, each when it is complete."""
+    """Print several outputs, each when it is complete, with its summary on standard error."""
     texts = [""] * n
     for update in updates:
         if isinstance(update, Delta):
             texts[update.index] += update.text
         elif isinstance(update, Finished):
             typer.echo(f"[{update.index}] {texts[update.index]}")
-            typer.echo(f"[{update.index}] {summary(update)}", err=True)
+            typer.echo(f"[{update.index}] {summary_with_seed(update)}", err=True)
 
 
 def print_json(prompt: str, updates: Iterator[Update], n: int) -> None:
-    """Print the outputs as one JSON object with all that is known of them."""
+    """Print the outputs as one JSON object, with every field of their updates."""
     outputs: list[dict[str, object]] = [{} for _ in range(n)]
     deltas = [[Delta(index, (), "")] for index in range(n)]
     for update in updates:
@@ -98,7 +100,7 @@ def print_json(prompt: str, updates: Iterator[Update], n: int) -> None:
 
 
 def summary(end: Finished) -> str:
-    """One line on an output: its tokens, speed and end."""
+    """Summarize an output in one line: its tokens, its speed and why it ended."""
     tokens = end.usage.completion_tokens
     speed = tokens / end.timing.total_s if end.timing.total_s else 0.0
     parts = [
@@ -106,12 +108,16 @@ def summary(end: Finished) -> str:
         f"{speed:.1f} tokens/s",
         f"first token after {end.timing.first_token_s:.2f} s",
         f"finished: {end.finish_reason.name.lower()}" + (f" {end.matched_stop!r}" if end.matched_stop else ""),
-        f"seed {end.seed}",
     ]
     if end.constraint_complete is not None:
-        parts.append("complete" if end.constraint_complete else "incomplete: not all of what the constraint asks for")
+        parts.append("complete" if end.constraint_complete else "incomplete: the constraint asks for more")
     if end.speculation.drafted:
         parts.append(f"{end.speculation.accepted} of {end.speculation.drafted} drafts accepted")
     if end.speculation.synthetic:
-        parts.append("synthetic acceptance: this output means nothing")
+        parts.append("synthetic acceptance: the output is meaningless")
     return ", ".join(parts)
+
+
+def summary_with_seed(end: Finished) -> str:
+    """Summarize an output, with the seed that gives it again."""
+    return f"{summary(end)}, seed {end.seed}"

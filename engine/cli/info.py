@@ -1,4 +1,4 @@
-"""``draftline info``: what a model is and what an engine can do with it here, without generating."""
+"""``draftline info``: a model's shape, memory and limits, without generating."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
 def info(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="ask a running server")] = None,
+    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="use a running server")] = None,
     *,
     engine: EngineConfig,
 ) -> None:
-    """Show a model's shape, weight format, memory and limits, as an engine with these options has them.
+    """Show a model's shape, memory and limits, without generating.
+
+    The limits are those of an engine with the given options on this machine, or of a running server.
 
     **Examples**
 
@@ -55,7 +57,7 @@ def _facts(model: pb.GetModelResponse) -> dict[str, object]:
 
 
 def _local_facts(local: EngineInfo) -> dict[str, object]:
-    """What only a process of our own can tell."""
+    """Facts that only an engine in this process can tell."""
     shape = local.config
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
     return {

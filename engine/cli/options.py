@@ -1,56 +1,48 @@
-"""Command line options made from the fields of pydantic models, so that each option is described in one place.
+"""Command line options made from the fields of option models, so that each option is described in one place.
 
-A command takes whole models (``def serve(engine: EngineConfig, server: ServerConfig)``); `command` gives it an option
-for each of their fields, and ``--config`` where one of them is a configuration. What is right is the models' to say.
+A command takes whole models (``def serve(engine: EngineConfig, server: ServerConfig)``). `command` gives it an option for each
+of their fields, and ``--config`` where one of them is a configuration. The models validate the values.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from draftline.engine.cli.config_file import read_config_file
 from draftline.engine.cli.errors import reported_errors
+from draftline.engine.cli.topics import topic, value_name
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
-from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.options import bounds, choices, has_default, number, without_none
+from draftline.engine.params import Constraint, Speculation
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.validation import violations
 
 CONFIGURATIONS: tuple[type[BaseModel], ...] = (EngineConfig, ServerConfig)
-"""What a configuration file can hold: every command takes a file with all of it, and uses what concerns it."""
+"""The models of a configuration file. Every command accepts a file with options of all of them, and uses its own."""
 
-_PANELS: Mapping[type[BaseModel], str] = {
-    EngineConfig: "Engine",
-    ServerConfig: "Server",
-    SamplingParams: "Sampling",
-    Speculation: "Speculation",
-    Constraint: "Constraint",
-}
 _FLAGS: Mapping[tuple[type[BaseModel], str], str] = {
     (Speculation, "enabled"): "speculation",
     (Speculation, "draft_tokens"): "drafts",  # the engine has draft_tokens of its own
     (Constraint, "json_schema"): "schema",
 }
-"""Options that have another name than their field, which makes no sense outside its model."""
+"""Options with another name than their field, whose name says too little outside its model."""
 
 _TEXT_OR_FILE = {"json_schema", "grammar"}
-_BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below", "multiple_of": "a multiple of"}
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """A typer command from a function that takes models: with an option a field, and errors in one line.
+    """Make a typer command from a function that takes models: one option per field, and errors in one line.
 
     A parameter ``Model | None`` is None unless one of the model's options is given.
     """
@@ -63,8 +55,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         else:
             parameters.append(parameter)
     if any(model in CONFIGURATIONS for model in models.values()):
-        about = "YAML file of options under their names; flags win over it"
-        parameters.append(_parameter("config", Path, typer.Option(help=about, metavar="FILE")))
+        meaning = "YAML file of options by name; flags override it, and --no-NAME turns a switch off"
+        parameters.append(_parameter("config", Path, typer.Option(help=meaning, metavar="FILE")))
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
@@ -84,14 +76,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 def _model(annotation: object) -> type[BaseModel] | None:
     """The model in ``Model`` or ``Model | None``, or None for any other annotation."""
-    bare = _without_none(annotation)
+    bare = without_none(annotation)
     return bare if isinstance(bare, type) and issubclass(bare, BaseModel) else None
-
-
-def _without_none(annotation: object) -> object:
-    if get_origin(annotation) in (Union, types.UnionType):
-        [annotation] = (part for part in get_args(annotation) if part is not types.NoneType)
-    return annotation
 
 
 def _option(model: type[BaseModel], name: str, field: FieldInfo) -> inspect.Parameter:
@@ -100,10 +86,10 @@ def _option(model: type[BaseModel], name: str, field: FieldInfo) -> inspect.Para
     declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
     option = typer.Option(
         declaration,
-        help=_help(name, field),
+        help=_help(name, flag, field),
         show_default=False,
-        metavar="ID=BIAS" if get_origin(field.annotation) is dict else None,
-        rich_help_panel=_PANELS.get(model),
+        metavar=value_name(name, field),
+        rich_help_panel=topic(model, name),
     )
     return _parameter(_flag(model, name), kind, option)
 
@@ -113,14 +99,14 @@ def _flag(model: type[BaseModel], name: str) -> str:
 
 
 def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
-    """A parameter that is None unless given: the file, and then the model, have the defaults."""
+    """A parameter that is None unless it is given: defaults come from the file, then from the model."""
     annotation = Annotated[kind | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _cli_type(annotation: object) -> Any:
-    """The type of one option for a field: a list where it can be given several times."""
-    annotation = _without_none(annotation)
+    """The type of a field's option: a list where the option can be repeated."""
+    annotation = without_none(annotation)
     if get_origin(annotation) is Annotated:
         return _cli_type(get_args(annotation)[0])
     if get_origin(annotation) is tuple:
@@ -130,25 +116,29 @@ def _cli_type(annotation: object) -> Any:
     return annotation
 
 
-def _help(name: str, field: FieldInfo) -> str:
-    bounds = [
-        f"{words} {getattr(mark, bound)}"
-        for mark in field.metadata
-        for bound, words in _BOUNDS.items()
-        if hasattr(mark, bound)
-    ]
-    parts = [field.description or "", ", ".join(bounds)]
-    if field.default not in (None, (), False, PydanticUndefined):
-        parts.append(f"default {'on' if field.default is True else field.default}")
-    if name in _TEXT_OR_FILE:
-        parts.append("or FILE" if name == "json_schema" else "or @FILE")
-    if get_origin(_without_none(field.annotation)) in (tuple, dict):
-        parts.append("can be given several times")
-    return "; ".join(part for part in parts if part)
+def _help(name: str, flag: str, field: FieldInfo) -> str:
+    """A field's description, then notes in brackets: its values and bounds, its default, whether it can be repeated."""
+    notes = [", ".join(choices(field.annotation)), bounds(field)]
+    if without_none(field.annotation) is bool:
+        notes.append(_switch_note(flag, field))
+    elif has_default(field):
+        default = field.default
+        notes.append(f"default: {number(default) if isinstance(default, int | float) else default}")
+    if get_origin(without_none(field.annotation)) in (tuple, dict):
+        notes.append("can be repeated")
+    shown = "; ".join(note for note in notes if note)
+    return f"{field.description} [{shown}]" if shown else f"{field.description}"
+
+
+def _switch_note(flag: str, field: FieldInfo) -> str:
+    if field.default is False:
+        return ""
+    off = f"--no-{flag[2:]} turns it off"
+    return f"on by default; {off}" if field.default else off
 
 
 def _given(model: type[BaseModel], options: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    """Take the model's options out of ``options``: those that were given, in the types of their fields."""
+    """Remove the model's options from ``options``; yield those that were given, in the types of their fields."""
     for name, field in model.model_fields.items():
         value = options.pop(_flag(model, name))
         if value is None or value == []:
@@ -191,7 +181,7 @@ def _build(
 
 
 def _origin(model: type[BaseModel], field: str, flags: Mapping[str, object], path: Path | None) -> str:
-    """Where a wrong value was given; nothing for what concerns the model as a whole."""
+    """The source of a wrong value: a flag or the file; empty for an error of the model as a whole."""
     name = field.partition("[")[0].partition(".")[0]
     if not name:
         return ""

@@ -1,4 +1,4 @@
-"""``draftline serve``: the gRPC server as a process, from the first port check to the last request's end."""
+"""``draftline serve``: the gRPC server as a process, from opening its port to the end of its last request."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 import uvloop
 
+from draftline.engine.cli.backend import describe
+from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
 from draftline.engine.process.startup import has_gpu, start_process
@@ -30,13 +32,14 @@ _EngineT = TypeVar("_EngineT")
 
 LISTENING = "listening on "
 READY = "ready: "
-"""How the two lines on standard output begin that tell a program which started us where we are."""
+"""Prefixes of the two lines on standard output that a parent process can wait for."""
 
 
 def serve(engine: EngineConfig, server: ServerConfig) -> None:
-    """Serve a model over gRPC: sessions, generation, health and reflection on one port.
+    """Serve a model over gRPC.
 
-    SIGTERM or SIGINT lets running requests finish, up to --drain-timeout, and a second one ends at once.
+    Sessions, generation, health and reflection are on one port. SIGTERM or SIGINT lets running requests finish, for at most
+    --drain-timeout seconds; a second signal ends the server at once.
 
     **Examples**
 
@@ -66,13 +69,13 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
         await server.abort()
         raise
     await server.serve(engine)
-    _say(f"{READY}{engine.info.model} on {engine.info.device}, {engine.info.dtype}")
+    _say(READY + describe(engine.info))
     ended = asyncio.wrap_future(engine.stopped)
     either: tuple[asyncio.Future[Any], ...] = (stopping, ended)
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if ended.done():
         stopping.cancel()
-        await server.drain()  # its requests have failed: this lets clients hear of it
+        await server.drain()  # its requests have failed: clients receive the errors
         raise ended.result() or EngineStoppedError("the engine was closed")
     logger.info("draining: waiting up to %g s for running requests", server_config.drain_timeout)
     if not await server.drain():
@@ -82,7 +85,7 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
 
 
 def _stop_event() -> asyncio.Event:
-    """Set by the first SIGTERM or SIGINT; the second ends the process."""
+    """Make an event that the first SIGTERM or SIGINT sets. The second signal ends the process."""
     stop = asyncio.Event()
 
     def on_signal(number: int) -> None:
@@ -96,14 +99,19 @@ def _stop_event() -> asyncio.Event:
 
 
 async def _load(engine: EngineConfig, server: ServerConfig) -> ThreadedEngine | RemoteEngine:
-    """Load the engine on a thread that does not keep the process alive."""
+    """Load the engine on a daemon thread, which does not keep the process alive.
+
+    Raises:
+        ModelLoadError: the model cannot be found or loaded.
+    """
 
     def load() -> ThreadedEngine | RemoteEngine:
+        find_models(engine)
         if _in_own_process(engine, server):
             from draftline.engine.process.remote_engine import RemoteEngine
 
             return RemoteEngine(engine, log_level=server.log_level, log_format=server.log_format)
-        from draftline.engine.async_engine import start_engine  # loads torch, which takes seconds
+        from draftline.engine.async_engine import start_engine  # imports torch, which takes seconds
 
         return start_engine(engine)
 
@@ -111,10 +119,14 @@ async def _load(engine: EngineConfig, server: ServerConfig) -> ThreadedEngine | 
 
 
 def _in_own_process(engine: EngineConfig, server: ServerConfig) -> bool:
-    """On a CPU the server takes from the model what it uses, wherever it runs. The gateway follows the prefix cache."""
+    """Whether the engine gets a process of its own.
+
+    On a CPU a second process gains nothing: the server's work takes the same cores. The gateway reads the prefix cache, which
+    takes one process.
+    """
     if server.engine_process is not None:
         return server.engine_process
-    # Without torch, which this process has no other use for then.
+    # Tested without torch: a server with a remote engine never imports it.
     return has_gpu() and engine.device != "cpu" and not server.gateway
 
 
@@ -125,7 +137,7 @@ async def _on_daemon_thread(work: Callable[[], _EngineT]) -> _EngineT:
     def run() -> None:
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001  it is raised where the result is awaited
+        except BaseException as error:  # noqa: BLE001  raised where the result is awaited
             loop.call_soon_threadsafe(done.set_exception, error)
         else:
             loop.call_soon_threadsafe(done.set_result, result)

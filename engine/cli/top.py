@@ -1,4 +1,4 @@
-"""``draftline top``: a running server's figures, live."""
+"""``draftline top``: a running server's metrics, live."""
 
 from __future__ import annotations
 
@@ -17,11 +17,22 @@ from draftline.v1.admin_pb2_grpc import AdminServiceStub
 
 
 def top(
-    server: Annotated[str, typer.Argument(help="the server's address")] = "127.0.0.1:50051",
-    interval: Annotated[float, typer.Option(help="seconds between two looks", min=0.1, max=60)] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="look twice, print what is seen, and end")] = False,
+    server: Annotated[
+        str, typer.Argument(help="the server's address [default: 127.0.0.1:50051]", show_default=False)
+    ] = "127.0.0.1:50051",
+    interval: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help="seconds between updates [0.1 to 60; default: 1]",
+            show_default=False,
+            min=0.1,
+            max=60,
+        ),
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="print the metrics of one interval, and end")] = False,
 ) -> None:
-    """Watch a server: its load, speed, latencies, cache and drafts.
+    """Watch a server's load, speed, latencies, cache and drafts.
 
     **Examples**
 
@@ -32,15 +43,15 @@ def top(
     with connected(server, EngineConfig()) as channel, server_errors():
         stub = AdminServiceStub(channel)
 
-        def look() -> Snapshot:
+        def snapshot() -> Snapshot:
             return Snapshot.of(stub.GetStatistics(pb.GetStatisticsRequest()).metrics, time.monotonic())
 
         def next_view(before: Snapshot) -> tuple[Snapshot, RenderableType]:
             time.sleep(interval)
-            now = look()
+            now = snapshot()
             return now, view(server, before, now)
 
-        last = look()
+        last = snapshot()
         if once:
             Console().print(next_view(last)[1])
             return

@@ -1,4 +1,4 @@
-"""What ``draftline top`` shows: two looks at a server's metrics, and what happened between them."""
+"""The screen of ``draftline top``: two snapshots of a server's metrics, and the changes between them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Snapshot:
     """A server's metrics at one moment.
 
     Attributes:
-        at: the moment, in seconds.
-        samples: by metric and labels; without its common prefix.
+        at: the time, in seconds.
+        samples: by metric, without the common prefix of the names, and labels.
     """
 
     at: float
@@ -33,7 +33,7 @@ class Snapshot:
 
     @staticmethod
     def of(metrics: Iterable[pb.Metric], at: float) -> Snapshot:
-        """From AdminService's answer."""
+        """Make a snapshot of AdminService's response."""
         return Snapshot(
             at,
             {
@@ -45,16 +45,16 @@ class Snapshot:
         )
 
     def number(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that have these labels; 0 if there are none."""
+        """Add up a metric's samples with these labels; 0 if there are none."""
         wanted = labels.items()
         return sum(s.number for key, s in self.samples.get(name, {}).items() if wanted <= dict(key).items())
 
     def labels(self, name: str) -> list[dict[str, str]]:
-        """The labels of a metric's samples."""
+        """List the labels of a metric's samples."""
         return [dict(key) for key in self.samples.get(name, {})]
 
     def histogram(self, name: str) -> dict[float, float]:
-        """Observations up to each bound, over all labels."""
+        """Count the observations up to each bound, over all labels."""
         found: dict[float, float] = {}
         for sample in self.samples.get(name, {}).values():
             for bucket in sample.histogram.buckets:
@@ -63,9 +63,10 @@ class Snapshot:
 
 
 def quantile(counts: Mapping[float, float], share: float) -> float | None:
-    """The value below which ``share`` of a histogram's observations lie, straight lines between its bounds.
+    """Estimate the value below which ``share`` of a histogram's observations lie, linear between its bounds.
 
-    None without observations; the last finite bound where it lies above that.
+    Returns:
+        None without observations; the last finite bound where the value lies above it.
     """
     bounds = sorted(counts)
     if not bounds or not counts[bounds[-1]]:
@@ -81,8 +82,8 @@ def quantile(counts: Mapping[float, float], share: float) -> float | None:
     return low
 
 
-class _Between:
-    """What changed from one snapshot to the next; since the start, where they are the same."""
+class _Change:
+    """The change from one snapshot to the next; since the server's start where they are the same."""
 
     def __init__(self, before: Snapshot, now: Snapshot) -> None:
         self._before, self._now = before, now
@@ -93,7 +94,7 @@ class _Between:
         return grown / self._seconds if self._seconds > 0 else 0.0
 
     def share(self, part: str, whole: str) -> float | None:
-        """Of what came meanwhile; of everything, if nothing did."""
+        """The ratio of two counters' changes; of their totals where the second did not change."""
         parts, wholes = (self._now.number(name) - self._before.number(name) for name in (part, whole))
         if wholes <= 0:
             parts, wholes = self._now.number(part), self._now.number(whole)
@@ -107,12 +108,12 @@ class _Between:
 
 
 def view(server: str, before: Snapshot, now: Snapshot) -> RenderableType:
-    """The whole screen."""
-    between = _Between(before, now)
+    """Render the whole screen."""
+    change = _Change(before, now)
     models = ", ".join(f"{m['model']} on {m['device']}, {m['dtype']}" for m in now.labels("model")) or "still loading"
     return Group(
         Text.assemble(("draftline ", "bold"), server, "  ", (models, "cyan")),
-        Columns([_load(now), _speed(between), _latency(between), _outcomes(now)], padding=(0, 1)),
+        Columns([_load(now), _speed(change), _latency(change), _outcomes(now)], padding=(0, 1)),
     )
 
 
@@ -122,7 +123,7 @@ def _load(now: Snapshot) -> Panel:
     table.add_row("running", f"{now.number('running_sequences'):,.0f}")
     table.add_row("waiting", f"{now.number('waiting_sequences'):,.0f}")
     queued, tokens = now.number("queued_requests"), now.number("queued_tokens")
-    table.add_row("never ran yet", f"{queued:,.0f} ({tokens:,.0f} tokens)")
+    table.add_row("not started", f"{queued:,.0f} ({tokens:,.0f} tokens)")
     table.add_row("cache held", f"{used:.1%} of {now.number('cache_blocks_total'):,.0f}")
     table.add_row("", ProgressBar(total=1.0, completed=used, width=20))
     table.add_row("cached prefixes", f"{now.number('cache_blocks_cached'):,.0f} blocks")
@@ -130,17 +131,17 @@ def _load(now: Snapshot) -> Panel:
     return _panel("load", table)
 
 
-def _speed(between: _Between) -> Panel:
+def _speed(change: _Change) -> Panel:
     table = _table()
-    table.add_row("tokens/s", f"{between.rate('generated_tokens'):,.1f}")
-    table.add_row("steps/s", f"{between.rate('steps'):,.1f}")
-    table.add_row("requests/s", f"{between.rate('requests'):,.2f}")
-    table.add_row("prefix hits", _percent(between.share("prefix_hit_tokens", "prefix_query_tokens")))
-    table.add_row("drafts accepted", _percent(between.share("accepted_tokens", "drafted_tokens")))
+    table.add_row("tokens/s", f"{change.rate('generated_tokens'):,.1f}")
+    table.add_row("steps/s", f"{change.rate('steps'):,.1f}")
+    table.add_row("requests/s", f"{change.rate('requests'):,.2f}")
+    table.add_row("prefix hits", _percent(change.share("prefix_hit_tokens", "prefix_query_tokens")))
+    table.add_row("drafts accepted", _percent(change.share("accepted_tokens", "drafted_tokens")))
     return _panel("speed", table)
 
 
-def _latency(between: _Between) -> Panel:
+def _latency(change: _Change) -> Panel:
     table = Table(box=None, padding=(0, 1), header_style="dim")
     for column in ("", "p50", "p95", "p99"):
         table.add_column(column, justify="right" if column else "left")
@@ -150,7 +151,7 @@ def _latency(between: _Between) -> Panel:
         ("between tokens", "inter_token_seconds"),
         ("request", "request_seconds"),
     ):
-        table.add_row(title, *map(_seconds, between.quantiles(name)))
+        table.add_row(title, *map(_seconds, change.quantiles(name)))
     return _panel("latency", table)
 
 

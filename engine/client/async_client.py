@@ -1,20 +1,20 @@
 """``AsyncClient``: a server's engine for asyncio programs. All requests share one Session stream.
 
-A request that was refused because the queue is full, or because the server is away, is tried again as long as nothing of
-its answer has come; what the caller sees is the one request.
+A request is sent again where the queue is full or the server is away, unless some of its output has arrived. The caller sees
+one request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
 import grpc
 import grpc.aio
@@ -24,18 +24,19 @@ from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.session import ClientSession
 from draftline.engine.errors import CallFailedError, DeadlineExceededError
 from draftline.engine.outputs import Failed, Finished, RequestOutput, Update
-from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import Chat, GenerateRequest, Prompt
-from draftline.engine.request.prompt_input import Message, PromptInput, as_chats, as_prompt, as_prompts, per_prompt
+from draftline.engine.params import RequestOptions, SamplingParams
+from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.request.keywords import as_request, as_requests
+from draftline.engine.request.prompt_input import Message, PromptInput, as_chats, as_prompt, as_prompts
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
 _OPTIONS = [
-    # What a request asked for may be larger than gRPC's default of 4 MiB.
+    # A response may be larger than gRPC's default limit of 4 MiB.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A server that has vanished is found out; the server allows a ping every ten seconds.
+    # Pings detect a server that has vanished; the server allows one every ten seconds.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -50,12 +51,12 @@ _CANCELLED = "cancelled"
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How a client and a server prove who they are; the files are PEM.
+    """The certificates of a TLS connection. Each option is the path of a PEM file.
 
     Attributes:
-        ca: authorities that may have issued the server's certificate; those that gRPC knows where unset.
-        cert: the client's own certificate chain, where the server asks for one.
-        key: its private key.
+        ca: the authorities that are trusted to issue the server's certificate; gRPC's own list where None.
+        cert: the client's certificate chain, for a server that asks for one.
+        key: the private key of ``cert``.
     """
 
     ca: str | None = None
@@ -63,21 +64,25 @@ class Tls:
     key: str | None = None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """For a channel. Reads the files."""
+        """Read the files, and make a channel's credentials.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
         ca, cert, key = (None if path is None else Path(path).read_bytes() for path in (self.ca, self.cert, self.key))
         return grpc.ssl_channel_credentials(ca, key, cert)
 
 
 class AsyncGeneration:
-    """One request on its way: iterate over its outputs so far, or await its `result`."""
+    """One request in flight: iterate over its outputs so far, or await its `result`."""
 
     def __init__(self, request: GenerateRequest, session: Callable[[], ClientSession], retry: RetryPolicy) -> None:
         """Submit ``request``; `AsyncClient.submit` makes these.
 
         Args:
-            request: what is asked for.
-            session: the client's stream, as it is now.
-            retry: when to try again.
+            request: the request.
+            session: returns the client's current stream.
+            retry: when to send the request again.
         """
         prompt = request.prompt
         ids = [] if isinstance(prompt, str | Chat) else list(prompt)
@@ -87,26 +92,29 @@ class AsyncGeneration:
         self._retry = retry
         self._accumulator = Accumulator("", text, ids, request.sampling.n)
         self._deadline = _now() + (math.inf if request.timeout_s is None else request.timeout_s)
-        self._has_news = asyncio.Event()
-        self._answered = False
+        self._has_update = asyncio.Event()
+        self._has_output = False
         self._stop: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._cancel_attempt: Callable[[], None] | None = None
         self._task = asyncio.create_task(self._run())
-        self._task.add_done_callback(self._over)
+        self._task.add_done_callback(self._ended)
 
     async def __aiter__(self) -> AsyncIterator[RequestOutput]:
-        """The outputs so far, whenever there are new tokens; a slow reader sees fewer, larger steps.
+        """Yield the outputs so far whenever there are new tokens. A slow reader sees fewer, larger steps.
 
         Leaving the iteration early cancels the request. One iteration at a time.
+
+        Raises:
+            DraftlineError: the error that ended the request.
         """
         try:
             while not self._task.done():
-                await self._has_news.wait()
-                self._has_news.clear()
+                await self._has_update.wait()
+                self._has_update.clear()
                 if self._task.done():
                     break
-                if self._answered:
-                    # Looked at before it is handed out: more may come while the reader is at it.
+                if self._has_output:
+                    # The snapshot decides below: more tokens may arrive while the reader runs.
                     output = self._accumulator.snapshot()
                     yield output
                     if output.finished:
@@ -116,10 +124,10 @@ class AsyncGeneration:
             self.cancel()
 
     async def result(self) -> RequestOutput:
-        """The finished request. Where waiting for it is cancelled, so is the request.
+        """Wait for the finished request. Cancelling the wait cancels the request.
 
         Raises:
-            DraftlineError: what ended it.
+            DraftlineError: the error that ended the request.
         """
         try:
             await asyncio.wait({self._task})
@@ -128,41 +136,41 @@ class AsyncGeneration:
         return self._task.result()
 
     def cancel(self) -> None:
-        """End the request; its unfinished outputs then have the finish reason ``cancelled``. Of no effect if it is over."""
+        """End the request: its unfinished outputs get the finish reason ``cancelled``. No effect on a finished request."""
         self._end(None)
 
     def fail(self, error: Exception) -> None:
-        """End the request with an error of the client's."""
+        """End the request with an error of the client."""
         self._end(error)
 
-    def on_end(self, tell: Callable[[AsyncGeneration], None]) -> None:
-        """Call ``tell`` when it is over."""
-        self._task.add_done_callback(lambda _: tell(self))
+    def on_end(self, callback: Callable[[AsyncGeneration], None]) -> None:
+        """Call ``callback`` when the request has ended."""
+        self._task.add_done_callback(lambda _: callback(self))
 
     def _end(self, error: Exception | None) -> None:
         if self._task.done() or self._stop.done():
             return
         self._stop.set_result(error)
         if error is None and self._cancel_attempt is not None:
-            self._cancel_attempt()  # and the server tells how far it came
+            self._cancel_attempt()  # the server answers with the end of each output
 
     async def _run(self) -> RequestOutput:
         for attempt in count(1):
             error = await self._attempt()
             if error is None:
                 return self._accumulator.result()
-            wait = None if self._answered else self._retry.delay(attempt, error)
+            wait = None if self._has_output else self._retry.delay(attempt, error)
             if wait is None:
                 raise error
             if _now() + wait >= self._deadline:
-                raise DeadlineExceededError("the request's time does not suffice for another attempt") from error
+                raise DeadlineExceededError("the request's timeout leaves no time for another attempt") from error
             await asyncio.wait({self._stop}, timeout=wait)
             if self._stop.done():
                 return self._stopped()
         raise AssertionError
 
     async def _attempt(self) -> Exception | None:
-        """Submit it once: what ended it, or None where it was finished."""
+        """Submit the request once. Returns the error that ended it, or None where it finished."""
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         left = self._deadline - _now()
         request = self._request if math.isinf(left) else replace(self._request, timeout_s=max(left, 1e-3))
@@ -181,47 +189,47 @@ class AsyncGeneration:
                         return error
             return ended.result()
         except TimeoutError:
-            return DeadlineExceededError("the request's time was over before it was finished")
+            return DeadlineExceededError("the request did not finish within its timeout")
         finally:
             self._cancel_attempt = None
             if ended.done():
-                session.over(name)
+                session.discard(name)
             else:
-                session.forget(name)
+                session.abandon(name)
 
-    def _take(self, ended: asyncio.Future[Exception | None], news: Update) -> None:
+    def _take(self, ended: asyncio.Future[Exception | None], update: Update) -> None:
         if ended.done():
             return
-        if isinstance(news, Failed):
-            ended.set_result(news.error)
+        if isinstance(update, Failed):
+            ended.set_result(update.error)
             return
-        self._answered = True
-        if self._accumulator.take(self._with_stop(news)):
+        self._has_output = True
+        if self._accumulator.take(self._with_stop(update)):
             ended.set_result(None)
-        self._has_news.set()
+        self._has_update.set()
 
-    def _with_stop(self, news: Update) -> Update:
-        """An end that says whether a token or a text stopped it, which is not in the message: the request tells."""
-        if not isinstance(news, Finished):
-            return news
-        sampling, matched = self._request.sampling, news.matched_stop
+    def _with_stop(self, update: Update) -> Update:
+        """Tell a stop token from a stop text by the request: the message has no field for it."""
+        if not isinstance(update, Finished):
+            return update
+        sampling, matched = self._request.sampling, update.matched_stop
         by_token = matched not in sampling.stop and matched.isdecimal() and int(matched) in sampling.stop_token_ids
-        return replace(news, stopped_by_token=by_token)
+        return replace(update, stopped_by_token=by_token)
 
     def _stopped(self) -> RequestOutput:
-        """How it ends where it is stopped between two attempts."""
+        """The result of a request that is stopped between two attempts."""
         if (error := self._stop.result()) is not None:
             raise error
         whole = self._accumulator.result()
         for output in whole.outputs:
             output.finish_reason = _CANCELLED
-        self._answered = True
+        self._has_output = True
         return whole
 
-    def _over(self, task: asyncio.Task[RequestOutput]) -> None:
+    def _ended(self, task: asyncio.Task[RequestOutput]) -> None:
         if not task.cancelled():
-            task.exception()  # so that one which nobody awaits is not complained of
-        self._has_news.set()
+            task.exception()  # marks it as retrieved: asyncio logs errors that are never retrieved
+        self._has_update.set()
 
 
 class AsyncClient:
@@ -241,13 +249,13 @@ class AsyncClient:
         tls: Tls | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        """A client that connects when it is first used. Must be made on the event loop that will use it.
+        """Create a client on the event loop that will use it. It connects on its first request.
 
         Args:
             address: ``host:port``.
-            token: the bearer token to call with. Without ``tls`` anyone on the way can read it.
-            tls: plaintext where it is None.
-            retry: whether and when to try again.
+            token: the bearer token of every call. Without ``tls`` it crosses the network in plain text.
+            tls: the certificates; no TLS where None.
+            retry: when to send a request again; `RetryPolicy`'s defaults where None.
         """
         self._channel = (
             grpc.aio.insecure_channel(address, _OPTIONS)
@@ -265,66 +273,60 @@ class AsyncClient:
         self,
         prompt: PromptInput | Chat,
         sampling_params: SamplingParams | None = None,
-        *,
-        constraint: Constraint | None = None,
-        speculation: Speculation | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
+        **options: Unpack[RequestOptions],
     ) -> AsyncGeneration:
         """Start one request.
 
         Args:
             prompt: a text, token ids, ``{"prompt": …}``, ``{"prompt_token_ids": […]}``, or a `Chat`.
-            sampling_params: how its tokens are chosen and when it ends.
-            constraint: what the output must match.
-            speculation: how it is drafted ahead.
-            priority: higher runs first.
-            timeout: seconds that it may take, attempts and waiting included; then it fails with DeadlineExceededError.
+            sampling_params: how its tokens are chosen, and when it ends.
+            **options: see `RequestOptions`: constraint, speculation, priority, and timeout. The timeout is in seconds,
+                attempts and waits included.
 
         Returns:
-            The request on its way. A text's ``prompt_token_ids`` stay empty: the server tokenizes it.
+            The request in flight. Its errors are raised where its outputs are awaited. The ``prompt_token_ids`` of a text
+            stay empty: the server tokenizes it.
+
+        Raises:
+            CallFailedError: the client is closed.
         """
-        if self._closed:
-            raise CallFailedError("the client is closed")
-        sampling = sampling_params or SamplingParams()
-        request = GenerateRequest(
-            as_prompt(prompt), sampling, constraint, speculation or Speculation(), priority, timeout
-        )
-        generation = AsyncGeneration(request, self._current_session, self._retry)
-        self._running.add(generation)
-        generation.on_end(self._running.discard)
-        return generation
+        return self._start(as_request(as_prompt(prompt), sampling_params, options))
 
     async def generate(
         self,
         prompts: PromptInput | Sequence[PromptInput],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        **options: Any,
+        **options: Unpack[RequestOptions],
     ) -> list[RequestOutput]:
-        """Complete every prompt, all at once; see `LLM.generate`, and `submit` for the options.
+        """Complete every prompt, all at once.
+
+        Args:
+            prompts: one prompt, or a list of them. A list of ints is one prompt of token ids.
+            sampling_params: for all prompts, or one for each.
+            **options: see `submit`.
 
         Returns:
             The finished outputs, in the prompts' order.
 
         Raises:
-            DraftlineError: the first error of any; the others are cancelled.
+            DraftlineError: the first error of any request. The other requests are cancelled.
         """
-        return await self._all(as_prompts(prompts), sampling_params, options)
+        return await self._finish(as_requests(as_prompts(prompts), sampling_params, options))
 
     async def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        **options: Any,
+        **options: Unpack[RequestOptions],
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of a list of them. See `generate`."""
-        return await self._all(as_chats(messages), sampling_params, options)
+        return await self._finish(as_requests(as_chats(messages), sampling_params, options))
 
     async def model(self) -> pb.GetModelResponse:
-        """What the server serves, and its limits.
+        """Ask the server for its model and limits.
 
         Raises:
-            DraftlineError: it cannot be reached, or refuses.
+            DraftlineError: the server cannot be reached, or refuses the call.
         """
         try:
             return await self._stub.GetModel(pb.GetModelRequest(), metadata=self._metadata)
@@ -332,7 +334,7 @@ class AsyncClient:
             raise call_error(error) from error
 
     async def close(self) -> None:
-        """Cancel what is running, which fails with CallFailedError, and disconnect. Idempotent."""
+        """Disconnect. Requests still running fail with `CallFailedError`. Idempotent."""
         self._closed = True
         running = list(self._running)
         for generation in running:
@@ -353,18 +355,20 @@ class AsyncClient:
         await self.close()
 
     def _current_session(self) -> ClientSession:
-        if self._session is None or self._session.is_over:
+        if self._session is None or self._session.has_ended:
             self._session = ClientSession(partial(self._stub.Session, metadata=self._metadata))
         return self._session
 
-    async def _all(
-        self,
-        prompts: Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-        options: Mapping[str, Any],
-    ) -> list[RequestOutput]:
-        each = zip(prompts, per_prompt(sampling_params, len(prompts)), strict=True)
-        generations = [self.submit(prompt, sampling, **options) for prompt, sampling in each]
+    def _start(self, request: GenerateRequest) -> AsyncGeneration:
+        if self._closed:
+            raise CallFailedError("the client is closed")
+        generation = AsyncGeneration(request, self._current_session, self._retry)
+        self._running.add(generation)
+        generation.on_end(self._running.discard)
+        return generation
+
+    async def _finish(self, requests: Sequence[GenerateRequest]) -> list[RequestOutput]:
+        generations = [self._start(request) for request in requests]
         try:
             return await asyncio.gather(*(generation.result() for generation in generations))
         finally:

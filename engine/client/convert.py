@@ -1,4 +1,4 @@
-"""What a client of the server writes and reads, in the engine's types: the other direction of `convert`."""
+"""Between the engine's types and protobuf, for clients: the inverse of `draftline.engine.server.grpc.convert`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WHITESPACE = {
 
 
 def request_message(request: GenerateRequest) -> pb.GenerateRequest:
-    """A request as a message, with only those fields set that differ from what the server takes by default."""
+    """Convert a request to a message. Fields that have the server's default stay unset."""
     message = pb.GenerateRequest(
         sampling=_sampling(request.sampling), speculation=_speculation(request.speculation), priority=request.priority
     )
@@ -45,12 +45,12 @@ def request_message(request: GenerateRequest) -> pb.GenerateRequest:
 
 
 def chat_message(chat: Chat) -> pb.Chat:
-    """A chat as a message."""
+    """Convert a chat to a message."""
     return pb.Chat(messages=[pb.ChatMessage(role=role, content=content) for role, content in chat.messages])
 
 
 def update(response: pb.GenerateResponse) -> Update:
-    """A response in the engine's types."""
+    """Convert a response to an update."""
     if response.HasField("delta"):
         delta = response.delta
         return Delta(
@@ -60,7 +60,7 @@ def update(response: pb.GenerateResponse) -> Update:
             logprobs=tuple(map(_logprobs, delta.logprobs)),
             prompt_logprobs=tuple(map(_logprobs, delta.prompt_logprobs)),
         )
-    return _finished(response.finished)
+    return finished(response.finished)
 
 
 def _sampling(params: SamplingParams) -> pb.SamplingParams:
@@ -82,7 +82,8 @@ def _constraint(params: Constraint) -> pb.Constraint:
     return message
 
 
-def _finished(end: pb.Finished) -> Finished:
+def finished(end: pb.Finished) -> Finished:
+    """Convert the end of an output."""
     usage, timing, speculation = end.usage, end.timing, end.speculation
     times = speculation.times
     return Finished(

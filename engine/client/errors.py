@@ -1,4 +1,4 @@
-"""From a call's status to the error that the server raised: the other direction of `grpc_errors`."""
+"""From a call's status to the error that the server raised: the inverse of `draftline.engine.server.grpc.errors`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PLAIN: Mapping[int, Callable[[str], DraftlineError]] = {
 
 
 def error_of(status: Status) -> DraftlineError:
-    """The error that a status tells of."""
+    """Make the error of a status."""
     if status.code == code_pb2.INVALID_ARGUMENT:
         listed = _detail(status, BadRequest).field_violations
         violations = [FieldViolation(entry.field, entry.description) for entry in listed]
@@ -56,16 +56,16 @@ def error_of(status: Status) -> DraftlineError:
 
 
 def call_error(error: grpc.aio.AioRpcError) -> DraftlineError:
-    """The error that ended a whole call: the server's own, or gRPC's where no server answered."""
+    """Make the error of a failed call: the server's own, or gRPC's where no server answered."""
     try:
         status = rpc_status.from_call(error)  # type: ignore[arg-type]
-    except ValueError:  # details that do not fit the code: some proxy's
+    except ValueError:  # a proxy sent details that do not match the code
         status = None
     return error_of(status or Status(code=error.code().value[0], message=error.details() or ""))
 
 
 def _detail(status: Status, kind: type[_Detail]) -> _Detail:
-    """The status's detail of this kind; an empty one where it has none."""
+    """Return the status's detail of this kind; an empty one where it has none."""
     detail = kind()
     for packed in status.details:
         if packed.Is(kind.DESCRIPTOR):

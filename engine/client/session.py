@@ -1,4 +1,4 @@
-"""``ClientSession``: the client's end of one ``Session`` stream, with what was submitted over it and how it is told."""
+"""``ClientSession``: the client's end of one ``Session`` stream, and the requests that were submitted over it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from draftline.engine.protocol import GenerateRequest
 from draftline.v1 import engine_pb2 as pb
 
 Receiver = Callable[[Update], None]
-"""Takes one request's updates, on the event loop. The last is a Finished or a Failed."""
+"""Receives one request's updates, on the event loop. The last is a Finished or a Failed."""
 
 
 class ClientSession:
-    """One stream. Once it is over, so is everything that was submitted over it."""
+    """One stream. Its end ends every request that was submitted over it."""
 
     def __init__(self, open_call: Callable[[AsyncIterator[pb.SessionRequest]], Any]) -> None:
         """Open the stream.
@@ -36,30 +36,34 @@ class ClientSession:
         self._reading = asyncio.create_task(self._read())
 
     @property
-    def is_over(self) -> bool:
-        """Whether nothing can be submitted any more."""
+    def has_ended(self) -> bool:
+        """Whether the stream takes no more requests."""
         return self._reading.done()
 
     def submit(self, request: GenerateRequest, receiver: Receiver) -> str:
-        """Send a request; returns the name to cancel it by."""
+        """Send a request, and return its name for `cancel`."""
         name = next(self._names)
         self._receivers[name] = receiver
         self._outbox.put_nowait(pb.SessionRequest(request_id=name, submit=request_message(request)))
         return name
 
     def cancel(self, name: str) -> None:
-        """Ask for a request's end. Of no effect where it has ended."""
+        """Ask the server to end a request. No effect on one that has ended."""
         if name in self._receivers:
             self._outbox.put_nowait(pb.SessionRequest(request_id=name, cancel=pb.CancelRequest()))
 
-    def forget(self, name: str) -> None:
-        """Cancel a request whose receiver is gone."""
+    def abandon(self, name: str) -> None:
+        """Cancel a request, and ignore its remaining updates."""
         self.cancel(name)
         if name in self._receivers:
             self._receivers[name] = lambda _: None
 
+    def discard(self, name: str) -> None:
+        """Drop the receiver of a request that has ended."""
+        self._receivers.pop(name, None)
+
     async def close(self) -> None:
-        """Break the stream, which cancels all of its requests, and wait until it is over."""
+        """Cancel the stream with all of its requests, and wait for its end."""
         self._call.cancel()
         await asyncio.wait({self._reading})
 
@@ -71,12 +75,12 @@ class ClientSession:
         error: Exception = EngineStoppedError("the server ended the session")
         try:
             async for response in self._call:
-                self._take(response)
+                self._dispatch(response)
         except grpc.aio.AioRpcError as failed:
             error = call_error(failed)
-        except asyncio.CancelledError:  # by `close`: gRPC tells the reader so, though its task was not cancelled
+        except asyncio.CancelledError:  # by `close`: gRPC raises it in the reader, though the task was not cancelled
             pass
-        except Exception as fault:  # noqa: BLE001  whatever it was, those who wait must hear of it
+        except Exception as fault:  # noqa: BLE001  every receiver must get the end
             error = fault
         finally:
             self._outbox.put_nowait(None)
@@ -84,7 +88,7 @@ class ClientSession:
         for receiver in receivers.values():
             receiver(Failed(error))
 
-    def _take(self, response: pb.SessionResponse) -> None:
+    def _dispatch(self, response: pb.SessionResponse) -> None:
         name = response.request_id
         receiver = self._receivers.get(name)
         if receiver is None:
@@ -93,12 +97,8 @@ class ClientSession:
             case "delta":
                 receiver(update(pb.GenerateResponse(delta=response.delta)))
             case "finished":
-                # A request with several outputs has several ends; its receiver knows which is the last.
+                # A request with several outputs has several ends; the receiver counts them.
                 receiver(update(pb.GenerateResponse(finished=response.finished)))
             case "error":
                 del self._receivers[name]
                 receiver(Failed(error_of(response.error)))
-
-    def over(self, name: str) -> None:
-        """The receiver has had the last of a request's ends."""
-        self._receivers.pop(name, None)

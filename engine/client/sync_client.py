@@ -1,4 +1,4 @@
-"""``Client``: `AsyncClient` for programs without an event loop. It has one of its own, on a thread."""
+"""``Client``: `AsyncClient` for programs without an event loop. It runs one on a thread of its own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from draftline.engine.client.async_client import AsyncClient, AsyncGeneration, Tls
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.errors import CallFailedError
 from draftline.engine.outputs import RequestOutput
-from draftline.engine.params import SamplingParams
+from draftline.engine.params import RequestOptions, SamplingParams
 from draftline.engine.protocol import Chat
 from draftline.engine.request.prompt_input import Message, PromptInput
 from draftline.v1 import engine_pb2 as pb
@@ -29,7 +29,7 @@ class _Loop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Its result, or its error. Leaving early, as by Ctrl-C, cancels it."""
+        """Wait for a coroutine's result. Leaving early, as by Ctrl-C, cancels it."""
         if self._loop.is_closed():
             work.close()
             raise CallFailedError("the client is closed")
@@ -47,7 +47,7 @@ class _Loop:
 
 
 class Generation:
-    """One request on its way: iterate over its outputs so far, or wait for its `result`."""
+    """One request in flight: iterate over its outputs so far, or wait for its `result`."""
 
     def __init__(self, loop: _Loop, generation: AsyncGeneration) -> None:
         """`Client.submit` makes these."""
@@ -55,7 +55,7 @@ class Generation:
         self._generation = generation
 
     def __iter__(self) -> Iterator[RequestOutput]:
-        """The outputs so far, whenever there are new tokens. Leaving the iteration early cancels the request."""
+        """Yield the outputs so far whenever there are new tokens. Leaving the iteration early cancels the request."""
         outputs = aiter(self._generation)
         try:
             while (output := self._loop.run(_next(outputs))) is not None:
@@ -64,15 +64,15 @@ class Generation:
             self.cancel()
 
     def result(self) -> RequestOutput:
-        """The finished request.
+        """Wait for the finished request.
 
         Raises:
-            DraftlineError: what ended it.
+            DraftlineError: the error that ended the request.
         """
         return self._loop.run(self._generation.result())
 
     def cancel(self) -> None:
-        """End the request; its unfinished outputs then have the finish reason ``cancelled``. Of no effect if it is over."""
+        """End the request: its unfinished outputs get the finish reason ``cancelled``. No effect on a finished request."""
         self._loop.run(_call(self._generation.cancel))
 
 
@@ -93,56 +93,59 @@ class Client:
         tls: Tls | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        """A client that connects when it is first used; see `AsyncClient`."""
+        """Create a client. It connects on its first request. See `AsyncClient` for the arguments."""
 
-        async def made() -> AsyncClient:
+        async def create() -> AsyncClient:
             return AsyncClient(address, token=token, tls=tls, retry=retry)
 
         self._loop = _Loop()
         try:
-            self._client = self._loop.run(made())
+            self._client = self._loop.run(create())
         except BaseException:
             self._loop.close()
             raise
 
     def submit(
-        self, prompt: PromptInput | Chat, sampling_params: SamplingParams | None = None, **options: Any
+        self,
+        prompt: PromptInput | Chat,
+        sampling_params: SamplingParams | None = None,
+        **options: Unpack[RequestOptions],
     ) -> Generation:
-        """Start one request; see `AsyncClient.submit`."""
+        """Start one request. See `AsyncClient.submit`."""
 
-        async def submitted() -> AsyncGeneration:
+        async def submit() -> AsyncGeneration:
             return self._client.submit(prompt, sampling_params, **options)
 
-        return Generation(self._loop, self._loop.run(submitted()))
+        return Generation(self._loop, self._loop.run(submit()))
 
     def generate(
         self,
         prompts: PromptInput | Sequence[PromptInput],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        **options: Any,
+        **options: Unpack[RequestOptions],
     ) -> list[RequestOutput]:
-        """Complete every prompt, all at once; see `AsyncClient.generate`."""
+        """Complete every prompt, all at once. See `AsyncClient.generate`."""
         return self._loop.run(self._client.generate(prompts, sampling_params, **options))
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        **options: Any,
+        **options: Unpack[RequestOptions],
     ) -> list[RequestOutput]:
-        """Answer one conversation, or each of a list of them; see `AsyncClient.chat`."""
+        """Answer one conversation, or each of a list of them. See `AsyncClient.chat`."""
         return self._loop.run(self._client.chat(messages, sampling_params, **options))
 
     def model(self) -> pb.GetModelResponse:
-        """What the server serves, and its limits; see `AsyncClient.model`."""
+        """Ask the server for its model and limits. See `AsyncClient.model`."""
         return self._loop.run(self._client.model())
 
     def close(self) -> None:
-        """Cancel what is running, and disconnect. Idempotent."""
+        """Disconnect. Requests still running fail with `CallFailedError`. Idempotent."""
         try:
             self._loop.run(self._client.close())
         except CallFailedError:
-            return  # it was closed before
+            return  # closed before
         self._loop.close()
 
     def __enter__(self) -> Self:

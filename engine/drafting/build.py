@@ -1,4 +1,4 @@
-"""The drafter that an `EngineConfig` asks for, and the policy that says who drafts how far."""
+"""The drafter that an `EngineConfig` asks for, and its draft policy."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.cache import CachedDrafting
 from draftline.engine.drafting.costs import measure_costs
-from draftline.engine.drafting.policy import AdaptiveDrafting, ConstrainedDrafting, Drafting, FixedDrafting, NoDrafting
-from draftline.engine.runner.executor import Passes
+from draftline.engine.drafting.policy import AdaptiveDrafting, DraftPolicy, FixedDrafting, ForcedTextDrafting
 from draftline.engine.runner.memory import block_bytes, memory_explained
-from draftline.engine.runner.shapes import Buckets
+from draftline.engine.runner.runner import Runner
+from draftline.engine.runner.shapes import StepShapes
 from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
@@ -25,13 +25,13 @@ from draftline.models.model import Model
 from draftline.spec.adaptive import DraftLengths
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
-from draftline.spec.forced import Forced, OnlyForced
+from draftline.spec.forced import ForcedDrafter, ForcedFirst
 from draftline.spec.ngram import NGram
 from draftline.spec.ngram_table import NGramTable
-from draftline.spec.nothing import Nothing
+from draftline.spec.no_drafter import NoDrafter
 
 _CPU_COST_ROWS = (1, 4, 8)
-"""Numbers of rows for which a CPU's steps are timed; with more, it does not draft."""
+"""Row counts that a CPU's steps are timed for. With more rows it does not draft."""
 
 _COST_ROUNDS = 3
 
@@ -51,10 +51,10 @@ class DrafterParts:
             ModelLoadError: the draft model cannot be loaded, or cannot draft for this target.
         """
         self._config, self._ops, self._device = config, ops, device
-        self._by_graph = device.type == "cuda" and not config.enforce_eager
+        self._by_graphs = device.type == "cuda" and not config.enforce_eager
         self._model = None if config.draft_model is None else _load(config, target, ops, dtype, device)
         self._name = _chosen(config, device)
-        self.max_draft_tokens = 0 if self._name == Nothing.name else config.draft_tokens
+        self.max_draft_tokens = 0 if self._name == NoDrafter.name else config.draft_tokens
         model = self._model
         self.block_bytes = 0 if model is None else block_bytes(model.config, config.block_size, model.cache_dtype)
 
@@ -66,16 +66,16 @@ class DrafterParts:
             step_tokens: the most tokens that it sees at once.
             constraints: the constraint table.
         """
-        if self._name == OnlyForced.name:
-            return OnlyForced(self.max_draft_tokens, self._ops, constraints)
+        if self._name == ForcedDrafter.name:
+            return ForcedDrafter(self.max_draft_tokens, self._ops, constraints)
         if self._name == NGram.name:
-            return Forced(NGram(self.max_draft_tokens, self._ops), self._ops, constraints)
+            return ForcedFirst(NGram(self.max_draft_tokens, self._ops), self._ops, constraints)
         model, device = self._model, self._device
         if self._name == NGramTable.name:
             drafter = NGramTable(self.max_draft_tokens, self._config.ngram_entries, self._ops, device)
-            return Forced(drafter, self._ops, constraints)
+            return ForcedFirst(drafter, self._ops, constraints)
         if model is None:
-            return Nothing()
+            return NoDrafter()
         shape = model.config
         with memory_explained(device, "the draft model's cache"):
             cache = KVCache.allocate(
@@ -91,26 +91,26 @@ class DrafterParts:
 
     def build_policy(
         self,
-        passes: Passes,
+        runner: Runner,
         table: SlotTable,
-        buckets: Buckets,
+        shapes: StepShapes,
         *,
         generation: Callable[[int], int],
         step_tokens: int,
-    ) -> Drafting:
-        """Who drafts how far.
+    ) -> DraftPolicy:
+        """The policy that chooses draft lengths.
 
         Args:
-            passes: what computes a step, timed where costs decide.
+            runner: launches steps, which are timed where costs decide.
             table: the slot table, unused yet.
-            buckets: the steps for which there are graphs.
+            shapes: the step shapes that have graphs.
             generation: how often a cache block has been allocated.
             step_tokens: the most tokens that one step computes.
         """
-        policy = self._lengths(passes, table, buckets)
+        policy = self._lengths(runner, table, shapes)
         if not self.max_draft_tokens:
             return policy
-        policy = ConstrainedDrafting(policy, self.max_draft_tokens, buckets.max_drafting_rows)
+        policy = ForcedTextDrafting(policy, self.max_draft_tokens, shapes.max_drafting_rows)
         if self._model is None:
             return policy
         return CachedDrafting(
@@ -118,18 +118,18 @@ class DrafterParts:
             generation,
             block_size=self._config.block_size,
             step_tokens=step_tokens,
-            longest=self._model.config.max_positions,
+            max_positions=self._model.config.max_positions,
         )
 
-    def _lengths(self, passes: Passes, table: SlotTable, buckets: Buckets) -> Drafting:
+    def _lengths(self, runner: Runner, table: SlotTable, shapes: StepShapes) -> DraftPolicy:
         config = self._config
-        if self._name in (Nothing.name, OnlyForced.name):
-            return NoDrafting()
+        if self._name in (NoDrafter.name, ForcedDrafter.name):
+            return DraftPolicy()
         if config.draft_length == "fixed":
-            return FixedDrafting(self.max_draft_tokens, buckets.max_drafting_rows)
+            return FixedDrafting(self.max_draft_tokens, shapes.max_drafting_rows)
         few = tuple(count for count in _CPU_COST_ROWS if count <= config.max_num_seqs)
-        rows = buckets.drafting_rows if self._by_graph else few
-        costs = measure_costs(passes, table, rows, buckets.draft_lens, _COST_ROUNDS)
+        rows = shapes.drafting_rows if self._by_graphs else few
+        costs = measure_costs(runner, table, rows, shapes.draft_lens, _COST_ROUNDS)
         return AdaptiveDrafting(DraftLengths(costs), self.max_draft_tokens, rows[-1])
 
 
@@ -138,7 +138,7 @@ def _chosen(config: EngineConfig, device: torch.device) -> str:
         return config.drafter
     if config.draft_model is not None:
         return DraftModel.name
-    return NGram.name if device.type == "cpu" else Nothing.name
+    return NGram.name if device.type == "cpu" else NoDrafter.name
 
 
 def _load(config: EngineConfig, target: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device) -> Model:

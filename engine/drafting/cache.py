@@ -1,21 +1,21 @@
-"""``CachedDrafting``: drafting with a drafter that has a cache of its own, which must be kept up with the target's.
+"""``CachedDrafting``: drafting with a drafter that has a KV cache of its own, which has to follow the target's.
 
-The draft model's keys and values are in the blocks of the target's cache, but they are not written with the target's:
-whoever does not draft does not pay for it. So a sequence's draft cache may lack tokens: its prompt, what was decided
-while drafting did not pay, what a prefix hit brought along without it. Before such a sequence drafts, the draft model
-catches up. This is the scheduler's own rule, computed catches up with known, a second time.
+The draft model's keys and values use the block ids of the target's cache, but the target's forward pass does not write
+them: sequences that do not draft cost the draft model nothing. So a sequence's draft cache may lack tokens: its prompt,
+tokens decided while drafting was off, a prefix hit. Before such a sequence drafts, the draft model catches up. This is
+the scheduler's rule again: computed tokens catch up with known ones.
 
-What it takes to know what is there:
+Three facts say which tokens the draft cache has:
 
 - Blocks that the draft model has filled are remembered with their generation, the number of times that they have been
-  allocated: what fills a block is void once the block has another owner. A prefix hit finds out so how much of it the
-  draft model has seen.
+  allocated. A block's contents are void once it has another owner. So a prefix hit tells how much of it the draft model
+  has seen.
 - A sequence whose last step had drafts lacks at most its two newest tokens, however many were accepted, and the next
-  round begins with these. It is *current*. This needs no count, so it holds while steps are under way, too.
-- For any other sequence there is a lower bound of what its draft cache has. Catching up begins there. It ends before the
-  two newest tokens that the sequence can have; where it has fewer, what is written behind them is written again.
+  round begins with these two. It is *current*. This needs no count, so it holds while steps are in flight, too.
+- For any other sequence there is a lower bound of its draft cache. Catching up begins there and ends before the two
+  newest tokens that the sequence can have. Where the sequence has fewer, positions behind them are written again later.
 
-Nothing here can change an output: a wrong draft cache makes wrong drafts, which the target rejects.
+A wrong draft cache cannot change an output: it makes wrong drafts, which the target rejects.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
-from draftline.engine.drafting.policy import Drafting
+from typing_extensions import override
+
+from draftline.engine.drafting.policy import DraftPolicy, WrappedPolicy
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.spec.drafter import DraftChunk
 
 _EXPLORING_TOKENS = 512
-"""Tokens that a step catches up with at most while drafts are only to find out whether drafting pays."""
+"""The most tokens that a step catches up with while drafts only measure whether drafting is worth it."""
 
 
 @dataclass(slots=True)
@@ -47,55 +49,51 @@ class _Coverage:
     blocks: list[int]
 
 
-class CachedDrafting:
-    """Another policy's draft lengths, as far as the draft cache allows, and what it must catch up with for them."""
+class CachedDrafting(WrappedPolicy):
+    """Another policy's draft lengths, as far as the draft cache allows, and the tokens that it must catch up with first."""
 
     def __init__(
         self,
-        policy: Drafting,
+        policy: DraftPolicy,
         generation: Callable[[int], int],
         *,
         block_size: int,
         step_tokens: int,
-        longest: int,
+        max_positions: int,
     ) -> None:
         """An empty draft cache.
 
         Args:
-            policy: wants drafts where they pay.
+            policy: chooses draft lengths.
             generation: how often a cache block has been allocated.
             block_size: tokens a cache block.
-            step_tokens: the most tokens that a step catches up with, where rows' drafts can wait for later steps.
-            longest: the draft model's positions.
+            step_tokens: the most tokens that one step catches up with; further rows draft in later steps.
+            max_positions: the most tokens of a sequence in the draft model.
         """
-        self._policy = policy
+        super().__init__(policy)
         self._generation = generation
         self._block_size = block_size
         self._step_tokens = step_tokens
-        self._longest = longest
+        self._max_positions = max_positions
         self._left = 0
         self._behind: dict[Sequence, int] = {}
         self._covered: dict[Sequence, _Coverage] = {}
         self._current: set[Sequence] = set()
         self._filled: dict[int, int] = {}
 
-    @property
-    def exploring(self) -> bool:
-        """See `Drafting.exploring`."""
-        return self._policy.exploring
-
+    @override
     def begin_step(self, running: Iterable[Sequence]) -> None:
-        """See `Drafting.begin_step`."""
         sequences = list(running)
         self._policy.begin_step(sequences)
         self._left = min(self._step_tokens, _EXPLORING_TOKENS) if self._policy.exploring else self._step_tokens
         self._behind.clear()
 
-    def wanted(self, sequence: Sequence) -> int:
-        """See `Drafting.wanted`: none where the draft cache lacks more than this step can make up for."""
-        wanted = min(self._policy.wanted(sequence), self._longest - sequence.known)
+    @override
+    def draft_len(self, sequence: Sequence) -> int:
+        wanted = min(self._policy.draft_len(sequence), self._max_positions - sequence.known)
         if wanted <= 0 or len(sequence.tokens) < 2:
             return 0
+        # Not in this step if the draft cache lacks more tokens than the step may catch up with: as many as fit, and go on.
         lacking = 0 if sequence in self._current else sequence.known - self._coverage(sequence).tokens
         if lacking > self._left:
             if self._left:
@@ -105,8 +103,8 @@ class CachedDrafting:
         self._left -= lacking
         return wanted
 
-    def planned(self, plan: Plan) -> tuple[DraftChunk, ...]:
-        """See `Drafting.planned`."""
+    @override
+    def catch_up(self, plan: Plan) -> tuple[DraftChunk, ...]:
         if plan.new_blocks:
             self._blocks_changed({slot for slot, _, _ in plan.new_blocks}, plan.rows)
         chunks: list[DraftChunk] = []
@@ -115,20 +113,16 @@ class CachedDrafting:
             sequence = row.sequence
             if row.drafts:
                 if sequence not in self._current:
-                    chunks += self._catch_up(row, row.known - 2)
+                    chunks += self._chunks(row, row.known - 2)
                 self._extend(sequence, len(sequence.tokens) - 1)
                 current.add(sequence)
             elif sequence in self._behind:
-                chunks += self._catch_up(row, self._coverage(sequence).tokens + self._behind[sequence])
+                chunks += self._chunks(row, self._coverage(sequence).tokens + self._behind[sequence])
         self._current = current
         return tuple(chunks)
 
-    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
-        """See `Drafting.observe`."""
-        self._policy.observe(sequence, drafted, accepted)
-
+    @override
     def forget(self, sequence: Sequence) -> None:
-        """See `Drafting.forget`."""
         self._policy.forget(sequence)
         self._covered.pop(sequence, None)
         self._current.discard(sequence)
@@ -161,7 +155,7 @@ class CachedDrafting:
                     break
             coverage.blocks = list(sequence.blocks)
 
-    def _catch_up(self, row: Row, end: int) -> list[DraftChunk]:
+    def _chunks(self, row: Row, end: int) -> list[DraftChunk]:
         start = self._coverage(row.sequence).tokens
         if end <= start:
             return []

@@ -1,4 +1,4 @@
-"""How long steps take, with drafts and without: measured at start, on the very passes that will run them."""
+"""How long steps take with and without drafts, measured at start by the runner that will run them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import torch
 
 from draftline.engine.params import SamplingParams
-from draftline.engine.request.sequence import Row, Sequence
-from draftline.engine.runner.executor import Passes
-from draftline.kernels.slots import SamplingFeatures, SlotTable
+from draftline.engine.request.sequence import Plan, Row, Sequence
+from draftline.engine.runner.runner import Runner
+from draftline.kernels.slots import SlotTable
 from draftline.spec.adaptive import CostTable
 
 _CONTEXT = 256
@@ -19,16 +19,16 @@ _CONTEXT = 256
 
 @torch.inference_mode()
 def measure_costs(
-    passes: Passes, table: SlotTable, row_counts: Iterable[int], draft_lens: Iterable[int], rounds: int
+    runner: Runner, table: SlotTable, row_counts: Iterable[int], draft_lens: Iterable[int], rounds: int
 ) -> CostTable:
     """Time a step for each number of rows and drafts. The slot table must be unused, and is left as it was.
 
     Args:
-        passes: what computes a step.
+        runner: launches the steps.
         table: the slot table.
         row_counts: rows to measure.
         draft_lens: drafts a row to measure.
-        rounds: how often each step is timed. The fastest counts: what disturbs a step only ever makes it slower.
+        rounds: how often each step is timed. The fastest counts: disturbances only make a step slower.
     """
     draft_lens = tuple(draft_lens)
     # The table has room for drafts behind the longest sequence, the model has no positions for them.
@@ -38,7 +38,7 @@ def measure_costs(
     for count in row_counts:
         for drafts in draft_lens:
             rows = tuple(_row(slot, known, drafts) for slot in range(count))
-            seconds[count, drafts] = _time(passes, rows, table, rounds)
+            seconds[count, drafts] = _time(runner, rows, table, rounds)
     table.lengths.zero_()
     table.tokens.zero_()
     return CostTable(seconds)
@@ -49,14 +49,14 @@ def _row(slot: int, known: int, drafts: int) -> Row:
     return Row(sequence, slot, known - 1, 1, known, drafts, drafts + 1)
 
 
-def _time(passes: Passes, rows: tuple[Row, ...], table: SlotTable, rounds: int) -> float:
+def _time(runner: Runner, rows: tuple[Row, ...], table: SlotTable, rounds: int) -> float:
     known = rows[0].known
     taken = []
     for _ in range(rounds):
         table.lengths.fill_(known)  # what the last round has accepted is forgotten
         _finish(table)
         start = time.perf_counter()
-        passes.run(rows, SamplingFeatures.NONE)
+        runner.launch(Plan(rows))
         _finish(table)
         taken.append(time.perf_counter() - start)
     return min(taken)

@@ -1,200 +1,184 @@
-"""Who drafts how far in the next step: the server's policy, within what each request allows."""
+"""``DraftPolicy``: how many tokens each sequence drafts in the next step, within what its request allows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+
+from typing_extensions import override
 
 from draftline.engine.request.sequence import Plan, Sequence
-from draftline.spec.adaptive import Acceptance, DraftLengths
+from draftline.spec.adaptive import AcceptanceEstimate, DraftLengths
 from draftline.spec.drafter import DraftChunk
 
-_STEPS_A_CHOICE = 4
-"""Steps for which a choice stands: acceptance changes slowly, and choosing takes the host a while."""
+_STEPS_PER_CHOICE = 4
+"""Steps for which a choice of draft lengths stands: acceptance changes slowly, and a choice costs host time."""
 
 
-class Drafting(Protocol):
-    """Decides draft lengths, and learns from what became of the drafts."""
+class DraftPolicy:
+    """Plain decoding, and the base of every other policy: what a policy does not override, it does not care about.
+
+    Attributes:
+        exploring: whether this step's drafts only measure whether drafting would be worth it.
+    """
 
     @property
-    def exploring(self) -> bool:
-        """Whether the step's drafts are only to find out whether drafting would pay."""
-        ...
+    def exploring(self) -> bool:  # noqa: D102 - above
+        return False
 
     def begin_step(self, running: Iterable[Sequence]) -> None:
-        """A step is about to be planned for these sequences and maybe newcomers."""
-        ...
+        """Prepare for a step of the ``running`` sequences and any that are admitted."""
 
-    def wanted(self, sequence: Sequence) -> int:
-        """How many drafts a sequence should have in the step."""
-        ...
-
-    def planned(self, plan: Plan) -> tuple[DraftChunk, ...]:
-        """The step is planned as ``plan`` says: what the drafter must catch up with before it."""
-        ...
-
-    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
-        """Of a sequence's ``drafted`` tokens the first ``accepted`` were right."""
-        ...
-
-    def forget(self, sequence: Sequence) -> None:
-        """The sequence has ended."""
-        ...
-
-
-class NoDrafting:
-    """Plain decoding."""
-
-    exploring = False
-
-    def begin_step(self, running: Iterable[Sequence]) -> None:
-        """Nothing to decide."""
-
-    def wanted(self, sequence: Sequence) -> int:
-        """None."""
+    def draft_len(self, sequence: Sequence) -> int:
+        """The most drafts that a sequence may have in the step."""
         return 0
 
-    def planned(self, plan: Plan) -> tuple[DraftChunk, ...]:
-        """Nothing is drafted."""
+    def catch_up(self, plan: Plan) -> tuple[DraftChunk, ...]:
+        """The known tokens that the drafter must see before it drafts for ``plan``."""
         return ()
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
-        """Nothing is ever drafted."""
+        """Learn from a step: the first ``accepted`` of a sequence's ``drafted`` tokens were accepted."""
 
     def forget(self, sequence: Sequence) -> None:
-        """Nothing is remembered."""
+        """Drop the state of a sequence that has ended."""
 
 
-class FixedDrafting:
-    """Always as many drafts, as long as not too many sequences run."""
+class FixedDrafting(DraftPolicy):
+    """The same number of drafts for every sequence, as long as not too many run."""
 
-    exploring = False
-
-    def __init__(self, drafts: int, most_rows: int) -> None:
-        """``drafts`` for each of up to ``most_rows`` sequences; none where more run."""
+    def __init__(self, drafts: int, max_rows: int) -> None:
+        """``drafts`` for each of up to ``max_rows`` sequences; none where more run."""
         self._drafts = drafts
-        self._most_rows = most_rows
+        self._max_rows = max_rows
         self._on = True
 
+    @override
     def begin_step(self, running: Iterable[Sequence]) -> None:
-        """See `Drafting.begin_step`."""
-        self._on = sum(1 for _ in running) <= self._most_rows
+        self._on = sum(1 for _ in running) <= self._max_rows
 
-    def wanted(self, sequence: Sequence) -> int:
-        """See `Drafting.wanted`."""
-        cap = sequence.draft_tokens
-        return (self._drafts if cap is None else min(cap, self._drafts)) if self._on else 0
-
-    def planned(self, plan: Plan) -> tuple[DraftChunk, ...]:
-        """See `CachedDrafting` for drafters that have something to catch up with."""
-        return ()
-
-    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
-        """Nothing to learn."""
-
-    def forget(self, sequence: Sequence) -> None:
-        """Nothing is remembered."""
+    @override
+    def draft_len(self, sequence: Sequence) -> int:
+        if not self._on:
+            return 0
+        return _allowed(sequence, self._drafts)
 
 
-class AdaptiveDrafting:
-    """As many drafts as pay; a request that says how many gets these."""
+class AdaptiveDrafting(DraftPolicy):
+    """The number of drafts that gives the most tokens/s by measured costs and acceptance. A request's own number wins."""
 
-    def __init__(self, lengths: DraftLengths, most_drafts: int, most_rows: int) -> None:
-        """``lengths`` chooses; no sequence gets more than ``most_drafts``, and none where more than ``most_rows`` run."""
+    def __init__(self, lengths: DraftLengths, max_drafts: int, max_rows: int) -> None:
+        """``lengths`` chooses, up to ``max_drafts`` a sequence; none where more than ``max_rows`` sequences run."""
         self._lengths = lengths
-        self._most_drafts = most_drafts
-        self._most_rows = most_rows
-        self._rates: dict[Sequence, Acceptance] = {}
+        self._max_drafts = max_drafts
+        self._max_rows = max_rows
+        self._rates: dict[Sequence, AcceptanceEstimate] = {}
         self._chosen = 0
         self._steps = 0
         self._on = True
 
     @property
+    @override
     def exploring(self) -> bool:
-        """See `Drafting.exploring`."""
         return self._lengths.exploring
 
+    @override
     def begin_step(self, running: Iterable[Sequence]) -> None:
-        """See `Drafting.begin_step`."""
         self._steps += 1
-        if self._steps % _STEPS_A_CHOICE:
+        if self._steps % _STEPS_PER_CHOICE:
             return
         sequences = list(running)
-        self._on = len(sequences) <= self._most_rows
+        self._on = len(sequences) <= self._max_rows
         free = [self._rate(sequence) for sequence in sequences if sequence.draft_tokens is None]
         self._chosen = self._lengths.choose(free) if self._on else 0
 
-    def wanted(self, sequence: Sequence) -> int:
-        """See `Drafting.wanted`."""
+    @override
+    def draft_len(self, sequence: Sequence) -> int:
         if not self._on:
             return 0
         if sequence.draft_tokens is not None:
-            return min(sequence.draft_tokens, self._most_drafts)
-        return self._lengths.wants(self._rate(sequence), self._chosen) if self._chosen else 0
+            return _allowed(sequence, self._max_drafts)
+        return self._lengths.drafts_for(self._rate(sequence), self._chosen) if self._chosen else 0
 
-    def planned(self, plan: Plan) -> tuple[DraftChunk, ...]:
-        """See `CachedDrafting` for drafters that have something to catch up with."""
-        return ()
-
+    @override
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
-        """See `Drafting.observe`."""
         if not sequence.finished:
             self._lengths.observe(self._rate(sequence), drafted, accepted)
 
+    @override
     def forget(self, sequence: Sequence) -> None:
-        """See `Drafting.forget`."""
         self._rates.pop(sequence, None)
 
-    def _rate(self, sequence: Sequence) -> Acceptance:
+    def _rate(self, sequence: Sequence) -> AcceptanceEstimate:
         rate = self._rates.get(sequence)
         if rate is None:
-            rate = self._rates[sequence] = self._lengths.newcomer()
+            rate = self._rates[sequence] = self._lengths.new_estimate()
         return rate
 
 
-class ConstrainedDrafting:
-    """Another policy's draft lengths, but at least as many as are forced.
+class WrappedPolicy(DraftPolicy):
+    """Another policy's choices; the base of policies that restrict or extend them."""
 
-    Of a sequence that has unread tokens the host knows no more than what was forced before them. That is good enough: a
-    draft too many costs little, and one too few is made up for in the next step.
-    """
-
-    def __init__(self, policy: Drafting, most_drafts: int, most_rows: int) -> None:
-        """``most_drafts`` for any sequence; none beyond what ``policy`` wants where more than ``most_rows`` run."""
+    def __init__(self, policy: DraftPolicy) -> None:
+        """``policy`` answers what this one does not override."""
         self._policy = policy
-        self._most_drafts = most_drafts
-        self._most_rows = most_rows
-        self._on = True
 
     @property
+    @override
     def exploring(self) -> bool:
-        """See `Drafting.exploring`."""
         return self._policy.exploring
 
+    @override
     def begin_step(self, running: Iterable[Sequence]) -> None:
-        """See `Drafting.begin_step`."""
-        sequences = list(running)
-        self._on = len(sequences) <= self._most_rows
-        self._policy.begin_step(sequences)
+        self._policy.begin_step(running)
 
-    def wanted(self, sequence: Sequence) -> int:
-        """See `Drafting.wanted`."""
-        wanted = self._policy.wanted(sequence)
-        constraint = sequence.constraint
-        if constraint is None:
-            return wanted
-        asked = sequence.draft_tokens
-        most = self._most_drafts if asked is None else min(asked, self._most_drafts)
-        return max(wanted, len(constraint.progress.forced(most))) if self._on and most else wanted
+    @override
+    def draft_len(self, sequence: Sequence) -> int:
+        return self._policy.draft_len(sequence)
 
-    def planned(self, plan: Plan) -> tuple[DraftChunk, ...]:
-        """See `Drafting.planned`."""
-        return self._policy.planned(plan)
+    @override
+    def catch_up(self, plan: Plan) -> tuple[DraftChunk, ...]:
+        return self._policy.catch_up(plan)
 
+    @override
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
-        """See `Drafting.observe`."""
         self._policy.observe(sequence, drafted, accepted)
 
+    @override
     def forget(self, sequence: Sequence) -> None:
-        """See `Drafting.forget`."""
         self._policy.forget(sequence)
+
+
+class ForcedTextDrafting(WrappedPolicy):
+    """Another policy's draft lengths, but at least as many as a constraint forces.
+
+    The host may be a step behind: then it counts the tokens that were forced before the unread ones. One draft too many
+    costs little, and a missing one follows in the next step.
+    """
+
+    def __init__(self, policy: DraftPolicy, max_drafts: int, max_rows: int) -> None:
+        """At most ``max_drafts`` a sequence; where more than ``max_rows`` run, only what ``policy`` wants."""
+        super().__init__(policy)
+        self._max_drafts = max_drafts
+        self._max_rows = max_rows
+        self._on = True
+
+    @override
+    def begin_step(self, running: Iterable[Sequence]) -> None:
+        sequences = list(running)
+        self._on = len(sequences) <= self._max_rows
+        self._policy.begin_step(sequences)
+
+    @override
+    def draft_len(self, sequence: Sequence) -> int:
+        wanted = self._policy.draft_len(sequence)
+        constraint = sequence.constraint
+        max_drafts = _allowed(sequence, self._max_drafts)
+        if constraint is None or not self._on or not max_drafts:
+            return wanted
+        return max(wanted, len(constraint.progress.forced(max_drafts)))
+
+
+def _allowed(sequence: Sequence, drafts: int) -> int:
+    """``drafts``, or fewer where the sequence's request asks for fewer."""
+    asked = sequence.draft_tokens
+    return drafts if asked is None else min(asked, drafts)

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 from draftline.engine import params
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.structured.compiled import Compiled, Progress
+from draftline.structured.compiled import CompiledConstraint, ConstraintProgress
 from draftline.structured.compiler import ConstraintCompiler
-from draftline.structured.constraint import Constraint
+from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 
 CONSTRAINT_ERRORS = (InvalidConstraintError, UnsupportedConstraintError)
 """The errors with which the compiler rejects a constraint."""
 
 
-def structured_constraint(asked: params.Constraint) -> Constraint:
+def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
     """Convert a request's constraint to the compiler's type."""
     sources: dict[str, str | None] = {
         "json_schema": asked.json_schema,
@@ -28,7 +28,7 @@ def structured_constraint(asked: params.Constraint) -> Constraint:
         "grammar": asked.grammar,
     }
     [(kind, source)] = [(kind, source) for kind, source in sources.items() if source is not None]
-    return Constraint(
+    return ConstraintSpec(
         kind=kind,  # type: ignore[arg-type]
         source=source,
         whitespace=asked.whitespace,
@@ -37,7 +37,7 @@ def structured_constraint(asked: params.Constraint) -> Constraint:
     )
 
 
-def constraint_error(asked: Constraint, error: Exception) -> InvalidRequestError:
+def constraint_error(asked: ConstraintSpec, error: Exception) -> InvalidRequestError:
     """Return the client's error for a constraint that the compiler rejected with ``error``, one of `CONSTRAINT_ERRORS`.
 
     It lists every violation by field and JSON pointer.
@@ -45,7 +45,7 @@ def constraint_error(asked: Constraint, error: Exception) -> InvalidRequestError
     return InvalidRequestError(*_violations(asked, error))
 
 
-def _violations(asked: Constraint, error: Exception) -> Iterator[FieldViolation]:
+def _violations(asked: ConstraintSpec, error: Exception) -> Iterator[FieldViolation]:
     if not isinstance(error, UnsupportedConstraintError):
         yield FieldViolation(f"constraint.{asked.kind}", str(error))
         return
@@ -58,7 +58,7 @@ def _violations(asked: Constraint, error: Exception) -> Iterator[FieldViolation]
             )
 
 
-async def compile_constraint(compiler: ConstraintCompiler, asked: params.Constraint) -> Compiled:
+async def compile_constraint(compiler: ConstraintCompiler, asked: params.Constraint) -> CompiledConstraint:
     """Compile a request's constraint without blocking the event loop.
 
     Raises:
@@ -86,13 +86,13 @@ class OutputConstraint:
         is_json: whether the text must be a JSON document.
     """
 
-    progress: Progress
+    progress: ConstraintProgress
     closes_at: int | None
     on_host: bool
     is_json: bool
 
     @staticmethod
-    def of(compiled: Compiled, asked: params.Constraint, prompt_len: int, max_len: int) -> OutputConstraint:
+    def of(compiled: CompiledConstraint, asked: params.Constraint, prompt_len: int, max_len: int) -> OutputConstraint:
         """Begin an output.
 
         Args:

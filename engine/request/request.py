@@ -21,7 +21,7 @@ from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.sequence import Sequence
 from draftline.engine.request.tokenization import tokenize
 from draftline.models.tokenization.tokenizer import Tokenizer
-from draftline.structured.compiled import Compiled
+from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import ConstraintCompiler
 
 DEFAULT_MAX_TOKENS = 256
@@ -51,7 +51,7 @@ class Request:
     deadline: float = math.inf
 
     @staticmethod
-    def of(request: EngineRequest, compiled: Compiled | None, sink: Sink, now: float) -> Request:
+    def of(request: EngineRequest, compiled: CompiledConstraint | None, sink: Sink, now: float) -> Request:
         """Make a validated request ready to run in this process.
 
         Args:
@@ -112,7 +112,7 @@ class RequestBuilder:
     def attach(self, request: EngineRequest, sink: Sink, now: float) -> Request:
         """Make a request that another process has prepared ready to run in this one. Blocks like `build`.
 
-        Compiled constraints cannot move between processes, so this one compiles the constraint again.
+        CompiledConstraint constraints cannot move between processes, so this one compiles the constraint again.
 
         Raises:
             InvalidRequestError: the constraint does not compile here.
@@ -120,13 +120,13 @@ class RequestBuilder:
         compiled = None if request.constraint is None else self._compile(request.constraint)
         return Request.of(request, compiled, sink, now)
 
-    def _validate(self, request_id: str, request: GenerateRequest) -> tuple[EngineRequest, Compiled | None]:
+    def _validate(self, request_id: str, request: GenerateRequest) -> tuple[EngineRequest, CompiledConstraint | None]:
         """Validate a request. Returns it in the engine's terms, with its compiled constraint."""
         violations = [*self._option_violations(request), *self._sampling_violations(request.sampling)]
         prompt_field, token_ids = self._encode(request.prompt, violations)
         if token_ids is not None:
             violations.extend(self._length_violations(prompt_field, len(token_ids)))
-        compiled: Compiled | None = None
+        compiled: CompiledConstraint | None = None
         if request.constraint is not None:
             try:
                 compiled = self._compile(request.constraint)
@@ -164,7 +164,7 @@ class RequestBuilder:
         )
         return engine_request, compiled
 
-    def _compile(self, constraint: Constraint) -> Compiled:
+    def _compile(self, constraint: Constraint) -> CompiledConstraint:
         if self._compiler is None:
             raise InvalidRequestError(FieldViolation("constraint", "this server enforces no constraints"))
         structured = structured_constraint(constraint)
@@ -222,7 +222,7 @@ class RequestBuilder:
                 return  # one is enough: a prompt for another model could have thousands
 
 
-def _sequences(request: EngineRequest, compiled: Compiled | None, now: float) -> tuple[Sequence, ...]:
+def _sequences(request: EngineRequest, compiled: CompiledConstraint | None, now: float) -> tuple[Sequence, ...]:
     """The outputs of a request that is submitted now."""
     prompt_len = len(request.prompt_token_ids)
     # Every output has a seed of its own. Only the first one computes the whole prompt, so only it can return the

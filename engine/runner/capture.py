@@ -1,4 +1,4 @@
-"""``GraphRecorder``: CUDA graphs that share memory. `Rehearsal`: the same calls, without graphs."""
+"""``GraphRecorder``: captures CUDA graphs that share memory. `Rehearsal`: the same calls, without graphs."""
 
 from __future__ import annotations
 
@@ -8,51 +8,52 @@ from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-_Left = TypeVar("_Left")
+_T = TypeVar("_T")
 
 _STAGES = 4
-"""Host copies of a graph's inputs. A copy is written again after as many steps, when the last one's upload has long
-run: at most two steps are ever under way."""
+"""Host copies of a graph's inputs, used in turn. At most two steps are in flight, so a copy's upload has long run when the
+copy is written again."""
 
 
 class Recorder(Protocol):
-    """What captures graphs."""
+    """Captures graphs."""
 
-    def beside(self) -> Recorder:
-        """One whose graphs take no memory from this one's."""
+    def separate(self) -> Recorder:
+        """Another recorder, whose graphs share no memory with this one's."""
         ...
 
     def record(
-        self, work: Callable[[], _Left], warm_up: Callable[[], object] | None = None
-    ) -> tuple[torch.cuda.CUDAGraph, _Left]:
-        """The graph of ``work``, and what it returns.
+        self, work: Callable[[], _T], warm_up: Callable[[], object] | None = None
+    ) -> tuple[torch.cuda.CUDAGraph, _T]:
+        """The graph of ``work``, and what ``work`` returns.
 
-        ``warm_up`` (the work itself where unset) runs before: what is compiled or set up then must not be recorded.
+        ``warm_up`` runs before the capture (where unset, the work itself): compiling and set-up must not be captured.
         """
         ...
 
 
-class Rehearsal:
-    """Only does the work, to find out which kernels it launches (`kernels.triton.compile_ahead`). Its graphs are empty."""
+class Rehearsal(Recorder):
+    """Only does the work, to find out which kernels it launches (`kernels/triton/compile/ahead.py`). Its graphs are empty."""
 
-    def beside(self) -> Rehearsal:
-        """See `Recorder.beside`."""
+    @override
+    def separate(self) -> Rehearsal:
         return self
 
+    @override
     def record(
-        self, work: Callable[[], _Left], warm_up: Callable[[], object] | None = None
-    ) -> tuple[torch.cuda.CUDAGraph, _Left]:
-        """See `Recorder.record`."""
+        self, work: Callable[[], _T], warm_up: Callable[[], object] | None = None
+    ) -> tuple[torch.cuda.CUDAGraph, _T]:
         del warm_up
         return torch.cuda.CUDAGraph(), work()
 
 
-class GraphRecorder:
-    """Records graphs that take their memory from one pool.
+class GraphRecorder(Recorder):
+    """Captures graphs that take their memory from one pool.
 
-    What a graph allocates and nobody keeps, later ones use again. So they may only run one after the other, and what one
-    leaves in such memory (see `unowned`) is there until the next runs.
+    Memory that one graph allocates and no tensor keeps is used again by later graphs. So the graphs may only run one after
+    the other, and values left in such memory (see `unowned`) last until the next graph runs.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -61,28 +62,28 @@ class GraphRecorder:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)
 
-    def beside(self) -> GraphRecorder:
-        """See `Recorder.beside`."""
+    @override
+    def separate(self) -> GraphRecorder:
         return GraphRecorder(self._device)
 
+    @override
     def record(
-        self, work: Callable[[], _Left], warm_up: Callable[[], object] | None = None
-    ) -> tuple[torch.cuda.CUDAGraph, _Left]:
-        """See `Recorder.record`."""
+        self, work: Callable[[], _T], warm_up: Callable[[], object] | None = None
+    ) -> tuple[torch.cuda.CUDAGraph, _T]:
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream), torch.inference_mode():
             (warm_up or work)()
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            left = work()
+            result = work()
             graph.capture_end()
         current.wait_stream(self._stream)
-        return graph, left
+        return graph, result
 
 
 class GraphInput:
-    """A tensor that graphs read, and pinned arrays from which it is uploaded."""
+    """A tensor that graphs read, and the pinned host arrays that it is uploaded from."""
 
     def __init__(self, words: int, device: torch.device) -> None:
         """``words`` int64, all zero."""
@@ -91,7 +92,7 @@ class GraphInput:
         self.tensor = torch.zeros(words, dtype=torch.int64, device=device)
 
     def upload(self, fill: Callable[[Tensor], None]) -> None:
-        """Let ``fill`` write an array, and upload it in the order of the current stream."""
+        """Let ``fill`` write a host array, and upload it in the current stream's order."""
         self._step += 1
         stage = self._stages[self._step % _STAGES]
         fill(stage)
@@ -100,13 +101,13 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """Some memory, as `torch.as_tensor` reads it (https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html)."""
+    """A piece of device memory, as `torch.as_tensor` reads it (https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html)."""
 
     __cuda_array_interface__: dict[str, object]
 
 
 def unowned(tensor: Tensor) -> Tensor:
-    """A contiguous tensor's memory, which is not kept from being used again."""
+    """A view of a contiguous tensor's memory that does not keep the memory from being used again."""
     whole = {"shape": tuple(tensor.shape), "typestr": f"<i{tensor.element_size()}", "version": 3}
     memory = _Memory(whole | {"data": (tensor.data_ptr(), False)})
     return torch.as_tensor(memory, device=tensor.device).view(tensor.dtype)

@@ -1,4 +1,4 @@
-"""``PassByOperation``: any rows at all, one operation after the other."""
+"""``EagerExecutor``: steps of any rows, launched operation by operation, in tensors of just the rows' sizes."""
 
 from __future__ import annotations
 
@@ -7,80 +7,66 @@ from itertools import accumulate
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from draftline.engine.request.sequence import Row
-from draftline.engine.runner.decide import Decider
-from draftline.engine.runner.executor import Sampled
-from draftline.engine.runner.masks import Constraining
-from draftline.engine.runner.timing import Stopwatch
+from draftline.engine.runner.executor import Executor, ExecutorParts, ForwardResult, SampleResult
 from draftline.engine.runner.transfer import upload
-from draftline.kernels.batch import Inputs, KVCache
-from draftline.kernels.ops import Accept, Ops
-from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
-from draftline.models.model import Model
+from draftline.kernels.slots import SampleRows, SamplingFeatures
+from draftline.spec.drafter import DraftRows
 
 
-class PassByOperation:
-    """Launches a pass's operations from the host, shaped as the rows are."""
+class EagerExecutor(Executor):
+    """The executor of a CPU, and on a GPU that of steps without a graph: large prompts, prompt log-probabilities."""
 
-    def __init__(
-        self,
-        model: Model,
-        cache: KVCache,
-        table: SlotTable,
-        ops: Ops,
-        accept: Accept,
-        constraining: Constraining,
-    ) -> None:
-        """Everything is on one device; ``ops`` is that device's implementation, and ``accept`` verifies drafts."""
-        self._model = model
-        self._cache = cache
-        self._table = table
-        self._ops = ops
-        self._constraining = constraining
-        self._decider = Decider(ops, accept, table, constraining.table)
-        self._block_size = cache.keys[0].shape[1]
-        self._device = table.tokens.device
+    def __init__(self, parts: ExecutorParts) -> None:
+        """Everything is on one device."""
+        self._parts = parts
+        self._device = parts.table.tokens.device
 
-    def fits(self, rows: tuple[Row, ...]) -> bool:
-        """Any rows."""
-        return True
+    @override
+    def draft(self, rows: tuple[Row, ...]) -> None:
+        slots = upload(np.array([row.slot for row in rows], np.int64), self._device)
+        drafts = upload(np.array([row.drafts for row in rows], np.int32), self._device)
+        self._parts.drafter.propose(DraftRows(slots, drafts, max(row.drafts for row in rows)), self._parts.table)
 
-    def run(self, rows: tuple[Row, ...], features: SamplingFeatures, watch: Stopwatch | None = None) -> Sampled:
-        """See `Pass.run`."""
-        inputs = self._ops.gather(
-            self._table,
+    @override
+    def forward(self, rows: tuple[Row, ...]) -> ForwardResult:
+        inputs = self._parts.ops.gather(
+            self._parts.table,
             upload(np.array([row.slot for row in rows], np.int64), self._device),
             tuple(row.count + row.drafts for row in rows),
-            # Of a row that only decodes, the host may not know how far it has come.
-            tuple(~row.start if row.count == 1 and row.samples else row.start for row in rows),
+            tuple(row.start for row in rows),
             tuple(row.logits_count for row in rows),
-            self._block_size,
+            self._parts.block_size,
+            # Of a row that only decodes, the host may not know how far it has come.
+            tuple(row.count == 1 and row.samples > 0 for row in rows),
         )
-        logits = self._model.forward(inputs.batch, self._cache)
-        self._constraining.write_masks(rows)
-        if watch is not None:
-            watch.mark()
-        return Sampled(logits, *self._sample(rows, inputs, logits, features))
+        logits = self._parts.model.forward(inputs.batch, self._parts.cache)
+        return ForwardResult(logits, inputs.slots, inputs.positions)
 
-    def _sample(
-        self, rows: tuple[Row, ...], inputs: Inputs, logits: Tensor, features: SamplingFeatures
-    ) -> tuple[Tensor, Tensor]:
-        """Sample the positions after the rows' last known tokens and drafts, and accept."""
-        ends = np.fromiter(accumulate((row.samples for row in rows), initial=0), np.int32)
-        slots, positions, deciding = inputs.slots, inputs.positions, logits
-        if ends[-1] < len(logits):  # log-probabilities of the prompt brought others along
-            at = upload(_sampled_places(rows), self._device)
-            slots, positions, deciding = slots[at], positions[at], logits[at]
-        which = SampleRows(slots, positions, features, masks=None)
-        if not ends[-1]:
-            return slots, torch.zeros(len(rows), dtype=torch.int32, device=self._device)
-        most = max(row.samples for row in rows)
-        return self._decider.decide(deciding, which, upload(ends, self._device), most)
+    @override
+    def sample(self, rows: tuple[Row, ...], result: ForwardResult, features: SamplingFeatures) -> SampleResult:
+        logits, slots, positions = result.logits, result.slots, result.positions
+        starts = np.fromiter(accumulate((row.samples for row in rows), initial=0), np.int32)
+        if not starts[-1]:  # chunks of prompts only: no token is decided
+            return SampleResult(
+                torch.empty(0, dtype=torch.int64, device=self._device),
+                torch.zeros(len(rows), dtype=torch.int32, device=self._device),
+            )
+        # Log-probabilities of a prompt need logits that decide no token: leave those out.
+        if starts[-1] < len(logits):
+            deciding = _deciding_logits(rows, self._device)
+            logits, slots, positions = logits[deciding], slots[deciding], positions[deciding]
+        sample_rows = SampleRows(slots, positions, features, masks=None)
+        max_samples = max(row.samples for row in rows)
+        return SampleResult(
+            *self._parts.sample_and_accept(logits, sample_rows, upload(starts, self._device), max_samples)
+        )
 
 
-def _sampled_places(rows: tuple[Row, ...]) -> np.ndarray:
-    """Which of the logits decide a token."""
+def _deciding_logits(rows: tuple[Row, ...], device: torch.device) -> Tensor:
+    """[S] int64: the indices of the logits that decide a token, the last ``samples`` of each row's."""
     ends = accumulate(row.logits_count for row in rows)
-    places = [place for row, end in zip(rows, ends, strict=True) for place in range(end - row.samples, end)]
-    return np.array(places, np.int64)
+    indices = [index for row, end in zip(rows, ends, strict=True) for index in range(end - row.samples, end)]
+    return upload(np.array(indices, np.int64), device)

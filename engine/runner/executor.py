@@ -1,94 +1,150 @@
-"""``Passes``: a step on the device. Drafts, one ragged forward, samples, acceptance; nothing waits for the host.
+"""``Executor``: one step on the device, in three parts: draft, forward, sample. The host waits for none of them.
 
-Each part can be launched in two ways: as CUDA graphs (`draft_graphs.py`, `pass_graphs.py`), or one operation after the
-other (`draft_by_operation.py`, `pass_by_operation.py`), which fits all rows. It goes the first way that fits.
+Two executors exist. `eager.EagerExecutor` launches operation after operation, for any rows. `graphs.GraphExecutor` replays
+the CUDA graphs of one shape. `Executors` chooses between them. Constraint masks and times are the runner's business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
-from dataclasses import dataclass
-from typing import Protocol
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from draftline.engine.request.sequence import Row
-from draftline.engine.runner.masks import Constraining
-from draftline.engine.runner.timing import Stopwatch
-from draftline.kernels.slots import SamplingFeatures
+from draftline.engine.runner.shapes import StepShape, StepShapes
+from draftline.kernels.batch import KVCache
+from draftline.kernels.constraints import ConstraintTable
+from draftline.kernels.ops import Accept, Ops
+from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
+from draftline.models.model import Model
+from draftline.spec.drafter import Drafter
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """What a step leaves on the device, until the next one.
+class ExecutorParts:
+    """What every executor of an engine runs on. All of it is on one device.
+
+    Attributes:
+        model: the target model.
+        cache: its keys and values.
+        table: the slot table.
+        ops: the device's operations.
+        drafter: proposes drafts.
+        accept: verifies drafts; `Ops.accept`, or its synthetic replacement in benchmarks.
+        constraints: the constraint table.
+        shapes: the step shapes that have graphs.
+    """
+
+    model: Model
+    cache: KVCache
+    table: SlotTable
+    ops: Ops
+    drafter: Drafter
+    accept: Accept
+    constraints: ConstraintTable
+    shapes: StepShapes
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a cache block."""
+        return self.cache.block_size
+
+    def sample_and_accept(
+        self, logits: Tensor, rows: SampleRows, starts: Tensor, max_samples: int
+    ) -> tuple[Tensor, Tensor]:
+        """Apply constraints, sample, verify drafts, and commit: the slot and constraint tables are up to date afterwards.
+
+        Args:
+            logits: [S, vocab].
+            rows: the position that each of them decides; its ``masks`` are filled in here.
+            starts: [R + 1] int32, each row's first sample; see `Ops.accept`.
+            max_samples: the most samples of a row.
+
+        Returns:
+            [S] int64 sampled tokens, and [R] int32, how many of its own each row keeps.
+        """
+        if SamplingFeatures.MASK not in rows.features:
+            tokens = self.ops.sample(logits, rows, self.table)
+            return tokens, self.accept(tokens, rows, starts, max_samples, self.table)
+        constrained = self.ops.constrain(rows, starts, self.table, self.constraints)
+        masked = dataclasses.replace(rows, masks=Masks(self.constraints.masks, constrained.mask_rows))
+        tokens = self.ops.sample(logits, masked, self.table)
+        accepted = self.accept(tokens, masked, starts, max_samples, self.table)
+        self.ops.advance_constraints(tokens, accepted, masked, starts, constrained, self.constraints)
+        return tokens, accepted
+
+
+class ForwardResult(NamedTuple):
+    """The logits of a forward pass, and the token that each of them predicts. Valid until the next forward pass.
 
     Attributes:
         logits: [L, vocab], of every position that wants them, in the rows' order.
-        tokens: [S] int64, the token sampled at each sampled position, in the rows' order.
-        accepted: [R] int32, how many of its tokens each row keeps.
+        slots: [L] int64, the slot of each.
+        positions: [L] int64, the position of the token that each predicts.
     """
 
     logits: Tensor
+    slots: Tensor
+    positions: Tensor
+
+
+class SampleResult(NamedTuple):
+    """The tokens of a step. Valid until the next one.
+
+    Attributes:
+        tokens: [S] int64, sampled at each sampled position, in the rows' order.
+        accepted: [R] int32, how many of its tokens each row keeps.
+    """
+
     tokens: Tensor
     accepted: Tensor
 
 
-class DraftPass(Protocol):
-    """A way to draft."""
+class Executor(Protocol):
+    """Computes the three parts of a step. Each is launched in the device's order, without waiting for it."""
 
-    def fits(self, rows: tuple[Row, ...]) -> bool:
-        """Whether it can draft for these rows."""
+    def draft(self, rows: tuple[Row, ...]) -> None:
+        """Write drafts of the rows, which all want some, into the slot table."""
         ...
 
-    def propose(self, rows: tuple[Row, ...]) -> None:
-        """Write the rows' drafts into the slot table."""
+    def forward(self, rows: tuple[Row, ...]) -> ForwardResult:
+        """Gather the rows' tokens and drafts from the slot table, and run the model on them."""
         ...
 
+    def sample(self, rows: tuple[Row, ...], result: ForwardResult, features: SamplingFeatures) -> SampleResult:
+        """Sample from the logits that this executor's `forward` left, accept drafts, and commit to the slot table.
 
-class Pass(Protocol):
-    """A way to compute rows, whose drafts are in the slot table: gather, forward, sample, accept."""
-
-    def fits(self, rows: tuple[Row, ...]) -> bool:
-        """Whether it can compute these rows."""
-        ...
-
-    def run(self, rows: tuple[Row, ...], features: SamplingFeatures, watch: Stopwatch | None = None) -> Sampled:
-        """Compute the rows, which sample with ``features``.
-
-        ``watch`` is marked where sampling begins. What is returned may be overwritten by the next call, in the order of
-        the device.
+        ``features`` are those that any of the rows uses.
         """
         ...
 
 
-class Passes:
-    """All ways to compute a step."""
+@dataclass(frozen=True, slots=True)
+class Executors:
+    """The executors of an engine: graphs for the shapes that have them, the eager one for all other rows.
 
-    def __init__(
-        self, drafting: Seq[DraftPass], deciding: Seq[Pass], constraining: Constraining, device: torch.device
-    ) -> None:
-        """The last of each fits all rows; ``drafting`` may be empty where nothing drafts."""
-        self._drafting = tuple(drafting)
-        self._deciding = tuple(deciding)
-        self._constraining = constraining
-        self._device = device
+    Attributes:
+        eager: runs any rows.
+        shapes: finds the shape that holds a step.
+        graphs: by shape; empty on a CPU, and where graphs are switched off.
+    """
 
-    def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> tuple[Sampled, Stopwatch | None]:
-        """Compute the rows: what is left, and how long the parts of a step with drafts take."""
-        watch = self._draft(rows)
-        sampled = next(way for way in self._deciding if way.fits(rows)).run(rows, features, watch)
-        if watch is not None:
-            watch.mark()
-        return sampled, watch
+    eager: Executor
+    shapes: StepShapes
+    graphs: Mapping[StepShape, Executor] = field(default_factory=dict)
 
-    def _draft(self, rows: tuple[Row, ...]) -> Stopwatch | None:
-        drafting = tuple([row for row in rows if row.drafts])
-        if not drafting:
-            return None
-        watch = Stopwatch(self._device)
-        watch.mark()
-        next(way for way in self._drafting if way.fits(drafting)).propose(drafting)
-        self._constraining.write_drafts(drafting)
-        watch.mark()
-        return watch
+    def for_step(self, rows: tuple[Row, ...]) -> Executor:
+        """The executor that runs ``forward`` and ``sample`` of these rows."""
+        return self._graph_of(self.shapes.of_step(rows)) if self.graphs else self.eager
+
+    def for_drafts(self, rows: tuple[Row, ...]) -> Executor:
+        """The executor that drafts for these rows. Drafts depend on the drafting rows alone, whatever else the step computes."""
+        if not self.graphs:
+            return self.eager
+        return self._graph_of(self.shapes.of_decode(len(rows), max([row.drafts for row in rows])))
+
+    def _graph_of(self, shape: StepShape | None) -> Executor:
+        return self.eager if shape is None else self.graphs[shape]

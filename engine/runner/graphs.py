@@ -1,145 +1,171 @@
-"""``GraphPasses``: steps as CUDA graphs, captured once for each of a few shapes (`buckets.py`).
+"""``GraphExecutor``: the parts of a step as CUDA graphs, captured once for each of a few shapes (`shapes.py`).
 
-A step is some hundred kernels of a few microseconds each: launched one by one, the host takes longer than the device. A
-graph is one launch. Its shapes are fixed, and a step runs in the smallest that holds it. The rest is padding: rows without
-a query token, which no kernel writes to the cache or the slot table. What is sampled from them is nobody's.
+A step is some hundred kernels of a few microseconds each. Launched one by one, they take the host longer than the device;
+a graph is one launch. A graph's size is fixed, and a step runs in the smallest shape that holds it. The rest is padding:
+rows without a query token, for which no kernel writes to the cache or the slot table. Their samples are discarded.
 
-The graphs of a shape are: gather and forward; sampling and acceptance, of which there is one for each combination of
-sampling features that comes up. Between them other work can be launched, such as a mask's upload, or a mark of the time.
-All shapes' logits lie in the same memory.
+A shape has up to three kinds of graph: the round of drafts; gather and forward; sampling and acceptance, one for each set
+of sampling features that comes up. The runner launches other work between them, such as a mask's upload. The logits of
+all shapes share one piece of memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.capture import GraphInput, Recorder, unowned
-from draftline.engine.runner.decide import Decider
-from draftline.engine.runner.executor import Sampled
-from draftline.engine.runner.graph_inputs import fill_plan, plan_words
-from draftline.engine.runner.masks import Constraining
-from draftline.engine.runner.shapes import Buckets, StepShape
-from draftline.engine.runner.timing import Stopwatch
-from draftline.kernels.batch import KVCache
-from draftline.kernels.ops import Accept, Ops
-from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton.inputs.gather import GatherBounds, gather_planned
-from draftline.models.model import Model
+from draftline.engine.runner.executor import Executor, ExecutorParts, ForwardResult, SampleResult
+from draftline.engine.runner.shapes import StepShape
+from draftline.kernels.slots import SampleRows, SamplingFeatures
+from draftline.kernels.triton.inputs.gather import FROM_NEWEST, GatherBounds, gather_planned
+from draftline.spec.drafter import DraftRows
 
 COMMON_FEATURES = (SamplingFeatures.NONE, SamplingFeatures.TEMPERATURE)
-"""The combinations that are captured in advance; others are when they first come up."""
+"""The sets of sampling features that are captured in advance; others are when they first come up."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Bucket:
-    """The graphs of one shape, and the tensors that they read and write.
+class GraphExecutor(Executor):
+    """The graphs of one shape. It runs the rows of any step that the shape holds."""
 
-    Attributes:
-        shape: what they have room for.
-        inputs: as `fill_plan` writes them.
-        forward: gather and forward.
-        slots: [samples] int64, whose token each of the logits decides, as ``forward`` leaves it.
-        positions: [samples] int64, and where.
-        starts: [rows + 1] int32, each row's first sample.
-        logits: [samples, vocab], what ``forward`` leaves until another shape's runs.
-        sampling: sampling and acceptance, by features, with what each leaves: tokens, and how many each row keeps.
-    """
+    def __init__(self, shape: StepShape, parts: ExecutorParts, forward: Recorder, sampling: Recorder) -> None:
+        """Capture gather and forward; `add_sampling` and `add_drafts` capture the rest.
 
-    shape: StepShape
-    inputs: GraphInput
-    forward: torch.cuda.CUDAGraph
-    slots: Tensor
-    positions: Tensor
-    starts: Tensor
-    logits: Tensor
-    sampling: dict[SamplingFeatures, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = field(default_factory=dict)
+        Args:
+            shape: the size of all its graphs.
+            parts: what they run on, a CUDA device.
+            forward: captures drafts and forward passes.
+            sampling: captures sampling. Its graphs must not take the memory of the logits, which nothing owns.
+        """
+        self._shape = shape
+        self._parts = parts
+        self._forward_recorder = forward
+        self._sampling_recorder = sampling
+        self._inputs = GraphInput(forward_words(shape.rows), parts.table.tokens.device)
+        slots = self._inputs.tensor[: shape.rows]
+        plan = self._inputs.tensor[shape.rows :].view(torch.int32)[: 3 * shape.rows + 2]
+        self._starts = plan[shape.rows + 1 : 2 * shape.rows + 2]
+        max_len = parts.table.tokens.shape[1]
+        bounds = GatherBounds(shape.tokens, shape.samples, shape.query_lens, context_lens=(max_len,) * shape.rows)
 
+        def gather_and_forward() -> ForwardResult:
+            inputs = gather_planned(parts.table, slots, plan, bounds, parts.block_size)
+            logits = parts.model.forward(inputs.batch, parts.cache)
+            return ForwardResult(logits, inputs.slots, inputs.positions)
 
-class GraphPasses:
-    """Steps of the shapes that have graphs."""
+        self._forward, result = forward.record(gather_and_forward)
+        self._result = ForwardResult(unowned(result.logits), result.slots, result.positions)
+        self._sampling: dict[SamplingFeatures, tuple[torch.cuda.CUDAGraph, SampleResult]] = {}
+        self._draft_inputs = GraphInput(draft_words(shape.rows), parts.table.tokens.device) if shape.drafts else None
+        self._draft: torch.cuda.CUDAGraph | None = None
 
-    def __init__(
-        self,
-        model: Model,
-        cache: KVCache,
-        table: SlotTable,
-        ops: Ops,
-        accept: Accept,
-        constraining: Constraining,
-        buckets: Buckets,
-        recorder: Recorder,
-    ) -> None:
-        """Capture the graphs of all ``buckets``. Everything is on one CUDA device. ``accept`` verifies drafts."""
-        self._model = model
-        self._cache = cache
-        self._table = table
-        self._ops = ops
-        self._constraining = constraining
-        self._decider = Decider(ops, accept, table, constraining.table)
-        self._block_size = cache.keys[0].shape[1]
-        self._choose = buckets
-        # What samples may not take the memory of the logits, which nobody owns.
-        self._samplers = recorder.beside()
-        # The largest first: the others' tensors fit into the memory that it leaves behind.
-        shapes = sorted([*buckets.decodes, *buckets.prompts], key=lambda shape: (-shape.samples, -shape.tokens))
-        self._buckets = {shape: self._record(shape, recorder) for shape in shapes}
-        for bucket in self._buckets.values():
-            for features in COMMON_FEATURES:
-                self._sampling(bucket, features)
-        # Constraints come up late or never. Their kernels are compiled now, so that the first one holds nobody up.
-        for features in COMMON_FEATURES:
-            self._sampling(next(iter(self._buckets.values())), features | SamplingFeatures.MASK)
+    def add_drafts(self) -> None:
+        """Capture the round of drafts."""
+        assert self._draft_inputs is not None, "the shape has no drafts"
+        words, size = self._draft_inputs.tensor, self._shape.rows
+        rows = DraftRows(words[:size], words[size:].view(torch.int32)[:size], self._shape.drafts)
+        self._draft, _ = self._forward_recorder.record(lambda: self._parts.drafter.propose(rows, self._parts.table))
 
-    def fits(self, rows: tuple[Row, ...]) -> bool:
-        """Whether a graph holds the rows."""
-        return self._choose(rows) is not None
+    def add_sampling(self, features: SamplingFeatures) -> tuple[torch.cuda.CUDAGraph, SampleResult]:
+        """Capture sampling and acceptance with these features."""
+        rows = SampleRows(self._result.slots, self._result.positions, features, masks=None)
 
-    def run(self, rows: tuple[Row, ...], features: SamplingFeatures, watch: Stopwatch | None = None) -> Sampled:
-        """See `Pass.run`."""
-        shape = self._choose(rows)
-        assert shape is not None, "asked for rows that no graph holds"
-        bucket = self._buckets[shape]
-        bucket.inputs.upload(lambda stage: fill_plan(stage.numpy(), shape.rows, rows))
-        bucket.forward.replay()
-        self._constraining.write_masks(rows)
-        graph, tokens, accepted = self._sampling(bucket, features)
-        if watch is not None:
-            watch.mark()
-        graph.replay()
+        def sample(starts: Tensor) -> SampleResult:
+            max_samples = self._shape.drafts + 1
+            return SampleResult(*self._parts.sample_and_accept(self._result.logits, rows, starts, max_samples))
+
+        # A step may be waiting for this graph. Accepting its drafts twice would accept too many: warm up without samples.
+        none = torch.zeros_like(self._starts)
+        captured = self._sampling_recorder.record(lambda: sample(self._starts), warm_up=lambda: sample(none))
+        self._sampling[features] = captured
+        return captured
+
+    @override
+    def draft(self, rows: tuple[Row, ...]) -> None:
+        assert self._draft_inputs is not None, "the shape has no drafts"
+        assert self._draft is not None, "the round of drafts is not captured"
+        self._draft_inputs.upload(lambda stage: fill_drafts(stage.numpy(), self._shape.rows, rows))
+        self._draft.replay()
+
+    @override
+    def forward(self, rows: tuple[Row, ...]) -> ForwardResult:
+        self._inputs.upload(lambda stage: fill_forward(stage.numpy(), self._shape.rows, rows))
+        self._forward.replay()
         samples = sum([row.samples for row in rows])
-        return Sampled(bucket.logits[:samples], tokens[:samples], accepted[: len(rows)])
+        result = self._result
+        return ForwardResult(result.logits[:samples], result.slots, result.positions)
 
-    def _record(self, shape: StepShape, recorder: Recorder) -> _Bucket:
-        inputs = GraphInput(plan_words(shape.rows), self._table.tokens.device)
-        longest = self._table.tokens.shape[1]
-        bounds = GatherBounds(shape.tokens, shape.samples, shape.query_lens, context_lens=(longest,) * shape.rows)
-        slots = inputs.tensor[: shape.rows]
-        plan = inputs.tensor[shape.rows :].view(torch.int32)[: 3 * shape.rows + 2]
+    @override
+    def sample(self, rows: tuple[Row, ...], result: ForwardResult, features: SamplingFeatures) -> SampleResult:
+        graph, samples = self._sampling.get(features) or self.add_sampling(features)
+        graph.replay()
+        return SampleResult(samples.tokens[: len(result.logits)], samples.accepted[: len(rows)])
 
-        def forward() -> tuple[Tensor, Tensor, Tensor]:
-            gathered = gather_planned(self._table, slots, plan, bounds, self._block_size)
-            return gathered.slots, gathered.positions, self._model.forward(gathered.batch, self._cache)
 
-        graph, (sample_slots, positions, logits) = recorder.record(forward)
-        starts = plan[shape.rows + 1 : 2 * shape.rows + 2]
-        return _Bucket(shape, inputs, graph, sample_slots, positions, starts, unowned(logits))
+def capture_executors(parts: ExecutorParts, recorder: Recorder) -> dict[StepShape, Executor]:
+    """The executors of all shapes, with everything captured that ordinary requests need."""
+    sampling = recorder.separate()
+    # The largest first: the others' tensors fit into the memory that it leaves behind.
+    shapes = sorted(parts.shapes.all, key=lambda shape: (-shape.samples, -shape.tokens))
+    executors = {shape: GraphExecutor(shape, parts, recorder, sampling) for shape in shapes}
+    for executor in executors.values():
+        for features in COMMON_FEATURES:
+            executor.add_sampling(features)
+    # Constraints come up late or never. Their kernels are compiled now, so that the first one need not wait for that.
+    for features in COMMON_FEATURES:
+        executors[shapes[0]].add_sampling(features | SamplingFeatures.MASK)
+    drafting = [shape for shape in parts.shapes.decodes if shape.drafts]
+    for shape in sorted(drafting, key=lambda shape: -shape.tokens):
+        executors[shape].add_drafts()
+    return dict(executors)
 
-    def _sampling(self, bucket: _Bucket, features: SamplingFeatures) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
-        """The graph that samples and accepts with these features, and what it leaves."""
-        known = bucket.sampling.get(features)
-        if known is None:
-            which = SampleRows(bucket.slots, bucket.positions, features, masks=None)
-            most = bucket.shape.drafts + 1
 
-            def sample(starts: Tensor) -> tuple[Tensor, Tensor]:
-                return self._decider.decide(bucket.logits, which, starts, most)
+# The host writes the inputs of graphs as arithmetic on arrays: no tensor, no object a row.
 
-            # A step may be waiting for this graph. Accepting its drafts twice would accept too many: warm up with none.
-            none = torch.zeros_like(bucket.starts)
-            graph, left = self._samplers.record(lambda: sample(bucket.starts), warm_up=lambda: sample(none))
-            known = bucket.sampling[features] = (graph, *left)
-        return known
+
+def forward_words(size: int) -> int:
+    """How many int64 the inputs of a forward pass of ``size`` rows take."""
+    return size + (3 * size + 3) // 2
+
+
+def fill_forward(inputs: np.ndarray, size: int, rows: tuple[Row, ...]) -> None:
+    """Write a step's rows, padded to ``size``.
+
+    Args:
+        inputs: [forward_words(size)] int64: ``size`` slots (0 for padding), then as pairs of int32 the plan of
+            `gather_planned`. Where a decode starts, the device knows better than the host.
+        size: the graph's rows.
+        rows: the step's, at most ``size``. They want logits of their sampled positions only.
+    """
+    padding = [0] * (size - len(rows))
+    inputs[:size] = [row.slot for row in rows] + padding
+    queries = list(accumulate([row.count + row.drafts for row in rows], initial=0))
+    samples = list(accumulate([row.samples for row in rows], initial=0))
+    starts = [FROM_NEWEST if row.count == 1 and row.samples else row.start for row in rows]
+    # One list, and one assignment: calling numpy takes longer than copying a few rows.
+    inputs[size:].view(np.int32)[: 3 * size + 2] = (
+        queries + queries[-1:] * len(padding) + samples + samples[-1:] * len(padding) + starts + padding
+    )
+
+
+def draft_words(size: int) -> int:
+    """How many int64 the drafter's inputs for ``size`` rows take."""
+    return size + (size + 1) // 2
+
+
+def fill_drafts(inputs: np.ndarray, size: int, rows: tuple[Row, ...]) -> None:
+    """Write how many drafts each row wants.
+
+    Args:
+        inputs: [draft_words(size)] int64: ``size`` slots, then as pairs of int32 the drafts; both 0 for padding.
+        size: the graph's rows.
+        rows: the step's, at most ``size``.
+    """
+    padding = [0] * (size - len(rows))
+    inputs[:size] = [row.slot for row in rows] + padding
+    inputs[size:].view(np.int32)[:size] = [row.drafts for row in rows] + padding

@@ -1,23 +1,37 @@
-"""``LaunchedStep``: a step on its way through the device, and what it decided once it has arrived."""
+"""``LaunchedStep``: a step on its way through the device, and its results once they have arrived on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate, islice
+from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from draftline.engine.outputs import PositionLogprobs, TokenLogprob
 from draftline.engine.request.sequence import Row
-from draftline.engine.runner.timing import Stopwatch
-from draftline.engine.runner.transfer import Readback
+from draftline.engine.runner.executor import ForwardResult, SampleResult
+from draftline.engine.runner.timing import NO_TIMER, Timer
+from draftline.engine.runner.transfer import Readback, upload
+from draftline.kernels.ops import Ops
 
 Logprobs = tuple[PositionLogprobs, ...]
 
-RowResult = tuple[tuple[int, ...], Logprobs, Logprobs]
-"""What a step decided for one row: the accepted tokens, none where the row did not reach its last known token; their
-log-probabilities, where asked for; and those of the prompt's positions ``start + 1`` to ``start + count``, likewise."""
+
+class StepResults(NamedTuple):
+    """The results of a step, each a list with an entry for every row of the plan. An object a row would cost host time.
+
+    Attributes:
+        tokens: the accepted tokens; none where the row did not reach its last known token.
+        logprobs: theirs, where asked for.
+        prompt_logprobs: those of the prompt's positions ``start + 1`` to ``start + count``, where asked for.
+    """
+
+    tokens: list[tuple[int, ...]]
+    logprobs: list[Logprobs]
+    prompt_logprobs: list[Logprobs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +45,19 @@ class LogprobTensors:
     top_values: Tensor
 
     def read(self) -> Iterator[PositionLogprobs]:
-        """All of them, with as many of the most likely tokens as the row that wants most."""
+        """Those of every position, with as many of the most likely tokens as the row that wants most."""
         values = (self.tokens, self.chosen, self.ranks, self.top_ids, self.top_values)
         for token, logprob, rank, ids, tops in zip(*(value.tolist() for value in values), strict=True):
             top = tuple(
-                TokenLogprob(i, value, place) for place, (i, value) in enumerate(zip(ids, tops, strict=True), 1)
+                TokenLogprob(token_id, value, place)
+                for place, (token_id, value) in enumerate(zip(ids, tops, strict=True), 1)
             )
             yield PositionLogprobs(TokenLogprob(token, logprob, rank), top)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LaunchedStep:
-    """A step that the device computes, or has computed.
+    """A step that the device computes, or has computed. Read-only, but not frozen: freezing costs host time.
 
     Attributes:
         rows: the plan's.
@@ -51,7 +66,7 @@ class LaunchedStep:
         accepted: [R] int32, how many of its tokens each row keeps.
         logprobs: of the sampled positions of the rows that asked for them, if any did.
         prompt_logprobs: of prompt positions, likewise.
-        watch: how long its parts take on the device, where it drafted.
+        timer: measures the step's parts on the device, where it drafted.
     """
 
     rows: tuple[Row, ...]
@@ -60,14 +75,14 @@ class LaunchedStep:
     accepted: Tensor
     logprobs: LogprobTensors | None
     prompt_logprobs: LogprobTensors | None
-    watch: Stopwatch | None = None
+    timer: Timer = NO_TIMER
 
     def wait(self) -> None:
         """Wait until the step has arrived."""
         self.readback.wait()
 
-    def results(self) -> Iterable[RowResult]:
-        """The results of a step that has arrived, in the order of ``rows``."""
+    def results(self) -> StepResults:
+        """The results of a step that has arrived."""
         tokens = self.accepted_tokens()
         nothing: list[Logprobs] = [()] * len(tokens)
         logprobs = prompt_logprobs = nothing
@@ -80,18 +95,87 @@ class LaunchedStep:
             prompt_logprobs = [
                 _take(read, row.known_predictions, row.sequence.sampling.prompt_logprobs) for row in self.rows
             ]
-        return zip(tokens, logprobs, prompt_logprobs, strict=True)
+        return StepResults(tokens, logprobs, prompt_logprobs)
 
     def accepted_tokens(self) -> list[tuple[int, ...]]:
         """The tokens that each row keeps of its samples, once the step has arrived."""
         sampled, kept = self.tokens.tolist(), self.accepted.tolist()
-        if len(sampled) == len(kept) == kept.count(1):
+        if len(sampled) == len(kept) == kept.count(1):  # a plain decode
             return [(token,) for token in sampled]
         ends = accumulate(row.samples for row in self.rows)
         return [
             tuple(sampled[end - row.samples : end - row.samples + count])
             for row, end, count in zip(self.rows, ends, kept, strict=True)
         ]
+
+
+def read_back(
+    rows: tuple[Row, ...], forward: ForwardResult, samples: SampleResult, ops: Ops, timer: Timer
+) -> LaunchedStep:
+    """Begin to copy a step's results to the host, with the log-probabilities that its rows ask for."""
+    readback = Readback(samples.tokens.device)
+    step = LaunchedStep(
+        rows=rows,
+        readback=readback,
+        tokens=readback.take(samples.tokens),
+        accepted=readback.take(samples.accepted),
+        logprobs=_logprobs(rows, forward.logits, samples.tokens, ops, readback),
+        prompt_logprobs=_prompt_logprobs(rows, forward.logits, samples.tokens, ops, readback),
+        timer=timer,
+    )
+    readback.seal()
+    return step
+
+
+def _logprobs(
+    rows: tuple[Row, ...], logits: Tensor, tokens: Tensor, ops: Ops, readback: Readback
+) -> LogprobTensors | None:
+    """Of every token that a row sampled, where it asked for them."""
+    wanted = [row.sequence.sampling.logprobs for row in rows]
+    top = max([-1 if wants is None else wants for wants in wanted])
+    if top < 0:
+        return None
+    logit_indices: list[int] = []
+    token_indices: list[int] = []
+    logits_end = tokens_end = 0
+    for row, wants in zip(rows, wanted, strict=True):
+        logits_end += row.logits_count
+        tokens_end += row.samples
+        if wants is not None:
+            logit_indices.extend(range(logits_end - row.samples, logits_end))
+            token_indices.extend(range(tokens_end - row.samples, tokens_end))
+    of_logits, of_tokens = upload(np.array((logit_indices, token_indices), np.int64), logits.device)
+    return _read_logprobs(logits[of_logits], tokens[of_tokens], top, ops, readback)
+
+
+def _prompt_logprobs(
+    rows: tuple[Row, ...], logits: Tensor, tokens: Tensor, ops: Ops, readback: Readback
+) -> LogprobTensors | None:
+    """Of the prompt tokens after each that the step computes, where the row asked for them."""
+    if logits.shape[0] <= tokens.shape[0]:
+        return None  # only these would need more logits than there are samples
+    logit_indices: list[int] = []
+    next_tokens: list[int] = []
+    end = top = 0
+    for row in rows:
+        if row.known_predictions:
+            logit_indices.extend(range(end, end + row.known_predictions))
+            next_tokens.extend(row.sequence.tokens[row.start + 1 : row.start + 1 + row.known_predictions])
+            top = max(top, row.sequence.sampling.prompt_logprobs or 0)
+        end += row.logits_count
+    of_logits, chosen = upload(np.array((logit_indices, next_tokens), np.int64), logits.device)
+    return _read_logprobs(logits[of_logits], chosen, top, ops, readback)
+
+
+def _read_logprobs(logits: Tensor, tokens: Tensor, top: int, ops: Ops, readback: Readback) -> LogprobTensors:
+    chosen, ranks, top_ids, top_values = ops.logprobs(logits, tokens, top)
+    return LogprobTensors(
+        readback.take(tokens),
+        readback.take(chosen),
+        readback.take(ranks),
+        readback.take(top_ids),
+        readback.take(top_values),
+    )
 
 
 def _take(logprobs: Iterator[PositionLogprobs], count: int, top: int | None) -> Logprobs:

@@ -1,8 +1,9 @@
-"""``Constraining``: brings constraints to the device, as far as they have to be brought there.
+"""``ConstraintMasks``: constraints on the device, as far as the host has to bring them there.
 
-Where an automaton enforces a constraint, the device needs to know its tables and, once a sequence enters a slot, its
-state; from there on it goes by itself. Where anything else does, the host writes every mask, and has to know every draft,
-since a mask behind a draft depends on it.
+An automaton's tables are uploaded once, and its state when a sequence enters a slot; from there on the device walks it.
+Any other constraint is walked on the host, which writes a mask for every sampled position. A mask behind a draft depends on
+the draft, so the host has to know the drafts of such rows: those that the constraint forces it writes itself, and the
+drafter's it reads back.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from draftline.engine.request.constraints import OutputConstraint
 from draftline.engine.request.sequence import Plan, Row, Sequence
@@ -22,120 +24,48 @@ from draftline.engine.runner.launched_step import LaunchedStep
 from draftline.engine.runner.transfer import Readback, send, staging, upload
 from draftline.kernels.constraints import FREE, HOST, ConstraintTable
 from draftline.kernels.slots import SlotTable
-from draftline.structured.arena import ConstraintArena
+from draftline.structured.automaton.arena import AutomatonArena
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.masks import Verify, VerifyMasks
+from draftline.structured.masks import MaskedRow, fill_masks
 
 
-@dataclass(frozen=True, slots=True)
-class _Proposed:
-    """Drafts on their way to the host: each of the ``rows`` has as many as the one that has most."""
-
-    rows: Seq[Row]
-    readback: Readback
-    tokens: Tensor
-
-    def drafts(self) -> Iterator[tuple[Sequence, tuple[int, ...]]]:
-        """Each sequence's, once they have arrived."""
-        self.readback.wait()
-        for row, tokens in zip(self.rows, self.tokens.view(len(self.rows), -1).tolist(), strict=True):
-            yield row.sequence, tuple(tokens[: row.drafts])
-
-
-class Constraining:
-    """The constraint table, kept up to date with the plans. One thread uses it, the one that launches steps.
+class ConstraintMasks:
+    """The constraint table, kept up to date with the plans. Only the thread that launches steps uses it.
 
     Attributes:
-        table: what the device knows.
+        table: the device's side of it.
     """
 
     def __init__(self, table: ConstraintTable, slots: SlotTable) -> None:
-        """Both are new."""
+        """Both tables are new."""
         self.table = table
         self._slots = slots
-        self._arena = ConstraintArena(table)
+        self._arena = AutomatonArena(table)
         self._device = table.words.device
-        # By slot, whose automaton is in the arena for them.
+        # The sequence and automaton by whose tables each slot is constrained.
         self._tenants: dict[int, tuple[Sequence, TokenAutomaton]] = {}
         self._written: set[int] = set()  # slots whose state is not FREE
-        self._verify_masks = VerifyMasks()
-        # Of the step that is being launched.
-        self._unread: Seq[LaunchedStep] = ()
-        self._drafts: dict[Sequence, tuple[int, ...]] = {}  # of the rows that the host masks
-        self._proposed: _Proposed | None = None
 
-    def apply(self, plan: Plan, unread: Seq[LaunchedStep] = ()) -> None:
-        """Bring the slots that the plan's admitted rows enter up to date.
+    def begin(self, plan: Plan, in_flight: Seq[LaunchedStep] = ()) -> StepMasks:
+        """Bring the slots that the plan's admitted rows enter up to date; the masks of this step are the result's affair.
 
         Args:
-            plan: of the step that is being launched.
-            unread: the steps before it whose tokens the matchers have not been told.
+            plan: the step that is being launched.
+            in_flight: the launched steps before it that the matchers have not seen the tokens of.
         """
-        self._unread, self._drafts, self._proposed = unread, {}, None
+        # Most steps admit nothing that is or was constrained: their table is up to date.
         changed = [row for row in plan.admitted if row.sequence.constraint is not None or row.slot in self._written]
-        if not changed:
-            return
-        self._sweep()
-        entries = [(row.slot, *self._enter(row)) for row in changed]
-        slots, states, classes, ends = upload(np.array(entries, np.int64).T.copy(), self._device)
-        self.table.states[slots] = states.int()
-        self.table.classes[slots] = classes.int()
-        self.table.ends[slots] = ends.int()
-
-    def write_drafts(self, rows: Seq[Row]) -> None:
-        """Write what is forced over what a drafter has proposed for the rows that the host masks, and read the rest."""
-        forced: list[tuple[int, int, int]] = []
-        unknown: list[Row] = []
-        for row, constraint in _masked(rows):
-            drafts = constraint.progress.forced(row.drafts)
-            forced += [(row.slot, row.known + place, draft) for place, draft in enumerate(drafts)]
-            self._drafts[row.sequence] = drafts
-            if len(drafts) < row.drafts:
-                unknown.append(row)
-        if forced:
-            slots, positions, tokens = upload(np.array(forced, np.int64).T.copy(), self._device)
-            self._slots.tokens[slots, positions] = tokens.int()
-        if unknown:
-            most = max(row.drafts for row in unknown)
-            places = [(row.slot, row.known + place) for row in unknown for place in range(most)]
-            slots, positions = upload(np.array(places, np.int64).T.copy(), self._device)
-            readback = Readback(self._device)
-            proposed = readback.take(self._slots.tokens[slots, positions])
-            readback.seal()
-            self._proposed = _Proposed(unknown, readback, proposed)
-
-    def write_masks(self, rows: Seq[Row]) -> None:
-        """Write the masks of the rows that the host masks; the forward pass may run meanwhile.
-
-        They depend on the drafts, and on what the steps before have decided: this waits for these, while the device goes
-        on.
-        """
-        masked = list(_masked(rows))
+        if changed:
+            self._release_finished()
+            entries = [(row.slot, *self._enter(row)) for row in changed]
+            slots, states, classes, ends = upload(np.array(entries, np.int64).T.copy(), self._device)
+            self.table.states[slots] = states.int()
+            self.table.classes[slots] = classes.int()
+            self.table.ends[slots] = ends.int()
+        masked = [row for row in plan.rows if row.sequence.constraint is not None and _masked_on_host(row)]
         if not masked:
-            return
-        if self._proposed is not None:
-            self._drafts.update(self._proposed.drafts())
-        taken = self._taken()
-        verifies: list[Verify] = []
-        places: list[int] = []
-        for row, constraint in masked:
-            sequence = row.sequence
-            drafts = self._drafts.get(sequence, ())
-            verifies.append(Verify(constraint.progress.matcher, taken.get(sequence, ()), drafts))
-            first = self.table.host_masks + row.slot * self.table.host_samples
-            places += range(first, first + row.samples)
-        masks = staging(len(places), self.table.masks.shape[1], dtype=torch.int32, device=self._device)
-        self._verify_masks.fill(verifies, masks.numpy())
-        self.table.masks[upload(np.array(places, np.int64), self._device)] = send(masks, self._device)
-
-    def _taken(self) -> dict[Sequence, list[int]]:
-        """What each sequence has got from the steps that are not read."""
-        taken: dict[Sequence, list[int]] = defaultdict(list)
-        for step in self._unread:
-            step.wait()
-            for row, tokens in zip(step.rows, step.accepted_tokens(), strict=True):
-                taken[row.sequence] += tokens
-        return taken
+            return NO_MASKS
+        return HostMasks(self.table, self._slots, masked, in_flight)
 
     def check(self) -> None:
         """Assert the arena's invariants (for tests)."""
@@ -145,7 +75,7 @@ class Constraining:
         """The state, classes and end of a row's slot."""
         self._written.discard(row.slot)
         if row.slot in self._tenants:
-            self._arena.leave(self._tenants.pop(row.slot)[1])
+            self._arena.release(self._tenants.pop(row.slot)[1])
         constraint = row.sequence.constraint
         if constraint is None:
             return FREE, 0, 0
@@ -153,24 +83,129 @@ class Constraining:
         progress = constraint.progress
         if progress.automaton is None or constraint.on_host:
             return HOST, 0, 0
-        place = self._arena.enter(*progress.automaton)
+        place = self._arena.acquire(*progress.automaton)
         if place is None:
-            # All room is taken by automata in use. The host can walk this one as well.
+            # Automata in use take all room of the table. The host can walk this one as well.
             constraint.on_host = True
             return HOST, 0, 0
         self._tenants[row.slot] = row.sequence, progress.automaton[0]
         return place.address(progress.state), place.classes, constraint.closes_at or 0
 
-    def _sweep(self) -> None:
-        """Let go of the automata of sequences that have left their slots."""
-        gone = [slot for slot, (sequence, _) in self._tenants.items() if sequence.finished or sequence.slot != slot]
-        for slot in gone:
-            self._arena.leave(self._tenants.pop(slot)[1])
+    def _release_finished(self) -> None:
+        """Release the automata of sequences that have left their slots."""
+        left = [slot for slot, (sequence, _) in self._tenants.items() if sequence.finished or sequence.slot != slot]
+        for slot in left:
+            self._arena.release(self._tenants.pop(slot)[1])
 
 
-def _masked(rows: Seq[Row]) -> Iterator[tuple[Row, OutputConstraint]]:
-    """The rows that sample by masks of the host, with their constraints."""
-    for row in rows:
-        constraint = row.sequence.constraint
-        if constraint is not None and constraint.on_host and row.samples:
-            yield row, constraint
+class StepMasks:
+    """The host's masks of one step. This one is of a step that needs none."""
+
+    def write_drafts(self) -> None:
+        """Replace the drafts of rows that the host masks by the forced ones, and read back the others."""
+
+    def write(self) -> None:
+        """Write the masks of the rows that the host masks.
+
+        They depend on the step's drafts and on the tokens of the steps in flight. Only here does the host wait for the
+        device, which runs the forward pass meanwhile.
+        """
+
+
+NO_MASKS = StepMasks()
+
+
+class HostMasks(StepMasks):
+    """The masks of a step with rows that the host masks."""
+
+    def __init__(self, table: ConstraintTable, slots: SlotTable, rows: Seq[Row], in_flight: Seq[LaunchedStep]) -> None:
+        """``rows`` are those that the host masks, ``in_flight`` the launched steps whose tokens the matchers lack."""
+        self._table = table
+        self._slots = slots
+        self._rows = rows
+        self._in_flight = in_flight
+        self._device = table.words.device
+        self._drafts: dict[Sequence, tuple[int, ...]] = {}
+        self._proposed: _ProposedDrafts | None = None
+
+    @override
+    def write_drafts(self) -> None:
+        forced: list[tuple[int, int, int]] = []
+        unknown: list[Row] = []
+        for row in self._rows:
+            if not row.drafts:
+                continue
+            drafts = _constraint_of(row).progress.forced(row.drafts)
+            forced += [(row.slot, row.known + index, draft) for index, draft in enumerate(drafts)]
+            self._drafts[row.sequence] = drafts
+            if len(drafts) < row.drafts:
+                unknown.append(row)
+        if forced:
+            slots, positions, tokens = upload(np.array(forced, np.int64).T.copy(), self._device)
+            self._slots.tokens[slots, positions] = tokens.int()
+        if unknown:
+            self._proposed = _ProposedDrafts.read(unknown, self._slots)
+
+    @override
+    def write(self) -> None:
+        if self._proposed is not None:
+            self._drafts.update(self._proposed.drafts())
+        taken = self._taken()
+        masked_rows: list[MaskedRow] = []
+        mask_rows: list[int] = []
+        for row in self._rows:
+            sequence = row.sequence
+            drafts = self._drafts.get(sequence, ())
+            masked_rows.append(MaskedRow(_constraint_of(row).progress.matcher, taken.get(sequence, ()), drafts))
+            first = self._table.host_masks + row.slot * self._table.host_samples
+            mask_rows += range(first, first + row.samples)
+        masks = staging(len(mask_rows), self._table.masks.shape[1], dtype=torch.int32, device=self._device)
+        fill_masks(masked_rows, masks.numpy())
+        self._table.masks[upload(np.array(mask_rows, np.int64), self._device)] = send(masks, self._device)
+
+    def _taken(self) -> dict[Sequence, list[int]]:
+        """The tokens that each sequence got from the steps in flight."""
+        taken: dict[Sequence, list[int]] = defaultdict(list)
+        for step in self._in_flight:
+            step.wait()
+            for row, tokens in zip(step.rows, step.accepted_tokens(), strict=True):
+                taken[row.sequence] += tokens
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class _ProposedDrafts:
+    """Drafts on their way to the host. Each of the ``rows`` has as many tokens here as the row with the most drafts."""
+
+    rows: Seq[Row]
+    readback: Readback
+    tokens: Tensor
+
+    @staticmethod
+    def read(rows: Seq[Row], slots: SlotTable) -> _ProposedDrafts:
+        """Begin to read the rows' drafts from the slot table."""
+        device = slots.tokens.device
+        max_drafts = max(row.drafts for row in rows)
+        indices = [(row.slot, row.known + index) for row in rows for index in range(max_drafts)]
+        row_slots, positions = upload(np.array(indices, np.int64).T.copy(), device)
+        readback = Readback(device)
+        tokens = readback.take(slots.tokens[row_slots, positions])
+        readback.seal()
+        return _ProposedDrafts(rows, readback, tokens)
+
+    def drafts(self) -> Iterator[tuple[Sequence, tuple[int, ...]]]:
+        """Each sequence's drafts, once they have arrived."""
+        self.readback.wait()
+        for row, tokens in zip(self.rows, self.tokens.view(len(self.rows), -1).tolist(), strict=True):
+            yield row.sequence, tuple(tokens[: row.drafts])
+
+
+def _masked_on_host(row: Row) -> bool:
+    """Whether the host writes the masks of a row with a constraint: it samples, and no automaton enforces it."""
+    return row.samples > 0 and _constraint_of(row).on_host
+
+
+def _constraint_of(row: Row) -> OutputConstraint:
+    constraint = row.sequence.constraint
+    assert constraint is not None, "the row has no constraint"
+    return constraint

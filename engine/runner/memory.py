@@ -1,4 +1,7 @@
-"""How many cache blocks fit: a fixed budget on the CPU, what the weights and a full step leave on a GPU."""
+"""Memory: how many cache blocks fit, and whether a device still computes.
+
+On a CPU the cache has a fixed budget. On a GPU it takes what the weights and the largest step leave.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class OutOfMemoryAtStartError(ModelLoadError):
 
 @contextmanager
 def memory_explained(device: torch.device, what: str) -> Iterator[None]:
-    """Turn a GPU's refusal to give memory for ``what`` into an error with the numbers.
+    """Turn a failed allocation for ``what`` into an error with the numbers.
 
     Raises:
         OutOfMemoryAtStartError: there was not enough.
@@ -46,7 +49,7 @@ def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int
 
 
 def gpu_cache_bytes(device: torch.device, utilization: float, peak_bytes: int) -> int:
-    """What is left for the cache of the share of a GPU's memory that this process may use.
+    """Bytes for the cache: this process's share of a GPU's memory, less all other uses.
 
     Args:
         device: the GPU.
@@ -115,7 +118,7 @@ def largest_batch(
 
 @torch.inference_mode()
 def peak_bytes(model: Model, batch: Batch, *, block_size: int, cache_dtype: torch.dtype) -> int:
-    """Run a step on a cache of just its own size; the most memory taken beside that cache.
+    """Run a step on a cache of just its own size, and return the peak memory without that cache, in bytes.
 
     Args:
         model: on a GPU.
@@ -138,7 +141,7 @@ def peak_bytes(model: Model, batch: Batch, *, block_size: int, cache_dtype: torc
 
 
 def check_device(device: torch.device) -> None:
-    """Find out whether ``device`` is still usable after a step has failed on it.
+    """Check that ``device`` still computes after a step has failed on it.
 
     A CUDA kernel that reads where it must not leaves its process's context unusable: everything fails from then on. A
     lack of memory, or a fault of the host, does not.

@@ -18,10 +18,10 @@ class StepProfiler:
         self._profile: profile | None = None
 
     def start(self) -> None:
-        """Record what this thread does from now on, and what it lets a GPU do.
+        """Record this thread's work from now on, and the GPU work that it launches.
 
         Raises:
-            ProfilerError: it is being recorded already.
+            ProfilerError: a profile is being recorded already.
         """
         if self._profile is not None:
             raise ProfilerError("the steps are being profiled already")
@@ -31,7 +31,7 @@ class StepProfiler:
         self._profile = recording
 
     def stop(self, path: Path) -> None:
-        """Stop recording, and write a Chrome trace to ``path``. Does nothing where nothing is recorded."""
+        """Stop recording, and write a Chrome trace to ``path``. Without a recording, do nothing."""
         recording, self._profile = self._profile, None
         if recording is not None:
             recording.stop()

@@ -1,4 +1,4 @@
-"""Brings the device's slot table up to date with a plan: new sequences' rows, and cache blocks that changed."""
+"""``SlotWriter``: brings the device's slot table up to date with a plan, that is new sequences and changed cache blocks."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def signed_seed(seed: int) -> int:
 def stop_ids(sequence: Sequence, eos_ids: tuple[int, ...]) -> tuple[int, ...]:
     """The token ids that end this sequence, and that min_tokens therefore bans until then."""
     sampling = sequence.sampling
-    return sampling.stop_token_ids if sampling.ignore_eos else (*eos_ids, *sampling.stop_token_ids)
+    return tuple(sampling.stop_token_ids) if sampling.ignore_eos else (*eos_ids, *sampling.stop_token_ids)
 
 
 def sampling_features(sampling: SamplingParams) -> SamplingFeatures:
-    """What a request uses. Of MIN_TOKENS it makes use at its beginning only."""
+    """The features that a request uses. MIN_TOKENS only counts until its output is long enough."""
     features = SamplingFeatures.NONE
     if sampling.temperature > 0:
         features |= SamplingFeatures.TEMPERATURE
@@ -62,16 +62,20 @@ class SlotWriter:
         self._device = table.tokens.device
         self._features = [0] * len(table.tokens)  # of each slot, as bits: flags take microseconds to unite
 
-    def apply(self, plan: Plan) -> None:
-        """Fill the slots of the plan's admitted rows, and update the block tables."""
+    def apply(self, plan: Plan) -> SamplingFeatures:
+        """Fill the slots of the plan's admitted rows, and update the block tables.
+
+        Returns:
+            The sampling features that at least one of the plan's rows uses in this step.
+        """
         if plan.admitted:
             self._fill(plan.admitted)
         if plan.new_blocks:
             slots, indices, blocks = upload(np.array(plan.new_blocks, np.int64).T.copy(), self._device)
             self._table.block_tables[slots, indices] = blocks.int()
+        return self._features_of(plan.rows)
 
-    def features(self, rows: tuple[Row, ...]) -> SamplingFeatures:
-        """What at least one of the rows that sample in this step uses in it."""
+    def _features_of(self, rows: tuple[Row, ...]) -> SamplingFeatures:
         used = SamplingFeatures(reduce(or_, {self._features[row.slot] for row in rows if row.samples}, 0))
         if SamplingFeatures.MIN_TOKENS in used and not any(_bans_stops(row) for row in rows if row.samples):
             used ^= SamplingFeatures.MIN_TOKENS

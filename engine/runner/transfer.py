@@ -1,4 +1,4 @@
-"""Copies between host and device that nobody waits for: uploads of a step's inputs, and reading its results back."""
+"""Asynchronous copies between host and device: uploads of a step's inputs, and readbacks of its results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def upload(values: np.ndarray, device: torch.device) -> Tensor:
-    """An array as a tensor on ``device``; on a GPU by way of pinned memory, in the order of the current stream."""
+    """An array as a tensor on ``device``. A GPU copies it from pinned memory, in the current stream's order."""
     tensor = torch.from_numpy(values)
     if device.type == "cpu":
         return tensor
@@ -17,12 +17,12 @@ def upload(values: np.ndarray, device: torch.device) -> Tensor:
 
 
 def staging(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor on the host, to be written and then sent to ``device`` with `send`."""
+    """An uninitialized host tensor, to be written and then sent to ``device`` with `send`."""
     return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 def send(staged: Tensor, device: torch.device) -> Tensor:
-    """What was written to a `staging` tensor, on ``device``, in the order of the current stream."""
+    """A copy of a `staging` tensor on ``device``, in the current stream's order."""
     return staged.to(device, non_blocking=True)  # see `upload` for when its memory is used again
 
 

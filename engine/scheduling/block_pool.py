@@ -1,8 +1,12 @@
 """The block pool: which cache blocks are free, which are cached, and how many sequences hold each of the others.
 
-Every block is exactly one of *free* (no sequence holds it and its contents mean nothing), *cached* (no sequence holds
-it, but the prefix tree knows its tokens; evicted when free blocks run out) and *held* (by as many holders as it has
-references). The pool counts references. It knows neither sequences nor tensors; the prefix tree knows the tokens.
+Every block is exactly one of three:
+
+- *free*: no sequence holds it, and its contents mean nothing.
+- *cached*: no sequence holds it, but the prefix tree knows its tokens. It is evicted when free blocks run out.
+- *held*: by as many sequences as it has references.
+
+The pool counts references. It knows neither sequences nor tensors; the prefix tree knows the tokens.
 """
 
 from __future__ import annotations

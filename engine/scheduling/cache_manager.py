@@ -63,8 +63,11 @@ class CacheManager:
         At least the sequence's last token is left to compute, because its logits give the next token. A prompt whose
         log-probabilities are still to be computed is left whole.
         """
+        # The prompt's log-probabilities are returned before the first output token, and not again.
         if sequence.sampling.prompt_logprobs is not None and not sequence.output_len:
             return []
+
+        # The path is held before new blocks are allocated, since that evicts cached blocks.
         path = self.pool.match(sequence.tokens, self.pool.shareable(len(sequence.tokens) - 1))
         self.pool.acquire(path)
         return path
@@ -84,12 +87,14 @@ class CacheManager:
         sequence.blocks = prefix + self.pool.allocate(self.blocks_for(known) - len(prefix))
         sequence.registered = len(prefix)
         sequence.computed = len(prefix) * self.block_size
+
         # A re-admission mostly hits the sequence's own blocks, so only the first one counts for the hit rate.
         if not sequence.preemptions:
             sequence.cached_prompt = sequence.computed
             self.prefix_hit_tokens += sequence.computed
             self.prefix_query_tokens += known
-        # The lowest slot keeps the used rows of the slot table together. Its whole block table is new to the device.
+
+        # The whole block table is new to the device.
         slot = heappop(self._free_slots)
         sequence.slot = slot
         self.running.add(sequence)
@@ -126,10 +131,13 @@ class CacheManager:
         size, blocks = self.block_size, sequence.blocks
         full = computed // size
         for index in range(sequence.registered, full):
+            # A block's key is its parent and its tokens. The parent is registered already, by this loop or before.
             parent = blocks[index - 1] if index else ROOT
             own = blocks[index]
             tokens = tuple(sequence.tokens[index * size : (index + 1) * size])
             blocks[index] = self.pool.register(parent, tokens, own)
+
+            # Another sequence computed the same prefix: both have its block from now on.
             if blocks[index] != own:
                 self._mark_changed(sequence, index)
         sequence.registered = full

@@ -6,8 +6,8 @@ order in which idle blocks (those that no sequence holds) are evicted. It does n
 and tells the tree when a block becomes idle or held.
 
 Eviction takes the least recently used idle leaf, in constant time, without looking for leaves. A sequence that holds a
-block holds the whole path to it and gives it back from the tail, so a block always becomes idle after its children did,
-and idle blocks kept in that order have every child before its parent: the first is a leaf.
+block holds the whole path to it, and releases the path from its tail. So a block always becomes idle after its children.
+Idle blocks are kept in that order, every child before its parent: the first is a leaf.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ One rule covers everything: a sequence has known tokens and computed tokens, and
 known (plus drafts) within one token budget. Prompt chunks, decodes, verification of drafts, prefix hits and recomputing
 after preemption are all this rule. The scheduler sees token ids and counts only: no tensors, texts or stop conditions.
 
-**Order.** Sequences are served by ``(order, arrival)``, smaller first, where ``order`` is the arrival time minus the
-head start that the priority buys (priority times ``ageing_s`` seconds). It never changes, so neither does the order of
-two sequences; and whatever arrives later than the largest head start comes after all that wait already, so no sequence
-starves. The first in order can always run to its end: it gets at least one token of every step's budget, it is admitted
-before all others, and every sequence behind it makes room for it.
+**Order.** Sequences are served by ``(order, arrival)``, smaller first. ``order`` is the arrival time minus the head start
+that the priority buys (priority times ``ageing_s`` seconds). It never changes, so neither does the order of two
+sequences. A sequence that arrives later than the largest head start comes after all that wait already, so none starves.
+The first in order can always run to its end: it gets at least one token of every step's budget, it is admitted before
+all others, and every sequence behind it makes room for it.
 
 **Making room.** A running sequence that lacks a block takes those of the last in order, and is itself preempted if it
 is the last. A waiting one takes the place (slot, blocks, turn) of running ones with strictly larger ``order`` only, and
@@ -16,8 +16,8 @@ only if that suffices to admit it. A preempted sequence waits again with nothing
 prefix tree until others need them, so recomputing is mostly a prefix hit.
 
 **The budget.** In queue order, each row takes what it wants but leaves one token for each decoding row behind it.
-Drafts are the first to be cut: they may use what the decoding rows leave, only half of it while a prompt could use it
-as well, and never a block that a row behind them needs.
+Drafts are the first to be cut: they may use what the decoding rows leave, but only half of it while a prompt could use
+it as well. They never take a block that a row behind them needs.
 
 **Running behind the device.** `plan` counts its own steps as run: the next plan may be made, and launched, before the
 host has read the results of the last one. Until `commit` brings these, a sequence's newest token is known to the device

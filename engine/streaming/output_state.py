@@ -17,7 +17,7 @@ from draftline.engine.outputs import (
 )
 from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Row, Sequence
-from draftline.engine.runner.launched_step import Logprobs, RowResult
+from draftline.engine.runner.launched_step import Logprobs
 from draftline.engine.stats import DraftTally, StepTimes
 from draftline.engine.streaming.detokenizer import Detokenizer
 from draftline.models.tokenization.tokenizer import Tokenizer
@@ -85,7 +85,7 @@ class OutputState:
         sampling = sequence.sampling
         self._eos_ids = frozenset[int]() if sampling.ignore_eos else eos_ids
         self._stop_ids = frozenset(sampling.stop_token_ids)
-        self._detokenizer = Detokenizer(sampling.stop)
+        self._detokenizer = Detokenizer(tuple(sampling.stop))
         # Up to this length, stop strings are not looked for.
         self._unchecked_len = sequence.prompt_len + sampling.min_tokens if sampling.stop else sequence.max_len
         self._prompt_logprobs: Logprobs = ()
@@ -104,20 +104,27 @@ class OutputState:
             self._scheduled_at = now
 
     def advance(
-        self, row: Row, result: RowResult, now: float, times: StepTimes | None = None
+        self,
+        row: Row,
+        tokens: tuple[int, ...],
+        logprobs: Logprobs,
+        prompt_logprobs: Logprobs,
+        now: float,
+        times: StepTimes | None = None,
     ) -> tuple[tuple[int, ...], tuple[Update, ...]]:
         """Process the result of one step.
 
         Args:
             row: the sequence's row in the step.
-            result: the row's result.
+            tokens: the accepted tokens; see `StepResults` for these three.
+            logprobs: theirs, where asked for.
+            prompt_logprobs: those of prompt positions, where asked for.
             now: the current time in seconds.
             times: the step's times, if it had drafts.
 
         Returns:
             The tokens that the output keeps, and the client's updates. Accepted tokens after the output's end are not kept.
         """
-        tokens, logprobs, prompt_logprobs = result
         if prompt_logprobs:
             self._take_prompt_logprobs(row.start, prompt_logprobs)
         if not tokens:

@@ -1,9 +1,9 @@
-"""What a target answers to prompts that nobody collected: the samples that its draft model is trained on.
+"""Training samples for a draft model: the target's own answers to generated prompts.
 
-Prompts come from three places: templates (`spec.train_draft.prompts`), the target itself, which writes what a user would
-say when it is given an empty user's turn (Xu et al. 2024, https://arxiv.org/abs/2406.08464), and its own earlier answers,
-which later prompts ask about. Half of all answers are greedy, half are drawn at a temperature. Answers that end in a loop
-are dropped.
+Prompts come from three sources: templates (`draftline.spec.train_draft.prompts`); the target itself, which writes a user's
+message when it is given an empty user's turn (Xu et al. 2024, https://arxiv.org/abs/2406.08464); and its earlier answers,
+which later prompts ask about. Half of the answers are greedy, half are drawn at a temperature. Answers that end in a loop are
+dropped.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ Messages = tuple[tuple[str, str], ...]
 """A conversation: roles and contents."""
 
 _ROUND = 8192
-_TOKENS_AN_ANSWER = 100
-"""What the last round's size is guessed by; fewer than usual would only take a round more."""
+"""Max answers of one round."""
+
+_TOKENS_PER_ANSWER = 100
+"""Estimate for the size of the last round. If answers are shorter, another round follows."""
 
 _QUESTION_TOKENS = 96
 _SHORTEST_QUESTION = 4
@@ -38,11 +40,11 @@ class SamplePlan:
     """How many samples, and how they are drawn.
 
     Attributes:
-        tokens: tokens of answers to train on, at least.
-        answer_tokens: most tokens of an answer.
+        tokens: min tokens of the answers to train on.
+        answer_tokens: max tokens of an answer.
         held_out: prompts of each kind to choose a checkpoint by, and as many again to report on.
-        temperature: of the half of the answers that is not greedy.
-        seed: of prompts and answers.
+        temperature: the temperature of the answers that are not greedy.
+        seed: the seed of prompts and answers.
     """
 
     tokens: int
@@ -53,27 +55,27 @@ class SamplePlan:
 
 
 def write_samples(
-    llm: LLM, plan: SamplePlan, report: Callable[[str], None], begun: Sequence[Sample] = ()
+    llm: LLM, plan: SamplePlan, report: Callable[[str], None], earlier: Sequence[Sample] = ()
 ) -> Iterator[list[Sample]]:
-    """Let the target answer until there is enough, in rounds.
+    """Let the target answer prompts in rounds, until the plan is met.
 
     Args:
         llm: the target.
-        plan: how much.
-        report: takes a line on what has been written, after each round.
-        begun: what earlier rounds of the same target brought; it counts, and its prompts are not asked again.
+        plan: the number of samples.
+        report: receives a line of progress after each round.
+        earlier: samples of an earlier run with the same target. They count, and their prompts are not asked again.
 
     Yields:
-        New samples; the held-out ones come first.
+        The new samples of each round; the held-out ones come first.
     """
-    writer = _Writer(llm, plan, begun)
-    written = trained_tokens(begun)
-    if not any(sample.split is not Split.TRAIN for sample in begun):
+    writer = _Writer(llm, plan, earlier)
+    written = trained_tokens(earlier)
+    if all(sample.split is Split.TRAIN for sample in earlier):
         samples = writer.held_out()
         report(f"{len(samples)} held-out answers; {writer.dropped} that end in loops dropped")
         yield samples
     while written < plan.tokens:
-        count = min(_ROUND, max(32, (plan.tokens - written) // _TOKENS_AN_ANSWER))
+        count = min(_ROUND, max(32, (plan.tokens - written) // _TOKENS_PER_ANSWER))
         samples = writer.round(count)
         written += trained_tokens(samples)
         report(f"{written} of {plan.tokens} tokens written; {writer.dropped} answers that end in loops dropped")
@@ -81,7 +83,7 @@ def write_samples(
 
 
 def trained_tokens(samples: Iterable[Sample]) -> int:
-    """The answers' tokens in samples to train on."""
+    """Count the tokens of the answers that are trained on."""
     return sum(sample.answer_len for sample in samples if sample.split is Split.TRAIN)
 
 
@@ -96,21 +98,21 @@ class _Writer:
     """The rounds of one `write_samples`.
 
     Attributes:
-        dropped: answers that ended in loops.
+        dropped: number of answers that ended in loops.
     """
 
-    def __init__(self, llm: LLM, plan: SamplePlan, begun: Sequence[Sample]) -> None:
+    def __init__(self, llm: LLM, plan: SamplePlan, earlier: Sequence[Sample]) -> None:
         self._llm, self._plan = llm, plan
-        seed = plan.seed << 32 | len(begun)
+        seed = plan.seed << 32 | len(earlier)
         self._random = random.Random(seed)
         self._training, self._measuring = Prompts(seed, held_out=False), Prompts(seed, held_out=True)
-        self._asked = {sample.tokens[: sample.prompt_len].tobytes() for sample in begun}
-        # Conversations of the last round with their answers, for prompts about them.
-        self._earlier: list[tuple[Messages, str]] = []
+        self._asked = {sample.tokens[: sample.prompt_len].tobytes() for sample in earlier}
+        # The last round's conversations and answers, for prompts about them.
+        self._last_round: list[tuple[Messages, str]] = []
         self.dropped = 0
 
     def held_out(self) -> list[Sample]:
-        """Greedy answers to prompts that training will not see."""
+        """Write greedy answers to prompts that training does not see."""
         prompts, count = self._measuring, 2 * self._plan.held_out
         own = [((("user", text),), Kind.GENERAL) for text in self._questions(count // 2)]
         made = [((("user", prompts.general()),), Kind.GENERAL) for _ in range(count - len(own))]
@@ -122,16 +124,18 @@ class _Writer:
         ]
 
     def round(self, count: int) -> list[Sample]:
-        """Answers to about ``count`` training prompts."""
+        """Write answers to about ``count`` training prompts."""
         questions = self._questions(count // 6)
         conversations = [self._conversation(index, questions) for index in range(count)]
         answered = self._answers(conversations, [0.0, self._plan.temperature])
-        self._earlier = [(prompt.messages, output.outputs[0].text) for prompt, output in answered] or self._earlier
+        self._last_round = [
+            (prompt.messages, output.outputs[0].text) for prompt, output in answered
+        ] or self._last_round
         return [_sample(prompt, output, Split.TRAIN) for prompt, output in answered]
 
     def _conversation(self, index: int, questions: Sequence[str]) -> tuple[Messages, Kind]:
         prompts = self._training
-        earlier = self._random.choice(self._earlier) if self._earlier else None
+        earlier = self._random.choice(self._last_round) if self._last_round else None
         if index < len(questions):
             return (("user", questions[index]),), Kind.GENERAL
         if index % 2:
@@ -145,15 +149,15 @@ class _Writer:
         return (("user", prompts.general()),), Kind.GENERAL
 
     def _questions(self, count: int) -> list[str]:
-        """What the target thinks that users say; nothing where its chat template does not lead up to that."""
-        beginning = _before_the_user(self._llm.tokenizer)
-        if not beginning or not count:
+        """Let the target write users' messages. Without a chat template that opens a user's turn there are none."""
+        prefix = _user_turn_prefix(self._llm.tokenizer)
+        if not prefix or not count:
             return []
         params = [
             SamplingParams(temperature=1.0, top_p=0.95, max_tokens=_QUESTION_TOKENS, seed=self._random.getrandbits(48))
             for _ in range(count)
         ]
-        outputs = self._llm.generate([beginning] * count, params, use_tqdm=False)
+        outputs = self._llm.generate([prefix] * count, params, use_tqdm=False)
         texts = [o.outputs[0] for o in outputs]
         whole = (t for t in texts if t.finish_reason == "eos" and len(t.token_ids) > _SHORTEST_QUESTION)
         return sorted({text for t in whole if (text := t.text.strip())})
@@ -181,7 +185,7 @@ class _Writer:
         return good
 
     def _encoded(self, conversations: Sequence[tuple[Messages, Kind]]) -> Iterator[_Prompt]:
-        """Those that were not asked before and leave room for an answer."""
+        """Encode the conversations that are new and leave room for an answer."""
         longest = self._llm.info.max_model_len - self._plan.answer_tokens
         for messages, kind in conversations:
             tokens = _encode(messages, self._llm.tokenizer)
@@ -202,8 +206,8 @@ def _encode(messages: Messages, tokenizer: Tokenizer) -> list[int]:
     return tokenizer.encode("".join(f"{content}\n\n" for _, content in messages))
 
 
-def _before_the_user(tokenizer: Tokenizer) -> list[int]:
-    """The ids up to where a user's first message begins: what conversations that begin differently have in common."""
+def _user_turn_prefix(tokenizer: Tokenizer) -> list[int]:
+    """The token ids before a user's first message: the common prefix of two conversations with different messages."""
     if not tokenizer.has_chat_template:
         return []
     one, other = (tokenizer.encode_chat((("user", text),)) for text in ("What", "7"))

@@ -1,6 +1,6 @@
 """``train_draft_model``: from a target to a draft model's folder: samples, training, the choice of a checkpoint.
 
-The steps themselves are `draft_samples` and `spec.train_draft`'s.
+`draftline.engine.training.samples` writes the samples; `draftline.spec.train_draft` has the training itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from draftline.engine.training.samples import SamplePlan, trained_tokens, write_
 from draftline.models.checkpoints.draft_folder import write_draft_folder
 from draftline.models.families import is_llama_like
 from draftline.models.loader import open_checkpoint, open_draft_checkpoint
-from draftline.spec.ngram import LONGEST
+from draftline.spec.ngram import MAX_NGRAM
 from draftline.spec.train_draft.acceptance import Acceptance, draft_acceptance, ngram_acceptance
 from draftline.spec.train_draft.decoder import Draft, Target
 from draftline.spec.train_draft.distill import Schedule, train
@@ -30,25 +30,25 @@ from draftline.spec.train_draft.samples import Kind, Sample, Samples, Split
 def train_draft_model(
     output: Path, training: TrainDraftConfig, engine: EngineConfig, report: Callable[[str], None]
 ) -> dict[str, dict[str, Acceptance]]:
-    """Train a draft model and write it to a folder, with a ``training.json`` on how it came to be.
+    """Train a draft model, and write it to a folder with a ``training.json`` that records how it was made.
 
     Args:
-        output: the folder, see `models.draft_folder`.
-        training: how.
-        engine: the target, and how it runs to write samples.
-        report: takes a line on how far it is, now and then.
+        output: the folder; see `draftline.models.checkpoints.draft_folder`.
+        training: the options of the training.
+        engine: the target, and the options of the engine that writes its answers.
+        report: receives lines of progress.
 
     Returns:
-        The acceptance on held-out prompts, of the draft model as it was saved and of n-gram lookup, by kind of prompt.
+        The acceptance on held-out prompts, by drafter (the saved draft model, n-gram lookup) and kind of prompt.
 
     Raises:
-        UsageError: the target's family cannot be trained for, it has not these layers, or the file of samples is none.
+        UsageError: the target's family is not supported, a layer does not exist, or the file of samples is damaged.
         ModelLoadError: the target cannot be loaded.
     """
     checkpoint = open_checkpoint(engine.model, load_format=engine.load_format)
     if not is_llama_like(checkpoint.config):
         raise UsageError(
-            f"--model: {engine.model}: {checkpoint.config.family}: only Llama-like models can be trained for"
+            f"--model: {engine.model}: {checkpoint.config.family}: draft models can be trained for Llama-like models only"
         )
     layers = training.layers or tuple(sorted({0, checkpoint.config.num_layers - 1}))
     if max(layers) >= checkpoint.config.num_layers:
@@ -67,17 +67,17 @@ def train_draft_model(
     kept = Draft.from_checkpoint(target, open_draft_checkpoint(str(output), checkpoint))
     held_out = samples.part(Split.REPORT)
     measured = {
-        "draft model": _measure(held_out, lambda some: draft_acceptance(kept, target, some, training.measured_drafts)),
-        "n-gram": _measure(held_out, lambda some: ngram_acceptance(some, training.measured_drafts, LONGEST)),
+        "draft model": _measure(held_out, lambda part: draft_acceptance(kept, target, part, training.measured_drafts)),
+        "n-gram": _measure(held_out, lambda part: ngram_acceptance(part, training.measured_drafts, MAX_NGRAM)),
     }
-    facts = {
+    record = {
         "target": engine.model,
         "layers": list(layers),
         "answer_tokens": samples.answer_tokens,
         "training": training.model_dump(mode="json", exclude={"samples", "layers"}),
-        "acceptance": {name: {kind: _facts(found) for kind, found in by.items()} for name, by in measured.items()},
+        "acceptance": {name: {kind: _record(found) for kind, found in by.items()} for name, by in measured.items()},
     }
-    (output / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    (output / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return measured
 
 
@@ -90,11 +90,12 @@ def _samples(training: TrainDraftConfig, engine: EngineConfig, report: Callable[
             raise UsageError(f"--samples: {error}") from error
     if trained_tokens(written) < training.sample_tokens:
         plan = SamplePlan(training.sample_tokens, training.answer_tokens, training.held_out, seed=training.train_seed)
-        for new in write_samples(LLM(**engine.model_dump()), plan, report, tuple(written)):
-            written += new
-            if path is not None:
-                Samples.of(written).save(path)
-        # The engine took most of a GPU's memory; nothing refers to it any more.
+        with LLM(**engine.model_dump()) as llm:
+            for new in write_samples(llm, plan, report, tuple(written)):
+                written += new
+                if path is not None:
+                    Samples.of(written).save(path)
+        # The engine holds most of a GPU's memory until its cycles are collected.
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -109,7 +110,7 @@ def _train(
     write: Callable[[], None],
     report: Callable[[str], None],
 ) -> None:
-    """Train, and ``write`` whenever the draft is better than it was."""
+    """Train, and ``write`` the draft whenever its acceptance length is the best so far."""
     schedule = Schedule(
         epochs=training.epochs,
         batch_tokens=training.batch_tokens,
@@ -121,7 +122,7 @@ def _train(
     choose = samples.part(Split.CHOOSE)
     best = 0.0
     for progress in train(target, draft, samples.part(Split.TRAIN), schedule):
-        measured = _measure(choose, lambda some: draft_acceptance(draft, target, some, training.measured_drafts))
+        measured = _measure(choose, lambda part: draft_acceptance(draft, target, part, training.measured_drafts))
         score = sum(acceptance.length for acceptance in measured.values())
         kept = score > best
         if kept:
@@ -138,7 +139,7 @@ def _measure(samples: list[Sample], acceptance: Callable[[list[Sample]], Accepta
     return {kind.name.lower(): acceptance([s for s in samples if s.kind is kind]) for kind in Kind}
 
 
-def _facts(found: Acceptance) -> dict[str, object]:
+def _record(found: Acceptance) -> dict[str, object]:
     return {
         "length": round(found.length, 4),
         "verifies": found.verifies,

@@ -10,11 +10,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import override
 
-from draftline.kernels.batch import Batch, Inputs
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, Inputs, LayerCache
 from draftline.kernels.constraints import Constrained, ConstraintTable
-from draftline.kernels.reference import functional, functional_step
-from draftline.kernels.reference import sampling as reference_sampling
+from draftline.kernels.ops import Ops
+from draftline.kernels.reference import functional, functional_step, sampling
 from draftline.kernels.reference.accept import accept
 from draftline.kernels.reference.attention import group_rows
 from draftline.kernels.reference.constraints import advance_constraints, constrain, draft_forced
@@ -79,7 +81,7 @@ def scale_places(scales: tuple[Tensor, Tensor] | None) -> tuple[Tensor | None, T
     return (None, None) if scales is None else (places(scales[0]), places(scales[1]))
 
 
-class ReferenceOps:
+class ReferenceOps(Ops):
     """`Ops` in plain torch.
 
     What a batch's layers share (rotations, the attention's indices and masks) is computed by the first of them and remembered until
@@ -97,132 +99,95 @@ class ReferenceOps:
         self._rotations: list[tuple[Batch, Tensor, tuple[Tensor, Tensor]]] = []
         self._attention: _Attention | None = None
 
+    @override
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See ``Ops.rms_norm``."""
         return functional.rms_norm(x, *norm_factors(weight, eps))
 
+    @override
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """See ``Ops.add_rms_norm``."""
         residual = residual + x
         return self.rms_norm(residual, weight, eps), residual
 
+    @override
     def rms_norm_add(self, x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
-        """See ``Ops.rms_norm_add``."""
         return residual + self.rms_norm(x, weight, eps)
 
+    @override
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        """See ``Ops.layer_norm``."""
         return F.layer_norm(x.float(), weight.shape, weight.float(), bias.float(), eps).to(x.dtype)
 
-    def rope_write_kv(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        rope: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        *,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        """See ``Ops.rope_write_kv``."""
-        rotation = self._rotation(batch, rope, qkv.shape[0])
-        num_kv_heads, head_dim = keys.shape[2:]
+    @override
+    def rope_write_kv(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
+        rotation = self._rotation(batch, spec.rope, qkv.shape[0])
+        num_kv_heads, head_dim = cache.keys.shape[2:]
         heads = qkv.view(qkv.shape[0], -1, head_dim)
         num_heads = heads.shape[1] - 2 * num_kv_heads
         qk = heads[:, : num_heads + num_kv_heads]
-        if norms is not None:
-            weights = torch.cat((norms[0].expand(num_heads, -1), norms[1].expand(num_kv_heads, -1)))
-            qk = self.rms_norm(qk, weights, eps)
+        if spec.norms is not None:
+            query_norm, key_norm = spec.norms
+            weights = torch.cat((query_norm.expand(num_heads, -1), key_norm.expand(num_kv_heads, -1)))
+            qk = self.rms_norm(qk, weights, spec.eps)
         rotated = functional.rotate(qk, *rotation)
-        key_scales, value_scales = scale_places(scales)
-        functional.write_cache(places(keys), key_scales, batch.cache_index, rotated[:, num_heads:])
-        functional.write_cache(places(values), value_scales, batch.cache_index, heads[:, num_heads + num_kv_heads :])
+        new_values = heads[:, num_heads + num_kv_heads :]
+        key_scales, value_scales = scale_places(cache.scales)
+        functional.write_cache(places(cache.keys), key_scales, batch.cache_index, rotated[:, num_heads:])
+        functional.write_cache(places(cache.values), value_scales, batch.cache_index, new_values)
         return rotated[:, :num_heads]
 
-    def attention(
-        self,
-        q: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        batch: Batch,
-        *,
-        scale: float,
-        window: int | None,
-        soft_cap: float = 0.0,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        """See ``Ops.attention``."""
+    @override
+    def attention(self, q: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         tokens, num_heads, head_dim = q.shape
         if q.stride(1) != head_dim or q.stride(2) != 1 or q.stride(0) % head_dim:
             q = q.contiguous()
-        heads = HeadShape(num_heads, q.stride(0) // head_dim, keys.shape[2], head_dim)
+        heads = HeadShape(num_heads, q.stride(0) // head_dim, cache.keys.shape[2], head_dim)
         known = self._attention
-        if known is None or not known.serves(batch, tokens, heads, keys):
-            known = self._attention = _Attention(batch, tokens, heads, keys)
+        if known is None or not known.serves(batch, tokens, heads, cache.keys):
+            known = self._attention = _Attention(batch, tokens, heads, cache.keys)
         q_heads = q.as_strided(((tokens - 1) * heads.queries_apart + num_heads, head_dim), (head_dim, 1))
-        masks = known.masks(window, q.dtype)
+        masks = known.masks(spec.window, q.dtype)
         results = functional.attend(
-            q_heads, places(keys), places(values), *scale_places(scales),
-            known.groups, masks, known.results, scale, soft_cap,
+            q_heads, places(cache.keys), places(cache.values), *scale_places(cache.scales),
+            known.groups, masks, known.results, spec.scale, spec.soft_cap,
         )  # fmt: skip
         return results.view(tokens, -1)
 
-    def rope_attention(
-        self,
-        qkv: Tensor,
-        batch: Batch,
-        rope: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        norms: tuple[Tensor, Tensor] | None,
-        eps: float,
-        *,
-        scale: float,
-        window: int | None,
-        soft_cap: float = 0.0,
-        scales: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        """See ``Ops.rope_attention``."""
-        queries = self.rope_write_kv(qkv, batch, rope, keys, values, norms, eps, scales=scales)
-        return self.attention(
-            queries, keys, values, batch, scale=scale, window=window, soft_cap=soft_cap, scales=scales
-        )
+    @override
+    def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
+        return self.attention(self.rope_write_kv(qkv, batch, cache, spec), batch, cache, spec)
 
+    @override
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """See ``Ops.silu_mul``."""
         return functional.silu_mul(gate_up)
 
+    @override
     def gelu(self, x: Tensor) -> Tensor:
-        """See ``Ops.gelu``."""
         return functional.gelu(x)
 
+    @override
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
-        """See ``Ops.gelu_mul``."""
         gate, up = gate_up.chunk(2, dim=-1)
         return functional.gelu(gate).mul_(up)
 
+    @override
     def soft_cap(self, x: Tensor, cap: float) -> Tensor:
-        """See ``Ops.soft_cap``."""
         return functional.soft_cap(x, cap)
 
+    @override
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Ops.linear``."""
         return F.linear(x, weight, bias)
 
+    @override
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Ops.norm_linear``."""
         return F.linear(self.rms_norm(x.values, norm, eps), weight, bias)
 
+    @override
     def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Ops.norm_swiglu``."""
         return self.silu_mul(self.norm_linear(x, norm, eps, weight, bias))
 
+    @override
     def linear_add(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
     ) -> Residual:
-        """See ``Ops.linear_add``."""
         del following
         return Residual(residual.values + F.linear(x, weight, bias))
 
@@ -236,27 +201,28 @@ class ReferenceOps:
         self._rotations.append((batch, rope, rotation))
         return rotation
 
+    @override
     def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
-        """See ``Ops.scaled_linear``."""
         product = scaled_product(x, weight)
         return (product if bias is None else product + bias).to(x.dtype)
 
-    def norm_scaled_linear(
+    @override
+    def scaled_norm_linear(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.norm_scaled_linear``."""
         return self.scaled_linear(self.rms_norm(x, norm, eps), weight, bias)
 
-    def norm_scaled_swiglu(
+    @override
+    def scaled_norm_swiglu(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.norm_scaled_swiglu``."""
-        return self.silu_mul(self.norm_scaled_linear(x, norm, eps, weight, bias))
+        return self.silu_mul(self.scaled_norm_linear(x, norm, eps, weight, bias))
 
+    @override
     def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
-        """See ``Ops.scaled_linear_add``."""
         return residual + self.scaled_linear(x, weight, bias)
 
+    @override
     def gather(
         self,
         slots: SlotTable,
@@ -265,11 +231,12 @@ class ReferenceOps:
         starts: tuple[int, ...],
         logits_counts: tuple[int, ...],
         block_size: int,
+        from_newest: tuple[bool, ...] = (),
     ) -> Inputs:
-        """See ``Ops.gather``."""
         # In numpy, on the table itself where it is on the host: torch's operations on so few numbers take longer.
         slot, length, start, count = rows.numpy(force=True), *map(np.array, (query_lens, starts, logits_counts))
-        start = np.where(start < 0, slots.lengths.numpy(force=True)[slot] - 1, start)
+        if from_newest:
+            start = np.where(from_newest, slots.lengths.numpy(force=True)[slot] - 1, start)
         end = length.cumsum()
         token_slot, position = slot.repeat(length), _ranges(start, length)
         block_tables = slots.block_tables.numpy(force=True)
@@ -292,20 +259,21 @@ class ReferenceOps:
         )
         return Inputs(batch, tensor(token_slot[wanted]), tensor(position[wanted] + 1))
 
+    @override
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
-        """See ``Ops.sample``."""
-        return reference_sampling.sample(logits.to(torch.float32), rows, slots)
+        return sampling.sample(logits.to(torch.float32), rows, slots)
 
+    @override
     def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
-        """See ``Ops.accept``."""
         return accept(tokens, rows, starts, most, slots)
 
+    @override
     def constrain(
         self, rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable
     ) -> Constrained:
-        """See ``Ops.constrain``."""
         return constrain(rows, starts, slots, constraints)
 
+    @override
     def advance_constraints(
         self,
         tokens: Tensor,
@@ -315,38 +283,38 @@ class ReferenceOps:
         constrained: Constrained,
         constraints: ConstraintTable,
     ) -> None:
-        """See ``Ops.advance_constraints``."""
         advance_constraints(tokens, accepted, rows, starts, constrained, constraints)
 
+    @override
     def draft_forced(self, rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
-        """See ``Ops.draft_forced``."""
         draft_forced(rows, count, slots, constraints)
 
+    @override
     def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
-        """See ``Ops.draft_ngram``."""
         draft_ngram(rows, count, longest, slots)
 
+    @override
     def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
-        """See ``Ops.learn_ngrams``."""
         learn_ngrams(rows, count, ngrams, slots)
 
+    @override
     def draft_ngram_table(self, rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
-        """See ``Ops.draft_ngram_table``."""
         draft_ngram_table(rows, count, longest, ngrams, slots)
 
+    @override
     def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
-        """See ``Ops.gather_drafts``. Rows without a draft in this step are left out."""
+        # Rows without a draft in this step are left out.
         chosen = rows[drafts > step]
         query = 2 if step == 0 else 1
         starts = (slots.lengths[chosen] + step - query).tolist()
         count = len(starts)
         return self.gather(slots, chosen, (query,) * count, tuple(starts), (1,) * count, block_size)
 
+    @override
     def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
-        """See ``Ops.write_drafts``."""
         real = rows.positions >= 0
         slots.tokens[rows.slots[real], rows.positions[real]] = tokens[real].to(torch.int32)
 
+    @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """See ``Ops.logprobs``."""
-        return reference_sampling.logprobs(logits.to(torch.float32), token_ids, top)
+        return sampling.logprobs(logits.to(torch.float32), token_ids, top)

@@ -71,7 +71,7 @@ EMBEDDED_MODELS: dict[str, EmbeddedModel] = {
 }  # fmt: skip
 """Models by alias."""
 
-EMBEDDED_DRAFTS: dict[str, Path] = {"smollm2-draft": Path(__file__).parent / "drafts" / "smollm2"}
+EMBEDDED_DRAFTS: dict[str, Path] = {"smollm2-draft": Path(__file__).parents[1] / "drafts" / "smollm2"}
 """Draft models that come with Draftline, by alias: folders of `draft_folder`."""
 
 

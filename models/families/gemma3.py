@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import override
 
 from draftline import quant
-from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, KVCache, LayerCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.models.checkpoints.checkpoint import Checkpoint
@@ -22,6 +24,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families.stored import Stored
 from draftline.models.hf_config import FULL, SLIDING, HfConfig, windows_by_type
 from draftline.models.layers import Attention
+from draftline.models.model import Model
 from draftline.models.rope import local_rope_table, rope_table
 from draftline.models.weight_shapes import Shape, decoder_shapes
 from draftline.models.weights import Weights
@@ -132,36 +135,26 @@ def gemma3_stored(name: str) -> Stored:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer, with a norm before and after each of its halves; ``rope`` is what the layer's kind rotates by."""
+    """One layer, with a norm before and after each of its halves."""
 
     attention_norm: Tensor
     attention: Attention
-    rope: Tensor
     post_attention_norm: Tensor
     mlp_norm: Tensor
     gate_up: Linear
     down: Linear
     post_mlp_norm: Tensor
 
-    def __call__(
-        self,
-        residual: Tensor,
-        batch: Batch,
-        keys: Tensor,
-        values: Tensor,
-        scales: tuple[Tensor, Tensor] | None,
-        eps: float,
-        ops: Ops,
-    ) -> Tensor:
+    def __call__(self, residual: Tensor, batch: Batch, cache: LayerCache, eps: float, ops: Ops) -> Tensor:
         attention = self.attention
-        qkv = attention.qkv.of_norm(Residual(residual), self.attention_norm, eps, ops)
-        attended = attention.attend(qkv, batch, keys, values, self.rope, eps, ops, scales=scales)
-        residual = ops.rms_norm_add(attention.output.of(attended, ops), self.post_attention_norm, eps, residual)
-        inner = ops.gelu_mul(self.gate_up.of_norm(Residual(residual), self.mlp_norm, eps, ops))
-        return ops.rms_norm_add(self.down.of(inner, ops), self.post_mlp_norm, eps, residual)
+        qkv = attention.qkv.norm_linear(Residual(residual), self.attention_norm, eps, ops)
+        attended = ops.rope_attention(qkv, batch, cache, attention.spec)
+        residual = ops.rms_norm_add(attention.output.linear(attended, ops), self.post_attention_norm, eps, residual)
+        inner = ops.gelu_mul(self.gate_up.norm_linear(Residual(residual), self.mlp_norm, eps, ops))
+        return ops.rms_norm_add(self.down.linear(inner, ops), self.post_mlp_norm, eps, residual)
 
 
-class Gemma3:
+class Gemma3(Model):
     """A Gemma 3 with its weights on one device; see `Model` for attributes and `Decoder` for arguments and errors."""
 
     def __init__(
@@ -182,14 +175,14 @@ class Gemma3:
         self._norm = weights.vector_plus_one("model.norm.weight", config.hidden_size)
         self.quantization, self.nbytes = weights.formats, weights.nbytes
 
+    @override
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """See ``Model.forward``."""
         ops, eps = self._ops, self.config.norm_eps
         residual = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype) * self._embedding_scale
-        for layer, (keys, values, scales) in zip(self._layers, cache.layers, strict=True):
-            residual = layer(residual, batch, keys, values, scales, eps, ops)
+        for layer, layer_cache in zip(self._layers, cache.layers, strict=True):
+            residual = layer(residual, batch, layer_cache, eps, ops)
         wanted = Residual(residual.index_select(0, batch.logits_index))
-        logits = self._head.of_norm(wanted, self._norm, eps, ops)
+        logits = self._head.norm_linear(wanted, self._norm, eps, ops)
         cap = self.config.logits_soft_cap
         return ops.soft_cap(logits, cap) if cap else logits
 
@@ -205,15 +198,18 @@ def _layer(weights: Weights, config: ModelConfig, index: int, rope: Tensor) -> _
         attention=Attention(
             qkv=weights.linear(attention, qkv, hidden, bias=config.qkv_bias),
             output=weights.linear(attention, {"o_proj": hidden}, queries, bias=config.output_bias),
-            norms=(
-                weights.vector_plus_one(f"{attention}q_norm.weight", head_dim),
-                weights.vector_plus_one(f"{attention}k_norm.weight", head_dim),
+            spec=AttentionSpec(
+                rope=rope,
+                scale=config.score_scale,
+                window=config.sliding_windows[index],
+                soft_cap=config.attention_soft_cap,
+                norms=(
+                    weights.vector_plus_one(f"{attention}q_norm.weight", head_dim),
+                    weights.vector_plus_one(f"{attention}k_norm.weight", head_dim),
+                ),
+                eps=config.norm_eps,
             ),
-            window=config.sliding_windows[index],
-            scale=config.score_scale,
-            soft_cap=config.attention_soft_cap,
         ),
-        rope=rope,
         post_attention_norm=weights.vector_plus_one(f"{prefix}post_attention_layernorm.weight", hidden),
         mlp_norm=weights.vector_plus_one(f"{prefix}pre_feedforward_layernorm.weight", hidden),
         gate_up=weights.linear(mlp, {"gate_proj": intermediate, "up_proj": intermediate}, hidden, bias=False),

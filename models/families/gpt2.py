@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import override
 
 from draftline import quant
-from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, KVCache, LayerCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.models.checkpoints.checkpoint import Checkpoint
@@ -23,6 +25,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families.stored import Stored
 from draftline.models.hf_config import HfConfig
 from draftline.models.layers import Attention
+from draftline.models.model import Model
 from draftline.models.rope import no_rotation
 from draftline.models.weight_shapes import Shape
 from draftline.models.weights import Weights
@@ -143,25 +146,16 @@ class _Layer:
     up: Linear
     down: Linear
 
-    def __call__(
-        self,
-        residual: Residual,
-        batch: Batch,
-        keys: Tensor,
-        values: Tensor,
-        scales: tuple[Tensor, Tensor] | None,
-        rope: Tensor,
-        ops: Ops,
-    ) -> Residual:
+    def __call__(self, residual: Residual, batch: Batch, cache: LayerCache, ops: Ops) -> Residual:
         attention = self.attention
-        qkv = attention.qkv.of(self.attention_norm(residual.values, ops), ops)
-        attended = attention.attend(qkv, batch, keys, values, rope, 0.0, ops, scales=scales)
-        residual = attention.output.added_to(residual, attended, None, ops)
-        inner = ops.gelu(self.up.of(self.mlp_norm(residual.values, ops), ops))
-        return self.down.added_to(residual, inner, None, ops)
+        qkv = attention.qkv.linear(self.attention_norm(residual.values, ops), ops)
+        attended = ops.rope_attention(qkv, batch, cache, attention.spec)
+        residual = attention.output.linear_add(attended, residual, None, ops)
+        inner = ops.gelu(self.up.linear(self.mlp_norm(residual.values, ops), ops))
+        return self.down.linear_add(inner, residual, None, ops)
 
 
-class Gpt2:
+class Gpt2(Model):
     """A GPT-2 with its weights on one device; see `Model` for attributes and `Decoder` for arguments and errors."""
 
     def __init__(
@@ -173,19 +167,21 @@ class Gpt2:
         weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled)
         self._embedding, self._head = weights.embedding_and_head(config)
         self._positions = weights.positions("model.embed_positions.weight", config.max_positions, config.hidden_size)
-        self._layers = tuple(_layer(weights, config, f"model.layers.{index}.") for index in range(config.num_layers))
+        spec = AttentionSpec(no_rotation(config, device), config.score_scale)
+        self._layers = tuple(
+            _layer(weights, config, f"model.layers.{index}.", spec) for index in range(config.num_layers)
+        )
         self._norm = _norm(weights, config, "model.norm")
-        self._rope = no_rotation(config, device)
         self.quantization, self.nbytes = weights.formats, weights.nbytes
 
+    @override
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """See ``Model.forward``."""
         ops = self._ops
         embedded = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype)
         residual = Residual(embedded + F.embedding(batch.positions, self._positions).to(self.cache_dtype))
-        for layer, (keys, values, scales) in zip(self._layers, cache.layers, strict=True):
-            residual = layer(residual, batch, keys, values, scales, self._rope, ops)
-        return self._head.of(self._norm(residual.values.index_select(0, batch.logits_index), ops), ops)
+        for layer, layer_cache in zip(self._layers, cache.layers, strict=True):
+            residual = layer(residual, batch, layer_cache, ops)
+        return self._head.linear(self._norm(residual.values.index_select(0, batch.logits_index), ops), ops)
 
 
 def _norm(weights: Weights, config: ModelConfig, name: str) -> _LayerNorm:
@@ -193,16 +189,14 @@ def _norm(weights: Weights, config: ModelConfig, name: str) -> _LayerNorm:
     return _LayerNorm(weights.vector(f"{name}.weight", size), weights.vector(f"{name}.bias", size), config.norm_eps)
 
 
-def _layer(weights: Weights, config: ModelConfig, prefix: str) -> _Layer:
+def _layer(weights: Weights, config: ModelConfig, prefix: str, spec: AttentionSpec) -> _Layer:
     hidden, inner = config.hidden_size, config.intermediate_size
     return _Layer(
         attention_norm=_norm(weights, config, f"{prefix}input_layernorm"),
         attention=Attention(
             qkv=weights.linear(f"{prefix}self_attn.", {"qkv_proj": 3 * hidden}, hidden, bias=True),
             output=weights.linear(f"{prefix}self_attn.", {"o_proj": hidden}, hidden, bias=True),
-            norms=None,
-            window=None,
-            scale=config.score_scale,
+            spec=spec,
         ),
         mlp_norm=_norm(weights, config, f"{prefix}post_attention_layernorm"),
         up=weights.linear(f"{prefix}mlp.", {"up_proj": inner}, hidden, bias=True),

@@ -1,7 +1,7 @@
-"""``DecoderLayers``: the families' Llama-like decoder in plain torch operations, which have gradients.
+"""``DecoderLayers``: the Llama-like decoder of the model families, in differentiable torch operations.
 
-The engine's own forward pass reads a paged cache through kernels that have none. This one is for training and measuring
-only: whole sequences, no cache. Embedding and output projection are the caller's.
+The engine's own forward pass reads a paged cache through kernels without gradients. This one is for training and evaluation
+only: it runs whole sequences without a cache. Embedding and output projection are left to the caller.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from draftline.spec.train_draft.packing import Packed, attention
 
 
 class DecoderLayers(nn.Module):
-    """A decoder's layers and final norm. ``state_dict`` has HF's names, without their leading ``model.``.
+    """The layers and the final norm of a decoder. ``state_dict`` has HF's names, without their prefix ``model.``.
 
     Args:
-        config: its shape.
+        config: the shape of the model.
         rope: the rotary table of `models.rope`.
     """
 
@@ -37,7 +37,7 @@ class DecoderLayers(nn.Module):
         self.register_buffer("rope", rope, persistent=False)
 
     def forward(self, embedded: Tensor, packed: Packed) -> Tensor:
-        """[T, hidden] embeddings to [T, hidden] inputs of the output projection."""
+        """From [T, hidden] embeddings to [T, hidden] inputs of the output projection."""
         x = embedded
         rope = self.rope[packed.positions]
         for layer in self.layers:
@@ -47,18 +47,18 @@ class DecoderLayers(nn.Module):
 
 
 class Target(nn.Module):
-    """A target model: frozen, for its logits.
+    """The frozen target model, for its logits.
 
     Args:
-        checkpoint: its weights.
-        dtype: what they are kept and run in.
-        device: where.
+        checkpoint: the weights.
+        dtype: the dtype of weights and activations.
+        device: the device.
 
     Attributes:
-        config: its shape.
+        config: the shape of the model.
         embedding: [vocab, hidden].
-        head: [vocab, hidden] output projection, the same tensor where it is the embedding.
-        layers: its layers and final norm.
+        head: [vocab, hidden], the output projection; the same tensor as ``embedding`` if they are tied.
+        layers: the layers and the final norm.
     """
 
     embedding: Tensor
@@ -83,17 +83,17 @@ class Target(nn.Module):
 
     @torch.no_grad()
     def hidden(self, packed: Packed) -> Tensor:
-        """[P, hidden]: inputs of the output projection at ``packed.predicting``."""
+        """[P, hidden], the inputs of the output projection at ``packed.predicting``."""
         hidden: Tensor = self.layers(F.embedding(packed.tokens, self.embedding), packed)
         return hidden.index_select(0, packed.predicting)
 
 
 class Draft(nn.Module):
-    """A draft model under training: float32 layers of its own around the target's embedding and output projection.
+    """A draft model in training: its own float32 layers, with the embedding and output projection of the target.
 
     Args:
-        target: whose embedding, output projection and width it shares.
-        config: its own shape: the target's, with other layers.
+        target: the target model.
+        config: the shape of the draft model: that of the target, with other layers.
     """
 
     embedding: Tensor
@@ -106,14 +106,14 @@ class Draft(nn.Module):
 
     @classmethod
     def from_layers(cls, target: Target, indices: Sequence[int]) -> Draft:
-        """A draft whose layers begin as copies of these of the target's."""
+        """A draft model whose layers start as copies of these layers of the target."""
         draft = cls(target, draft_config(target.config, indices))
         weights = target.layers.state_dict()
         start = {name: value for name, value in weights.items() if not name.startswith("layers.")}
-        for place, index in enumerate(indices):
+        for layer, index in enumerate(indices):
             prefix = f"layers.{index}."
             start |= {
-                f"layers.{place}.{name.removeprefix(prefix)}": value
+                f"layers.{layer}.{name.removeprefix(prefix)}": value
                 for name, value in weights.items()
                 if name.startswith(prefix)
             }
@@ -122,24 +122,24 @@ class Draft(nn.Module):
 
     @classmethod
     def from_checkpoint(cls, target: Target, checkpoint: Checkpoint) -> Draft:
-        """A draft that was trained before; what the checkpoint shares with the target is not read."""
+        """A trained draft model. Weights that it shares with the target are not read from the checkpoint."""
         draft = cls(target, checkpoint.config)
         names = draft.layers.state_dict()
         draft.layers.load_state_dict({name: quant.dequantize(checkpoint.tensor(f"model.{name}")) for name in names})
         return draft
 
     def hidden(self, packed: Packed) -> Tensor:
-        """[P, hidden]: inputs of the output projection at ``packed.predicting``."""
+        """[P, hidden], the inputs of the output projection at ``packed.predicting``."""
         hidden: Tensor = self.layers(F.embedding(packed.tokens, self.embedding).float(), packed)
         return hidden.index_select(0, packed.predicting)
 
     def weights(self) -> dict[str, Tensor]:
-        """Its own weights by their HF names: all but what it shares."""
+        """Its own weights by their HF names, without those of the target."""
         return {f"model.{name}": value.detach() for name, value in self.layers.state_dict().items()}
 
 
 def draft_config(target: ModelConfig, indices: Sequence[int]) -> ModelConfig:
-    """The shape of a draft that has these of the target's layers."""
+    """The shape of a draft model with these layers of the target."""
     windows = tuple(target.sliding_windows[index] for index in indices)
     return replace(target, num_layers=len(indices), sliding_windows=windows)
 

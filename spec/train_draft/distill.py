@@ -1,8 +1,8 @@
-"""Distillation: a draft learns the target's distributions over the target's own text.
+"""Distillation: a draft model learns the distributions of the target on the target's own text.
 
-The loss is KL(target || draft) over the whole vocabulary (Hinton et al. 2015, https://arxiv.org/abs/1503.02531; on a
-target's own samples for speculation: DistillSpec, https://arxiv.org/abs/2310.08461). The target's logits are computed
-again at every step: they would take a hundred kilobytes a token to keep.
+The loss is KL(target || draft) over the whole vocabulary (Hinton et al. 2015, https://arxiv.org/abs/1503.02531). DistillSpec
+(https://arxiv.org/abs/2310.08461) applies it to a target's own samples for speculation. The target's logits are computed
+again in every step: to store them would take a hundred kilobytes a token.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from draftline.spec.train_draft.packing import batches, pack
 from draftline.spec.train_draft.samples import Sample
 
 _CHUNK = 2048
-"""Tokens whose logits are in memory at once: a few times 400 MB at a vocabulary of 50,000."""
+"""Tokens whose logits are in memory at once: a few times 400 MB for a vocabulary of 50,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long and how fast to train.
+    """The duration and the learning rates of a training.
 
     Attributes:
-        epochs: how often each sample is seen.
+        epochs: passes over the samples.
         batch_tokens: tokens of one optimizer step, prompts included.
-        learning_rate: the highest, of AdamW; it rises over the first ``warmup``, then falls as a cosine.
-        warmup: a share of the whole.
-        seconds: when to stop at the latest; None is after all epochs. The learning rate falls with what comes first.
-        pauses: how often in all, evenly spread, training pauses for its caller to evaluate the draft.
-        seed: of the samples' order.
+        learning_rate: the peak learning rate of AdamW. It rises linearly during ``warmup``, then falls as a cosine.
+        warmup: the share of the training with a rising learning rate.
+        seconds: a limit on the duration; None is no limit. Training ends after all epochs, or at the limit, and the
+            learning rate follows the earlier of the two.
+        pauses: the number of evenly spread pauses in which the caller can evaluate the draft model.
+        seed: the seed of the order of samples.
     """
 
     epochs: int = 3
@@ -50,10 +51,13 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """Where training stands: ``loss`` is the mean since the last time, in nats a token.
+class TrainingProgress:
+    """The state of a training at a pause.
 
-    ``steps`` is how many there are if time does not run out.
+    Attributes:
+        step: optimizer steps so far.
+        steps: optimizer steps in all, if the time limit does not come first.
+        loss: the mean loss since the last pause, in nats a token.
     """
 
     step: int
@@ -61,10 +65,10 @@ class Progress:
     loss: float
 
 
-def train(target: Target, draft: Draft, samples: Sequence[Sample], schedule: Schedule) -> Iterator[Progress]:
-    """Train ``draft`` in place, pausing for its caller at each of the schedule's pauses and at the end.
+def train(target: Target, draft: Draft, samples: Sequence[Sample], schedule: Schedule) -> Iterator[TrainingProgress]:
+    """Train ``draft`` in place; yield at each pause of the schedule, and at the end.
 
-    The draft runs in the target's dtype (under autocast where that is not float32), its weights stay float32.
+    The draft model runs in the target's dtype, under autocast if that is not float32. Its weights stay float32.
     """
     device, dtype = target.head.device, target.head.dtype
     rng = random.Random(schedule.seed)
@@ -91,14 +95,14 @@ def train(target: Target, draft: Draft, samples: Sequence[Sample], schedule: Sch
         total += loss.detach()
         since += 1
         if share * schedule.pauses >= pauses + 1 or share == 1:
-            yield Progress(step, len(plan), float(total) / since)
+            yield TrainingProgress(step, len(plan), float(total) / since)
             total, since, pauses = torch.zeros((), device=device), 0, int(share * schedule.pauses)
         if share == 1:
             break
 
 
 def rate_at(share: float, warmup: float) -> float:
-    """The part of the highest learning rate that is due at a share of the training: a line up, then half a cosine."""
+    """The learning rate at a share of the training, as a fraction of the peak: a linear rise, then half a cosine."""
     if share < warmup:
         return share / warmup
     return 0.5 * (1 + math.cos(math.pi * (share - warmup) / (1 - warmup)))
@@ -108,9 +112,9 @@ def kl_to_target(hidden: Tensor, target_hidden: Tensor, head: Tensor) -> Tensor:
     """The mean of KL(target || draft), in nats, over tokens.
 
     Args:
-        hidden: [P, hidden], the draft's inputs of the output projection.
-        target_hidden: [P, hidden], the target's.
-        head: [vocab, hidden], the output projection of both; it gets no gradient.
+        hidden: [P, hidden], inputs of the output projection, from the draft model.
+        target_hidden: [P, hidden], the same from the target.
+        head: [vocab, hidden], the output projection of both. It gets no gradient.
 
     Returns:
         A scalar, differentiable in ``hidden``.
@@ -120,9 +124,10 @@ def kl_to_target(hidden: Tensor, target_hidden: Tensor, head: Tensor) -> Tensor:
 
 
 class _KlToTarget(torch.autograd.Function):
-    """The gradient in the draft's logits is softmax(draft) - softmax(target), so it is made on the way, in chunks.
+    """KL(target || draft), with the gradient computed in the forward pass, in chunks.
 
-    Autograd would keep several float32 tensors of [tokens, vocabulary] until the backward pass.
+    The gradient with respect to the draft's logits is softmax(draft) - softmax(target). Autograd would keep several float32
+    tensors of [tokens, vocab] until the backward pass.
     """
 
     @staticmethod

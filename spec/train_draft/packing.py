@@ -1,7 +1,7 @@
-"""Sequences packed into one row of tokens, and the attention that never looks from one into another.
+"""Sequences packed into one row of tokens, and attention within each sequence.
 
-Projections, norms and the loss run on the packed tokens, without padding; attention alone runs on [sequences, longest],
-since every torch has a fused causal attention with gradients for that.
+Projections, norms and the loss run on the packed tokens, without padding. Attention runs on [sequences, longest]: for that
+shape every version of torch has a fused causal attention with gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from draftline.spec.train_draft.samples import Sample
 
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Not cuDNN's, which torch prefers on some GPUs: it plans anew for every shape, and every batch has another."""
+"""Without cuDNN's, which torch prefers on some GPUs: it plans for every new shape, and every batch has a new shape."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,30 +27,30 @@ class Packed:
     """T tokens of B sequences, one after another.
 
     Attributes:
-        tokens: [T] ids.
-        positions: [T] each token's place in its sequence.
-        places: [T] its place in [B * longest], where each sequence has a row.
+        tokens: [T] token ids.
+        positions: [T], each token's position in its sequence.
+        padded: [T], each token's index in [B * longest], where each sequence has a row.
         count: B.
-        longest: tokens of the longest sequence.
-        predicting: [P] the tokens after which the target wrote one: of each sequence the last of the prompt, and all of
-            the answer but its last.
+        longest: the number of tokens of the longest sequence.
+        predicting: [P], the indices of tokens that an answer token follows: of each sequence the last token of the prompt,
+            and all tokens of the answer but the last.
     """
 
     tokens: Tensor
     positions: Tensor
-    places: Tensor
+    padded: Tensor
     count: int
     longest: int
     predicting: Tensor
 
     @property
     def answers(self) -> Tensor:
-        """[P] what the target wrote after each of ``predicting``."""
+        """[P], the answer token after each of ``predicting``."""
         return self.tokens[self.predicting + 1]
 
 
 def pack(samples: Sequence[Sample], device: torch.device) -> Packed:
-    """Pack samples, at least one, each with a prompt and an answer of one token or more."""
+    """Pack one or more samples. Each has a prompt and an answer of at least one token."""
     lengths = np.array([len(s.tokens) for s in samples])
     starts = np.cumsum(lengths) - lengths
     sequences = np.repeat(np.arange(len(samples)), lengths)
@@ -59,8 +59,8 @@ def pack(samples: Sequence[Sample], device: torch.device) -> Packed:
     (predicting,) = np.nonzero((positions >= (prompt_lens - 1)[sequences]) & (positions < (lengths - 1)[sequences]))
     longest = int(lengths.max())
     arrays = [np.concatenate([s.tokens for s in samples]), positions, sequences * longest + positions, predicting]
-    tokens, at, places, wanted = (torch.from_numpy(a.astype(np.int64)).to(device) for a in arrays)
-    return Packed(tokens, at, places, len(samples), longest, wanted)
+    tokens, position_ids, padded, indices = (torch.from_numpy(a.astype(np.int64)).to(device) for a in arrays)
+    return Packed(tokens, position_ids, padded, len(samples), longest, indices)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, window: int | None) -> Tensor:
@@ -70,21 +70,21 @@ def attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, window:
         query: [T, heads, D].
         key: [T, kv_heads, D].
         value: [T, kv_heads, D].
-        packed: which token is whose.
-        window: how many tokens back a token sees, itself included, or None for all.
+        packed: the sequences of the tokens.
+        window: the number of tokens that a token sees, itself included; None for all before it.
 
     Returns:
         [T, heads, D].
     """
 
     def unpacked(x: Tensor) -> Tensor:
-        padded = x.new_zeros(packed.count * packed.longest, *x.shape[1:]).index_copy(0, packed.places, x)
-        return padded.view(packed.count, packed.longest, *x.shape[1:]).transpose(1, 2)
+        rows = x.new_zeros(packed.count * packed.longest, *x.shape[1:]).index_copy(0, packed.padded, x)
+        return rows.view(packed.count, packed.longest, *x.shape[1:]).transpose(1, 2)
 
     mask = None
     if window is not None and window < packed.longest:
-        places = torch.arange(packed.longest, device=query.device)
-        back = places[:, None] - places
+        positions = torch.arange(packed.longest, device=query.device)
+        back = positions[:, None] - positions
         mask = (back >= 0) & (back < window)
     with sdpa_kernel(_KERNELS):
         attended = F.scaled_dot_product_attention(
@@ -96,11 +96,11 @@ def attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, window:
             enable_gqa=query.shape[1] != key.shape[1],
         )
     rows: Tensor = attended.transpose(1, 2).flatten(0, 1)
-    return rows.index_select(0, packed.places)
+    return rows.index_select(0, packed.padded)
 
 
 def batches(samples: Sequence[Sample], tokens: int, rng: random.Random) -> Iterator[list[Sample]]:
-    """Every sample once, in random order, in batches of at most ``tokens`` tokens (or a single longer sample)."""
+    """Every sample once, in random order, in batches of at most ``tokens`` tokens. A longer sample is a batch of its own."""
     batch: list[Sample] = []
     room = tokens
     for index in rng.sample(range(len(samples)), len(samples)):

@@ -1,7 +1,7 @@
-"""Prompts for a target to answer: instructions and extraction to JSON, made from templates and word lists.
+"""Prompts for the target to answer: instructions, and extraction to JSON, made from templates and word lists.
 
-Every list is cut in two: what training prompts are made of, and what prompts to measure on are made of. So a held-out
-prompt shares with no training prompt its template, nor anything that was put into it.
+Every list has a training part and a held-out part. So a held-out prompt shares neither its template nor any inserted words
+with a training prompt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from draftline.spec.train_draft import words
 _Item = TypeVar("_Item")
 
 _HELD_OUT_EVERY = 6
-"""One item in so many of every list is kept for held-out prompts."""
+"""The share of every list that is held out: one item in this many."""
 
 _SLOT = re.compile(r"\{(\w+)\}")
 
@@ -82,7 +82,7 @@ _CODE = (
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """A thing to extract: its keys, and texts that tell of one."""
+    """A kind of record to extract: its keys, and text templates that contain one."""
 
     name: str
     keys: str
@@ -248,11 +248,11 @@ _COMPLAINTS = ("cough", "sore knee", "headache", "routine check", "skin rash", "
 
 
 class Prompts:
-    """Draws prompts at random, from the lists' training part or from their held-out part.
+    """Draws prompts at random, from the training part or the held-out part of the lists.
 
     Args:
-        seed: of the draws.
-        held_out: from which part.
+        seed: the seed of the draws.
+        held_out: whether to draw from the held-out part.
     """
 
     def __init__(self, seed: int, *, held_out: bool) -> None:
@@ -264,25 +264,25 @@ class Prompts:
         return self._fill(self._pick(GENERAL))
 
     def json(self) -> str:
-        """A request for JSON: mostly to extract it from a text that is given, sometimes to invent it."""
+        """A request for JSON: mostly extracted from a given text, sometimes invented."""
         template = self._pick(_JSON_INSTRUCTIONS if self._random.random() < 0.8 else _GENERATED_JSON)
         record = self._pick(_RECORDS)
         return self._fill(template, self._record_slots(record))
 
     def follow_up(self) -> str:
-        """What a user may say to an answer."""
+        """A user's reply to an answer."""
         return self._fill(self._pick(FOLLOW_UPS))
 
     def about_text(self, passage: str) -> str:
-        """An instruction about a text that is given."""
+        """An instruction about a given text."""
         return self._fill(self._pick(_ABOUT_TEXT), {"passage": lambda: passage})
 
     def json_about_text(self, passage: str) -> str:
-        """A request for JSON about a text that is given."""
+        """A request for JSON about a given text."""
         return self._fill(self._pick(_JSON_ABOUT_TEXT), {"passage": lambda: passage})
 
     def chance(self, probability: float) -> bool:
-        """A biased coin."""
+        """True with this probability."""
         return self._random.random() < probability
 
     def _pick(self, items: Sequence[_Item]) -> _Item:
@@ -298,7 +298,7 @@ class Prompts:
 
     def _record_slots(self, record: _Record) -> dict[str, Callable[[], str]]:
         def text() -> str:
-            # Two texts of a kind, so neither part would be without one if they were divided: the words in them are.
+            # A kind has too few texts to divide them into two parts; the words in them are divided.
             return self._fill(self._random.choice(record.texts))
 
         keys = record.keys.split(", ")

@@ -1,4 +1,4 @@
-"""``Samples``: what the target wrote, as token ids: the training data of a draft model, and what it is measured on."""
+"""``Samples``: answers of the target, as token ids: the training and evaluation data of a draft model."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ _LOOP_TOKENS = 24
 
 
 class Kind(enum.IntEnum):
-    """What a sample's prompt asked for. Acceptance is reported for each."""
+    """The kind of answer that a prompt asks for. Acceptance is reported for each kind."""
 
     GENERAL = 0
     JSON = 1
 
 
 class Split(enum.IntEnum):
-    """What a sample is for. The prompts of the last two share no template and no word list entry with the first's."""
+    """The use of a sample. Prompts of the held-out splits share no template and no word list entry with TRAIN."""
 
     TRAIN = 0
     CHOOSE = 1
-    """Held out, to choose a checkpoint by."""
+    """Held out, to choose a checkpoint."""
 
     REPORT = 2
-    """Held out, to report the chosen one's acceptance on."""
+    """Held out, to report the acceptance of the chosen checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One prompt with the target's answer.
+    """One prompt with the answer of the target.
 
     Attributes:
         tokens: [prompt + answer] token ids.
-        prompt_len: how many of them are the prompt.
-        kind: what was asked for.
-        split: what it is for.
+        prompt_len: the number of tokens of the prompt.
+        kind: the kind of answer.
+        split: the use of the sample.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -53,12 +53,12 @@ class Sample:
 
     @property
     def answer_len(self) -> int:
-        """How many tokens the target wrote."""
+        """The number of tokens of the answer."""
         return len(self.tokens) - self.prompt_len
 
 
 class Samples(Sequence[Sample]):
-    """Many samples in four flat arrays, which is how they are saved."""
+    """Many samples in four flat arrays, the format in which they are saved."""
 
     def __init__(
         self,
@@ -70,10 +70,10 @@ class Samples(Sequence[Sample]):
         """From the arrays.
 
         Args:
-            tokens: all samples' tokens, one after another.
-            lengths: [N] tokens of each.
-            prompt_lens: [N] of them the prompt's.
-            labels: [N, 2] kind and split.
+            tokens: the tokens of all samples, one after another.
+            lengths: [N], the number of tokens of each sample.
+            prompt_lens: [N], the number of prompt tokens of each sample.
+            labels: [N, 2], kind and split.
         """
         self._tokens, self._lengths, self._prompt_lens, self._labels = tokens, lengths, prompt_lens, labels
         self._ends = np.cumsum(lengths, dtype=np.int64)
@@ -105,15 +105,15 @@ class Samples(Sequence[Sample]):
 
     @property
     def answer_tokens(self) -> int:
-        """Tokens that the target wrote, in all samples."""
+        """The number of answer tokens in all samples."""
         return int(self._lengths.sum(dtype=np.int64) - self._prompt_lens.sum(dtype=np.int64))
 
     def part(self, split: Split, kind: Kind | None = None) -> list[Sample]:
-        """The samples of one split, or of one kind in it."""
+        """The samples of one split, or of one kind in a split."""
         return [s for s in self if s.split is split and kind in (None, s.kind)]
 
     def save(self, path: Path) -> None:
-        """Write an .npz file, which is there as a whole or not at all."""
+        """Write an .npz file, atomically."""
         wide = self._tokens.max(initial=0) >= 1 << 16
         arrays = {
             "tokens": self._tokens.astype(np.uint32 if wide else np.uint16),
@@ -122,41 +122,41 @@ class Samples(Sequence[Sample]):
             "labels": self._labels,
         }
         unfinished = path.with_name(f"{path.name}.unfinished")
-        with unfinished.open("wb") as file:  # given a name, numpy would add a suffix of its own
+        with unfinished.open("wb") as file:  # given a name, numpy would add a suffix
             np.savez(file, allow_pickle=False, **arrays)
         unfinished.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> Samples:
-        """Read what `save` wrote.
+        """Read a file that `save` wrote.
 
         Raises:
-            ValueError: the file is no such file. The message names it.
+            ValueError: the file is not a valid file of samples. The message names it.
         """
         try:
             with np.load(path) as arrays:
                 tokens, lengths = arrays["tokens"].astype(np.int32), arrays["lengths"]
                 prompt_lens, labels = arrays["prompt_lens"], arrays["labels"]
         except (OSError, ValueError, KeyError, EOFError, AttributeError) as error:
-            raise ValueError(f"{path}: is no file of samples: {error}") from error
+            raise ValueError(f"{path} is not a file of samples: {error}") from error
         counts = {len(lengths), len(prompt_lens), len(labels)}
         if len(counts) != 1 or lengths.sum(dtype=np.int64) != len(tokens):
-            raise ValueError(f"{path}: is no file of samples: its arrays' sizes contradict one another")
+            raise ValueError(f"{path} is not a file of samples: the sizes of its arrays contradict one another")
         return cls(tokens, lengths, prompt_lens, labels)
 
 
 def ends_in_loop(tokens: npt.NDArray[np.int32]) -> bool:
-    """Whether a text has fallen into repeating itself.
+    """Whether a text ends in a loop.
 
-    True where its end is some period of up to ``MAX_PERIOD`` tokens, three times over and at least 24 tokens long; its
-    very last token, which may be an end-of-sequence, need not be part of that.
+    A loop repeats a period of up to ``MAX_PERIOD`` tokens three times, over at least 24 tokens. The very last token, which
+    may be end-of-sequence, need not be part of it.
     """
     tail: list[int] = tokens[-_LOOP_REPEATS * MAX_PERIOD - 1 :].tolist()
     for body in (tail, tail[:-1]):
         for period in range(1, min(MAX_PERIOD, len(body) // _LOOP_REPEATS) + 1):
             span = max(_LOOP_REPEATS * period, _LOOP_TOKENS)
             if (
-                body[-1] == body[-1 - period]  # which settles almost all periods at once
+                body[-1] == body[-1 - period]  # rules out almost all periods at once
                 and len(body) >= span
                 and body[-span:-period] == body[len(body) - span + period :]
             ):

@@ -1,4 +1,4 @@
-"""The word lists that prompts are made of. Written for this purpose; they come from no data set."""
+"""Word lists for prompts. They were written for this purpose, and come from no data set."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-# Between two operators of a step OpenMP's threads should neither sleep (waking them costs more than a small linear)
-# nor spin for long (that starves a second process): a few microseconds. Read once, when torch is first imported.
+# Between two operators of a step OpenMP's threads should neither sleep (waking them costs more than a small linear layer)
+# nor spin for long (that starves a second process). torch reads this once, when it is imported.
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 if TYPE_CHECKING:
@@ -16,11 +16,19 @@ if TYPE_CHECKING:
     from draftline.engine.client.retry import RetryPolicy
     from draftline.engine.client.sync_client import Client
     from draftline.engine.config import EngineConfig
+    from draftline.engine.errors import (
+        DeadlineExceededError,
+        DraftlineError,
+        EngineStoppedError,
+        InvalidRequestError,
+        QueueFullError,
+    )
     from draftline.engine.llm import LLM
     from draftline.engine.outputs import CompletionOutput, RequestOutput
     from draftline.engine.params import Constraint, SamplingParams, Speculation
     from draftline.engine.protocol import Chat
     from draftline.engine.schema import Schema
+    from draftline.models.errors import ModelLoadError
 
 __version__ = "0.1.0"
 
@@ -32,7 +40,13 @@ __all__ = [
     "Client",
     "CompletionOutput",
     "Constraint",
+    "DeadlineExceededError",
+    "DraftlineError",
     "EngineConfig",
+    "EngineStoppedError",
+    "InvalidRequestError",
+    "ModelLoadError",
+    "QueueFullError",
     "RequestOutput",
     "RetryPolicy",
     "SamplingParams",
@@ -42,26 +56,37 @@ __all__ = [
     "__version__",
 ]
 
-_HOMES = {
-    "LLM": "llm",
-    "AsyncClient": "client.async_client",
-    "AsyncEngine": "async_engine",
-    "Chat": "protocol",
-    "Client": "client.sync_client",
-    "CompletionOutput": "outputs",
-    "Constraint": "params",
-    "EngineConfig": "config",
-    "RequestOutput": "outputs",
-    "RetryPolicy": "client.retry",
-    "SamplingParams": "params",
-    "Schema": "schema",
-    "Speculation": "params",
-    "Tls": "client.async_client",
+_MODULES = {
+    "LLM": "engine.llm",
+    "AsyncClient": "engine.client.async_client",
+    "AsyncEngine": "engine.async_engine",
+    "Chat": "engine.protocol",
+    "Client": "engine.client.sync_client",
+    "CompletionOutput": "engine.outputs",
+    "Constraint": "engine.params",
+    "DeadlineExceededError": "engine.errors",
+    "DraftlineError": "engine.errors",
+    "EngineConfig": "engine.config",
+    "EngineStoppedError": "engine.errors",
+    "InvalidRequestError": "engine.errors",
+    "ModelLoadError": "models.errors",
+    "QueueFullError": "engine.errors",
+    "RequestOutput": "engine.outputs",
+    "RetryPolicy": "engine.client.retry",
+    "SamplingParams": "engine.params",
+    "Schema": "engine.schema",
+    "Speculation": "engine.params",
+    "Tls": "engine.client.async_client",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used: the command line's --help must not wait for torch."""
-    if name not in _HOMES:
+    """Import a public name on first use: ``--help`` must not wait for torch."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'draftline' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"draftline.engine.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"draftline.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names, whether they were used or not."""
+    return sorted(__all__)

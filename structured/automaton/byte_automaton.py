@@ -1,11 +1,11 @@
-"""From a regular expression to a finite automaton over bytes: outlines-core's, pruned, minimised, as a matrix.
+"""From a regular expression to a finite automaton over bytes: built by outlines-core, then pruned and minimised.
 
-outlines-core builds an automaton over any vocabulary. Here its vocabulary is the 256 bytes, since what a real one's
-tokens do follows from that, much faster than by asking for each (see `token_automaton`).
+outlines-core builds an automaton over any vocabulary. Here the vocabulary is the 256 bytes: `token_automaton` derives the
+moves of real tokens from it, much faster than outlines-core would.
 
-Its own way of matching is the leftmost-first one of searching a text: in "a|ab" it would never go on to "ab". With "$"
-behind the expression a match has to reach the text's end, which makes the alternatives equal. Such an expression it takes
-only if it cannot match nothing, so a byte comes first that is not part of the text.
+outlines-core matches leftmost-first, as in searching: "a|ab" would never match "ab". A "$" behind the expression makes
+every match reach the end of the text, which makes the alternatives equal. outlines-core accepts "$" only behind an
+expression that cannot match the empty text, so the expression starts with a byte that is not part of the text.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from draftline.structured.errors import InvalidConstraintError
 Ints = npt.NDArray[np.int32]
 
 _END = 256
-_LEAD = 0x02  # no part of a word, so that "\\b" means at the beginning what it should
+_LEAD = 0x02  # not a word character, so that "\\b" keeps its meaning at the beginning
 _BYTES = Vocabulary(_END, {bytes([byte]): [byte] for byte in range(256)})
 
 
-class TooManyStatesError(Exception):
-    """The automaton, or its tables, would be larger than allowed."""
+class AutomatonTooLargeError(Exception):
+    """Compiling the automaton would exceed a limit of size, time or memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteAutomaton:
-    """A minimal automaton over bytes. State 0 is where a text begins; from every state acceptance can be reached.
+    """A minimal automaton over bytes. State 0 is the initial state; an accepting state can be reached from every state.
 
     Attributes:
-        next: [states + 1, classes] int32; the last row and its number stand for what no text of the language begins with.
-        byte_class: [256] uint8, the class of each byte: a column of ``next``.
+        next: [states + 1, classes] int32. The last row is the dead state: no text of the language begins with what leads there.
+        byte_class: [256] uint8, the class of each byte, which is its column of ``next``.
         accepting: [states] bool.
     """
 
@@ -46,26 +46,25 @@ class ByteAutomaton:
 
     @property
     def states(self) -> int:
-        """How many there are, without the one that leads nowhere."""
+        """The number of states, without the dead state."""
         return len(self.accepting)
 
 
 def compile_bytes(regex: str, max_states: int) -> ByteAutomaton:
-    """The automaton of a regular expression's whole matches, as UTF-8.
+    """The automaton of the whole matches of a regular expression, in UTF-8.
 
     Args:
         regex: in the dialect of Rust's regex crate.
-        max_states: the most states it may have before it is minimised.
+        max_states: the most states before minimisation.
 
     Raises:
-        InvalidConstraintError: it is not a regular expression, has look-around that no automaton can do, or matches
-            nothing at all.
-        TooManyStatesError: it has too many states.
+        InvalidConstraintError: it is malformed, has look-around (which automata cannot do), or matches nothing.
+        AutomatonTooLargeError: it has too many states.
     """
     index = _index(regex)
     transitions: dict[int, dict[int, int]] = index.get_transitions()
     if len(transitions) > max_states:
-        raise TooManyStatesError(f"it has {len(transitions)} states, of at most {max_states}")
+        raise AutomatonTooLargeError(f"it has {len(transitions)} states; at most {max_states} are allowed")
     begin = transitions.pop(index.get_initial_state())[_LEAD]
     number = {begin: 0}
     for state in transitions:
@@ -82,7 +81,7 @@ def compile_bytes(regex: str, max_states: int) -> ByteAutomaton:
                 row[byte] = number[target]
     accepting = np.zeros(dead + 1, np.bool_)
     accepting[[number[state] for state in index.get_final_states() if state in number]] = True
-    return _tidy(table, accepting)
+    return _minimised(table, accepting)
 
 
 def _index(regex: str) -> Index:
@@ -97,22 +96,22 @@ def _index(regex: str) -> Index:
     raise InvalidConstraintError(f"not a supported regular expression: {message}")
 
 
-def _tidy(table: Ints, accepting: npt.NDArray[np.bool_]) -> ByteAutomaton:
-    """Merge equal bytes, then equal states, and drop states that lead nowhere."""
+def _minimised(table: Ints, accepting: npt.NDArray[np.bool_]) -> ByteAutomaton:
+    """Merge equivalent bytes, then equivalent states, and drop dead states."""
     classes, byte_class = _equal_columns(table)
     distance = distances(classes, accepting)
     block = _equal_states(classes, distance)
     alive = np.unique(block[np.isfinite(distance)])
     if not len(alive) or not np.isfinite(distance[0]):
         raise InvalidConstraintError("no text matches it")
-    # The blocks in a new order: the start's first, those that lead nowhere last, as one.
+    # The blocks in a new order: that of the initial state first, the dead ones last, as one.
     rank = np.full(block.max() + 1, len(alive), np.int32)
     rank[alive] = 1 + np.arange(len(alive))
     rank[block[0]] = 0
     rank[alive[np.argsort(rank[alive])]] = np.arange(len(alive))
     representative = np.zeros(len(alive), np.int64)
     named = rank[block]
-    # The last state of each block stands for it: they are equal.
+    # The last state of each block represents it: its states are equivalent.
     representative[named[named < len(alive)]] = np.flatnonzero(named < len(alive))
     kept = np.full((len(alive) + 1, classes.shape[1]), len(alive), np.int32)
     kept[:-1] = named[classes[representative]]
@@ -121,20 +120,20 @@ def _tidy(table: Ints, accepting: npt.NDArray[np.bool_]) -> ByteAutomaton:
 
 
 def _equal_columns(table: Ints) -> tuple[Ints, npt.NDArray[np.int64]]:
-    """One column of each kind, and each column's kind."""
+    """The distinct columns, and the index among them of each column."""
     first, kind = equal_rows(table.T)
     return np.ascontiguousarray(table[:, first]), kind
 
 
 def distances(table: Ints, accepting: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """The fewest moves from each state to an accepting one: [S] float, infinite where there is no way.
+    """The fewest moves from each state to an accepting one: [S] float, infinite where none is reachable.
 
     Args:
-        table: [S, C] int32, the state that each move leads to.
+        table: [S, C] int32, the target of each move.
         accepting: [S] bool.
     """
     states, moves = table.shape
-    # Backwards from what accepts, one move at a time. Each state's predecessors lie together in ``sources``.
+    # Breadth first, backwards from the accepting states. The predecessors of a state are contiguous in ``sources``.
     pairs = np.unique(np.repeat(np.arange(states, dtype=np.int64), moves) + table.reshape(-1).astype(np.int64) * states)
     targets, sources = np.divmod(pairs, states)
     first = np.searchsorted(targets, np.arange(states + 1))
@@ -155,11 +154,11 @@ _ROUNDS = 50
 
 
 def _equal_states(table: Ints, distance: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Each state's block of states that accept the same (Moore 1956): split until nothing splits any more.
+    """Each state's block of equivalent states (Moore 1956): split blocks until none splits any more.
 
-    Where that takes many rounds, as in long bounded repetitions, there is little to merge, and every state stays alone.
+    If that takes many rounds, as in long bounded repetitions, there is little to merge, and every state stays alone.
     """
-    # States at different distances accept different texts, which splits long chains at once.
+    # States at different distances are not equivalent: this splits long chains at once.
     block = np.unique(distance, return_inverse=True)[1].reshape(-1)
     count = block.max() + 1
     for _ in range(_ROUNDS):
@@ -174,10 +173,10 @@ _FACTORS = np.random.default_rng(1).integers(1, 2**63, size=1 << 17, dtype=np.in
 
 
 def equal_rows(rows: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The first of each kind of row, and each row's kind."""
+    """The index of the first of each set of equal rows, and the set of each row."""
     keys = rows.astype(np.int64) @ _FACTORS[: rows.shape[1]]
     _, first, kind = np.unique(keys, return_index=True, return_inverse=True)
     kind = kind.reshape(-1)
-    if not np.array_equal(rows[first][kind], rows):  # two kinds with one key: rare, but not impossible
+    if not np.array_equal(rows[first][kind], rows):  # two different rows have one key: rare, but possible
         _, first, kind = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     return first, kind.reshape(-1)

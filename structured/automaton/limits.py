@@ -1,4 +1,4 @@
-"""What compiling one regular expression may cost."""
+"""Bounds on compiling one regular expression."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AutomatonLimits:
-    """Bounds on one automaton. Beyond one of them there is none, and a grammar has to do.
+    """Bounds on one automaton. A constraint that exceeds one of them is enforced by a grammar instead.
 
     Attributes:
         regex_bytes: length of the regular expression in UTF-8.
-        seconds: processor time to compile; four times as long by the clock.
-        memory_bytes: memory of the process that compiles.
-        states: states over bytes, before any are merged.
+        seconds: processor time to compile. The limit by the clock is four times as long.
+        memory_bytes: memory of the worker process.
+        states: states over bytes, before minimisation.
         table_bytes: size of the finished tables.
     """
 

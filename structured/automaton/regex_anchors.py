@@ -13,15 +13,15 @@ _CLOSING = ("$", r"\z")
 
 
 def without_outer_anchors(regex: str) -> str:
-    """The same expression for whole texts, without anchors at either end of its top-level alternatives.
+    """The same expression, without anchors at either end of its top-level alternatives. It has to match whole texts.
 
     Raises:
-        InvalidConstraintError: there is an anchor for the beginning elsewhere, or a group ends that did not begin.
+        InvalidConstraintError: an opening anchor stands elsewhere, or a group ends that did not begin.
     """
     stripped = [_strip(alternative) for alternative in _alternatives(regex)]
     if any(piece in _OPENING for alternative in stripped for piece in alternative):
         raise InvalidConstraintError(
-            f'"^" and "{_OPENING[1]}" are understood at the beginning only, where they say nothing: a whole text has to match'
+            f'"^" and "{_OPENING[1]}" are supported at the beginning only, where they are redundant: the whole text has to match'
         )
     return "|".join(map("".join, stripped))
 
@@ -36,15 +36,16 @@ def _strip(alternative: list[str]) -> list[str]:
 
 
 def _alternatives(regex: str) -> list[list[str]]:
-    """The top-level alternatives, each in pieces: escapes, character classes and single characters."""
+    """The top-level alternatives, each split into escapes, character classes and single characters."""
     alternatives: list[list[str]] = [[]]
-    depth = at = 0
-    while at < len(regex):
-        piece = _class_at(regex, at) if regex[at] == "[" else regex[at : at + 2] if regex[at] == "\\" else regex[at]
-        at += len(piece)
+    depth = index = 0
+    while index < len(regex):
+        width = 2 if regex[index] == "\\" else 1
+        piece = _class_at(regex, index) if regex[index] == "[" else regex[index : index + width]
+        index += len(piece)
         depth += (piece == "(") - (piece == ")")
         if depth < 0:
-            raise InvalidConstraintError(f"not a supported regular expression: unopened group at character {at}")
+            raise InvalidConstraintError(f"not a supported regular expression: unopened group at character {index}")
         if piece == "|" and not depth:
             alternatives.append([])
         else:
@@ -53,16 +54,16 @@ def _alternatives(regex: str) -> list[list[str]]:
 
 
 def _class_at(regex: str, begin: int) -> str:
-    """The character class that begins here, with those nested in it."""
-    at, depth = begin, 0
-    while at < len(regex):
-        character = regex[at]
-        at += 2 if character == "\\" else 1
+    """The character class that begins at an index, with the classes nested in it."""
+    index, depth = begin, 0
+    while index < len(regex):
+        character = regex[index]
+        index += 2 if character == "\\" else 1
         depth += (character == "[") - (character == "]")
         if character == "[":
-            # A "]" that comes first is one of the class's characters.
-            at += regex.startswith("^", at)
-            at += regex.startswith("]", at)
+            # A "]" that comes first is a character of the class.
+            index += regex.startswith("^", index)
+            index += regex.startswith("]", index)
         if not depth:
             break
-    return regex[begin:at]
+    return regex[begin:index]

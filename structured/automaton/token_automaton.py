@@ -1,8 +1,8 @@
-"""From an automaton over bytes to one over tokens, as tables in which every question is a look-up.
+"""From an automaton over bytes to an automaton over tokens, as tables in which every question is a look-up.
 
-Tokens that do the same in every state are one class, and most do: where a string may go on, all tokens of plain letters
-of one length are alike. So the states' moves are found for kinds of beginnings of tokens, byte by byte, merging those
-that do the same everywhere, and never for all tokens.
+Tokens with the same moves in every state form a class, and most tokens share one: inside a string, all tokens of n plain
+letters are alike. So moves are computed for classes of token prefixes, byte by byte. Prefixes with the same moves in every
+state are merged after each byte, and no move is computed for a single token.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ import numpy as np
 import numpy.typing as npt
 
 from draftline.structured.automaton.byte_automaton import (
+    AutomatonTooLargeError,
     ByteAutomaton,
     Ints,
-    TooManyStatesError,
     distances,
     equal_rows,
 )
 from draftline.structured.errors import InvalidConstraintError
 
 _CHUNK = 1 << 23
-"""Moves that are looked up at once; bounds the memory."""
+"""Moves that are looked up at once. Bounds the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenAutomaton:
-    """An automaton over tokens, of which end-of-sequence is one.
+    """An automaton over tokens, end-of-sequence included.
 
-    State 0 is where an output begins. The last state is the end: end-of-sequence leads there from every state where the
-    text so far is complete, and there nothing but end-of-sequence may follow, so that no mask is ever empty. From every
-    state an accepting one can be reached.
+    State 0 is the initial state. The last state is the end: end-of-sequence leads there from every state in which the
+    text is complete. In the end state only end-of-sequence may follow, so no mask is ever empty. An accepting state can
+    be reached from every state.
 
     Attributes:
         token_class: [vocab] uint16, each token's class; class 0 is allowed nowhere.
-        next: [states, classes] int32, the state that a token of the class leads to; -1 where it is not allowed.
-        mask_of: [states] int32, which mask says what each state allows.
+        next: [states, classes] int32, the state that a token of the class leads to; -1 if the token is illegal.
+        mask_of: [states] int32, the index of each state's mask.
         masks: [masks, ceil(vocab / 32)] int32, distinct sets of allowed tokens: token t is bit t % 32 of word t // 32.
         accepting: [states] bool, whether the text so far is complete.
         distance: [states] int32, the fewest tokens from each state to an accepting one.
-        forced_byte: [states] int16, the only byte that can follow, where nothing else can, not even the end; else -1.
-        byte_next: [states] int32, where that byte leads; -1 where none is forced.
-        budget_first: [states + 1] int32: state s's entries in the next two are those from budget_first[s] on.
-        budget_distance: int32, ascending within a state: distances to acceptance that the state's tokens lead to.
-        budget_mask: int32, which mask allows those of the state's tokens that lead no further away than that.
+        forced_byte: [states] int16, the byte that must follow; -1 if another byte or the end can follow.
+        byte_next: [states] int32, the state that the forced byte leads to; -1 if none is forced.
+        budget_first: [states + 1] int32: the next two arrays hold state s at ``budget_first[s]:budget_first[s + 1]``.
+        budget_distance: int32, ascending within a state: the distances to acceptance after the state's tokens.
+        budget_mask: int32, the index of the mask of those tokens of the state whose distance is at most that.
     """
 
     token_class: npt.NDArray[np.uint16]
@@ -62,17 +62,17 @@ class TokenAutomaton:
 
     @property
     def states(self) -> int:
-        """How many there are, the end included."""
+        """The number of states, the end included."""
         return len(self.accepting)
 
     @property
     def classes(self) -> int:
-        """How many classes of tokens there are."""
+        """The number of token classes."""
         return int(self.next.shape[1])
 
     @property
     def nbytes(self) -> int:
-        """The tables' size."""
+        """The size of the tables."""
         return (
             self.token_class.nbytes
             + self.next.nbytes
@@ -89,20 +89,20 @@ def compile_tokens(
 
     Args:
         automaton: over bytes.
-        tokens: each token's bytes; one without any is allowed nowhere.
+        tokens: each token's bytes; a token without any is illegal in every state.
         eos_ids: the tokens that end an output.
-        budgets: whether to make the masks by distance, which texts that must be complete in time need.
-        max_bytes: the most that the tables may take.
+        budgets: whether to compute the masks by distance, which ``close_within_budget`` needs.
+        max_bytes: the largest size of the tables.
 
     Raises:
         InvalidConstraintError: no text of the language can be written in these tokens.
-        TooManyStatesError: the tables would be too large.
+        AutomatonTooLargeError: the tables would be too large.
     """
     kinds, moves = _classify(automaton, tokens, max_bytes)
     reached, moves = _restrict(automaton, moves)
     end = len(reached)
     eos = moves.shape[1]
-    # Two more: the end, to which the class of end-of-sequence leads.
+    # One more state, the end, and one more class, end-of-sequence, which leads there.
     table = np.full((end + 1, eos + 1), -1, np.int32)
     table[:end, :eos] = moves
     accepting = np.append(automaton.accepting[reached], True)
@@ -112,12 +112,12 @@ def compile_tokens(
     token_class = np.searchsorted(used, kinds).astype(np.uint16)
     table = np.ascontiguousarray(table[:, used])
     if table.nbytes > max_bytes:
-        raise TooManyStatesError(f"its tables take {table.nbytes} bytes, of at most {max_bytes}")
+        raise AutomatonTooLargeError(f"its tables take {table.nbytes} bytes; at most {max_bytes} are allowed")
     distance = _distance(table, accepting)
     masks = _Masks(token_class, max_bytes)
     allowed = table >= 0
     first, kind = equal_rows(np.packbits(allowed, axis=1))
-    mask_of = np.array([masks.number(allowed[row]) for row in first], np.int32)[kind]
+    mask_of = np.array([masks.index(allowed[row]) for row in first], np.int32)[kind]
     budget = _budgets(table, distance, masks) if budgets else (np.zeros(end + 2, np.int32), _NONE, _NONE)
     forced_byte, byte_next = _forced(automaton, reached)
     return TokenAutomaton(
@@ -129,7 +129,7 @@ _NONE = np.zeros(0, np.int32)
 
 
 def _classify(automaton: ByteAutomaton, tokens: Sequence[bytes], max_bytes: int) -> tuple[npt.NDArray[np.int64], Ints]:
-    """Each token's class, and [states, classes] the state that each leads to; class 0 leads nowhere."""
+    """Each token's class, and [states, classes] the state that each class leads to. Class 0 leads nowhere."""
     states, symbols = automaton.next.shape[0] - 1, automaton.next.shape[1]
     lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
     starts = np.cumsum(lengths) - lengths
@@ -138,27 +138,27 @@ def _classify(automaton: ByteAutomaton, tokens: Sequence[bytes], max_bytes: int)
     nowhere = np.full((1, states), states, np.int32)
     found = [nowhere]
     count = 1
-    # The tokens that are not over yet, which kind of beginning each has, and what the kinds do: a row of states.
+    # The tokens with bytes left, the prefix class of each, and the moves of each prefix class: a row of states.
     alive = np.flatnonzero(lengths)
     kind = np.zeros(len(alive), np.int64)
     kinds = np.arange(states, dtype=np.int32)[None]
-    place = 0
+    length = 0
     while len(alive):
-        steps, step_of = np.unique(kind * symbols + text[starts[alive] + place], return_inverse=True)
+        steps, step_of = np.unique(kind * symbols + text[starts[alive] + length], return_inverse=True)
         kinds, kind = _advance(automaton.next, kinds, steps, step_of.reshape(-1))
-        place += 1
-        over = lengths[alive] == place
+        length += 1
+        over = lengths[alive] == length
         ended, ending = np.unique(kind[over], return_inverse=True)
-        # Row 0 of the kinds leads nowhere, as class 0 does.
+        # Row 0 of the prefix classes leads nowhere, like class 0.
         names = np.where(ended > 0, count - (ended[0] == 0 if len(ended) else 0) + np.arange(len(ended)), 0)
         token_class[alive[over]] = names[ending.reshape(-1)]
         found.append(kinds[ended[ended > 0]])
         count += len(found[-1])
         if count * states * 4 > 16 * max_bytes:
-            raise TooManyStatesError(f"its tokens do too many different things in its {states} states")
+            raise AutomatonTooLargeError(f"its tokens form too many classes over its {states} states")
         on = ~over & (kind > 0)
         alive, kind = alive[on], kind[on]
-    # Tokens of different lengths can do the same.
+    # Tokens of different lengths can have the same moves.
     rows = np.concatenate(found)
     first, merged = equal_rows(rows)
     order = np.argsort(np.argsort(np.where(first == 0, -1, first)))
@@ -170,7 +170,7 @@ def _classify(automaton: ByteAutomaton, tokens: Sequence[bytes], max_bytes: int)
 def _advance(
     table: Ints, kinds: Ints, steps: npt.NDArray[np.int64], step_of: npt.NDArray[np.int64]
 ) -> tuple[Ints, npt.NDArray[np.int64]]:
-    """What the kinds do after one more byte: the distinct rows, the first leading nowhere, and each token's."""
+    """The moves of prefix classes after one more byte: the distinct rows, of which the first leads nowhere, and each token's row."""
     symbols = table.shape[1]
     before, symbol = np.divmod(steps, symbols)
     flat = table.reshape(-1)
@@ -187,7 +187,7 @@ def _advance(
         sizes.append(len(first))
     distinct = np.concatenate(parts)
     first, kind = equal_rows(distinct)
-    # The row that leads nowhere first, whatever the order that the others are in.
+    # The row that leads nowhere comes first; the others may come in any order.
     order = np.argsort(np.argsort(np.where(first == 0, -1, first)))
     result = np.empty((len(first), distinct.shape[1]), np.int32)
     result[order] = distinct[first]
@@ -195,7 +195,7 @@ def _advance(
 
 
 def _restrict(automaton: ByteAutomaton, moves: Ints) -> tuple[npt.NDArray[np.int64], Ints]:
-    """The states that tokens reach and can complete, the start first, and the moves among them by these numbers."""
+    """The states that tokens reach and can complete, the initial one first, and the moves among them, renumbered."""
     states = len(moves)
     dead = np.append(np.where(moves < 0, states, moves), np.full((1, moves.shape[1]), states), axis=0)
     far = np.isinf(distances(dead.astype(np.int32), np.append(automaton.accepting, False)))
@@ -215,57 +215,57 @@ def _restrict(automaton: ByteAutomaton, moves: Ints) -> tuple[npt.NDArray[np.int
 
 
 def _distance(table: Ints, accepting: npt.NDArray[np.bool_]) -> Ints:
-    """[states] int32, see `TokenAutomaton.distance`."""
+    """`TokenAutomaton.distance`."""
     nowhere = len(table)
     closed = np.append(np.where(table < 0, nowhere, table), np.full((1, table.shape[1]), nowhere), axis=0)
     return distances(closed.astype(np.int32), np.append(accepting, False))[:-1].astype(np.int32)
 
 
 class _Masks:
-    """The distinct masks over tokens, from allowed classes."""
+    """The distinct masks over tokens, built from masks over classes."""
 
     def __init__(self, token_class: npt.NDArray[np.uint16], max_bytes: int) -> None:
         self._token_class = token_class
         self._row_bytes = 4 * -(-len(token_class) // 32)
-        self._most = max_bytes // self._row_bytes
-        self._numbers: dict[bytes, int] = {}
+        self._max_masks = max_bytes // self._row_bytes
+        self._indices: dict[bytes, int] = {}
         self._rows: list[npt.NDArray[np.uint8]] = []
 
-    def number(self, allowed: npt.NDArray[np.bool_]) -> int:
-        """The number of the mask of the tokens in these classes, [classes] bool."""
+    def index(self, allowed: npt.NDArray[np.bool_]) -> int:
+        """The index of the mask of the tokens in these classes, [classes] bool."""
         key = allowed.tobytes()
-        number = self._numbers.get(key)
-        if number is None:
-            if len(self._rows) == self._most:
-                raise TooManyStatesError(f"it has more than {self._most} different masks")
+        index = self._indices.get(key)
+        if index is None:
+            if len(self._rows) == self._max_masks:
+                raise AutomatonTooLargeError(f"it has more than {self._max_masks} different masks")
             row = np.zeros(self._row_bytes, np.uint8)
             bits = np.packbits(allowed[self._token_class], bitorder="little")
             row[: len(bits)] = bits
             self._rows.append(row)
-            number = self._numbers[key] = len(self._rows) - 1
-        return number
+            index = self._indices[key] = len(self._rows) - 1
+        return index
 
     def packed(self) -> Ints:
-        """All of them."""
+        """All masks: [masks, ceil(vocab / 32)] int32."""
         return np.stack(self._rows).view("<i4").astype(np.int32, copy=False)
 
 
 def _budgets(table: Ints, distance: Ints, masks: _Masks) -> tuple[Ints, Ints, Ints]:
-    """See `TokenAutomaton.budget_first` and what follows it."""
+    """`TokenAutomaton.budget_first`, ``budget_distance`` and ``budget_mask``."""
     ends = len(table) - 1
-    # Ending now takes nothing, wherever it is allowed.
+    # Where the end is allowed, its distance is 0.
     after = np.where(table < 0, np.iinfo(np.int32).max, np.where(table == ends, 0, distance[table]))
-    first, needs, which = [0], [], []
+    first, limits, indices = [0], [], []
     for row in after:
-        for most in np.unique(row[row < np.iinfo(np.int32).max]):
-            needs.append(most)
-            which.append(masks.number(row <= most))
-        first.append(len(needs))
-    return np.array(first, np.int32), np.array(needs, np.int32), np.array(which, np.int32)
+        for limit in np.unique(row[row < np.iinfo(np.int32).max]):
+            limits.append(limit)
+            indices.append(masks.index(row <= limit))
+        first.append(len(limits))
+    return np.array(first, np.int32), np.array(limits, np.int32), np.array(indices, np.int32)
 
 
 def _forced(automaton: ByteAutomaton, reached: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int16], Ints]:
-    """See `TokenAutomaton.forced_byte` and ``byte_next``."""
+    """`TokenAutomaton.forced_byte` and ``byte_next``."""
     nowhere = automaton.states
     follows = automaton.next[reached] != nowhere
     sizes = np.bincount(automaton.byte_class, minlength=automaton.next.shape[1])

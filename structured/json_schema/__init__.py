@@ -1,4 +1,4 @@
-"""From a JSON Schema to the language of its instances' texts, exactly or refused by name."""
+"""From a JSON Schema to the language of the texts of its instances. Keywords without an exact form are rejected by name."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def json_schema_language(
     order: PropertyOrder = "any",
     max_repetition: int | None = None,
 ) -> Language:
-    """The texts of all values that a schema accepts.
+    """The language of a schema: the texts of all values that it accepts.
 
     Args:
-        schema: the schema's JSON.
-        whitespace: what may stand between JSON's tokens.
-        best_effort: leave out what cannot be enforced and report it, instead of refusing it.
-        limits: how large it may be.
-        order: in which order an object's members may come.
-        max_repetition: what the schema lets repeat without end (characters, digits, items, unnamed members) ends after so many rounds,
-            if not None; recursion is still as deep as it likes.
+        schema: the JSON text of the schema.
+        whitespace: the whitespace allowed between the tokens of JSON.
+        best_effort: ignore and report keywords that cannot be enforced, instead of rejecting the schema.
+        limits: bounds on its size.
+        order: the order of the members of an object.
+        max_repetition: a bound on repetitions that the schema leaves unbounded (characters, digits, items, unnamed members);
+            None is no bound. Recursion stays unbounded.
 
     Raises:
-        UnsupportedConstraintError: parts of it cannot be enforced exactly (all of them are named).
-        InvalidConstraintError: it is no schema, over a limit, or matches nothing.
+        UnsupportedConstraintError: parts of it cannot be enforced exactly; the error names all of them.
+        InvalidConstraintError: it is not a schema, over a limit, or matches nothing.
     """
     try:
         return _language(schema, whitespace, best_effort, limits, order, max_repetition)
     except RecursionError:
-        raise InvalidConstraintError("the schema's references lead too deep into one another") from None
+        raise InvalidConstraintError("the schema's references nest too deep") from None
 
 
 def _language(

@@ -1,4 +1,4 @@
-"""Arrays whose items are counted, as a small automaton over the kinds of items."""
+"""Arrays with counted items (``contains``), as a small automaton over kinds of items."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _State = tuple[int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """States from 0 on, the start; every state leads to an end.
+    """An automaton. State 0 is the start; an accepting state can be reached from every state.
 
     Attributes:
-        steps: for each state, what an item may be and the state after it.
+        steps: for each state, the demands on the next item and the state after it.
         accepts: for each state, whether the array may end there.
     """
 
@@ -28,10 +28,10 @@ class Counter:
 
 
 def kinds(shape: ArrayShape, index: int) -> Iterator[tuple[Demands, tuple[int, ...]]]:
-    """What the item at an index may be, and which counts it then adds to.
+    """The kinds of items at an index: the demands on an item, and the counts that it adds to.
 
-    Where a count has no upper bound, an item that meets it may as well not be counted; where it has one, an item is counted
-    exactly if it meets it.
+    For a count with an upper bound, an item is counted exactly if it meets the demands of the count. Without one, such an
+    item may also go uncounted.
     """
     choices = [(True, False) if index >= one.start else (False,) for one in shape.contains]
     for counted in itertools.product(*choices):
@@ -47,14 +47,14 @@ def kinds(shape: ArrayShape, index: int) -> Iterator[tuple[Demands, tuple[int, .
 
 
 def all_kinds(shape: ArrayShape) -> Iterator[Demands]:
-    """Everything that any item may be."""
+    """The demands of every kind of item at any index."""
     for index in range(_last_index(shape) + 1):
         if index == 0 or index <= len(shape.prefix) or any(index == one.start for one in shape.contains):
             yield from (item for item, _ in kinds(shape, index))
 
 
 def is_small(shape: ArrayShape) -> bool:
-    """Whether the automaton stays within its budget."""
+    """Whether the automaton fits the budget."""
     states = _last_index(shape) + 1
     for one in shape.contains:
         states *= 2 * ((one.low if one.high is None else one.high) + 1)
@@ -62,21 +62,21 @@ def is_small(shape: ArrayShape) -> bool:
 
 
 def _last_index(shape: ArrayShape) -> int:
-    """From which index on, at the latest, it makes no difference how many items there are."""
+    """An index from which on the number of items makes no difference."""
     starts = [one.start for one in shape.contains]
     return max(len(shape.prefix), *starts, shape.min_items, shape.max_items or 0)
 
 
 def counter(shape: ArrayShape, possible: Callable[[Demands], bool]) -> Counter | None:
-    """The automaton of an array with counts of items; None where no array fits.
+    """The automaton of an array with counted items; None if there is no such array.
 
     Args:
-        shape: with something in ``contains``, and small.
-        possible: whether there is any value that meets the demands.
+        shape: has counts in ``contains``, and `is_small`.
+        possible: whether any value meets given demands.
     """
     last = _last_index(shape)
-    most = [one.low if one.high is None else one.high for one in shape.contains]
-    start: _State = (0, tuple(0 for _ in most))
+    bounds = [one.low if one.high is None else one.high for one in shape.contains]
+    start: _State = (0, tuple(0 for _ in bounds))
     steps: dict[_State, list[tuple[Demands, _State]]] = {}
     waiting = [start]
     for state in waiting:
@@ -89,10 +89,10 @@ def counter(shape: ArrayShape, possible: Callable[[Demands], bool]) -> Counter |
                 sums = tuple(count + one for count, one in zip(counts, added, strict=True))
                 over = any(
                     total > bound and one.high is not None
-                    for total, bound, one in zip(sums, most, shape.contains, strict=True)
+                    for total, bound, one in zip(sums, bounds, shape.contains, strict=True)
                 )
                 if not over and possible(item):
-                    capped = tuple(min(total, bound) for total, bound in zip(sums, most, strict=True))
+                    capped = tuple(min(total, bound) for total, bound in zip(sums, bounds, strict=True))
                     after[item, (min(index + 1, last), capped)] = None
         steps[state] = list(after)
         waiting.extend(target for _, target in after)

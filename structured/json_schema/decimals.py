@@ -1,13 +1,13 @@
-"""How JSON spells the numbers of a set, as trees over the characters of the text.
+"""The JSON texts of a set of numbers, as syntax trees over the characters of the text.
 
-Every number of a set can be written plainly, like -12.50. Scientific notation is accepted where its whole range of exponents lies
-in the set: every exponent of a 64-bit float for numbers without conditions, and beside bounds the magnitudes that json.dumps
-itself writes that way (from 1e16 on, and below 1e-4). An integer may also be written 1.0: JSON Schema takes that for an
-integer since draft 6, and json.dumps writes integral floats so.
+Every number can be written in plain notation, like -12.50. Scientific notation is allowed where its whole range of exponents
+lies in the set. For numbers without conditions these are all exponents of a 64-bit float. For bounded numbers these are the
+magnitudes that json.dumps writes that way: from 1e16 on, and below 1e-4. An integer may also be written 1.0: JSON Schema has
+accepted that since draft 6, and json.dumps writes integral floats so.
 
-Values are compared as decimals; but most readers round what has a fraction to a 64-bit float before they validate it. So nothing is
-accepted that such rounding would carry out of the set: fractions have 15 digits at most where divisibility counts, and beside an
-excluded bound there is the gap that floats have there.
+Values are compared as decimals, but most readers round fractions to a 64-bit float before validation. So texts that rounding
+would carry out of the set are excluded. Fractions have at most 15 digits if divisibility matters, and an excluded bound
+excludes all decimals up to the next float.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
-from draftline.structured.json_schema.multiples import UnspeakableNumbersError, decimal_text, divisible
+from draftline.structured.json_schema.multiples import InexpressibleNumbersError, decimal_text, divisible
 from draftline.structured.json_schema.numbers import NumberSet
-from draftline.structured.regular import charset
-from draftline.structured.regular import dfa as automaton
+from draftline.structured.regular import charset, dfa
 from draftline.structured.regular.expression import to_tree
 from draftline.structured.regular.syntax import EMPTY, NEVER, Chars, Node, alt, literal, optional, repeat, seq
 
 FLOAT_DIGITS = 15
-"""Decimals of at most so many digits are told apart as 64-bit floats."""
+"""Different decimals of up to this many digits are different 64-bit floats."""
 
 MAX_LISTED = 256
-"""Sets of at most so many numbers are spelled one by one."""
+"""Sets of up to this many numbers are written as a list."""
 
 
 def _class(low: int, high: int) -> Chars:
@@ -97,10 +96,10 @@ _SMALLEST_PLAIN: Final = Fraction(1, 10**4)
 
 @functools.lru_cache(maxsize=1024)
 def number_text(numbers: NumberSet) -> Node:
-    """The texts of the numbers.
+    """The syntax tree of the texts of a set.
 
     Raises:
-        UnspeakableNumbersError: over a budget.
+        InexpressibleNumbersError: it exceeds a budget.
     """
     if numbers == NumberSet():
         return _ANY
@@ -117,7 +116,7 @@ def number_text(numbers: NumberSet) -> Node:
 
 
 def _one(value: Fraction, literally: bool) -> Node:
-    """One number: plainly, as an integral float, and as Python writes the float where that has an exponent."""
+    """One number: in plain notation, as an integral float, and as Python writes the float if that has an exponent."""
     texts = [decimal_text(abs(value))]
     if value.denominator == 1 and not literally:
         texts.append(texts[0] + ".0")
@@ -130,11 +129,11 @@ def _one(value: Fraction, literally: bool) -> Node:
 
 
 _Interval = tuple[Fraction, bool, Fraction | None, bool]
-"""Magnitudes: from (or, if open, above) the first up to (or below) the third, None being without end."""
+"""Magnitudes: lower bound, whether it is excluded, upper bound or None, whether it is excluded."""
 
 
 def _as_floats(numbers: NumberSet) -> NumberSet:
-    """The interval with the nearest float inside instead of each excluded bound; zero has floats as near as anyone will write."""
+    """The interval with the nearest float inside in place of each excluded bound, except near zero, where floats are dense."""
 
     def inside(bound: Fraction | None, is_open: bool, towards: float) -> tuple[Fraction | None, bool]:
         if bound is None or not is_open or not _TINY < abs(bound) < _HUGE:
@@ -155,7 +154,7 @@ def _signed(numbers: NumberSet, magnitudes: Callable[[_Interval, bool], Node]) -
 
 
 def _by_sign(numbers: NumberSet) -> list[tuple[Node, _Interval]]:
-    """The magnitudes of the numbers from zero up, and of those from zero down."""
+    """The magnitudes of the non-negative numbers, and of the non-positive ones."""
     zero = Fraction(0)
     parts: list[tuple[Node, _Interval]] = []
     if numbers.high is None or numbers.high >= 0:
@@ -219,7 +218,7 @@ def _integer_range(low: int, high: int | None) -> Node:
 
 
 def _same_width(low: str, high: str) -> Node:
-    """Digit strings of one length between two, ends included; flat, since bounds may have hundreds of digits."""
+    """Digit strings from ``low`` to ``high``, of one length. The tree is flat: bounds may have hundreds of digits."""
     width = len(low)
     split = next((index for index in range(width) if low[index] != high[index]), width)
     if split == width:
@@ -233,7 +232,7 @@ def _same_width(low: str, high: str) -> Node:
 
     if low[split:] == "0" * (width - split) and high[split:] == "9" * (width - split):
         return seq(literal(low[:split]), repeat(_DIGIT, width - split, width - split))
-    # Whole decades at the split, and the two ends' own branches, which end in the ends themselves.
+    # Whole decades at the first different digit, then the branches towards each end.
     first, last = int(low[split]), int(high[split])
     at_low = low[split + 1 :] == "0" * (width - split - 1)
     at_high = high[split + 1 :] == "9" * (width - split - 1)
@@ -272,14 +271,14 @@ def _plain_range(low: Fraction, low_open: bool, high: Fraction | None, high_open
 
 
 def _split(value: Fraction) -> tuple[int, str]:
-    """The whole part, and the decimals without trailing zeros."""
+    """The integer part, and the decimals without trailing zeros."""
     text = decimal_text(value)
     whole, _, digits = text.partition(".")
     return int(whole), digits
 
 
 def _with_point(some: Node, or_none: bool) -> Node:
-    """A point and at least one of the digits in ``some`` (which may include no digits), or nothing at all."""
+    """A point and the digits ``some``; also nothing at all if ``or_none``."""
     return alt(([EMPTY] if or_none else []) + ([seq(_POINT, some)] if some != NEVER else []))
 
 
@@ -299,7 +298,7 @@ def _fraction_between(low: str, low_open: bool, high: str, high_open: bool) -> N
 
 
 def _digits_from(digits: str, strict: bool) -> Node:
-    """Decimals, at least one, that are no less than ``digits`` (more, if strict)."""
+    """One or more decimals that are at least ``digits`` (greater, if strict)."""
     options = [
         seq(literal(digits[:index]), _class(int(digits[index]) + 1, 9), _DIGITS)
         for index in range(len(digits))
@@ -313,13 +312,13 @@ def _digits_from(digits: str, strict: bool) -> Node:
 
 
 def _digits_to(digits: str, strict: bool, some: bool) -> Node:
-    """Decimals that are no more than ``digits`` (less, if strict), which has no trailing zero; at least one of them if ``some``."""
+    """Decimals that are at most ``digits`` (less, if strict), which has no trailing zero; at least one if ``some``."""
     options = [
         seq(literal(digits[:index]), _class(0, int(digits[index]) - 1), _DIGITS)
         for index in range(len(digits))
         if digits[index] != "0"
     ]
-    # What ends early goes on with zeros.
+    # A shorter text stands for trailing zeros.
     options.extend(literal(digits[:index]) for index in range(int(some), len(digits)))
     if not strict:
         zeros = seq(_ZERO, _ZEROS) if some and not digits else _ZEROS
@@ -328,7 +327,7 @@ def _digits_to(digits: str, strict: bool, some: bool) -> Node:
 
 
 def _digits_between(low: str, low_open: bool, high: str, high_open: bool, some: bool) -> Node:
-    """Decimals between two; at least one of them if ``some``."""
+    """Decimals between two bounds; at least one if ``some``."""
     prefix = ""
     while high and (low or low_open) and (low[:1] or "0") == high[0]:
         prefix += high[0]
@@ -363,31 +362,31 @@ def _multiples(numbers: NumberSet) -> Node:
     plain = _expression(numbers, alt([seq(_DIGIT, _DIGITS), fraction]))
     if numbers.step is not None or min(numbers.not_steps) < _SMALLEST_PLAIN:
         return plain
-    # What is below every excluded step is a multiple of none.
+    # Numbers below every excluded step are multiples of none.
     small = [seq(sign, _SMALL) for sign, interval in _by_sign(numbers) if _holds_small(interval)]
     return alt([plain, *small])
 
 
 def _expression(numbers: NumberSet, magnitudes: Node) -> Node:
-    """The plain decimals of a set with conditions on divisibility whose magnitudes are written in one of these ways."""
+    """The plain decimals of a set with conditions on divisibility, with magnitudes written as in ``magnitudes``."""
     interval = NumberSet(numbers.low, numbers.low_open, numbers.high, numbers.high_open)
     parts = [
-        automaton.Part(automaton.build(_plain(interval))),
-        automaton.Part(automaton.build(seq(optional(_MINUS), magnitudes))),
+        dfa.Part(dfa.build(_plain(interval))),
+        dfa.Part(dfa.build(seq(optional(_MINUS), magnitudes))),
     ]
     if numbers.step is not None:
-        parts.append(automaton.Part(divisible(numbers.step)))
-    parts.extend(automaton.Part(divisible(step), inside=False) for step in sorted(numbers.not_steps))
+        parts.append(dfa.Part(divisible(numbers.step)))
+    parts.extend(dfa.Part(divisible(step), inside=False) for step in sorted(numbers.not_steps))
     if numbers.literal_integers:
-        parts.append(automaton.Part(automaton.build(seq(optional(_MINUS), _INTEGER))))
+        parts.append(dfa.Part(dfa.build(seq(optional(_MINUS), _INTEGER))))
     try:
-        return to_tree(automaton.conjunction(parts))
-    except automaton.TooComplexError as error:
-        raise UnspeakableNumbersError(f"multiples have too many cases within these bounds: {error}") from None
+        return to_tree(dfa.conjunction(parts))
+    except dfa.TooComplexError as error:
+        raise InexpressibleNumbersError(f"multiples have too many cases within these bounds: {error}") from None
 
 
 def _short_floats(numbers: NumberSet) -> Node:
-    """Multiples of an integer written like 10.0, where the last digits decide and all numbers of a sign are within the bounds."""
+    """Multiples of an integer written like 10.0, if the last digits decide and the bounds include all numbers of a sign."""
     step = int(numbers.step or 1)
     width = next((width for width in range(1, 4) if 10**width % step == 0), 0)
     if width == 0:

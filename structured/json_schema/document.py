@@ -1,6 +1,6 @@
-"""A schema's document: its JSON, which draft it is in, and what its references point to.
+"""A schema document: its JSON, its dialect, and the targets of its references.
 
-Deliberately without any meaning of validation keywords.
+The meaning of validation keywords is elsewhere (`keywords/`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.limits import SchemaLimits
 
 Json = Any
-"""A JSON value as Python's json reads it; numbers with a fraction or an exponent are Decimals."""
+"""A JSON value as Python's json reads it, but numbers with a fraction or an exponent are Decimals."""
 
 
-class Draft(IntEnum):
-    """The versions of JSON Schema that differ in what is read here; ordered."""
+class Dialect(IntEnum):
+    """The versions of JSON Schema, in order. The first ones are called drafts."""
 
     DRAFT4 = 4
     DRAFT6 = 6
@@ -31,16 +31,16 @@ class Draft(IntEnum):
     DRAFT2020 = 2020
 
 
-_DRAFTS: Final = {
-    "json-schema.org/draft-04/schema": Draft.DRAFT4,
-    "json-schema.org/draft-06/schema": Draft.DRAFT6,
-    "json-schema.org/draft-07/schema": Draft.DRAFT7,
-    "json-schema.org/draft/2019-09/schema": Draft.DRAFT2019,
-    "json-schema.org/draft/2020-12/schema": Draft.DRAFT2020,
-    "json-schema.org/schema": Draft.DRAFT2020,
+_DIALECTS: Final = {
+    "json-schema.org/draft-04/schema": Dialect.DRAFT4,
+    "json-schema.org/draft-06/schema": Dialect.DRAFT6,
+    "json-schema.org/draft-07/schema": Dialect.DRAFT7,
+    "json-schema.org/draft/2019-09/schema": Dialect.DRAFT2019,
+    "json-schema.org/draft/2020-12/schema": Dialect.DRAFT2020,
+    "json-schema.org/schema": Dialect.DRAFT2020,
 }
 
-# Keywords whose value is a schema, a list of schemas, an object of schemas.
+# Keywords whose value is a schema; a list of schemas; an object of schemas.
 _SCHEMA: Final = frozenset(
     [
         "additionalItems",
@@ -64,19 +64,19 @@ _OBJECTS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A schema and where it stands.
+    """A schema and its location in the document.
 
     Attributes:
         pointer: JSON pointer from the document's root.
         schema: an object or a boolean.
-        base: the URI against which its references resolve.
-        draft: its dialect.
+        base: the base URI of its references.
+        dialect: its version of JSON Schema.
     """
 
     pointer: str
     schema: Json
     base: str
-    draft: Draft
+    dialect: Dialect
 
     def __hash__(self) -> int:
         return hash((self.pointer, self.base))
@@ -85,15 +85,15 @@ class Location:
         return isinstance(other, Location) and self.pointer == other.pointer and self.schema is other.schema
 
 
-class ReferenceError_(ValueError):
-    """A reference that leads nowhere in this document; the message says why."""
+class UnresolvedReferenceError(ValueError):
+    """A reference without a target in this document; the message says why."""
 
 
 def parse(text: str, limits: SchemaLimits) -> Json:
-    """The JSON of a schema's text.
+    """Parse the text of a schema.
 
     Raises:
-        InvalidConstraintError: it is no JSON, or over a limit.
+        InvalidConstraintError: it is not JSON, or over a limit.
     """
     if len(text.encode("utf-8", "surrogatepass")) > limits.schema_bytes:
         raise InvalidConstraintError(f"the schema is larger than {limits.schema_bytes} bytes")
@@ -122,7 +122,7 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _depth(text: str) -> int:
-    """How deep brackets nest outside strings."""
+    """The nesting depth of brackets outside strings."""
     depth = deepest = 0
     for bracket in re.sub(r'"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL):
         if bracket in "{[":
@@ -134,7 +134,7 @@ def _depth(text: str) -> int:
 
 
 def escape(name: str) -> str:
-    """A member's name as a part of a JSON pointer."""
+    """Escape a member name for use in a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
@@ -142,25 +142,25 @@ class Document:
     """The schemas of one document, by pointer and by name.
 
     Raises:
-        InvalidConstraintError: the root is no schema, or its draft is not known.
+        InvalidConstraintError: the root is not a schema, or its draft is unknown.
     """
 
     def __init__(self, root: Json) -> None:
         if not isinstance(root, dict | bool):
             raise InvalidConstraintError("a schema is an object or a boolean")
-        draft = Draft.DRAFT2020
+        dialect = Dialect.DRAFT2020
         if isinstance(root, dict) and "$schema" in root:
-            found = _draft(root["$schema"])
+            found = _dialect(root["$schema"])
             if found is None:
                 raise InvalidConstraintError(
                     f"/$schema: {root['$schema']!r} is not a known draft of JSON Schema (4, 6, 7, 2019-09, 2020-12)"
                 )
-            draft = found
+            dialect = found
         self._known: dict[str, Location] = {}
         self._by_uri: dict[str, str] = {}
         self._dynamic: dict[str, list[str]] = {}
         self._json = root
-        self._index(root, "", "", draft)
+        self._index(root, "", "", dialect)
         self.root = self.at("")
 
     def at(self, pointer: str) -> Location:
@@ -173,7 +173,7 @@ class Document:
         return known is not None and isinstance(known.schema, dict) and keyword in known.schema
 
     def child(self, parent: Location, *path: str | int) -> Location:
-        """A schema within a schema."""
+        """The subschema at a path within a schema."""
         value = parent.schema
         pointer = parent.pointer
         for step in path:
@@ -184,19 +184,19 @@ class Document:
             return known
         if not isinstance(value, dict | bool):
             raise InvalidConstraintError(f"{pointer}: a schema is an object or a boolean")
-        made = Location(pointer, value, parent.base, parent.draft)
+        made = Location(pointer, value, parent.base, parent.dialect)
         self._known.setdefault(pointer, made)
         return made
 
     def dynamic_anchors(self, name: str) -> list[str]:
-        """Pointers of all schemas that carry this dynamic anchor."""
+        """Pointers of all schemas with this dynamic anchor."""
         return self._dynamic.get(name, [])
 
     def resolve(self, source: Location, reference: str) -> Location:
-        """The schema that a reference means.
+        """The target of a reference.
 
         Raises:
-            ReferenceError_: it is not in this document.
+            UnresolvedReferenceError: it is not in this document.
         """
         uri = urllib.parse.urljoin(source.base, reference) if source.base else reference
         if reference.startswith("#"):
@@ -204,20 +204,22 @@ class Document:
         whole, _, fragment = uri.partition("#")
         fragment = urllib.parse.unquote(fragment)
         if whole not in self._by_uri:
-            raise ReferenceError_(f"{reference!r} is not in this document, and nothing is fetched")
+            raise UnresolvedReferenceError(
+                f"{reference!r} is not in this document, and other documents are not fetched"
+            )
         start = self._known[self._by_uri[whole]]
         if fragment == "":
             return start
         if not fragment.startswith("/"):
             pointer = self._by_uri.get(f"{whole}#{fragment}")
             if pointer is None:
-                raise ReferenceError_(f"there is no anchor {fragment!r}")
+                raise UnresolvedReferenceError(f"there is no anchor {fragment!r}")
             return self._known[pointer]
         return self._walk(start, fragment, reference)
 
     def _walk(self, start: Location, fragment: str, reference: str) -> Location:
         value, pointer = start.schema, start.pointer
-        base, draft = start.base, start.draft
+        base, dialect = start.base, start.dialect
         for part in fragment[1:].split("/"):
             name = part.replace("~1", "/").replace("~0", "~")
             if isinstance(value, dict) and name in value:
@@ -225,59 +227,59 @@ class Document:
             elif isinstance(value, list) and re.fullmatch(r"0|[1-9]\d*", name) and int(name) < len(value):
                 value = value[int(name)]
             else:
-                raise ReferenceError_(f"{reference!r} points to nothing")
+                raise UnresolvedReferenceError(f"{reference!r} points to nothing")
             pointer += "/" + escape(name)
             known = self._known.get(pointer)
             if known is not None and known.schema is value:
-                base, draft = known.base, known.draft
+                base, dialect = known.base, known.dialect
         if pointer in self._known:
             return self._known[pointer]
         if not isinstance(value, dict | bool):
-            raise ReferenceError_(f"{reference!r} points to what is no schema")
-        self._index(value, pointer, base, draft)
+            raise UnresolvedReferenceError(f"{reference!r} points to something that is not a schema")
+        self._index(value, pointer, base, dialect)
         return self._known[pointer]
 
-    def _index(self, value: Json, pointer: str, base: str, draft: Draft) -> None:
-        """Note every schema below, with its base URI, and every name it can be referred to by."""
+    def _index(self, value: Json, pointer: str, base: str, dialect: Dialect) -> None:
+        """Record every schema at and below ``pointer``, with its base URI and all names that references may use."""
         if isinstance(value, bool):
-            self._known[pointer] = Location(pointer, value, base, draft)
+            self._known[pointer] = Location(pointer, value, base, dialect)
             return
         if not isinstance(value, dict):
             return
         if pointer == "":
             self._by_uri[""] = ""
-        only_reference = draft <= Draft.DRAFT7 and isinstance(value.get("$ref"), str)
-        named = value.get("id" if draft == Draft.DRAFT4 else "$id")
+        only_reference = dialect <= Dialect.DRAFT7 and isinstance(value.get("$ref"), str)
+        named = value.get("id" if dialect == Dialect.DRAFT4 else "$id")
         if isinstance(named, str) and not only_reference:
             if isinstance(value.get("$schema"), str):
-                draft = _draft(value["$schema"]) or draft
+                dialect = _dialect(value["$schema"]) or dialect
             whole, _, fragment = named.partition("#")
             if whole:
                 base = urllib.parse.urljoin(base, whole)
                 self._by_uri.setdefault(base, pointer)
-            if fragment and draft <= Draft.DRAFT7:
+            if fragment and dialect <= Dialect.DRAFT7:
                 self._by_uri.setdefault(f"{base}#{fragment}", pointer)
         for keyword in ("$anchor", "$dynamicAnchor"):
             anchor = value.get(keyword)
-            if isinstance(anchor, str) and draft >= Draft.DRAFT2019:
+            if isinstance(anchor, str) and dialect >= Dialect.DRAFT2019:
                 self._by_uri.setdefault(f"{base}#{anchor}", pointer)
                 if keyword == "$dynamicAnchor":
                     self._dynamic.setdefault(anchor, []).append(pointer)
         if pointer == "" and base:
             self._by_uri.setdefault(base, "")
-        self._known[pointer] = Location(pointer, value, base, draft)
+        self._known[pointer] = Location(pointer, value, base, dialect)
         if only_reference:
-            # Its siblings mean nothing, but references may still point into its definitions.
+            # Siblings of $ref are ignored, but references may point into its definitions.
             value = {name: value[name] for name in ("definitions",) if name in value}
         for path, schema in _subschemas(value):
             below = pointer + "".join("/" + escape(str(step)) for step in path)
-            self._index(schema, below, base, draft)
+            self._index(schema, below, base, dialect)
 
 
-def _draft(name: Json) -> Draft | None:
+def _dialect(name: Json) -> Dialect | None:
     if not isinstance(name, str):
         return None
-    return _DRAFTS.get(re.sub(r"^https?://|#$", "", name))
+    return _DIALECTS.get(re.sub(r"^https?://|#$", "", name))
 
 
 def _subschemas(value: dict[str, Json]) -> Iterator[tuple[tuple[str | int, ...], Json]]:

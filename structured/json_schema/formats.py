@@ -1,8 +1,7 @@
 """String formats as sets of strings.
 
-A format is enforced wherever a schema names one that stands here; others are annotations, as the standard has it. Each set is within its
-RFC and within what common validators accept, so that whatever is generated passes, and holds everything that is written
-in practice.
+Formats defined here are enforced; all others are annotations, as in the standard. Each set is a subset of its RFC and of the
+strings that common validators accept, so every generated string passes. It includes everything written in practice.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ _IPV6: Final = "(?:" + "|".join(
 ) + ")"  # fmt: skip
 
 
-def _label(longest: int) -> str:
-    """A host name's label of at most so many characters; one with "--" in third place would have to be valid punycode, and is out."""
+def _label(max_length: int) -> str:
+    """A label of a host name. Labels with "--" as third and fourth character are excluded: they must be valid punycode."""
     inner = "[A-Za-z0-9-]"
     edge = "[A-Za-z0-9]"
-    return f"{edge}(?:{inner}?{edge}|{inner}{inner}{edge}|{inner}(?:{edge}{inner}|-{edge}){inner}{{0,{longest - 5}}}{edge})?"
+    return f"{edge}(?:{inner}?{edge}|{inner}{inner}{edge}|{inner}(?:{edge}{inner}|-{edge}){inner}{{0,{max_length - 5}}}{edge})?"
 
 
-# Lengths of whole names are bounded by how many labels there are of which length: at most 253 characters, in an address 189.
+# The number of labels of each length bounds the length of a name: 253 characters, 189 in an email address.
 _HOSTNAME: Final = f"(?:(?:{_label(62)}\\.){{0,3}}{_label(62)}|(?:{_label(24)}\\.){{0,9}}{_label(24)})"
 _DOMAIN: Final = f"(?:{_label(30)}\\.){{0,2}}{_label(63)}(?:\\.{_label(30)}){{0,2}}"
 _ATEXT: Final = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
@@ -64,7 +63,7 @@ _PCT: Final = "%[0-9A-Fa-f]{2}"
 
 
 def _uri(letters: str, private: str) -> dict[str, str]:
-    """RFC 3986's grammar (with more letters: RFC 3987's), as absolute form and as reference."""
+    """The grammar of RFC 3986 (RFC 3987 with ``letters`` and ``private``): the absolute form, and references."""
     unreserved = _UNRESERVED[:-1] + letters + "-"
     pchar = f"(?:[{_SUB_DELIMS}:@{unreserved}]|{_PCT})"
     segment_nc = f"(?:[{_SUB_DELIMS}@{unreserved}]|{_PCT})+"
@@ -115,39 +114,39 @@ _PATTERNS: Final = {
     "relative-json-pointer": f"(?:0|[1-9]\\d*)(?:#|{_POINTER})",
 }
 
-_AT_MOST: Final = {
+_WIDEST: Final = {
     "date": "^[0-9.+-]{10}$",
     "time": ":",
     "date-time": ":",
     "email": "@",
     "hostname": "^[^\\s@:/]*$",
 }
-"""Where a set leaves out what some validators accept: patterns of what any of them might."""
+"""For formats whose set excludes strings that some validators accept: a pattern of all strings that any may accept."""
 
 UNENFORCEABLE: Final = {
-    "regex": "whether a string is a regular expression is no regular property",
+    "regex": "regular expressions are not a regular language",
     "idn-hostname": "internationalised names depend on Unicode's tables",
     "idn-email": "internationalised names depend on Unicode's tables",
 }
-"""Formats of the standard that have no exact form here, and why."""
+"""Formats of the standard without an exact form, and the reason."""
 
 
 @functools.cache
 def format_set(name: str) -> StringSet | None:
-    """The strings of a format; None where the name is no known format."""
+    """The strings of a format; None for an unknown format."""
     pattern = _PATTERNS.get(name)
     return None if pattern is None else StringSet(patterns=frozenset([without_anchors(ecma.parse(f"^(?:{pattern})$"))]))
 
 
 @functools.cache
 def widest_format_set(name: str) -> StringSet | None:
-    """What a validator might take for the format at most: for the proof that schemas exclude one another."""
-    pattern = _AT_MOST.get(name)
+    """All strings that any validator may accept for the format: for proofs that schemas exclude one another."""
+    pattern = _WIDEST.get(name)
     return (
         format_set(name) if pattern is None else StringSet(patterns=frozenset([without_anchors(ecma.parse(pattern))]))
     )
 
 
 def has_wider(schema: str) -> bool:
-    """Whether a schema's text mentions a format whose set is narrower than what validators may accept."""
-    return any(f'"{name}"' in schema for name in _AT_MOST)
+    """Whether the text of a schema mentions a format whose set is narrower than `widest_format_set`."""
+    return any(f'"{name}"' in schema for name in _WIDEST)

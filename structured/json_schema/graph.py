@@ -1,6 +1,6 @@
-"""The finished language of a schema: every kind of value that can come up, each with the shapes that lead to a document.
+"""The normalised language of a schema as a graph: all reachable kinds of values, each with its shapes.
 
-A shape that no finite value has is taken out, so whoever follows the graph never comes to a dead end.
+Shapes without a finite value are pruned, so no path through the graph is a dead end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.limits import SchemaLimits
 from draftline.structured.json_schema.member_bits import BITS
-from draftline.structured.json_schema.multiples import UnspeakableNumbersError, is_native
+from draftline.structured.json_schema.multiples import InexpressibleNumbersError, is_native
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import (
@@ -34,11 +34,11 @@ _COUNTER_BITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A language as a grammar without a syntax.
+    """A language as a grammar without concrete syntax.
 
     Attributes:
-        root: the document's value.
-        nodes: the shapes of every value that can be reached, in the order in which they are reached.
+        root: the value of the whole document.
+        nodes: the shapes of every reachable value, in the order of discovery.
     """
 
     root: Demands
@@ -46,7 +46,7 @@ class Graph:
 
 
 def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> Graph:
-    """Expand all that can be reached from ``root``.
+    """Expand everything reachable from ``root``.
 
     Raises:
         InvalidConstraintError: over a limit, or no value matches.
@@ -76,7 +76,7 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
 
 
 def children(shapes: Shapes) -> Iterator[Demands]:
-    """The values inside, in order of appearance; NEVER is none."""
+    """The values inside, in order of appearance, without NEVER."""
     for array in shapes.arrays:
         yield from (value for value in _items(array) if value != NEVER)
     for shape in shapes.objects:
@@ -93,7 +93,7 @@ def _items(shape: ArrayShape) -> Iterator[Demands]:
 
 
 def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
-    """Without such conditions as have no exact form, which are reported."""
+    """The same shapes without conditions that have no exact form. Those are reported."""
     return replace(
         shapes,
         numbers=tuple(_exact_multiples(normaliser, value, one) for one in shapes.numbers),
@@ -109,7 +109,7 @@ def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
 def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet) -> NumberSet:
     try:
         number_text(numbers)
-    except UnspeakableNumbersError as error:
+    except InexpressibleNumbersError as error:
         if is_native(numbers):
             return numbers
         normaliser.report(_where(value, "multipleOf"), "multipleOf", str(error))
@@ -118,24 +118,24 @@ def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet)
 
 
 def _where(value: Demands, keyword: str) -> str:
-    """The schema that says this keyword, or that it is somewhere within."""
+    """The pointer of a schema with this keyword, or else of a schema that contains it."""
     pointers = sorted(demand.location.pointer for demand in value)
     saying = [demand.location.pointer for demand in value if keyword in (demand.location.schema or ())]
     return min(saying, default=pointers[0] if pointers else "")
 
 
 def _exact_members(normaliser: Normaliser, value: Demands, shape: ObjectShape) -> ObjectShape:
-    """Counts that need no two unnamed members, whose names could be the same, and no more properties than there are bits for."""
+    """Drop counts that need two unnamed members, whose names could be equal, or more properties than there are bits."""
     counted = shape.min_members > 0 or shape.max_members is not None
     if shape.others and shape.min_members > len(shape.required) + 1:
-        reason = "unnamed members cannot be told to have different names"
+        reason = "different names cannot be enforced for unnamed members"
         normaliser.report(_where(value, "minProperties"), "minProperties", reason)
         shape = replace(shape, min_members=0)
     if shape.max_members is not None and shape.max_members.bit_length() > _COUNTER_BITS:
         normaliser.report(_where(value, "maxProperties"), "maxProperties", f"it is beyond {2**_COUNTER_BITS - 1}")
         shape = replace(shape, max_members=None)
     if shape.some and shape.max_members is not None:
-        reason = "it would have to leave room for members that only some schema asks for"
+        reason = "it cannot be combined with unnamed members that another keyword requires"
         normaliser.report(_where(value, "maxProperties"), "maxProperties", reason)
         shape = replace(shape, max_members=None)
     if (counted or shape.some) and len(shape.named) + len(shape.some) + _COUNTER_BITS > BITS:
@@ -149,9 +149,9 @@ def _exact_members(normaliser: Normaliser, value: Demands, shape: ObjectShape) -
 def _exact_counts(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:
     reason = ""
     if any(one.high is not None and len(one.value) != 1 for one in shape.contains):
-        reason = "a greatest count of items that meet several schemas"
+        reason = "a maximum count cannot be enforced for items that match several schemas"
     elif shape.contains and not is_small(shape):
-        reason = "it counts too far"
+        reason = "its counts are too large"
     if not reason:
         return shape
     for one in shape.contains:
@@ -161,20 +161,20 @@ def _exact_counts(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:
 
 
 def _exact_uniqueness(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape | None:
-    """The same arrays; None where there are fewer values than items that must differ."""
+    """The same arrays; None if there are fewer values than unique items."""
     if not shape.unique:
         return shape
     values = unique_values(shape, normaliser.expand)
     if values is not None:
         return shape if len(values) >= shape.min_items else None
     for pointer in sorted(shape.unique):
-        reason = "items can only be kept apart where they are few enumerated strings, numbers, booleans or null"
+        reason = "unique items can be enforced only among a few enumerated strings, numbers, booleans and null"
         normaliser.report(pointer, "uniqueItems", reason)
     return replace(shape, unique=frozenset())
 
 
 def _fruitful(nodes: dict[Demands, Shapes]) -> set[Demands]:
-    """The values of which there is at least one: the least set that is closed under building values."""
+    """The demands that at least one value meets: the least set that is closed under construction of values."""
     users: dict[Demands, list[Demands]] = {value: [] for value in nodes}
     for value, shapes in nodes.items():
         for child in set(children(shapes)):

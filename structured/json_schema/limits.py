@@ -1,20 +1,20 @@
-"""How large a schema may be, so that a request cannot occupy a compiler for long."""
+"""Bounds on the size of a schema, so that no request occupies a compiler for long."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaLimits:
-    """Bounds on one JSON Schema; going over one is an InvalidConstraintError that names it.
+    """Bounds on one JSON Schema. A schema over one of them raises an InvalidConstraintError that names it.
 
     Attributes:
         schema_bytes: length of the schema's text in UTF-8.
-        depth: how deep the schema's JSON may nest.
+        depth: nesting depth of the schema's JSON.
         enum_values: values in all enums together.
         shapes: shapes in the normalised form.
-        intersections: pairs of shapes that are intersected on the way there: some 20 µs each.
-        regex_bytes: above this length the language has no regex form.
-        grammar_bytes: above this length of the grammar the schema is refused.
+        intersections: pairs of shapes intersected during normalisation, about 20 µs each.
+        regex_bytes: length of the regular expression; a longer one is dropped, without an error.
+        grammar_bytes: length of the grammar.
     """
 
     schema_bytes: int = 1 << 20

@@ -1,4 +1,4 @@
-"""How a rule's 64-bit parameter remembers which members of an object have been written, and llguidance's conditions on it."""
+"""The layout of a grammar rule's 64-bit parameter, which records the members that an object has, and conditions on it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ BITS: Final = 64
 
 
 class Layout:
-    """Which bit of an object's parameter means what.
+    """The meaning of each bit of an object's parameter.
 
-    Required properties come first, then what some member must be, whether there was an unnamed member, a counter of members that are not
-    required, and optional properties as far as bits are left: one without a bit may be written twice, which leaves the
-    object valid. Members that are not required are counted apart, so that there is always room for those that are.
+    In order: required properties; the conditions of ``ObjectShape.some``; a flag for unnamed members; a counter of members
+    that are not required; optional properties, while bits are left. An optional property without a bit may be written
+    twice, which leaves the object valid. Required members are not counted, so there is always room for them.
 
     Attributes:
-        bit_of: the bits of properties.
-        some_bit: the first of those of ``some``, in order.
-        other_bit: set by an unnamed member; None where it does not matter.
-        counter: the range of bits that counts; empty where none does.
-        one: the parameter with the counter at one.
-        room: whether a member that is not required may follow.
-        done: whether the object may end.
+        bit_of: the bit of each property.
+        some_bit: the first bit of the conditions of ``some``.
+        other_bit: set by an unnamed member; None if it is not needed.
+        counter: the range of bits of the counter; empty if there is none.
+        one: the parameter with the counter at 1.
+        room: the condition under which a member that is not required may follow.
+        done: the condition under which the object may end.
     """
 
     def __init__(self, shape: ObjectShape) -> None:
@@ -55,7 +55,7 @@ class Layout:
         if shape.min_members and not shape.some:
             enough = _count("ge", start, len(kept), shape.min_members - len(required))
             if self.other_bit is not None:
-                # One unnamed member is enough, since no more than one is missing beside the required ones.
+                # One unnamed member is enough: besides the required members, at most one is missing.
                 enough = f"or({enough}, bit_set({self.other_bit}))" if kept else f"bit_set({self.other_bit})"
             conditions.append(enough)
         self.done = both_of(*conditions)
@@ -66,7 +66,7 @@ def _count(comparison: str, start: int, width: int, bound: int) -> str:
 
 
 def both_of(*conditions: str) -> str:
-    """All of the conditions that are not empty."""
+    """The conjunction of all conditions that are not empty."""
     given = [condition for condition in conditions if condition]
     if not given:
         return ""
@@ -77,5 +77,5 @@ def both_of(*conditions: str) -> str:
 
 
 def when(condition: str) -> str:
-    """What makes an alternative depend on a condition; nothing for an empty one."""
+    """The suffix that makes an alternative depend on a condition; empty for an empty condition."""
     return f" %if {condition}" if condition else ""

@@ -1,22 +1,22 @@
-"""Decimals that are multiples of a number, as an automaton over their digits that keeps the remainder so far."""
+"""Decimals that are multiples of a number, as an automaton over their digits whose states are remainders."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
 from draftline.structured.json_schema.numbers import NumberSet
-from draftline.structured.regular import dfa as automaton
+from draftline.structured.regular import dfa
 
 MAX_MODULUS = 1_000
-"""Multiples are recognised digit by digit, by the remainder so far: bounds the divisor of the scaled number."""
+"""Bounds the number of remainders: that of the divisor, scaled to an integer."""
 
 
-class UnspeakableNumbersError(ValueError):
-    """The set has no spelling within the budgets; the message says why."""
+class InexpressibleNumbersError(ValueError):
+    """The set has no regular expression within the budgets; the message says why."""
 
 
 def decimal_text(value: Fraction) -> str:
-    """A non-negative number whose decimal expansion ends, written plainly."""
+    """A non-negative number with a finite decimal expansion, in plain notation."""
     digits, denominator = 0, value.denominator
     while denominator > 1:
         value *= 10
@@ -27,31 +27,31 @@ def decimal_text(value: Fraction) -> str:
 
 
 def is_native(numbers: NumberSet) -> bool:
-    """Whether llguidance recognises the set by itself: integers that are multiples of one number, in plain notation."""
+    """Whether llguidance supports the set natively: integers that are multiples of one number, in plain notation."""
     step = numbers.step
     if any(bound is not None and abs(bound) >= 2**53 for bound in (numbers.low, numbers.high)):
         return False
     return step is not None and step.denominator == 1 and step <= MAX_MODULUS and not numbers.not_steps
 
 
-def divisible(step: Fraction) -> automaton.Dfa:
-    """Plain decimals that are integral multiples of ``step``, which has a finite decimal expansion.
+def divisible(step: Fraction) -> dfa.Dfa:
+    """The automaton of plain decimals that are integral multiples of ``step``, which has a finite decimal expansion.
 
     Raises:
-        UnspeakableNumbersError: there are too many remainders.
+        InexpressibleNumbersError: it would need too many remainders.
     """
     scale = 0
     while (step * 10**scale).denominator != 1:
         scale += 1
     modulus = int(step * 10**scale)
-    if modulus > MAX_MODULUS or modulus * (scale + 1) > automaton.MAX_DFA_STATES:
-        raise UnspeakableNumbersError(f"multiples of {decimal_text(step)} need more than {MAX_MODULUS} remainders")
+    if modulus > MAX_MODULUS or modulus * (scale + 1) > dfa.MAX_DFA_STATES:
+        raise InexpressibleNumbersError(f"multiples of {decimal_text(step)} need more than {MAX_MODULUS} remainders")
     # Letters: other, "-", ".", "0" to "9".
     starts = (0, ord("-"), ord("."), ord("/"), *range(ord("0"), ord("9") + 2))
     letters = (0, 1, 2, 0, *range(3, 13), 0)
     steps: list[tuple[int, ...]] = []
     accepts: list[bool] = []
-    # States: 0 the start, dead, after "-", the integer part by remainder, decimals by how many and remainder, zeros after them.
+    # States: the start; dead; after "-"; the integer part, by remainder; decimals, by count and remainder; zeros after them.
     dead, signed, integer = 1, 2, 3
     decimals = integer + modulus
 
@@ -59,7 +59,7 @@ def divisible(step: Fraction) -> automaton.Dfa:
         return integer + remainder
 
     def decimal(count: int, remainder: int) -> int:
-        """After the point and ``count`` of ``scale`` decimals; with count = scale only zeros may follow."""
+        """After the point and ``count`` of ``scale`` decimals. After all of them only zeros may follow."""
         return decimals + count * modulus + remainder
 
     def of_digits(digits: list[int]) -> tuple[int, ...]:
@@ -82,4 +82,4 @@ def divisible(step: Fraction) -> automaton.Dfa:
                 digits = [decimal(scale, remainder), *[dead] * 9]
             steps.append(of_digits(digits))
             accepts.append(remainder * 10 ** (scale - count) % modulus == 0)
-    return automaton.minimal(automaton.Dfa(starts, letters, tuple(steps), tuple(accepts)))
+    return dfa.minimal(dfa.Dfa(starts, letters, tuple(steps), tuple(accepts)))

@@ -1,8 +1,8 @@
-"""From schemas to shapes: what each keyword says, and what its opposite says.
+"""From schemas to shapes: the values that satisfy each keyword, and the values that do not.
 
-Every keyword is a *clause* with two readings, the values that satisfy it and those that do not. A schema is the intersection
-of its clauses, its negation the union of their negations; so `not`, `oneOf`, `if` and dependencies need no special cases. A clause that
-cannot be read exactly is reported and left out.
+Every keyword is a *clause* with these two readings. A schema is the intersection of its clauses, its negation the union of
+their negations. So `not`, `oneOf`, `if` and dependencies need no special cases. A clause without an exact reading is
+reported and left out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError, Violation
-from draftline.structured.json_schema.document import Document, Draft, Json, Location, ReferenceError_
+from draftline.structured.json_schema.document import Dialect, Document, Json, Location, UnresolvedReferenceError
 from draftline.structured.json_schema.keywords.applicators import applicator_clauses, reference_clauses
 from draftline.structured.json_schema.keywords.arrays import array_clauses
 from draftline.structured.json_schema.keywords.clause import Clause, is_number
@@ -48,24 +48,25 @@ from draftline.structured.json_schema.strings import StringSet
 from draftline.structured.regular.dfa import TooComplexError
 
 _DEPTH: Final = 6
-"""How far emptiness is looked for in values of values, when that only saves work."""
+"""The nesting depth to which emptiness is examined, where the answer only saves work."""
 
 
 class _InProgressError(Exception):
-    """What a value contains is just being worked out."""
+    """The contents of a value are being expanded."""
 
 
 class Normaliser:
-    """Expands demands on values to shapes, and remembers what it has expanded.
+    """Expands demands on values to shapes, with memoization.
 
     Args:
-        document: where the schemas stand.
-        limits: how much may come of them.
+        document: the schema document.
+        limits: bounds on the expansion.
         format_set: the strings of each format.
-        wider: if not None, proves emptiness instead: one whose formats hold all that any validator accepts.
+        wider: a normaliser that proves emptiness in place of this one, or None. Its formats include all strings that any
+            validator accepts.
 
     Attributes:
-        violations: what could not be enforced so far, by pointer and keyword.
+        violations: the parts that cannot be enforced, by pointer and keyword.
     """
 
     def __init__(
@@ -91,8 +92,8 @@ class Normaliser:
         self.violations: dict[tuple[str, str], Violation] = {}
 
     def report(self, pointer: str, keyword: str, reason: str) -> None:
-        """Note something that is not enforced, in or within the schema at ``pointer``."""
-        pointer = pointer.partition("\0")[0]  # after this stands what tells made-up schemas apart
+        """Report something that is not enforced, in or within the schema at ``pointer``."""
+        pointer = pointer.partition("\0")[0]  # a suffix tells synthetic schemas apart
         said = self.document.says(pointer, keyword)
         where = f"{pointer}/{keyword}" if said else pointer
         self.violations.setdefault((where, keyword), Violation(where, keyword, reason))
@@ -100,18 +101,18 @@ class Normaliser:
     # --- demands ----------------------------------------------------------------------------------------------------
 
     def demand(self, location: Location, holds: bool = True) -> Demands:
-        """What a value must be for a schema to hold, or not to hold."""
+        """The demands on a value for a schema to hold, or not to hold."""
         schema = location.schema
         for _ in range(100):
             if isinstance(schema, bool):
                 return ANY if schema == holds else NEVER
             reference = schema.get("$ref")
-            alone = location.draft <= Draft.DRAFT7 or not any(self._clauses_of(location)[1:])
+            alone = location.dialect <= Dialect.DRAFT7 or not any(self._clauses_of(location)[1:])
             if not isinstance(reference, str) or not alone:
                 break
             try:
                 location = self.document.resolve(location, reference)
-            except ReferenceError_:
+            except UnresolvedReferenceError:
                 break
             schema = location.schema
         if not isinstance(schema, bool) and not self._clauses_of(location):
@@ -123,7 +124,7 @@ class Normaliser:
         known = self._joined.get(demands)
         if known is None:
             known = EVERYTHING
-            # What must hold first: it is what most of the cases of a negation contradict.
+            # Positive demands first: most cases of a negation contradict them.
             for demand in sorted(demands, key=lambda one: (not one.holds, one.order)):
                 known = self._meet(known, self._expand_one(demand), demand)
             self._joined[demands] = known
@@ -140,7 +141,9 @@ class Normaliser:
             joint = intersect(one, other)
             return joint if demand.holds else self._simplified(joint)
         except (TooManyShapesError, TooComplexError) as error:
-            self.report(demand.location.pointer, keyword, f"its intersection with what else holds here has {error}")
+            self.report(
+                demand.location.pointer, keyword, f"its intersection with the other schemas that apply here has {error}"
+            )
             return one
 
     def _expand_one(self, demand: Demand) -> Shapes:
@@ -153,7 +156,7 @@ class Normaliser:
         if demand in self._expanding:
             if self._expanding.index(demand) < self._guard:
                 raise _InProgressError
-            self.report(location.pointer, "$ref", "it refers to itself with nothing in between")
+            self.report(location.pointer, "$ref", "it refers to itself without a value in between")
             return EVERYTHING
         self._expanding.append(demand)
         try:
@@ -162,7 +165,7 @@ class Normaliser:
                 if demand.holds:
                     shapes = self._meet(shapes, self._read(location, clause, clause.holds), demand, clause.keyword)
                 elif clause.fails is None:
-                    reason = "what does not satisfy it has no exact form, as needed below not, oneOf or if"
+                    reason = "its negation has no exact form, and not, oneOf or if needs one"
                     self.report(location.pointer, clause.keyword, reason)
                     shapes = EVERYTHING
                 else:
@@ -187,7 +190,7 @@ class Normaliser:
             return EVERYTHING
 
     def is_empty(self, demands: Demands, depth: int = _DEPTH) -> bool:
-        """Whether it is proven that no value meets the demands; a no may only mean that no proof was found."""
+        """Whether it is proven that no value meets the demands. False may mean that no proof was found."""
         if demands == NEVER:
             return True
         if self._wider is not None:
@@ -196,7 +199,7 @@ class Normaliser:
             return False
         known = self._empty.get(demands)
         if known is None:
-            # What is being expanded further out is not known yet, and is not an endless loop either: it is inside a value.
+            # Demands that are being expanded further out are unknown yet. They are no endless loop: a value lies in between.
             outer, self._guard = self._guard, len(self._expanding) if depth < _DEPTH else self._guard
             self._empty[demands] = False
             try:
@@ -228,7 +231,7 @@ class Normaliser:
         )
 
     def _simplified(self, shapes: Shapes) -> Shapes:
-        """The same values, without cases that are empty or within another: negations bring many of these."""
+        """The same values, without cases that are empty or contained in another: negations produce many of these."""
         objects: list[ObjectShape] = []
         for shape in shapes.objects:
             named = tuple((name, self._without_idle(value)) for name, value in shape.named)
@@ -237,13 +240,13 @@ class Normaliser:
         return replace(shapes, arrays=widest(arrays, array_within), objects=widest(objects, object_within))
 
     def _without_idle_counts(self, shape: ArrayShape) -> ArrayShape | None:
-        """The same arrays, where counts that every item meets are lengths, and items that cannot be are NEVER."""
+        """The same arrays. Counts that every item meets become lengths; impossible items become NEVER."""
         shape = replace(
             shape,
             prefix=tuple(self._without_idle(value) for value in shape.prefix),
             rest=self._without_idle(shape.rest),
         )
-        least = shape.min_items
+        minimum = shape.min_items
         counts: list[Contains] = []
         for one in shape.contains:
             items = {shape.item(index) for index in range(one.start, len(shape.prefix))} | {shape.rest}
@@ -252,13 +255,13 @@ class Normaliser:
                 if one.low > 0:
                     return None
             elif one.high is None and all(self._without_idle(both(item, one.value)) == item for item in items):
-                least = max(least, one.start + one.low)
+                minimum = max(minimum, one.start + one.low)
             else:
                 counts.append(one)
-        return settle_array(replace(shape, min_items=least, contains=tuple(counts)))
+        return settle_array(replace(shape, min_items=minimum, contains=tuple(counts)))
 
     def _without_idle(self, value: Demands) -> Demands:
-        """Demands without those negations that the others imply already; NEVER where they contradict one another."""
+        """The demands without redundant negations; NEVER if they contradict one another."""
         negated = [demand for demand in value if not demand.holds]
         if not negated or len(value) == 1:
             return value
@@ -281,24 +284,24 @@ class Normaliser:
         if isinstance(schema, bool):
             return
         yield from reference_clauses(self, location)
-        if "$ref" in schema and location.draft <= Draft.DRAFT7:
-            return  # where a reference stands, its siblings mean nothing
+        if "$ref" in schema and location.dialect <= Dialect.DRAFT7:
+            return  # siblings of $ref are ignored in these drafts
         for reader in _READERS:
             yield from reader(self, location)
 
-    # --- what keywords ask for --------------------------------------------------------------------------------------
+    # --- for keywords -----------------------------------------------------------------------------------------------
 
     def constant(self, location: Location, value: Json) -> Demands:
-        """See `Expander.constant`."""
+        """The demands on a value to equal ``value``, which is in the schema at ``location``."""
         written = _canonical(value)
         known = self._constants.get(written)
         if known is None:
             pointer = f"{location.pointer}/const\0{len(self._constants)}"
-            known = self._constants[written] = Location(pointer, {"const": value}, "", Draft.DRAFT2020)
+            known = self._constants[written] = Location(pointer, {"const": value}, "", Dialect.DRAFT2020)
         return frozenset([Demand(known)])
 
     def count_values(self, location: Location, keyword: str, number: int) -> None:
-        """See `Expander.count_values`."""
+        """Count enum values against the limit."""
         self._enum_values += number
         if self._enum_values > self._limits.enum_values:
             raise InvalidConstraintError(
@@ -317,7 +320,7 @@ _READERS: Final = (
 
 
 def _canonical(value: Json) -> str:
-    """Equal for equal JSON values, and different for different ones."""
+    """A text that is the same for equal JSON values only."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(name)}:{_canonical(value[name])}" for name in sorted(value)) + "}"
     if isinstance(value, list):

@@ -1,6 +1,6 @@
-"""Sets of JSON numbers: an interval, and what a number must and must not be a multiple of.
+"""Sets of JSON numbers: an interval, with conditions on divisibility.
 
-Values are exact: JSON's decimals are Fractions here, never floats.
+Values are exact: decimals of JSON are Fractions, never floats.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from fractions import Fraction
 
 @dataclass(frozen=True, slots=True)
 class NumberSet:
-    """Numbers that meet all of these; None is no condition.
+    """The numbers that meet all conditions; None is no condition.
 
     Attributes:
-        low: the least number, or with ``low_open`` the number below all.
-        low_open: whether ``low`` itself is out.
-        high: likewise above.
-        high_open: whether ``high`` itself is out.
+        low: the lower bound.
+        low_open: whether ``low`` itself is excluded.
+        high: the upper bound.
+        high_open: whether ``high`` itself is excluded.
         step: every number is an integral multiple of it (1: integers).
         not_steps: no number is an integral multiple of any of these.
         literal_integers: whether a number must be *written* without fraction and exponent (draft 4's integers).
@@ -44,7 +44,7 @@ class NumberSet:
         return all(value % step for step in self.not_steps)
 
     def integral_bounds(self) -> tuple[int | None, int | None]:
-        """For a set with a step: the least and the greatest number, as multiples of the step."""
+        """For a set with a step: the smallest and the largest number, as multiples of the step."""
         assert self.step is not None
         low = high = None
         if self.low is not None:
@@ -56,11 +56,11 @@ class NumberSet:
         return low, high
 
     def is_point(self) -> bool:
-        """Whether the bounds leave one number at most."""
+        """Whether the bounds leave at most one number."""
         return self.low is not None and self.low == self.high
 
     def is_empty(self) -> bool:
-        """Whether no number is in the set; decided exactly but for many excluded multiples within a wide interval."""
+        """Whether no number is in the set. Exact, except for many excluded multiples within a wide interval."""
         if self.low is not None and self.high is not None:
             if self.low > self.high or (self.low == self.high and (self.low_open or self.high_open)):
                 return True
@@ -77,21 +77,21 @@ class NumberSet:
             return not any(self.contains(multiple * self.step) for multiple in range(low, high + 1))
         return low > high
 
-    def values(self, at_most: int) -> list[Fraction] | None:
-        """All numbers, ascending, where there are no more than ``at_most``; else None."""
+    def values(self, max_values: int) -> list[Fraction] | None:
+        """All numbers, ascending; None if there are more than ``max_values``."""
         if self.is_point():
             assert self.low is not None
             return [self.low] if not self.is_empty() else []
         if self.step is None:
             return None
         low, high = self.integral_bounds()
-        if low is None or high is None or high - low >= at_most:
+        if low is None or high is None or high - low >= max_values:
             return None
         return [value for multiple in range(low, high + 1) if self.contains(value := multiple * self.step)]
 
 
 def meet(one: NumberSet, other: NumberSet) -> NumberSet:
-    """What is in both sets."""
+    """The intersection of two sets."""
     low, low_open = one.low, one.low_open
     if other.low is not None and (low is None or other.low >= low):
         low_open = other.low_open or (low_open and other.low == low)
@@ -112,7 +112,7 @@ def meet(one: NumberSet, other: NumberSet) -> NumberSet:
 
 
 def outside(one: NumberSet) -> Iterator[NumberSet]:
-    """Sets that together are all numbers not in ``one``; one of ``literal_integers`` has no such."""
+    """Sets whose union is the complement of ``one``, which must not have ``literal_integers``."""
     if one.low is not None:
         yield NumberSet(high=one.low, high_open=not one.low_open)
     if one.high is not None:

@@ -1,8 +1,8 @@
 """The normalised form: a set of JSON values as a union of simple shapes, type by type.
 
-What a member or an item must be is a `Demand` set: schemas that must hold and schemas that must not, all at once. Demands are
-expanded to shapes only when something asks what is inside, so recursion costs nothing, an intersection of values is a union
-of demands, and the same demands are the same node of the language.
+The value of a member or an item is a set of `Demand`: schemas that must hold, and schemas that must not. Demands are expanded
+to shapes lazily, so recursion costs nothing. The intersection of two values is the union of their demands. Equal demands are
+one node of the language.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from draftline.structured.json_schema.document import Draft, Location
+from draftline.structured.json_schema.document import Dialect, Location
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.numbers import meet as meet_numbers
 from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
@@ -24,33 +24,33 @@ class TooManyShapesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A schema that a value must match, or with ``holds`` False must not."""
+    """A schema that a value must match, or must not match if ``holds`` is False."""
 
     location: Location
     holds: bool = True
 
     @property
     def order(self) -> tuple[str, bool]:
-        """By what demands are sorted wherever their order can be seen."""
+        """The sort key of demands, where their order is visible."""
         return self.location.pointer, self.holds
 
 
 Demands = frozenset[Demand]
-"""All of them at once; none: any value."""
+"""The demands on one value. All must be met; the empty set is met by any value."""
 
 ANY: Final[Demands] = frozenset()
-NEVER: Final[Demands] = frozenset([Demand(Location("false", False, "", Draft.DRAFT2020))])
+NEVER: Final[Demands] = frozenset([Demand(Location("false", False, "", Dialect.DRAFT2020))])
 
 
 def both(one: Demands, other: Demands) -> Demands:
-    """What meets both; everything that contains a contradiction is the one NEVER."""
+    """The demands that both sets make. Any contradiction is normalised to NEVER."""
     united = one | other
     return NEVER if NEVER.issubset(united) else united
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Members whose name is in a set, and what their values must be."""
+    """The members whose name is in a set, and the demands on their values."""
 
     names: StringSet
     value: Demands
@@ -61,12 +61,12 @@ class ObjectShape:
     """Objects.
 
     Attributes:
-        named: properties by name, in the schema's order. One whose value is NEVER must be absent.
-        required: names of properties that must be there.
-        others: what all other members must be; the sets are disjoint, and a name in none of them is not allowed.
-        some: for each, at least one member whose name is *not* in ``named`` must be so.
-        min_members: least number of members.
-        max_members: greatest number, or None.
+        named: properties by name, in the schema's order. A property whose value is NEVER must be absent.
+        required: the names of required properties.
+        others: all other members. The name sets are disjoint; a name in none of them is illegal.
+        some: conditions, each met by at least one member whose name is *not* in ``named``.
+        min_members: the minimum number of members.
+        max_members: the maximum number of members, or None.
     """
 
     named: tuple[tuple[str, Demands], ...] = ()
@@ -77,7 +77,7 @@ class ObjectShape:
     max_members: int | None = None
 
     def value_of(self, name: str) -> Demands:
-        """What a member of this name must be; NEVER where there may be none."""
+        """The demands on a member of this name; NEVER if it must be absent."""
         for known, value in self.named:
             if known == name:
                 return value
@@ -102,12 +102,12 @@ class ArrayShape:
     """Arrays.
 
     Attributes:
-        prefix: what the first items must be, one by one.
-        rest: what all later items must be.
-        min_items: least length.
-        max_items: greatest length, or None.
-        contains: counts of certain items.
-        unique: where it was asked that all items differ; empty if nowhere.
+        prefix: the demands on each of the first items.
+        rest: the demands on all later items.
+        min_items: the minimum length.
+        max_items: the maximum length, or None.
+        contains: counts of items that meet demands.
+        unique: pointers of the schemas that require unique items.
     """
 
     prefix: tuple[Demands, ...] = ()
@@ -118,7 +118,7 @@ class ArrayShape:
     unique: frozenset[str] = frozenset()
 
     def item(self, index: int) -> Demands:
-        """What the item at an index must be."""
+        """The demands on the item at an index."""
         return self.prefix[index] if index < len(self.prefix) else self.rest
 
 
@@ -129,7 +129,7 @@ ANY_NUMBER: Final = NumberSet()
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """A set of JSON values: the union of these, each type on its own."""
+    """A set of JSON values: the union of the shapes of all types."""
 
     null: bool = False
     booleans: frozenset[bool] = frozenset()
@@ -148,7 +148,7 @@ _Shape = TypeVar("_Shape")
 
 
 def unite(*sets: Shapes) -> Shapes:
-    """What is in any of the sets."""
+    """The union of sets."""
     return Shapes(
         any(one.null for one in sets),
         frozenset(value for one in sets for value in one.booleans),
@@ -160,7 +160,7 @@ def unite(*sets: Shapes) -> Shapes:
 
 
 def intersect(one: Shapes, other: Shapes) -> Shapes:
-    """What is in both sets, but for cases that are seen at once to be empty.
+    """The intersection of two sets, without cases that are obviously empty.
 
     Raises:
         TooManyShapesError, TooComplexError: over a budget.
@@ -226,15 +226,15 @@ def _merge_strings(sets: Iterable[StringSet]) -> tuple[StringSet, ...]:
 
 
 def meet_arrays(one: ArrayShape, other: ArrayShape) -> ArrayShape | None:
-    """What is in both; None where that is nothing."""
+    """The intersection; None if it is empty."""
     length = max(len(one.prefix), len(other.prefix))
-    most = [bound for bound in (one.max_items, other.max_items) if bound is not None]
+    bounds = [bound for bound in (one.max_items, other.max_items) if bound is not None]
     return settle_array(
         ArrayShape(
             tuple(both(one.item(index), other.item(index)) for index in range(length)),
             both(one.rest, other.rest),
             max(one.min_items, other.min_items),
-            min(most) if most else None,
+            min(bounds) if bounds else None,
             tuple(dict.fromkeys(one.contains + other.contains)),
             one.unique | other.unique,
         )
@@ -242,19 +242,19 @@ def meet_arrays(one: ArrayShape, other: ArrayShape) -> ArrayShape | None:
 
 
 def settle_array(shape: ArrayShape) -> ArrayShape | None:
-    """The same arrays, said in the simplest way; None where there are none."""
-    most = shape.max_items
+    """The same arrays in canonical form; None if there are none."""
+    maximum = shape.max_items
     for index, value in enumerate(shape.prefix):
         if value == NEVER:
-            most = index if most is None else min(most, index)
+            maximum = index if maximum is None else min(maximum, index)
             break
     else:
         if shape.rest == NEVER:
-            most = len(shape.prefix) if most is None else min(most, len(shape.prefix))
-    prefix = shape.prefix if most is None else shape.prefix[:most]
+            maximum = len(shape.prefix) if maximum is None else min(maximum, len(shape.prefix))
+    prefix = shape.prefix if maximum is None else shape.prefix[:maximum]
     while prefix and prefix[-1] == shape.rest:
         prefix = prefix[:-1]
-    least = shape.min_items
+    minimum = shape.min_items
     contains: list[Contains] = []
     for one in shape.contains:
         if one.high is not None and one.high < one.low:
@@ -263,21 +263,21 @@ def settle_array(shape: ArrayShape) -> ArrayShape | None:
             if one.low > 0:
                 return None
             continue
-        least = max(least, one.start + one.low) if one.low else least
+        minimum = max(minimum, one.start + one.low) if one.low else minimum
         if one.value == ANY:
             if one.high is not None:
-                most = one.start + one.high if most is None else min(most, one.start + one.high)
+                maximum = one.start + one.high if maximum is None else min(maximum, one.start + one.high)
             continue
         contains.append(one)
-    if most is not None and least > most:
+    if maximum is not None and minimum > maximum:
         return None
-    unique = shape.unique if most is None or most > 1 else frozenset[str]()
-    rest = shape.rest if most is None or most > len(prefix) else NEVER
-    return ArrayShape(prefix, rest, least, most, tuple(contains), unique)
+    unique = shape.unique if maximum is None or maximum > 1 else frozenset[str]()
+    rest = shape.rest if maximum is None or maximum > len(prefix) else NEVER
+    return ArrayShape(prefix, rest, minimum, maximum, tuple(contains), unique)
 
 
 def meet_objects(one: ObjectShape, other: ObjectShape) -> Iterator[ObjectShape]:
-    """What is in both."""
+    """The intersection."""
     names = dict.fromkeys([name for name, _ in one.named] + [name for name, _ in other.named])
     named = {name: both(one.value_of(name), other.value_of(name)) for name in names}
     others: list[Members] = []
@@ -294,43 +294,43 @@ def meet_objects(one: ObjectShape, other: ObjectShape) -> Iterator[ObjectShape]:
                 others.append(Members(joint, value))
     if len(others) > MAX_SHAPES:
         raise TooManyShapesError(f"more than {MAX_SHAPES} classes of member names")
-    most = [bound for bound in (one.max_members, other.max_members) if bound is not None]
+    bounds = [bound for bound in (one.max_members, other.max_members) if bound is not None]
     joined = ObjectShape(
         tuple(named.items()),
         one.required | other.required,
         tuple(others),
         (),
         max(one.min_members, other.min_members),
-        min(most) if most else None,
+        min(bounds) if bounds else None,
     )
-    # A name that only one of the two knew counted there among the other's unnamed members.
+    # A name that only one of the two shapes names is an unnamed member of the other.
     yield from settle_object(joined, one.some + other.some)
 
 
 def settle_object(shape: ObjectShape, some: tuple[Members, ...]) -> Iterator[ObjectShape]:
-    """The objects of ``shape`` (which has no ``some`` yet) with at least one member of each kind of ``some``, named or not."""
+    """The objects of ``shape`` (which has no ``some`` yet) that have a member, named or not, for each condition in ``some``."""
     named = dict(shape.named)
     for name in sorted(shape.required):
         if name not in named:
             named[name] = shape.value_of(name)
     if any(named[name] == NEVER for name in shape.required):
         return
-    least = max(shape.min_members, len(shape.required))
+    minimum = max(shape.min_members, len(shape.required))
     possible = None if shape.others else sum(value != NEVER for value in named.values())
-    most = shape.max_members
-    if possible is not None and most is not None and most >= possible:
-        most = None
-    if (most is not None and least > most) or (possible is not None and least > possible):
+    maximum = shape.max_members
+    if possible is not None and maximum is not None and maximum >= possible:
+        maximum = None
+    if (maximum is not None and minimum > maximum) or (possible is not None and minimum > possible):
         return
     required = shape.required
-    if possible is not None and least == possible:
+    if possible is not None and minimum == possible:
         required = frozenset(name for name, value in named.items() if value != NEVER)
-    if least <= len(required):
-        least = 0
-    if most == len(required):
+    if minimum <= len(required):
+        minimum = 0
+    if maximum == len(required):
         named = {name: value if name in required else NEVER for name, value in named.items()}
-        shape, most = replace(shape, others=()), None
-    cases = [replace(shape, named=tuple(named.items()), required=required, min_members=least, max_members=most)]
+        shape, maximum = replace(shape, others=()), None
+    cases = [replace(shape, named=tuple(named.items()), required=required, min_members=minimum, max_members=maximum)]
     for wanted in some:
         cases = [case for before in cases for case in _with_some(before, wanted)]
         if len(cases) > MAX_SHAPES:
@@ -359,7 +359,7 @@ def _with_some(shape: ObjectShape, wanted: Members) -> Iterator[ObjectShape]:
 
 
 def widest(shapes: Iterable[_Shape], within: Callable[[_Shape, _Shape], bool]) -> tuple[_Shape, ...]:
-    """The same values, without shapes that are plainly within another."""
+    """The same values, without shapes that are obviously contained in another."""
     kept: list[_Shape] = []
     for shape in dict.fromkeys(shapes):
         if not any(within(shape, other) for other in kept):
@@ -369,7 +369,7 @@ def widest(shapes: Iterable[_Shape], within: Callable[[_Shape, _Shape], bool]) -
 
 
 def array_within(one: ArrayShape, other: ArrayShape) -> bool:
-    """Whether every array of ``one`` is seen at once to be of ``other``: fewer demands are met by more values."""
+    """Whether every array of ``one`` is obviously in ``other``: fewer demands are met by more values."""
     if not set(other.contains) <= set(one.contains) or not other.unique <= one.unique:
         return False
     if one.min_items < other.min_items:
@@ -381,7 +381,7 @@ def array_within(one: ArrayShape, other: ArrayShape) -> bool:
 
 
 def object_within(one: ObjectShape, other: ObjectShape) -> bool:
-    """Whether every object of ``one`` is seen at once to be of ``other``."""
+    """Whether every object of ``one`` is obviously in ``other``."""
     if other.some or not other.required <= one.required or one.others != other.others:
         return False
     if other.min_members > max(one.min_members, len(one.required)):

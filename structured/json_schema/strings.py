@@ -1,7 +1,7 @@
-"""Sets of strings: a length, patterns and formats that hold or do not, and names that are in or out.
+"""Sets of strings: bounds on the length, patterns and formats that match or do not match, and listed strings.
 
-A StringSet is a conjunction, kept in the schema's own terms as long as possible: it is decided (membership, emptiness, disjointness)
-with automata, and spelled as a tree that stays small where there is one pattern or one length.
+A StringSet is a conjunction in the terms of the schema. Automata decide membership, emptiness and disjointness. Its syntax
+tree stays small if there is only one pattern or one length.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from draftline.structured.regular import dfa as automaton
+from draftline.structured.regular import dfa
 from draftline.structured.regular.dfa import Part
 from draftline.structured.regular.expression import MAX_TREE_STATES, to_tree
 from draftline.structured.regular.syntax import (
@@ -29,15 +29,15 @@ from draftline.structured.regular.syntax import (
 
 @dataclass(frozen=True, slots=True)
 class StringSet:
-    """Strings that meet all of these.
+    """The strings that meet all conditions.
 
     Attributes:
         min_length: in code points.
         max_length: in code points; None is no bound.
         patterns: anchor-free trees that match the whole string.
-        not_patterns: trees that do not.
-        only: if not None, the only strings that can be in the set; then all other conditions have been applied.
-        without: strings that are not in the set.
+        not_patterns: anchor-free trees that do not match the whole string.
+        only: all strings of the set, if not None; then all other conditions have been applied.
+        without: excluded strings.
     """
 
     min_length: int = 0
@@ -51,7 +51,7 @@ class StringSet:
         """Whether the string is in the set.
 
         Raises:
-            TooComplexError: a pattern is over the automata's budget.
+            TooComplexError: a pattern exceeds the budget of automata.
         """
         if self.only is not None:
             return value in self.only
@@ -67,7 +67,7 @@ class StringSet:
         """Whether no string is in the set.
 
         Raises:
-            TooComplexError: deciding it is over the automata's budget.
+            TooComplexError: the decision exceeds the budget of automata.
         """
         if self.only is not None:
             return not self.only
@@ -87,19 +87,19 @@ ALL_STRINGS: Final = StringSet()
 
 @functools.lru_cache(maxsize=4096)
 def _is_empty(strings: StringSet) -> bool:
-    return automaton.is_empty(list(_parts(strings)), strings.min_length, strings.max_length)
+    return dfa.is_empty(list(_parts(strings)), strings.min_length, strings.max_length)
 
 
 def one_of(values: frozenset[str]) -> StringSet:
-    """Just these strings."""
+    """The set of exactly these strings."""
     return StringSet(only=values)
 
 
 def meet(one: StringSet, other: StringSet) -> StringSet:
-    """What is in both sets.
+    """The intersection of two sets.
 
     Raises:
-        TooComplexError: a pattern is over the automata's budget.
+        TooComplexError: a pattern exceeds the budget of automata.
     """
     if one.only is not None:
         return StringSet(only=frozenset(value for value in one.only if other.contains(value)))
@@ -117,7 +117,7 @@ def meet(one: StringSet, other: StringSet) -> StringSet:
 
 
 def outside(one: StringSet) -> Iterator[StringSet]:
-    """Sets that together are all strings not in ``one``."""
+    """Sets whose union is the complement of ``one``."""
     if one.only is not None:
         yield StringSet(without=one.only)
         return
@@ -134,10 +134,10 @@ def outside(one: StringSet) -> Iterator[StringSet]:
 
 
 def subtract(one: StringSet, other: StringSet) -> list[StringSet]:
-    """Disjoint, non-empty sets that together are what is in ``one`` and not in ``other``.
+    """Disjoint, non-empty sets whose union is the difference of ``one`` and ``other``.
 
     Raises:
-        TooComplexError: over the automata's budget.
+        TooComplexError: it exceeds the budget of automata.
     """
     remaining = one
     pieces: list[StringSet] = []
@@ -145,17 +145,17 @@ def subtract(one: StringSet, other: StringSet) -> list[StringSet]:
         part = meet(remaining, piece)
         if not part.is_empty():
             pieces.append(part)
-        # What comes next must not be in this piece again: keep to its opposite.
+        # Later pieces must be disjoint from this one: continue with its complement.
         opposite = list(outside(piece))
         if len(opposite) != 1:
-            raise AssertionError("a piece of a complement is one condition")
+            raise AssertionError("a piece of a complement has one condition")
         remaining = meet(remaining, opposite[0])
     return pieces
 
 
 @functools.lru_cache(maxsize=4096)
-def _dfa(tree: Node) -> automaton.Dfa:
-    return automaton.build(tree)
+def _dfa(tree: Node) -> dfa.Dfa:
+    return dfa.build(tree)
 
 
 def _parts(strings: StringSet) -> Iterator[Part]:
@@ -169,10 +169,10 @@ def _parts(strings: StringSet) -> Iterator[Part]:
 
 @functools.lru_cache(maxsize=4096)
 def string_tree(strings: StringSet) -> Node:
-    """A tree of the strings, over their own characters.
+    """The syntax tree of the strings, over their own characters (unescaped).
 
     Raises:
-        TooComplexError: over the automata's budget.
+        TooComplexError: it exceeds the budget of automata.
     """
     if strings.only is not None:
         return alt(literal(value) for value in sorted(strings.only))
@@ -189,14 +189,14 @@ def string_tree(strings: StringSet) -> Node:
                 return bounded
     parts = list(_parts(strings))
     if max(strings.min_length, strings.max_length or 0) > MAX_TREE_STATES:
-        raise automaton.TooComplexError("a length far from what the pattern says")
+        raise dfa.TooComplexError("the length bounds are too large to combine with a pattern")
     if length != ANY_TEXT:
         parts.append(Part(_dfa(length)))
-    return to_tree(automaton.conjunction(parts))
+    return to_tree(dfa.conjunction(parts))
 
 
 def _with_length(pattern: Node, low: int, high: int | None) -> Node | None:
-    """A pattern that repeats one character, with its count bounded as well; None for other patterns."""
+    """A pattern that repeats one character, with its count bounded too; None for other patterns."""
     if not isinstance(pattern, Repeat) or not isinstance(pattern.node, Chars):
         return None
     low = max(low, pattern.low)

@@ -1,4 +1,4 @@
-"""Sets of Unicode code points as sorted, disjoint, inclusive ranges; surrogates are no characters and never in a set."""
+"""Sets of Unicode code points as sorted, disjoint, inclusive ranges. Surrogates are not characters, and never in a set."""
 
 import functools
 from collections.abc import Iterable
@@ -38,12 +38,12 @@ def of(characters: str) -> CharSet:
 
 
 def union(*sets: CharSet) -> CharSet:
-    """What is in any of the sets."""
+    """The union of sets."""
     return charset(pair for one in sets for pair in one)
 
 
 def complement(one: CharSet) -> CharSet:
-    """All other characters."""
+    """The set of all other characters."""
     gaps: list[tuple[int, int]] = []
     start = 0
     for low, high in one:
@@ -54,7 +54,7 @@ def complement(one: CharSet) -> CharSet:
 
 
 def intersection(one: CharSet, other: CharSet) -> CharSet:
-    """What is in both sets."""
+    """The intersection of two sets."""
     common: list[tuple[int, int]] = []
     i = j = 0
     while i < len(one) and j < len(other):
@@ -69,7 +69,7 @@ def intersection(one: CharSet, other: CharSet) -> CharSet:
 
 
 def difference(one: CharSet, other: CharSet) -> CharSet:
-    """What is in the first set and not in the second."""
+    """The first set without the second."""
     return intersection(one, complement(other))
 
 
@@ -80,4 +80,4 @@ SPACE = union(
     of(" \u00a0\u1680\u202f\u205f\u3000\ufeff"),
 )
 LINE_END = of("\n\r\u2028\u2029")
-"""ECMA-262's \\d, \\w, \\s, and what its "." leaves out."""
+"""The classes \\d, \\w and \\s of ECMA-262, and the characters that its "." does not match."""

@@ -1,7 +1,7 @@
-"""Deterministic automata of syntax trees: conjunctions, complements, emptiness, and back to a tree.
+"""Deterministic automata of syntax trees: conjunctions, complements and emptiness.
 
-An automaton's letters are classes of characters that none of its sets tells apart. Sizes are bounded: what would be larger is a
-`TooComplexError`, never a long wait.
+The letters of an automaton are classes of characters that none of its sets tells apart. Sizes are bounded: a larger automaton
+raises `TooComplexError` instead of taking long.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ MAX_DFA_STATES = 4_000
 
 
 class TooComplexError(ValueError):
-    """Deciding it would take more states than the budget allows."""
+    """An automaton would need more states than the budget allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dfa:
-    """A complete deterministic automaton over code points; state 0 is the start.
+    """A complete deterministic automaton over code points. State 0 is the start.
 
     Attributes:
-        starts: first code point of every letter's ranges, ascending; ``letters[i]`` is the letter of what lies between.
-        steps: for each state, the next state of each letter.
-        accepts: for each state, whether a text may end in it.
+        starts: the first code point of each interval, ascending.
+        letters: the letter of each interval.
+        steps: for each state, the next state by letter.
+        accepts: for each state, whether it is accepting.
     """
 
     starts: tuple[int, ...]
@@ -105,7 +106,7 @@ class _Nfa:
         return end
 
     def closure(self, states: Iterable[int], at_start: bool, at_end: bool) -> frozenset[int]:
-        """All states that empty moves lead to."""
+        """All states reachable by empty moves."""
         seen = set(states)
         stack = list(seen)
         while stack:
@@ -118,7 +119,7 @@ class _Nfa:
 
 
 def _alphabet(sets: Iterable[CharSet]) -> tuple[tuple[int, ...], tuple[int, ...], list[CharSet]]:
-    """The coarsest partition that no set cuts: starts, the letter of each interval, and each letter's characters."""
+    """The coarsest partition that respects all sets: starts, the letter of each interval, the characters of each letter."""
     distinct = list(dict.fromkeys(sets))
     bounds = {0}
     for one in distinct:
@@ -141,10 +142,10 @@ def _alphabet(sets: Iterable[CharSet]) -> tuple[tuple[int, ...], tuple[int, ...]
 
 @functools.lru_cache(maxsize=2048)
 def build(tree: Node) -> Dfa:
-    """The minimal automaton of a tree's whole texts; an anchor holds only at the text's own start or end.
+    """The minimal automaton of the texts of a tree. An anchor holds only at the start or the end of the text.
 
     Raises:
-        TooComplexError: over the budget.
+        TooComplexError: it exceeds the budget.
     """
     nfa = _Nfa(tree)
     starts, letters, characters = _alphabet(move[0] for move in nfa.moves if move is not None)
@@ -160,7 +161,7 @@ def build(tree: Node) -> Dfa:
                     if position >= 0 and code <= move[0][position][1]:
                         reached[letter] = move[1]
         targets.append(reached)
-    # A state that accepts whatever follows: what else could be matched beside it makes no difference.
+    # Universal states accept every continuation: other NFA states next to one make no difference.
     universal: set[int] = set()
     everything: frozenset[int] = frozenset()
     for state, move in enumerate(nfa.moves):
@@ -195,7 +196,7 @@ def build(tree: Node) -> Dfa:
                 closures[raw] = closed
             number = numbers.get(closed) if not (closed == first and anchored) else None
             if number is None:
-                # The start's own set of states may come back later, where "^" no longer holds: then it is another state.
+                # The start's set of NFA states may come back where "^" no longer holds: then it is a different state.
                 number = numbers.get(frozenset(closed | {-1})) if closed == first and anchored else None
             if number is None:
                 number = len(queue)
@@ -209,7 +210,7 @@ def build(tree: Node) -> Dfa:
 
 
 def minimal(dfa: Dfa) -> Dfa:
-    """Merge states that no text tells apart (Moore's refinement), and number them as they are reached."""
+    """Merge equivalent states (Moore's refinement), and number them in the order of discovery."""
     block = [int(accepting) for accepting in dfa.accepts]
     count = len(set(block))
     while True:
@@ -239,14 +240,14 @@ def minimal(dfa: Dfa) -> Dfa:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One conjunct: texts that are in an automaton's language, or with ``inside`` False those that are not."""
+    """One conjunct: the language of an automaton, or its complement if ``inside`` is False."""
 
     dfa: Dfa
     inside: bool = True
 
 
 def _product_letters(parts: Sequence[Part]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """Where the joint alphabet's intervals start, and for each the letters of the parts."""
+    """The intervals of the joint alphabet: their starts, and for each the letter of every part."""
     starts = sorted({start for part in parts for start in part.dfa.starts})
     return tuple(starts), [
         tuple(part.dfa.letters[bisect.bisect_right(part.dfa.starts, start) - 1] for part in parts) for start in starts
@@ -257,11 +258,13 @@ def is_empty(parts: Sequence[Part], min_length: int = 0, max_length: int | None 
     """Whether no text of a length within the bounds (in code points) is in all parts.
 
     Raises:
-        TooComplexError: over the budget.
+        TooComplexError: it exceeds the budget.
     """
     starts, joint = _product_letters(parts)
-    # Surrogates have no text of their own: an interval of them leads nowhere.
-    letters = list(dict.fromkeys(letter for start, letter in zip(starts, joint, strict=True) if _spoken(start, starts)))
+    # Surrogates are not characters: skip intervals of them.
+    letters = list(
+        dict.fromkeys(letter for start, letter in zip(starts, joint, strict=True) if _has_characters(start, starts))
+    )
 
     def accepting(state: tuple[int, ...]) -> bool:
         return all(part.dfa.accepts[at] == part.inside for part, at in zip(parts, state, strict=True))
@@ -303,7 +306,7 @@ def is_empty(parts: Sequence[Part], min_length: int = 0, max_length: int | None 
     return True
 
 
-def _spoken(start: int, starts: tuple[int, ...]) -> bool:
+def _has_characters(start: int, starts: tuple[int, ...]) -> bool:
     if not 0xD800 <= start <= 0xDFFF:
         return True
     position = bisect.bisect_right(starts, start)
@@ -311,10 +314,10 @@ def _spoken(start: int, starts: tuple[int, ...]) -> bool:
 
 
 def conjunction(parts: Sequence[Part]) -> Dfa:
-    """The minimal automaton of what is in all parts.
+    """The minimal automaton of the intersection of all parts.
 
     Raises:
-        TooComplexError: over the budget.
+        TooComplexError: it exceeds the budget.
     """
     starts, joint = _product_letters(parts)
     distinct = {letter: number for number, letter in enumerate(dict.fromkeys(joint))}
@@ -341,7 +344,7 @@ def conjunction(parts: Sequence[Part]) -> Dfa:
 
 
 def alive_states(dfa: Dfa) -> list[int]:
-    """The states from which a text can still be accepted, ascending."""
+    """The states from which an accepting state can be reached, ascending."""
     before: list[set[int]] = [set() for _ in dfa.steps]
     for state, row in enumerate(dfa.steps):
         for target in row:

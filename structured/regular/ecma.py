@@ -1,7 +1,7 @@
-"""ECMA-262 patterns, the dialect of JSON Schema, as syntax trees that match code points.
+"""ECMA-262 patterns, the dialect of JSON Schema, as syntax trees over code points.
 
-Lookarounds, backreferences and word boundaries are not translated: `UntranslatablePatternError` names them. Whether a
-group captures and whether a repetition is lazy makes no difference to what matches.
+Lookarounds, backreferences and word boundaries are not translated: `UntranslatablePatternError` names them. Capturing groups
+and lazy repetitions do not change the language, so they are read as plain ones.
 """
 
 import functools
@@ -16,7 +16,7 @@ from draftline.structured.regular.syntax import Anchor, Chars, Node, alt, repeat
 
 
 class UntranslatablePatternError(ValueError):
-    """The pattern is no pattern, or uses what has no translation; the message says which."""
+    """The pattern is malformed, or uses a construct without a translation. The message names it."""
 
 
 _COUNT: Final = re.compile(r"\{(\d+)(,(\d*))?\}")
@@ -32,10 +32,10 @@ _MAX_NESTING: Final = 200
 
 @functools.lru_cache(maxsize=1024)
 def parse(pattern: str) -> Node:
-    """The tree of what ``pattern`` matches, with its anchors; where in a text it may start is not part of it.
+    """The syntax tree of a pattern, with its anchors. The text around a match is not part of the tree.
 
     Raises:
-        UntranslatablePatternError: it cannot be said as a regular language, or is malformed.
+        UntranslatablePatternError: it is not a regular language, or malformed.
     """
     parser = _Parser(pattern)
     tree = parser.alternatives(0)
@@ -93,7 +93,7 @@ class _Parser:
             if max(low, high or 0) > _MAX_COUNT:
                 raise UntranslatablePatternError(f"a repetition of more than {_MAX_COUNT}")
             if high is not None and high < low:
-                raise UntranslatablePatternError("a repetition whose bounds are the wrong way round")
+                raise UntranslatablePatternError("a repetition whose minimum exceeds its maximum")
         else:
             return atom
         self._eat("?")
@@ -147,14 +147,14 @@ class _Parser:
                 self.position += 1
                 high = self._class_atom()
                 if _single(low) is None or _single(high) is None:
-                    # As browsers read it: with \w on either side, "-" is a character.
+                    # As in browsers: with \w on either side, "-" is a character.
                     self.position = before
                     members.extend([low, charset.of("-")])
                     self.position += 1
                     continue
                 first, last = _single(low) or 0, _single(high) or 0
                 if first > last:
-                    raise UntranslatablePatternError("a character range whose ends are the wrong way round")
+                    raise UntranslatablePatternError("a character range in reverse order")
                 members.append(charset.charset([(first, last)]))
             else:
                 members.append(low)
@@ -268,7 +268,7 @@ def _property(kind: str | None, name: str, negated: bool) -> CharSet:
         raise UntranslatablePatternError(f"the Unicode property {name}")
     by_category = _by_category()
     inside = charset.union(*(members for category, members in by_category.items() if category.startswith(short)))
-    # A character that this Unicode version does not know may get any category in the next: it is in neither set.
+    # The next version of Unicode may put an unassigned character in any category: it is in neither set.
     return charset.difference(charset.complement(by_category["Cn"]), inside) if negated else inside
 
 

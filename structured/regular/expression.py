@@ -1,4 +1,4 @@
-"""From automata back to trees, and the trees of unanchored searches."""
+"""From automata back to syntax trees, and the trees of unanchored searches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_TREE_NODES = 20_000
 
 
 def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
-    """A tree of the automaton's language, by eliminating its states, cheapest first.
+    """A syntax tree of the language of an automaton, by eliminating its states, cheapest first.
 
     Raises:
         TooComplexError: the automaton has too many states, or the tree would have more than ``max_nodes`` nodes.
@@ -79,10 +79,10 @@ def to_tree(dfa: Dfa, max_nodes: int = MAX_TREE_NODES) -> Node:
 
 
 def without_anchors(tree: Node) -> Node:
-    """The tree of all whole texts in which an unanchored search for ``tree`` finds something.
+    """The tree of all texts in which an unanchored search for ``tree`` finds a match.
 
     Raises:
-        TooComplexError: over the budget.
+        TooComplexError: it exceeds the budget.
     """
     rewritten = _searched(tree)
     if rewritten is not None:
@@ -96,7 +96,7 @@ def searching(tree: Node) -> Node:
 
 
 def _searched(tree: Node) -> Node | None:
-    """The same without automata, where anchors stand only at the outer ends of alternatives; else None."""
+    """`without_anchors` without automata, if anchors stand only at the outer ends of alternatives; else None."""
     options: list[Node] = []
     for option in tree.options if isinstance(tree, Alt) else (tree,):
         parts = option.parts if isinstance(option, Seq) else (option,)

@@ -1,4 +1,4 @@
-"""Syntax trees of regular expressions, built through functions that keep them small, and their text for Rust's engines."""
+"""Syntax trees of regular expressions, functions that build small ones, and their text for Rust's regex engines."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from draftline.structured.regular.charset import CharSet
 
 
 class _Tree:
-    """What every node knows of itself, worked out once: trees share their branches, and are compared and measured often."""
+    """The hash and the size of a node, computed once: trees share branches, and are compared and measured often."""
 
     __slots__ = ("_hash", "size")
 
     size: int
-    """How many nodes there are, shared ones counted wherever they stand."""
+    """The number of nodes, shared ones counted at each place."""
     _hash: int
 
     def _know(self, contents: Hashable, size: int) -> None:
@@ -27,7 +27,7 @@ class _Tree:
 
 @dataclass(frozen=True, slots=True)
 class Chars(_Tree):
-    """One character of a set; of the empty set: nothing matches."""
+    """One character of a set. The empty set matches nothing."""
 
     set: CharSet
 
@@ -39,7 +39,7 @@ class Chars(_Tree):
 
 @dataclass(frozen=True, slots=True)
 class Seq(_Tree):
-    """One after the other; of no parts: the empty text."""
+    """The parts one after the other. No parts match the empty text."""
 
     parts: tuple["Node", ...]
 
@@ -51,7 +51,7 @@ class Seq(_Tree):
 
 @dataclass(frozen=True, slots=True)
 class Alt(_Tree):
-    """Any of at least two."""
+    """Any of two or more options."""
 
     options: tuple["Node", ...]
 
@@ -63,7 +63,7 @@ class Alt(_Tree):
 
 @dataclass(frozen=True, slots=True)
 class Repeat(_Tree):
-    """At least ``low`` and at most ``high`` times; None is without end."""
+    """At least ``low`` and at most ``high`` times; None is unbounded."""
 
     node: "Node"
     low: int
@@ -96,7 +96,7 @@ ANY_TEXT: Final = Repeat(ANY_CHAR, 0, None)
 
 
 def seq(*parts: Node) -> Node:
-    """One after the other."""
+    """The parts one after the other."""
     flat: list[Node] = []
     for part in parts:
         if part == NEVER:
@@ -109,7 +109,7 @@ def seq(*parts: Node) -> Node:
 
 
 def alt(options: Iterable[Node]) -> Node:
-    """Any of them; single characters become one set, and what occurs twice stays once."""
+    """Any of the options. Single characters become one set; duplicates are dropped."""
     characters: list[CharSet] = []
     others: dict[Node, None] = {}
     for option in options:
@@ -147,7 +147,7 @@ def literal(text: str) -> Node:
 
 
 def has_anchor(node: Node) -> bool:
-    """Whether an anchor occurs anywhere."""
+    """Whether the tree contains an anchor."""
     if isinstance(node, Anchor):
         return True
     if isinstance(node, Repeat):
@@ -157,7 +157,7 @@ def has_anchor(node: Node) -> bool:
 
 
 def to_regex(node: Node) -> str:
-    """The text of an anchor-free tree in the dialect of Rust's regex crates (also fit to stand between Lark's slashes)."""
+    """The text of an anchor-free tree in the dialect of Rust's regex crates. It can stand between the slashes of Lark."""
     memo: dict[int, str] = {}
 
     def group(child: Node) -> str:
@@ -180,7 +180,7 @@ def to_regex(node: Node) -> str:
         elif isinstance(one, Repeat):
             text = group(one.node) + _count_text(one.low, one.high)
         else:
-            raise TypeError("an anchor has no text of its own")
+            raise TypeError("anchors cannot be written")
         memo[id(one)] = text
         return text
 

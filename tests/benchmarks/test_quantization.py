@@ -46,7 +46,7 @@ def test_gpu_arithmetic_quantizes_activations_on_a_cpu() -> None:
     for ops in (GpuArithmetic(), ReferenceOps()):
         linear = quant.make_linear([raw], None, dtype=torch.float32, device=CPU, scaled=ops.runs_scaled)
         exact = x @ quant.dequantize(raw).T
-        errors.append(float((linear.of(x, ops) - exact).norm() / exact.norm()))
+        errors.append(float((linear.linear(x, ops) - exact).norm() / exact.norm()))
     assert errors[0] > 1e-3
     assert errors[1] < 1e-5
 

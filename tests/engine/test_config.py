@@ -1,23 +1,23 @@
-"""`EngineConfig`: options that make no sense together are refused, and the one that is wrong is named."""
+"""`EngineConfig`: options that make no sense together are rejected by name; its keywords for type checkers agree with it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from pydantic import ValidationError
 
-from draftline.engine.config import EngineConfig
+from draftline.engine.config import EngineConfig, EngineOptions
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"drafter": "draft_model"}, "drafter: draft_model needs to be told which"),
-        ({"drafter": "ngram", "draft_model": "m"}, "draft_model: it would not be used, since drafter is ngram"),
+        ({"drafter": "draft_model"}, "drafter: 'draft_model' needs the name of one"),
+        ({"drafter": "ngram", "draft_model": "m"}, "draft_model: is not used where drafter is ngram"),
         ({"draft_quantization": "fp8"}, "draft_quantization: there is no draft model to convert to fp8"),
         ({"draft_quantization": "int3", "draft_model": "m"}, "draft_quantization"),
-        ({"ngram_entries": 1000}, "1000 is no power of two"),
+        ({"ngram_entries": 1000}, "1000 is not a power of two"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value),
 )
@@ -28,3 +28,9 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -
 
 def test_a_draft_model_may_be_quantized() -> None:
     assert EngineConfig(draft_model="m", draft_quantization="fp8").draft_quantization == "fp8"
+
+
+def test_the_typed_keywords_are_the_models_fields() -> None:
+    fields = {name: field.annotation for name, field in EngineConfig.model_fields.items() if name != "model"}
+    assert get_type_hints(EngineOptions) == fields
+    assert not EngineOptions.__required_keys__

@@ -15,7 +15,7 @@ from tiny import Client, alone, draft_model, free_constraints, tiny_core
 
 from draftline import Schema
 from draftline.engine.core import Core
-from draftline.engine.drafting.policy import ConstrainedDrafting, NoDrafting
+from draftline.engine.drafting.policy import DraftPolicy, ForcedTextDrafting
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.outputs import CompletionOutput, FinishReason, RequestOutput
 from draftline.engine.params import Constraint, SamplingParams, Speculation
@@ -23,7 +23,7 @@ from draftline.kernels.constraints import FREE
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftRows
-from draftline.spec.forced import OnlyForced
+from draftline.spec.forced import ForcedDrafter
 from draftline.spec.ngram import NGram
 
 SCHEMAS = Path(__file__).parents[2].parent / "shared" / "data" / "schemas"
@@ -65,7 +65,7 @@ class Garbage:
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         for slot in rows.slots.tolist():
             length = int(table.lengths[slot])
-            for place in range(rows.most):
+            for place in range(rows.max_drafts):
                 table.tokens[slot, length + place] = self._draw.randrange(256)
 
     def catch_up(self, chunks: object, table: SlotTable) -> None:
@@ -275,10 +275,10 @@ def test_a_drafter_of_forced_text_drafts_that_and_nothing_else(ahead: int, expec
     table = free_constraints()
     client = Client(
         tiny_core(
-            drafter=OnlyForced(4, ReferenceOps(), table),
+            drafter=ForcedDrafter(4, ReferenceOps(), table),
             constraints=table,
             steps_ahead=ahead,
-            policy=lambda _: ConstrainedDrafting(NoDrafting(), 4, 8),
+            policy=lambda _: ForcedTextDrafting(DraftPolicy(), 4, 8),
         )
     )
     for index, (prompt, params, constraint) in enumerate(REQUESTS):

@@ -24,7 +24,7 @@ from draftline.kernels.reference.ops import ReferenceOps
 from draftline.spec.drafter import Drafter
 from draftline.spec.ngram import NGram
 from draftline.spec.ngram_table import NGramTable
-from draftline.spec.nothing import Nothing
+from draftline.spec.no_drafter import NoDrafter
 
 _REQUESTS = 16
 _PROMPTS = 12
@@ -79,7 +79,7 @@ def drafter(draw: random.Random, chosen: Sequence[int], num_blocks: int) -> Draf
         lambda: Adversary(drafts, lambda known, ahead: 255),
         lambda: oracle(drafts, texts, wrong_every=draw.choice((0, 2, 3, 5))),
     )
-    return draw.choice(kinds)() if drafts else Nothing()
+    return draw.choice(kinds)() if drafts else NoDrafter()
 
 
 def engine(draw: random.Random, chosen: Sequence[int]) -> Core:

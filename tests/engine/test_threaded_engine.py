@@ -8,10 +8,12 @@ from typing import cast
 
 import pytest
 from fake_engine import ByteTokenizer, fake_info
+from tiny import tiny_core
 
 from draftline.engine.core import Core
 from draftline.engine.errors import EngineStoppedError
-from draftline.engine.outputs import Failed, Update
+from draftline.engine.outputs import Failed, Finished, Update
+from draftline.engine.params import SamplingParams
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.backlog import Backlog
 from draftline.engine.request.request import Request
@@ -78,3 +80,17 @@ def test_an_engine_that_is_closed_stopped_without_a_fault() -> None:
     assert not engine.stopped.done()
     engine.close()
     assert engine.stopped.result(timeout=30) is None
+
+
+def test_statistics_show_a_flush_before_it_is_answered() -> None:
+    with ThreadedEngine(tiny_core(), max_waiting=8, max_waiting_tokens=64, ageing_s=5.0) as engine:
+        updates: queue.SimpleQueue[tuple[str, Update]] = queue.SimpleQueue()
+        prompt = GenerateRequest(tuple(range(5, 30)), SamplingParams(max_tokens=1))
+        engine.submit("a", prompt, lambda pairs: [updates.put(pair) for pair in pairs])
+        while not isinstance(updates.get(timeout=30)[1], Finished):
+            pass
+        answered: queue.SimpleQueue[EngineStats] = queue.SimpleQueue()
+        with engine._wake:  # the step thread does not begin before it is known where to look
+            engine.flush_prefix_cache().add_done_callback(lambda flushed: answered.put(engine.stats()))
+        stats = answered.get(timeout=30)
+        assert (stats.free_blocks, stats.cached_blocks) == (stats.total_blocks, 0)

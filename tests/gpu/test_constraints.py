@@ -25,9 +25,9 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.ops import TritonOps
-from draftline.structured.arena import ConstraintArena
+from draftline.structured.automaton.arena import AutomatonArena
 from draftline.structured.automaton.byte_automaton import compile_bytes
-from draftline.structured.automaton.forced_drafts import ForcedDrafts
+from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import compile_tokens
 from draftline.structured.vocabulary import ByteVocabulary
@@ -79,13 +79,13 @@ def test_a_captured_step_samples_what_the_matchers_allow_and_keeps_their_states(
         budgets=False,
         max_bytes=1 << 26,
     )
-    drafts = ForcedDrafts.of(automaton, VOCABULARY)
+    drafts = DraftTable.of(automaton, VOCABULARY)
     tables = {}
     for device in (cuda, cpu):
         table = ConstraintTable.allocate(
             ROWS, VOCAB, words=1 << 20, masks=len(automaton.masks) + 1, samples=DRAFTS + 1, device=device
         )
-        place = ConstraintArena(table).enter(automaton, drafts)
+        place = AutomatonArena(table).acquire(automaton, drafts)
         assert place is not None
         slots = SlotTable.allocate(ROWS, LENGTH, 1, device)
         slots.lengths.fill_(5)

@@ -10,7 +10,8 @@ from scattered_batch import OUTSIDE, scattered_batch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.triton.ops import TritonOps
 
@@ -91,12 +92,12 @@ def assert_as_reference(
     rope = torch.stack([angle.cos(), angle.sin()], dim=1)
     qkv = draw(rng, sum(query_lens), (num_heads + 2 * kv_heads) * head_dim, dtype=dtype)
     norms = draw(rng, 2, head_dim, dtype=dtype)
-    options = {"scale": head_dim**-0.5, "window": window}
+    spec = AttentionSpec(rope, head_dim**-0.5, window, norms=(norms[0], norms[1]), eps=EPS)
+    wide_spec = dataclasses.replace(spec, norms=(norms[0].float(), norms[1].float()))
     wide_qkv = qkv.float()  # the operation may rotate it in place
-    out = ops.rope_attention(qkv, batch, rope, keys, values, (norms[0], norms[1]), EPS, **options)
+    out = ops.rope_attention(qkv, batch, LayerCache(keys, values), spec)
     exact = dataclasses.replace(batch, query_lens_host=query_lens, context_lens_host=context_lens)
-    wide_norms = (norms[0].float(), norms[1].float())
-    expected = ReferenceOps().rope_attention(wide_qkv, exact, rope, wide_keys, wide_values, wide_norms, EPS, **options)
+    expected = ReferenceOps().rope_attention(wide_qkv, exact, LayerCache(wide_keys, wide_values), wide_spec)
     assert_near(out, expected)
     assert_near(keys, wide_keys)
     assert torch.equal(values.float(), wide_values)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from draftline import LLM, SamplingParams
+from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import KVCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize
@@ -76,10 +77,10 @@ def test_layers(rows: int, n: int, k: int, kind: str, ops: TritonOps, rng: torch
     residual = draw(rng, rows, n)
     wide, wide_bias = x.float(), bias.float()
     assert relative(ops.scaled_linear(x, weight, None), reference.scaled_linear(wide, weight, None)) < BOUND
-    expected = reference.norm_scaled_linear(wide, norm.float(), EPS, weight, wide_bias)
-    assert relative(ops.norm_scaled_linear(x, norm, EPS, weight, bias), expected) < BOUND
-    expected = reference.norm_scaled_swiglu(wide, norm.float(), EPS, weight, wide_bias)
-    assert relative(ops.norm_scaled_swiglu(x, norm, EPS, weight, bias), expected) < 2 * BOUND
+    expected = reference.scaled_norm_linear(wide, norm.float(), EPS, weight, wide_bias)
+    assert relative(ops.scaled_norm_linear(x, norm, EPS, weight, bias), expected) < BOUND
+    expected = reference.scaled_norm_swiglu(wide, norm.float(), EPS, weight, wide_bias)
+    assert relative(ops.scaled_norm_swiglu(x, norm, EPS, weight, bias), expected) < 2 * BOUND
     expected = reference.scaled_linear_add(wide, weight, wide_bias, residual.float())
     assert relative(ops.scaled_linear_add(x, weight, bias, residual.clone()), expected) < BOUND
     assert not ops.arrivals.any()
@@ -132,20 +133,16 @@ def test_attention_over_a_quantized_cache(
     results = []
     for chosen, wide in ((ops, False), (ReferenceOps(), True)):
         cache = KVCache.allocate(1, blocks, BLOCK_SIZE, kv_heads, head_dim, dtype=TYPES[kind], device=rng.device)
-        keys, values, scales = next(cache.layers)
-        for index, stored in enumerate((keys, values)):
-            if scales is None:
+        (layer,) = cache.layers
+        for index, stored in enumerate((layer.keys, layer.values)):
+            if layer.scales is None:
                 stored.copy_(content[index].to(TYPES[kind]))
             else:
                 data, scale = quantize(content[index], TYPES[kind], -1)
                 stored.copy_(data)
-                scales[index].copy_(scale.squeeze(-1))
-        results.append(
-            chosen.rope_attention(
-                qkv.float() if wide else qkv.clone(), batch, rope, keys, values, None, EPS,
-                scale=head_dim**-0.5, window=None, scales=scales,
-            )
-        )  # fmt: skip
+                layer.scales[index].copy_(scale.squeeze(-1))
+        spec = AttentionSpec(rope, head_dim**-0.5)
+        results.append(chosen.rope_attention(qkv.float() if wide else qkv.clone(), batch, layer, spec))
     assert relative(*results) < BOUND
 
 

@@ -8,13 +8,14 @@ from scattered_batch import scattered_batch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.philox import gumbel
+from draftline.kernels.reference import sampling
 from draftline.kernels.reference.ops import ReferenceOps
-from draftline.kernels.reference import sampling as reference_sampling
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.inputs.gather import GatherBounds, gather_planned, plan_on_host
+from draftline.kernels.triton.ops import TritonOps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
 
@@ -79,9 +80,9 @@ def check_attention(
     q = draw(rng, sum(lengths[0]), num_heads, head_dim, dtype=dtype)
     keys = draw(rng, blocks, BLOCK_SIZE, kv_heads, head_dim, dtype=dtype)
     values = draw(rng, blocks, BLOCK_SIZE, kv_heads, head_dim, dtype=dtype)
-    scale = head_dim**-0.5
-    out = ops.attention(q, keys, values, batch, scale=scale, window=window)
-    wide = ReferenceOps().attention(q.float(), keys.float(), values.float(), batch, scale=scale, window=window)
+    spec = AttentionSpec(torch.empty(0), head_dim**-0.5, window)
+    out = ops.attention(q, batch, LayerCache(keys, values), spec)
+    wide = ReferenceOps().attention(q.float(), batch, LayerCache(keys.float(), values.float()), spec)
     assert_near(out, wide)
 
 
@@ -161,8 +162,9 @@ def test_rope_write_kv(
     weights = draw(rng, 2, head_dim, dtype=dtype)
     norms = (weights[0], weights[1]) if qk_norm else None
     wide_norms = (weights[0].float(), weights[1].float()) if qk_norm else None
-    queries = ops.rope_write_kv(qkv.clone(), batch, rope, caches[0], caches[1], norms, EPS)
-    wide = ReferenceOps().rope_write_kv(qkv.float(), batch, rope, wide_caches[0], wide_caches[1], wide_norms, EPS)
+    spec, wide_spec = (AttentionSpec(rope, 1.0, norms=chosen, eps=EPS) for chosen in (norms, wide_norms))
+    queries = ops.rope_write_kv(qkv.clone(), batch, LayerCache(caches[0], caches[1]), spec)
+    wide = ReferenceOps().rope_write_kv(qkv.float(), batch, LayerCache(wide_caches[0], wide_caches[1]), wide_spec)
     assert_near(queries, wide)
     assert_near(caches[0], wide_caches[0])
     assert torch.equal(caches[1].float(), wide_caches[1])
@@ -213,7 +215,7 @@ def test_sample(
     positions = torch.randint(100, 512, (rows,), generator=rng, device=device)
     step = SampleRows(torch.arange(rows, device=device), positions, features, masks)
     chosen = ops.sample(logits, step, slots)
-    expected = reference_sampling.sample(logits, step, slots)
+    expected = sampling.sample(logits, step, slots)
     # Rounding can decide between two scores, and between two sums of weights and p: rarely.
     assert int((chosen != expected).sum()) <= 1
     assert torch.equal(chosen, ops.sample(logits, step, slots))
@@ -239,7 +241,7 @@ def test_logprobs(top: int, ops: TritonOps, device: torch.device, rng: torch.Gen
     logits = 4 * draw(rng, 33, 128_256)
     token_ids = torch.randint(0, 128_256, (33,), generator=rng, device=device)
     actual = ops.logprobs(logits, token_ids, top)
-    expected = reference_sampling.logprobs(logits, token_ids, top)
+    expected = sampling.logprobs(logits, token_ids, top)
     torch.testing.assert_close(actual[0], expected[0], rtol=1e-5, atol=1e-4)
     # The reference ranks rounded differences to the largest logit, which can make two logits equal.
     assert int((actual[1] - expected[1]).abs().max()) <= 2
@@ -258,7 +260,7 @@ def test_a_decode_step_in_a_graph(ops: TritonOps, device: torch.device, rng: tor
     caches = draw(rng, 2, 8 * 32, BLOCK_SIZE, kv_heads, head_dim, dtype=torch.bfloat16)
     embedding = draw(rng, vocab, (heads + 2 * kv_heads) * head_dim, dtype=torch.bfloat16)
     output = draw(rng, heads * head_dim, vocab, dtype=torch.bfloat16) / 8
-    rope = draw(rng, 512, 2, head_dim // 2)
+    spec = AttentionSpec(draw(rng, 512, 2, head_dim // 2), head_dim**-0.5)
     bounds = GatherBounds(rows * queries, rows * queries, (queries,) * rows, (512,) * rows)
     row_slots = torch.zeros(rows, dtype=torch.int64, device=device)
     plan = torch.zeros(3 * rows + 2, dtype=torch.int32, device=device)
@@ -268,7 +270,7 @@ def test_a_decode_step_in_a_graph(ops: TritonOps, device: torch.device, rng: tor
         inputs = gather_planned(slots, row_slots, plan, bounds, BLOCK_SIZE)
         batch = inputs.batch
         qkv = embedding[batch.token_ids]
-        mixed = ops.rope_attention(qkv, batch, rope, caches[0], caches[1], None, EPS, scale=head_dim**-0.5, window=None)
+        mixed = ops.rope_attention(qkv, batch, LayerCache(caches[0], caches[1]), spec)
         logits = (mixed[batch.logits_index] @ output).float()
         sampled = SampleRows(inputs.slots, inputs.positions, features, None)
         return batch, ops.sample(logits, sampled, slots)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 
-from draftline.engine.drafting.policy import Drafting
-from draftline.engine.request.sequence import Plan
+from typing_extensions import override
+
+from draftline.engine.drafting.policy import DraftPolicy, WrappedPolicy
 from draftline.engine.request.sequence import Sequence as EngineSequence
 from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftChunk, DraftRows
@@ -25,7 +26,7 @@ class Adversary:
         for slot in rows.slots.tolist():
             length = int(table.lengths[slot])
             known = table.tokens[slot, :length].tolist()
-            for ahead in range(rows.most):
+            for ahead in range(rows.max_drafts):
                 table.tokens[slot, length + ahead] = self._propose(known, ahead)
 
     def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
@@ -44,28 +45,26 @@ def oracle(drafts: int, texts: Iterable[Sequence[int]], *, wrong_every: int = 0)
     return Adversary(drafts, propose)
 
 
-class SomeSteps:
+class SomeSteps(WrappedPolicy):
     """Drafts in some steps only, for some sequences only, and explores now and then."""
 
-    def __init__(self, drafting: Drafting, seed: int) -> None:
-        self._drafting = drafting
+    def __init__(self, policy: DraftPolicy, seed: int) -> None:
+        super().__init__(policy)
         self._draw = random.Random(seed)
-        self.exploring = False
+        self._exploring = False
         self._on = True
 
+    @property
+    @override
+    def exploring(self) -> bool:
+        return self._exploring
+
+    @override
     def begin_step(self, running: Iterable[EngineSequence]) -> None:
-        self.exploring = self._draw.random() < 0.2
+        self._exploring = self._draw.random() < 0.2
         self._on = self._draw.random() < 0.6
-        self._drafting.begin_step(running)
+        super().begin_step(running)
 
-    def wanted(self, sequence: EngineSequence) -> int:
-        return self._draw.randint(0, self._drafting.wanted(sequence)) if self._on else 0
-
-    def planned(self, plan: Plan) -> tuple[DraftChunk, ...]:
-        return self._drafting.planned(plan)
-
-    def observe(self, sequence: EngineSequence, drafted: int, accepted: int) -> None:
-        self._drafting.observe(sequence, drafted, accepted)
-
-    def forget(self, sequence: EngineSequence) -> None:
-        self._drafting.forget(sequence)
+    @override
+    def draft_len(self, sequence: EngineSequence) -> int:
+        return self._draw.randint(0, super().draft_len(sequence)) if self._on else 0

@@ -1,4 +1,4 @@
-"""The draftline command with the fake engine in the place of every model; a model called "missing" cannot be loaded."""
+"""The draftline command with the fake engine in the place of every model. A model called ``slow.gguf`` loads for a minute."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from fake_engine import FakeEngine
 
 from draftline.engine import cli
 from draftline.engine.config import EngineConfig
-from draftline.models.errors import ModelLoadError
 
 
 def start_engine(config: EngineConfig) -> FakeEngine:
-    if config.model == "missing":
-        raise ModelLoadError("missing: no such file or folder")
-    if config.model == "slow":
+    if config.model.endswith("slow.gguf"):
         time.sleep(60)
     return FakeEngine(step_s=0.01)
 
 
 def install() -> None:
-    """Replace the modules that load models, here or in a process, which nothing else of the command line imports."""
+    """Replace the modules that load models, in this process or in another."""
     names = ("async_engine", "process.remote_engine")
     here, elsewhere = (types.ModuleType(f"draftline.engine.{name}") for name in names)
     here.start_engine = start_engine  # type: ignore[attr-defined]

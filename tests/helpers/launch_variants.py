@@ -21,17 +21,18 @@ from torch import Tensor
 
 from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Row, Sequence
-from draftline.engine.runner import eager as pass_by_operation
-from draftline.engine.runner import graphs as pass_graphs
-from draftline.engine.runner.shapes import Buckets, launch_bound_tokens
+from draftline.engine.runner import eager, graphs
+from draftline.engine.runner.executor import ExecutorParts
+from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
 from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SlotTable
-from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.compile.aot import Launch, captured_launches
+from draftline.kernels.triton.ops import TritonOps
 from draftline.models.config import ModelConfig
 from draftline.models.families import build_model, config_from_hf, weight_shapes
 from draftline.quant.tensor import RawTensor
+from draftline.spec.no_drafter import NoDrafter
 
 META = torch.device("meta")
 STEP_TOKENS = 8192
@@ -72,7 +73,7 @@ class _Checkpoint:
 class _Recorder:
     """A `Recorder` that launches what it would record."""
 
-    def beside(self) -> _Recorder:
+    def separate(self) -> _Recorder:
         return self
 
     def record(self, work: Callable[[], Any], warm_up: Callable[[], object] | None = None) -> tuple[None, Any]:
@@ -92,11 +93,13 @@ def _sequence(prompt_len: int) -> Sequence:
     return Sequence("", 0, [], prompt_len, SamplingParams(), 0, prompt_len + 100, 0.0)
 
 
-def steps(rng: random.Random, buckets: Buckets, max_rows: int, drafts: int, max_len: int) -> Iterator[tuple[Row, ...]]:
+def steps(
+    rng: random.Random, shapes: StepShapes, max_rows: int, drafts: int, max_len: int
+) -> Iterator[tuple[Row, ...]]:
     """Steps without a graph: decodes, verifies, and pieces of prompts of all lengths, as planners make them."""
     while True:
         decodes = min(rng.choice((0, 1, 2, 3, 5, 9, 17, 33, rng.randrange(max_rows))), max_rows - 1)
-        most = drafts if decodes <= buckets.max_drafting_rows else 0
+        most = drafts if decodes <= shapes.max_drafting_rows else 0
         rows: list[Row] = []
         for slot in range(decodes):
             known, count = rng.randrange(1, max_len - drafts - 1), rng.randint(0, most)
@@ -109,15 +112,15 @@ def steps(rng: random.Random, buckets: Buckets, max_rows: int, drafts: int, max_
             if count:
                 rows.append(Row(_sequence(length), slot, 0, count, length, 0, int(count == length)))
             left -= count
-        if buckets(tuple(rows)) is None:
+        if shapes.of_step(tuple(rows)) is None:
             yield tuple(rows)
 
 
 def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int) -> tuple[set[Launch], set[Launch]]:
     """The launches of ``count`` steps by operation, and those of them that no graph has."""
     for name, stand_in in (("GraphInput", _input), ("unowned", lambda tensor: tensor)):
-        setattr(pass_graphs, name, stand_in)
-    pass_by_operation.upload = _upload  # type: ignore[attr-defined]
+        setattr(graphs, name, stand_in)
+    eager.upload = _upload  # type: ignore[attr-defined]
     config = config_from_hf(SHAPES[shape])
     ops = TritonOps.sized(132, hopper=True, device=META)
     model = build_model(_Checkpoint(config), config, ops, torch.bfloat16, META)
@@ -126,18 +129,19 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
     constraints = ConstraintTable.allocate(
         max_rows, config.vocab_size, words=1024, masks=64, samples=drafts + 1, device=META
     )
-    constraining: Any = SimpleNamespace(table=constraints, write_masks=lambda rows: None)
-    buckets = Buckets(max_rows, drafts, launch_bound_tokens(config))
+    shapes = StepShapes(max_rows, drafts, launch_bound_tokens(config))
+    parts = ExecutorParts(model, cache, table, ops, NoDrafter(), ops.accept, constraints, shapes)
     foreseen: dict[Launch, None] = {}
     with captured_launches(foreseen):
-        pass_graphs.GraphPasses(model, cache, table, ops, ops.accept, constraining, buckets, _Recorder())  # type: ignore[arg-type]
-    by_operation = pass_by_operation.PassByOperation(model, cache, table, ops, ops.accept, constraining)
+        graphs.capture_executors(parts, _Recorder())  # type: ignore[arg-type]
+    executor = eager.EagerExecutor(parts)
     rng = random.Random(0)
-    drawn = steps(rng, buckets, max_rows, drafts, max_len)
+    drawn = steps(rng, shapes, max_rows, drafts, max_len)
     launched: dict[Launch, None] = {}
     with captured_launches(launched):
         for _ in range(count):
-            by_operation.run(next(drawn), rng.choice(pass_graphs.COMMON_FEATURES))
+            rows = next(drawn)
+            executor.sample(rows, executor.forward(rows), rng.choice(graphs.COMMON_FEATURES))
     return set(launched), launched.keys() - foreseen.keys()
 
 

@@ -11,16 +11,16 @@ from random_checkpoint import RandomCheckpoint, llama
 
 from draftline.engine.core import Core
 from draftline.engine.drafting.cache import CachedDrafting
-from draftline.engine.drafting.policy import ConstrainedDrafting, Drafting, FixedDrafting
+from draftline.engine.drafting.policy import DraftPolicy, FixedDrafting, ForcedTextDrafting
 from draftline.engine.outputs import RequestOutput, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.request.request import RequestBuilder
-from draftline.engine.runner.draft_by_operation import DraftByOperation
-from draftline.engine.runner.eager import PassByOperation
-from draftline.engine.runner.executor import Passes
-from draftline.engine.runner.masks import Constraining
+from draftline.engine.runner.eager import EagerExecutor
+from draftline.engine.runner.executor import ExecutorParts, Executors
+from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.runner import Runner
+from draftline.engine.runner.shapes import StepShapes
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.kernels import select_ops
@@ -31,8 +31,8 @@ from draftline.models.config import ModelConfig
 from draftline.models.families import build_model
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
-from draftline.spec.forced import Forced
-from draftline.spec.nothing import Nothing
+from draftline.spec.forced import ForcedFirst
+from draftline.spec.no_drafter import NoDrafter
 from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import KINDS
@@ -50,7 +50,7 @@ def tiny_core(
     prefix_caching: bool = True,
     drafter: Drafter | None = None,
     steps_ahead: int = 0,
-    policy: Callable[[Drafting], Drafting] = lambda drafting: drafting,
+    policy: Callable[[DraftPolicy], DraftPolicy] = lambda drafting: drafting,
     synthetic_acceptance: float | None = None,
     config: ModelConfig = CONFIG,
     constraints: ConstraintTable | None = None,
@@ -63,7 +63,7 @@ def tiny_core(
     device, dtype = torch.device("cpu"), torch.float32
     ops = select_ops(device)
     model = build_model(RandomCheckpoint(config, std=0.3), config, ops, dtype, device)
-    drafter = drafter or Nothing()
+    drafter = drafter or NoDrafter()
     max_len = min(config.max_positions, num_blocks * block_size)
     cache = KVCache.allocate(
         config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
@@ -94,17 +94,16 @@ def tiny_core(
         prefix_caching=prefix_caching,
     )
     accept = ops.accept if synthetic_acceptance is None else synthetic_acceptance_of(ops.accept, synthetic_acceptance)
-    constraining = Constraining(
-        constraints or free_constraints(num_slots, drafter.max_draft_tokens, vocab=config.vocab_size), table
-    )
+    constraints = constraints or free_constraints(num_slots, drafter.max_draft_tokens, vocab=config.vocab_size)
     if not isinstance(drafter, DraftModel):
-        drafter = Forced(drafter, ops, constraining.table)
-    deciding = PassByOperation(model, cache, table, ops, accept, constraining)
-    passes = Passes([DraftByOperation(drafter, table)], [deciding], constraining, device)
-    runner = Runner(passes, drafter, table, constraining, ops, config.eos_token_ids)
-    drafting: Drafting = FixedDrafting(drafter.max_draft_tokens, num_slots)
+        drafter = ForcedFirst(drafter, ops, constraints)
+    shapes = StepShapes(num_slots, drafter.max_draft_tokens)
+    parts = ExecutorParts(model, cache, table, ops, drafter, accept, constraints, shapes)
+    masks = ConstraintMasks(constraints, table)
+    runner = Runner(Executors(EagerExecutor(parts), shapes), drafter, table, masks, ops, config.eos_token_ids)
+    drafting: DraftPolicy = FixedDrafting(drafter.max_draft_tokens, num_slots)
     if drafter.max_draft_tokens:
-        drafting = ConstrainedDrafting(drafting, drafter.max_draft_tokens, num_slots)
+        drafting = ForcedTextDrafting(drafting, drafter.max_draft_tokens, num_slots)
     drafting = policy(drafting)
     if isinstance(drafter, DraftModel):
         drafting = CachedDrafting(
@@ -112,7 +111,7 @@ def tiny_core(
             scheduler.block_generation,
             block_size=block_size,
             step_tokens=token_budget,
-            longest=config.max_positions,
+            max_positions=config.max_positions,
         )
     return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead, compiler=tiny_compiler())  # type: ignore[arg-type]
 

@@ -179,10 +179,10 @@ def test_scaled_linears_compute_the_dense_product(convert_to: str, has_bias: boo
     of_norm = linear(normed, weight, bias)
     bound = ERRORS[convert_to]
     assert relative(made(x), expected) < bound
-    assert relative(made.of_norm(Residual(x), norm, 1e-5, ops), of_norm) < bound
-    assert relative(made.added_to(Residual(residual.clone()), x, None, ops).values - residual, expected) < bound
+    assert relative(made.norm_linear(Residual(x), norm, 1e-5, ops), of_norm) < bound
+    assert relative(made.linear_add(x, Residual(residual.clone()), None, ops).values - residual, expected) < bound
     gate, up = of_norm.chunk(2, -1)
-    assert relative(made.swiglu_of_norm(Residual(x), norm, 1e-5, ops), silu(gate) * up) < 2 * bound
+    assert relative(made.norm_swiglu(Residual(x), norm, 1e-5, ops), silu(gate) * up) < 2 * bound
 
 
 def test_a_large_channel_costs_int8_s_others_nothing() -> None:
@@ -193,7 +193,7 @@ def test_a_large_channel_costs_int8_s_others_nothing() -> None:
     raw.data[:, 7] = 0
     converted = quant.CONVERT["int8"](raw, raw.data)
     made = quant.make_linear([converted], None, dtype=torch.float32, device=CPU, scaled=True)
-    assert relative(made.of(x, ReferenceOps()), linear(x, quant.dequantize(converted))) < 5e-3
+    assert relative(made.linear(x, ReferenceOps()), linear(x, quant.dequantize(converted))) < 5e-3
 
 
 @pytest.mark.parametrize("convert_to", quant.CONVERT)

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from draftline.spec.adaptive import Acceptance, CostTable, DraftLengths, expected_tokens
+from draftline.spec.adaptive import AcceptanceEstimate, CostTable, DraftLengths, expected_tokens
 
 CHEAP = {(rows, drafts): 1.0 + 0.05 * drafts for rows in (1, 4) for drafts in range(5)}
 DEAR = {(rows, drafts): 1.0 + 0.9 * drafts for rows in (64,) for drafts in range(5)}
@@ -38,14 +38,14 @@ def test_costs_between_two_row_counts_are_those_of_the_next() -> None:
 @pytest.mark.parametrize(("rate", "expected"), [(0.0, 0), (0.02, 0), (0.5, 3), (0.95, 4)])
 def test_cheap_drafts_are_made_as_far_as_they_are_accepted(rate: float, expected: int) -> None:
     lengths = DraftLengths(CostTable(CHEAP), prior=rate)
-    chosen = lengths.choose([Acceptance(rate)] * 3)
+    chosen = lengths.choose([AcceptanceEstimate(rate)] * 3)
     assert (chosen > 0) == (expected > 0)
     assert abs(chosen - expected) <= 1
 
 
 def test_dear_drafts_are_not_made() -> None:
-    assert DraftLengths(CostTable(DEAR), prior=0.6).choose([Acceptance(0.6)] * 64) == 0
-    assert DraftLengths(CostTable(DEAR), prior=0.99).choose([Acceptance(0.99)] * 64) > 0
+    assert DraftLengths(CostTable(DEAR), prior=0.6).choose([AcceptanceEstimate(0.6)] * 64) == 0
+    assert DraftLengths(CostTable(DEAR), prior=0.99).choose([AcceptanceEstimate(0.99)] * 64) > 0
 
 
 @pytest.mark.parametrize("costs", [CHEAP, DEAR], ids=["cheap", "dear"])
@@ -54,24 +54,24 @@ def test_rejected_drafts_turn_speculation_off_but_for_probes_that_cost_next_to_n
 ) -> None:
     table = CostTable(costs)
     lengths = DraftLengths(table, prior=0.8)
-    rows = [lengths.newcomer() for _ in range(4)]
+    rows = [lengths.new_estimate() for _ in range(4)]
     seconds = plain = 0.0
     for _ in range(5000):
         drafts = lengths.choose(rows)
         seconds += table.seconds(4, drafts)
         plain += table.seconds(4, 0)
         for row in rows:
-            if wanted := lengths.wants(row, drafts):
+            if wanted := lengths.drafts_for(row, drafts):
                 lengths.observe(row, wanted, 0)
     assert seconds < 1.01 * plain
 
 
 def test_a_probe_turns_speculation_on_again() -> None:
     lengths = DraftLengths(CostTable(CHEAP), prior=0.0)
-    row = lengths.newcomer()
+    row = lengths.new_estimate()
     for _ in range(3000):
         drafts = lengths.choose([row])
-        if wanted := lengths.wants(row, drafts):
+        if wanted := lengths.drafts_for(row, drafts):
             lengths.observe(row, wanted, wanted)
         if drafts == 4:
             break
@@ -82,5 +82,5 @@ def test_two_lengths_that_are_about_as_good_do_not_alternate() -> None:
     costs = {(1, 0): 1.0, (1, 1): 1.5, (1, 2): 1.87}
     lengths = DraftLengths(CostTable(costs))
     draw = random.Random(1)
-    chosen = [lengths.choose([Acceptance(0.5 + 0.01 * draw.random())]) for _ in range(200)]
+    chosen = [lengths.choose([AcceptanceEstimate(0.5 + 0.01 * draw.random())]) for _ in range(200)]
     assert sum(a != b for a, b in itertools.pairwise(chosen)) <= 4

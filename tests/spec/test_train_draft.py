@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from closeness import assert_model_close, nudged
 from torch import Tensor
 
 from draftline.models.errors import ModelLoadError
@@ -103,14 +104,15 @@ def test_logits_equal_transformers(name: str) -> None:
     expected_model, samples = reference(name), some_samples(5)
     model = Target(StateDictCheckpoint(expected_model), torch.float32, CPU)
     logits = F.linear(model.hidden(pack(samples, CPU)), model.head)
+    expected = []
     with torch.inference_mode():
-        expected = torch.cat(
-            [
-                expected_model(torch.from_numpy(s.tokens.astype(np.int64))[None]).logits[0, s.prompt_len - 1 : -1]
+        for other in (expected_model, nudged(expected_model)):
+            each = [
+                other(torch.from_numpy(s.tokens.astype(np.int64))[None]).logits[0, s.prompt_len - 1 : -1]
                 for s in samples
             ]
-        )
-    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+            expected.append(torch.cat(each))
+    assert_model_close(logits, *expected)
 
 
 @pytest.mark.parametrize("name", ["llama-tied", "mistral"])
@@ -120,13 +122,16 @@ def test_gradients_equal_transformers(name: str) -> None:
     draft = Draft.from_layers(model, range(3))
     packed = pack(samples, CPU)
     F.cross_entropy(F.linear(draft.hidden(packed), model.head), packed.answers, reduction="sum").backward()
-    for sample in samples:
-        ids = torch.from_numpy(sample.tokens.astype(np.int64))
-        logits = expected_model(ids[None]).logits[0, sample.prompt_len - 1 : -1]
-        F.cross_entropy(logits, ids[sample.prompt_len :], reduction="sum").backward()
-    expected = dict(expected_model.named_parameters())
+    expected = []
+    for other in (expected_model, nudged(expected_model)):
+        for sample in samples:
+            ids = torch.from_numpy(sample.tokens.astype(np.int64))
+            logits = other(ids[None]).logits[0, sample.prompt_len - 1 : -1]
+            F.cross_entropy(logits, ids[sample.prompt_len :], reduction="sum").backward()
+        expected.append(dict(other.named_parameters()))
     for weight, parameter in draft.layers.named_parameters():
-        torch.testing.assert_close(parameter.grad, expected[f"model.{weight}"].grad, atol=1e-3, rtol=1e-3)
+        assert parameter.grad is not None
+        assert_model_close(parameter.grad, *(weights[f"model.{weight}"].grad for weights in expected))
 
 
 def test_a_draft_of_all_layers_is_the_target_and_shares_its_embedding() -> None:
@@ -140,11 +145,11 @@ def test_a_draft_of_all_layers_is_the_target_and_shares_its_embedding() -> None:
 @pytest.mark.parametrize("name", ["llama-tied", "mistral"])
 def test_sequences_packed_together_do_not_see_one_another(name: str) -> None:
     model, samples = target(name), some_samples(6)
-    together = model.hidden(pack(samples, CPU))
-    torch.testing.assert_close(together, torch.cat([model.hidden(pack([s], CPU)) for s in samples]))
+    together, of_nudged = model.hidden(pack(samples, CPU)), nudged(model).hidden(pack(samples, CPU))
+    assert_model_close(torch.cat([model.hidden(pack([s], CPU)) for s in samples]), together, of_nudged)
     changed = [samples[0], some_samples(1, seed=9)[0], *samples[2:]]
     first = samples[0].answer_len
-    torch.testing.assert_close(model.hidden(pack(changed, CPU))[:first], together[:first])
+    assert_model_close(model.hidden(pack(changed, CPU))[:first], together[:first], of_nudged[:first])
 
 
 def test_packing_says_which_tokens_predict_answers() -> None:
@@ -235,7 +240,7 @@ def test_a_damaged_file_of_samples_is_one_error(tmp_path: Path, content: bytes |
             np.savez(path, **{**arrays, "lengths": arrays["lengths"] + 1})
     else:
         path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"samples\.npz: is no file of samples"):
+    with pytest.raises(ValueError, match=r"samples\.npz is not a file of samples"):
         Samples.load(path)
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from small_vocabulary import allowed, vocabulary
 
-from draftline.structured.automaton.byte_automaton import TooManyStatesError
-from draftline.structured.automaton.compile_worker import CompileWorkers
+from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
 from draftline.structured.automaton.limits import AutomatonLimits
-from draftline.structured.compiled import Compiled
+from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
+from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
-from draftline.structured.constraint import MAX_CHOICES, Constraint
+from draftline.structured.constraint import MAX_CHOICES, ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 
 VOCABULARY = vocabulary("ab", "abc", '{"', '": ')
@@ -33,18 +33,18 @@ def compiler() -> Iterator[ConstraintCompiler]:
     compiler.close()
 
 
-def first_mask(compiled: Compiled) -> set[bytes]:
+def first_mask(compiled: CompiledConstraint) -> set[bytes]:
     words = np.empty(VOCABULARY.mask_words, np.int32)
     compiled.begin().matcher.fill_mask(words)
     return {VOCABULARY.tokens[token] for token in allowed(words, len(VOCABULARY.tokens))}
 
 
-def choice(*texts: str) -> Constraint:
-    return Constraint("choice", json.dumps(texts))
+def choice(*texts: str) -> ConstraintSpec:
+    return ConstraintSpec("choice", json.dumps(texts))
 
 
 def test_a_regular_expression_becomes_an_automaton(compiler: ConstraintCompiler) -> None:
-    compiled = compiler.compile(Constraint("regex", "^ab+$"))
+    compiled = compiler.compile(ConstraintSpec("regex", "^ab+$"))
     assert first_mask(compiled) == {b"a", b"ab"}
     report = compiled.report
     assert (report.backend, report.states, report.masks, report.unenforced) == ("automaton", 4, 4, ())
@@ -70,46 +70,46 @@ def test_a_choice_is_of_literal_texts(compiler: ConstraintCompiler) -> None:
 
 
 def test_a_grammar_goes_to_llguidance(compiler: ConstraintCompiler) -> None:
-    compiled = compiler.compile(Constraint("grammar", 'start: "(" start ")" | "ab"'))
+    compiled = compiler.compile(ConstraintSpec("grammar", 'start: "(" start ")" | "ab"'))
     assert compiled.report.backend == "grammar"
-    assert compiled.report.no_automaton == "a grammar need not be regular"
+    assert compiled.report.no_automaton == "grammars are not compiled to automata"
     assert compiled.begin().automaton is None
     assert first_mask(compiled) == {b"(", b"a", b"ab"}
 
 
 def test_what_is_too_large_for_an_automaton_becomes_a_grammar(compiler: ConstraintCompiler) -> None:
-    compiled = compiler.compile(Constraint("regex", EXPLOSION))
+    compiled = compiler.compile(ConstraintSpec("regex", EXPLOSION))
     assert compiled.report.backend == "grammar"
     assert "longer than 1 s" in (compiled.report.no_automaton or "")
     assert first_mask(compiled) == {b"0", b"1"}
     # And the next one is compiled as if nothing had happened.
-    assert compiler.compile(Constraint("regex", "ab?")).report.backend == "automaton"
+    assert compiler.compile(ConstraintSpec("regex", "ab?")).report.backend == "automaton"
 
 
 def test_closing_within_the_budget_needs_an_automaton(compiler: ConstraintCompiler) -> None:
     for kind, source in (("regex", EXPLOSION), ("grammar", 'start: "ab"')):
         with pytest.raises(UnsupportedConstraintError) as error:
-            compiler.compile(Constraint(kind, source, close_within_budget=True))
+            compiler.compile(ConstraintSpec(kind, source, close_within_budget=True))
         assert [violation.keyword for violation in error.value.violations] == ["close_within_budget"]
 
 
 @pytest.mark.parametrize(
     ("constraint", "message"),
     [
-        (Constraint("regex", "(ab"), "unclosed group"),
-        (Constraint("regex", "[b-a]"), "invalid character class range"),
-        (Constraint("regex", "[a&&b]"), "no text matches it"),
-        (Constraint("regex", "a|^b|(^c)"), "at the beginning only"),
-        (Constraint("regex", "x" * (1 << 21)), "of at most 1048576"),
-        (Constraint("grammar", "start: nope"), 'unknown name: "nope"'),
-        (Constraint("grammar", "start: " + '"x"' * (1 << 20)), "of at most 1048576"),
+        (ConstraintSpec("regex", "(ab"), "unclosed group"),
+        (ConstraintSpec("regex", "[b-a]"), "invalid character class range"),
+        (ConstraintSpec("regex", "[a&&b]"), "no text matches it"),
+        (ConstraintSpec("regex", "a|^b|(^c)"), "at the beginning only"),
+        (ConstraintSpec("regex", "x" * (1 << 21)), "at most 1048576 are allowed"),
+        (ConstraintSpec("grammar", "start: nope"), 'unknown name: "nope"'),
+        (ConstraintSpec("grammar", "start: " + '"x"' * (1 << 20)), "at most 1048576 are allowed"),
         (choice(), "has no choices"),
-        (choice(*map(str, range(MAX_CHOICES + 1))), "of at most 20000"),
+        (choice(*map(str, range(MAX_CHOICES + 1))), "at most 20000 are allowed"),
     ],
     ids=["group", "class", "nothing", "anchor", "long", "name", "large", "none", "many"],
 )
 def test_what_is_wrong_with_a_constraint_is_said(
-    compiler: ConstraintCompiler, constraint: Constraint, message: str
+    compiler: ConstraintCompiler, constraint: ConstraintSpec, message: str
 ) -> None:
     with pytest.raises(InvalidConstraintError, match=message):
         compiler.compile(constraint)
@@ -125,7 +125,7 @@ def test_many_choices_are_no_trouble() -> None:
 
 
 async def test_the_event_loop_goes_on_while_a_constraint_is_compiled(compiler: ConstraintCompiler) -> None:
-    future = asyncio.wrap_future(compiler.submit(Constraint("regex", "[01]*1[01]{41}")))
+    future = asyncio.wrap_future(compiler.submit(ConstraintSpec("regex", "[01]*1[01]{41}")))
     turns = 0
     while not future.done():
         await asyncio.sleep(0.01)
@@ -135,8 +135,8 @@ async def test_the_event_loop_goes_on_while_a_constraint_is_compiled(compiler: C
 
 
 def test_a_constraint_is_compiled_once_for_all_who_ask_meanwhile_and_later(compiler: ConstraintCompiler) -> None:
-    constraint = Constraint("regex", "[01]*1[01]{42}")
-    futures: list[Future[Compiled]] = []
+    constraint = ConstraintSpec("regex", "[01]*1[01]{42}")
+    futures: list[Future[CompiledConstraint]] = []
     threads = [threading.Thread(target=lambda: futures.append(compiler.submit(constraint))) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -144,46 +144,48 @@ def test_a_constraint_is_compiled_once_for_all_who_ask_meanwhile_and_later(compi
         thread.join()
     assert len({id(future.result()) for future in futures}) == 1
     assert compiler.compile(constraint) is futures[0].result()
-    assert compiler.compile(Constraint("regex", "ab")) is not compiler.compile(
-        Constraint("regex", "ab", close_within_budget=True)
+    assert compiler.compile(ConstraintSpec("regex", "ab")) is not compiler.compile(
+        ConstraintSpec("regex", "ab", close_within_budget=True)
     )
 
 
 def test_what_is_compiled_before_anyone_can_look_is_kept_too(compiler: ConstraintCompiler) -> None:
     for number in range(200):
-        constraint = Constraint("grammar", f'start: "a{number}"')
+        constraint = ConstraintSpec("grammar", f'start: "a{number}"')
         assert compiler.submit(constraint).result(timeout=60) is compiler.submit(constraint).result(timeout=60)
 
 
 def test_failures_are_not_kept(compiler: ConstraintCompiler) -> None:
-    future = compiler.submit(Constraint("regex", "(x"))
+    future = compiler.submit(ConstraintSpec("regex", "(x"))
     assert isinstance(future.exception(), InvalidConstraintError)
-    assert compiler.submit(Constraint("regex", "(x")) is not future
+    assert compiler.submit(ConstraintSpec("regex", "(x")) is not future
 
 
 def test_the_cache_is_bounded_in_bytes_and_drops_what_was_used_longest_ago() -> None:
     compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(cache_bytes=4000))
     try:
-        first = compiler.compile(Constraint("regex", "a{1,3}"))
-        second = compiler.compile(Constraint("regex", "b{1,3}"))
-        assert compiler.compile(Constraint("regex", "a{1,3}")) is first
+        first = compiler.compile(ConstraintSpec("regex", "a{1,3}"))
+        second = compiler.compile(ConstraintSpec("regex", "b{1,3}"))
+        assert compiler.compile(ConstraintSpec("regex", "a{1,3}")) is first
         for number in range(8):  # more than there is room for
-            compiler.compile(Constraint("regex", f"{number}{{1,3}}"))
-            assert compiler.compile(Constraint("regex", "a{1,3}")) is first
-        assert compiler.compile(Constraint("regex", "b{1,3}")) is not second
+            compiler.compile(ConstraintSpec("regex", f"{number}{{1,3}}"))
+            assert compiler.compile(ConstraintSpec("regex", "a{1,3}")) is first
+        assert compiler.compile(ConstraintSpec("regex", "b{1,3}")) is not second
         assert first.nbytes * 3 < 4000 < first.nbytes * 8
     finally:
         compiler.close()
 
 
 @pytest.fixture
-def workers() -> Iterator[CompileWorkers]:
-    workers = CompileWorkers(VOCABULARY.tokens, sorted(VOCABULARY.eos_ids), AutomatonLimits(seconds=30), processes=1)
+def workers() -> Iterator[AutomatonWorkerPool]:
+    workers = AutomatonWorkerPool(
+        VOCABULARY.tokens, sorted(VOCABULARY.eos_ids), AutomatonLimits(seconds=30), max_workers=1
+    )
     yield workers
     workers.close()
 
 
-def test_a_process_is_used_again_and_replaced_when_it_dies(workers: CompileWorkers) -> None:
+def test_a_process_is_used_again_and_replaced_when_it_dies(workers: AutomatonWorkerPool) -> None:
     workers.compile("ab", budgets=False)
     (process,) = workers._idle
     workers.compile("abc", budgets=False)
@@ -193,13 +195,13 @@ def test_a_process_is_used_again_and_replaced_when_it_dies(workers: CompileWorke
     assert workers._idle != [process]
 
 
-def test_a_process_that_dies_at_work_costs_its_job_only(workers: CompileWorkers) -> None:
+def test_a_process_that_dies_at_work_costs_its_job_only(workers: AutomatonWorkerPool) -> None:
     results: list[BaseException] = []
 
     def work() -> None:
         try:
             workers.compile(EXPLOSION, budgets=False)
-        except TooManyStatesError as error:
+        except AutomatonTooLargeError as error:
             results.append(error)
 
     thread = threading.Thread(target=work)
@@ -216,16 +218,16 @@ def test_a_process_that_dies_at_work_costs_its_job_only(workers: CompileWorkers)
 
 def test_memory_is_bounded() -> None:
     limits = AutomatonLimits(seconds=60, memory_bytes=400 << 20)
-    workers = CompileWorkers(VOCABULARY.tokens, sorted(VOCABULARY.eos_ids), limits, processes=1)
+    workers = AutomatonWorkerPool(VOCABULARY.tokens, sorted(VOCABULARY.eos_ids), limits, max_workers=1)
     try:
-        with pytest.raises(TooManyStatesError, match="more than 400 MiB"):
+        with pytest.raises(AutomatonTooLargeError, match="more than 400 MiB"):
             workers.compile(EXPLOSION, budgets=False)
         assert workers.compile("ab", budgets=False).states == 4
     finally:
         workers.close()
 
 
-def test_processes_end_when_the_workers_are_closed(workers: CompileWorkers) -> None:
+def test_processes_end_when_the_workers_are_closed(workers: AutomatonWorkerPool) -> None:
     workers.compile("ab", budgets=False)
     (process,) = workers._idle
     workers.close()

@@ -13,10 +13,10 @@ from small_vocabulary import allowed, vocabulary
 from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import compile_tokens
-from draftline.structured.constraint import regex_grammar
 from draftline.structured.errors import InvalidConstraintError
-from draftline.structured.grammar.matcher import GrammarBackend
-from draftline.structured.masks import Verify, VerifyMasks
+from draftline.structured.grammar.backend import GrammarBackend
+from draftline.structured.grammar.lark import regex_grammar
+from draftline.structured.masks import MaskedRow, fill_masks
 from draftline.structured.matcher import Matcher
 from draftline.structured.vocabulary import ByteVocabulary
 
@@ -32,7 +32,6 @@ EXPRESSIONS = {
     "once": "abc",
 }
 GRAMMARS = GrammarBackend(VOCABULARY)
-VERIFY_MASKS = VerifyMasks()
 
 Make = Callable[[str], Matcher]
 
@@ -52,9 +51,9 @@ def mask(matcher: Matcher) -> set[int]:
     return allowed(words, SIZE)
 
 
-def verify(*verifies: Verify) -> list[set[int]]:
-    masks = np.empty((sum(len(verify.drafts) + 1 for verify in verifies), VOCABULARY.mask_words), np.int32)
-    VERIFY_MASKS.fill(verifies, masks)
+def verify(*rows: MaskedRow) -> list[set[int]]:
+    masks = np.empty((sum(len(row.drafts) + 1 for row in rows), VOCABULARY.mask_words), np.int32)
+    fill_masks(rows, masks)
     return [allowed(row, SIZE) for row in masks]
 
 
@@ -91,7 +90,7 @@ def test_whatever_is_done_it_is_as_if_replayed_from_scratch(make: Make, expressi
                 del taken[len(taken) - count :]
             case "verify":
                 drafts = data.draw(st.lists(st.sampled_from([*sorted(mask(matcher)), 0, 5]), max_size=4))
-                verify(Verify(matcher, drafts=drafts))
+                verify(MaskedRow(matcher, drafts=drafts))
         again = make(expression)
         assert all(again.advance(token) for token in taken)
         assert look(matcher) == look(again)
@@ -143,7 +142,7 @@ def test_a_verify_masks_each_place_and_goes_no_further_than_what_is_legal(make: 
     matcher = make("abc|abd*")
     a, b, c, d = (VOCABULARY.tokens.index(text) for text in (b"a", b"b", b"c", b"d"))
     before = look(matcher)
-    seen = verify(Verify(matcher, drafts=[a, b, a, d]))
+    seen = verify(MaskedRow(matcher, drafts=[a, b, a, d]))
     ab, abc, bc = (VOCABULARY.tokens.index(text) for text in (b"ab", b"abc", b"bc"))
     assert seen[0] == {a, ab, abc}
     assert seen[1] == {b, bc}
@@ -174,7 +173,7 @@ def test_masks_of_many_verifies_are_those_of_each_alone(expression: str, data: s
                 expected += [expected[-1]] * (len(drafts) - place)
                 break
             expected.append(mask(alone))
-        verifies.append(Verify(matcher, taken, drafts))
+        verifies.append(MaskedRow(matcher, taken, drafts))
     before = [look(verify.matcher) for verify in verifies]
     assert verify(*verifies) == expected
     assert [look(verify.matcher) for verify in verifies] == before

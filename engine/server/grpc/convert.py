@@ -20,7 +20,7 @@ from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Prompt
 from draftline.engine.server.grpc.limits import check_generate
 from draftline.engine.validation import violations
-from draftline.structured.compiled import Report
+from draftline.structured.compiled import CompileReport
 from draftline.v1 import engine_pb2 as pb
 
 POSITIONS_PER_MESSAGE = 2048
@@ -159,7 +159,7 @@ def model_response(info: EngineInfo) -> pb.GetModelResponse:
     )
 
 
-def constraint_response(report: Report) -> pb.CheckConstraintResponse:
+def constraint_response(report: CompileReport) -> pb.CheckConstraintResponse:
     """Convert a compiler's report on a constraint."""
     return pb.CheckConstraintResponse(
         backend=report.backend,

@@ -5,10 +5,10 @@ share the key/value head, packed into one tile, and attends to its part through 
 of FlashAttention-2 (Dao 2023) in base 2. The program of the first part also rotates the new tokens' own keys, writes keys
 and values to the cache, and begins its softmax with them: each token sees itself and those before it. Where a history
 has several parts (Flash-Decoding, Dao et al. 2023), the program that ends last joins them; of several query tokens there
-would be too much to join for one program, and a second launch does it (`attention_join.py`). A part without keys costs one
+would be too much to join for one program, and a second launch does it (`join.py`). A part without keys costs one
 short program: the parts are counted by the bounds of a CUDA graph's bucket, the keys by the row.
 
-Not here: prompt chunks (`attention.py`, `rope.py`), and how many parts (`attention_plan.py`).
+Not here: prompt chunks (`ragged.py`, `rope.py`), and how many parts (`plan.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.decode_parts import (
     angles,
     attend_tile,
@@ -264,38 +265,26 @@ def _decode_attention_kernel(
 def decode_attention(
     qkv: Tensor,
     batch: Batch,
-    rope: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    norms: tuple[Tensor, Tensor] | None,
-    eps: float,
+    cache: LayerCache,
+    spec: AttentionSpec,
     *,
-    scale: float,
-    window: int | None,
     plan: DecodePlan,
     arrivals: Tensor,
     overlap: bool,
-    scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """See ``Ops.rope_attention``; every row has up to ``plan.queries`` query tokens or, in padding, none.
+    """``Ops.rope_attention`` of rows with up to ``plan.queries`` query tokens; rows of padding have none.
 
     Args:
         qkv: [T, (H + 2 G) * D].
         batch: rows and block tables.
-        rope: [max_positions, 2, D / 2].
-        keys: [num_blocks, block_size, G, D], contiguous.
-        values: the same for the values.
-        norms: the [D] RMSNorm weights of queries and keys, or None.
-        eps: RMSNorm's epsilon.
-        scale: multiplies the scores.
-        window: positions that a query sees, itself included; None for all.
+        cache: the layer's keys and values.
+        spec: the layer's attention, without a soft cap.
         plan: the tile of each program, the query tokens that it holds, and the most parts of a history.
         arrivals: at least R * G int32 zeros, left as zeros; no other stream may use them meanwhile.
         overlap: start before the previous kernel has ended.
-        scales: of INT8 keys and values, [num_blocks, block_size, G] float32.
     """
     tokens = qkv.shape[0]
-    block_size, num_kv_heads, head_dim = keys.shape[1:]
+    block_size, num_kv_heads, head_dim = cache.keys.shape[1:]
     num_heads = qkv.shape[1] // head_dim - 2 * num_kv_heads
     group = num_heads // num_kv_heads
     rows = batch.context_lens.shape[0]
@@ -307,14 +296,15 @@ def decode_attention(
         lanes = tokens if joined else rows
         partial = torch.empty((lanes, num_heads, num_splits, head_dim), dtype=torch.float32, device=qkv.device)
         stats = torch.empty((lanes, num_heads, num_splits, 2), dtype=torch.float32, device=qkv.device)
-    query_norm, key_norm = norms if norms is not None else (qkv, qkv)
-    key_scales, value_scales = scales if scales is not None else (qkv, qkv)
+    # An unused argument must still be a tensor.
+    query_norm, key_norm = spec.norms if spec.norms is not None else (qkv, qkv)
+    key_scales, value_scales = cache.scales if cache.scales is not None else (qkv, qkv)
     ordered = batch.longest_first is not None and num_splits == 1
     join_cols = triton.next_power_of_2(group * head_dim)
     _decode_attention_kernel[(rows * num_kv_heads, num_splits)](
         qkv,
-        keys,
-        values,
+        cache.keys,
+        cache.values,
         key_scales,
         value_scales,
         out,
@@ -326,15 +316,15 @@ def decode_attention(
         batch.context_lens,
         batch.block_tables,
         batch.longest_first if ordered else batch.context_lens,
-        rope,
+        spec.rope,
         query_norm,
         key_norm,
         qkv.stride(0),
         batch.block_tables.stride(0),
         num_splits,
-        window if window is not None else 0,
-        scale * _LOG2_E,
-        eps,
+        spec.window if spec.window is not None else 0,
+        spec.scale * _LOG2_E,
+        spec.eps,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,
         HEAD_DIM=head_dim,
@@ -347,9 +337,9 @@ def decode_attention(
         JOIN_COLS=join_cols,
         JOIN_PARTS=max(1, min(8, 2048 // join_cols)),
         SPLIT=num_splits > 1,
-        WINDOWED=window is not None,
-        PAIRS=pairs(keys, qkv),
-        QK_NORM=norms is not None,
+        WINDOWED=spec.window is not None,
+        PAIRS=pairs(cache.keys, qkv),
+        QK_NORM=spec.norms is not None,
         ORDERED=ordered,
         OVERLAP=overlap,
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",

@@ -7,7 +7,7 @@ with float32 accumulators. Where there are few query tiles, the history is split
 joins their parts (Flash-Decoding, Dao et al. 2023). A prompt chunk reads its history through the block table and its
 own keys from the activations, where they lie one after the other.
 
-Not here: which tiles and how many splits (`attention_plan.py`), the rounds over the keys (`attention_rounds.py`), writing
+Not here: which tiles and how many splits (`plan.py`), the rounds over the keys (`online_softmax.py`), writing
 the cache (`rope.py`).
 """
 
@@ -21,7 +21,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.fp8_cache import as_float16, pairs
 from draftline.kernels.triton.attention.join import join_splits
 from draftline.kernels.triton.attention.online_softmax import NO_KEY, attend_cache, attend_own
@@ -210,69 +211,55 @@ def _attention_kernel(
 
 def attention(
     q: Tensor,
-    keys: Tensor,
-    values: Tensor,
     batch: Batch,
+    cache: LayerCache,
+    spec: AttentionSpec,
     *,
-    scale: float,
-    window: int | None,
     num_sms: int,
     own: Tensor | None = None,
-    soft_cap: float = 0.0,
     overlap: bool = False,
-    scales: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """See ``Ops.attention``. Query and context lengths known to the host may be upper bounds.
+    """``Ops.attention`` by Triton kernels. Query and context lengths known to the host may be upper bounds.
 
     Args:
         q: [T, H, D], each token's heads contiguous.
-        keys: [num_blocks, block_size, G, D], contiguous.
-        values: the same for the values.
         batch: rows and block tables.
-        scale: multiplies the scores.
-        window: positions that a query sees, itself included; None for all.
+        cache: the layer's keys and values.
+        spec: the layer's attention.
         num_sms: the device's multiprocessors, which the splits are to fill.
         own: [T, (H + 2 G) * D], queries, keys and values of the tokens, rotated: where prompt chunks find their own
             keys faster than through the block table. Without it all are read from the cache.
-        soft_cap: scores become ``soft_cap * tanh(score / soft_cap)``; 0 leaves them (Gemma 2).
         overlap: start before the previous kernel has ended.
-        scales: of INT8 keys and values, [num_blocks, block_size, G] float32.
     """
+    num_kv_heads = cache.keys.shape[2]
     shape = AttentionShape(
-        q.shape[1] // keys.shape[2],
-        keys.shape[2],
+        q.shape[1] // num_kv_heads,
+        num_kv_heads,
         q.shape[2],
-        keys.element_size(),
+        cache.keys.element_size(),
         num_sms,
-        keys.dtype == torch.float8_e4m3fn,
+        cache.keys.dtype == torch.float8_e4m3fn,
     )
     out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
     for launch in plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0]):
-        run_launch(
-            launch, q, keys, values, batch, out,
-            scale=scale, window=window, own=own, soft_cap=soft_cap, overlap=overlap, scales=scales,
-        )  # fmt: skip
+        run_launch(launch, q, batch, cache, spec, out, own=own, overlap=overlap)
     return out
 
 
 def run_launch(
     launch: Launch,
     q: Tensor,
-    keys: Tensor,
-    values: Tensor,
     batch: Batch,
+    cache: LayerCache,
+    spec: AttentionSpec,
     out: Tensor,
     *,
-    scale: float,
-    window: int | None,
     own: Tensor | None = None,
-    soft_cap: float = 0.0,
     overlap: bool = False,
-    scales: tuple[Tensor, Tensor] | None = None,
 ) -> None:
     """Run one launch of a plan (and its reduction, where the plan splits), writing its rows of ``out``."""
     tokens, num_heads, head_dim = q.shape
-    block_size, num_kv_heads = keys.shape[1], keys.shape[2]
+    block_size, num_kv_heads = cache.keys.shape[1:3]
     tile, splits = launch.tile, launch.num_splits
     rows = len(batch.query_lens_host)
     block_d = triton.next_power_of_2(head_dim)
@@ -280,14 +267,15 @@ def run_launch(
     if splits > 1:
         partial = torch.empty((tokens, num_heads, splits, head_dim), dtype=torch.float32, device=q.device)
         stats = torch.empty((tokens, num_heads, splits, 2), dtype=torch.float32, device=q.device)
-    key_scales, value_scales = scales if scales is not None else (q, q)
+    # An unused argument must still be a tensor.
+    key_scales, value_scales = cache.scales if cache.scales is not None else (q, q)
     chunks = None
     if own is not None and launch.reads_own:
         chunks = TensorDescriptor(own, list(own.shape), list(own.stride()), [tile.block_n, block_d])
     _attention_kernel[(launch.num_tiles * num_kv_heads, splits)](
         q,
-        keys,
-        values,
+        cache.keys,
+        cache.values,
         key_scales,
         value_scales,
         chunks,
@@ -305,8 +293,8 @@ def run_launch(
         splits,
         launch.min_query,
         launch.max_query,
-        window if window is not None else 0,
-        scale * _LOG2_E,
+        spec.window if spec.window is not None else 0,
+        spec.scale * _LOG2_E,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=num_heads // num_kv_heads,
         HEAD_DIM=head_dim,
@@ -317,10 +305,10 @@ def run_launch(
         SEARCH=launch.tiles_per_row == 0,
         OWN=chunks is not None,
         # Chunks are bound by the products, and their own keys have the activations' type.
-        PAIRS=chunks is None and pairs(keys, q),
+        PAIRS=chunks is None and pairs(cache.keys, q),
         SPLIT=splits > 1,
-        WINDOWED=window is not None,
-        SOFT_CAP=soft_cap,
+        WINDOWED=spec.window is not None,
+        SOFT_CAP=spec.soft_cap,
         OVERLAP=overlap,
         PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,

@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.kv_cache import head_scale, rounded
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
@@ -106,46 +107,38 @@ def _rope_write_kv_kernel(
 
 
 def rope_write_kv(
-    qkv: Tensor,
-    batch: Batch,
-    rope: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    norms: tuple[Tensor, Tensor] | None,
-    eps: float,
-    *,
-    overlap: bool = False,
-    scales: tuple[Tensor, Tensor] | None = None,
+    qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec, *, overlap: bool = False
 ) -> Tensor:
-    """See ``Ops.rope_write_kv``; rotates ``qkv`` in place. A token whose cache index is negative is not written."""
+    """``Ops.rope_write_kv`` by one kernel, which rotates ``qkv`` in place and writes no token with a negative cache index."""
     tokens = qkv.shape[0]
-    num_kv_heads, head_dim = keys.shape[2], keys.shape[3]
+    num_kv_heads, head_dim = cache.keys.shape[2:]
     total = qkv.shape[1] // head_dim
     num_heads = total - 2 * num_kv_heads
-    query_norm, key_norm = norms if norms is not None else (qkv, qkv)
-    key_scales, value_scales = scales if scales is not None else (qkv, qkv)
+    # An unused argument must still be a tensor.
+    query_norm, key_norm = spec.norms if spec.norms is not None else (qkv, qkv)
+    key_scales, value_scales = cache.scales if cache.scales is not None else (qkv, qkv)
     # Few tokens: small tiles, so that more programs share the work. Many: larger ones, so that fewer start.
     block_heads = 4 if tokens <= 64 else 16
     _rope_write_kv_kernel[(tokens, triton.cdiv(total, block_heads))](
         qkv,
         batch.positions,
         batch.cache_index,
-        rope,
+        spec.rope,
         query_norm,
         key_norm,
-        keys,
-        values,
+        cache.keys,
+        cache.values,
         key_scales,
         value_scales,
         qkv.stride(0),
-        eps,
+        spec.eps,
         NUM_HEADS=num_heads,
         NUM_KV_HEADS=num_kv_heads,
         HALF=head_dim // 2,
         BLOCK_HEADS=block_heads,
         BLOCK_HALF=triton.next_power_of_2(head_dim // 2),
-        QK_NORM=norms is not None,
-        QUANTIZED=keys.dtype != qkv.dtype,
+        QK_NORM=spec.norms is not None,
+        QUANTIZED=cache.keys.dtype != qkv.dtype,
         OVERLAP=overlap,
         num_warps=1 if block_heads == 4 else 4,
         **launch_options(overlap),

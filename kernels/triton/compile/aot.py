@@ -1,10 +1,13 @@
-"""Compile every kernel ahead of time for sm_80 and sm_90, on a machine that needs no GPU.
+"""Compile every kernel ahead of time, on a machine that needs no GPU.
 
 The operations run on meta tensors with launches captured instead of executed, so that what is compiled is what the
 engine launches: the same signatures, constants and options. Prints one line a kernel, variant and target; exits with
 status 1 if one fails to compile or needs more shared memory than its target has.
 
-Usage: ``python -m draftline.kernels.triton.compile.aot [--jobs N] [--kernel SUBSTRING]``
+By default it compiles representative launches for sm_90: see `representatives`. ``--all`` compiles every launch for every
+target, sm_80 and sm_90, which takes about ten times as long.
+
+Usage: ``python -m draftline.kernels.triton.compile.aot [--all] [--jobs N] [--kernel SUBSTRING]``
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +37,8 @@ from draftline.kernels.triton.compile.aot_cases import CASES, OPS, Case
 
 SHARED_LIMITS = {80: 166_912, 90: 232_448}
 """Shared memory of one program, in bytes, by compute capability (CUDA C++ Programming Guide, technical specifications)."""
+
+_DEFAULT_TARGET = 90
 
 _TYPES = {
     torch.float32: "fp32",
@@ -160,6 +166,38 @@ def collect(cases: dict[str, Case], ops: Ops) -> list[Launch]:
     return list(launches)
 
 
+def representatives(launches: Iterable[Launch]) -> list[Launch]:
+    """A few launches of each kernel, which together have all its branches and types.
+
+    A kernel branches on constants: on flags, on arguments that may be missing, and on whether a number is 0, 1 or more.
+    The launches chosen cover every such value of every argument of a kernel, and every type. Other numbers are sizes.
+    """
+    by_kernel: dict[str, list[Launch]] = defaultdict(list)
+    for launch in launches:
+        by_kernel[launch.kernel].append(launch)
+    chosen = []
+    for variants in by_kernel.values():
+        traits = {launch: _traits(launch) for launch in variants}
+        left = set().union(*traits.values())
+        while left:
+            best = max(variants, key=lambda launch: len(traits[launch] & left))
+            chosen.append(best)
+            left -= traits[best]
+    return chosen
+
+
+def _traits(launch: Launch) -> set[tuple[str, str]]:
+    """(argument, kind of value) of every constant, and (argument, type) of every other argument."""
+
+    def kind(value: Any) -> str:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value) if value in (0, 1) else "size"
+        return str(value)
+
+    types = {(name, kind.partition("[")[0]) for name, kind in launch.signature}  # a descriptor's shape is a size
+    return types | {(name, kind(value)) for name, value in launch.constants}
+
+
 def compiled(launch: Launch, capability: int) -> Any:
     """Triton's compiled kernel of a launch for a compute capability, as 80 or 90."""
     source = ASTSource(
@@ -192,15 +230,17 @@ def compile_all(work: list[tuple[Launch, int]], jobs: int) -> Iterator[Result]:
 
 
 def main(argv: list[str] | None = None, write: Callable[[str], object] = print) -> int:
-    """Compile everything; returns the exit status."""
+    """Compile what the arguments say; returns the exit status."""
     parser = argparse.ArgumentParser(description="Compile every Triton kernel ahead of time.")
+    parser.add_argument("--all", action="store_true", help="every launch for every target, not representative ones")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--kernel", default="", help="only kernels whose name contains this")
     options = parser.parse_args(argv)
     work = [
         (launch, capability)
         for capability, ops in OPS.items()
-        for launch in collect(CASES, ops)
+        if options.all or capability == _DEFAULT_TARGET
+        for launch in (collect(CASES, ops) if options.all else representatives(collect(CASES, ops)))
         if options.kernel in launch.kernel and capability >= launch.capability
     ]
     failed = count = 0

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton.ops import TritonOps
 from draftline.kernels.triton.inputs.gather import gather
+from draftline.kernels.triton.ops import TritonOps
 
 Case = Callable[[Ops], object]
 
@@ -84,7 +85,7 @@ def _batch(query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> Batch:
 BATCHES = {
     "one": _batch((1,), (1024,)),
     "decode": _batch((1,) * 4, (1024,) * 4),
-    "tall": _batch((1,) * 40, (1024,) * 40),
+    "tens": _batch((1,) * 40, (1024,) * 40),
     "wide": _batch((1,) * 256, (1024,) * 256),
     "two": _batch((2,) * 2, (1024,) * 2),
     "verify": _batch((5,) * 4, (1024,) * 4),
@@ -100,24 +101,25 @@ def _verifies(model: ModelShape) -> Batch:
     return _batch((5,) * rows, (1024,) * rows)
 
 
+def _cache(model: ModelShape, dtype: torch.dtype) -> LayerCache:
+    heads = _empty(64, 16, model.num_kv_heads, model.head_dim, dtype=dtype)
+    scale = _empty(64, 16, model.num_kv_heads, dtype=torch.float32)
+    return LayerCache(heads, heads, (scale, scale) if dtype == torch.int8 else None)
+
+
 def _attention(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype, cache_dtype: torch.dtype) -> None:
     """What `models.layers` runs between two projections."""
     heads = model.num_heads + 2 * model.num_kv_heads
-    cache = _empty(64, 16, model.num_kv_heads, model.head_dim, dtype=cache_dtype)
-    scale = _empty(64, 16, model.num_kv_heads, dtype=torch.float32)
     head_norm = _empty(model.head_dim, dtype=dtype)
-    ops.rope_attention(
-        _empty(batch.positions.shape[0], heads * model.head_dim, dtype=dtype),
-        batch,
-        _empty(4096, 2, model.head_dim // 2, dtype=torch.float32),
-        cache,
-        cache,
-        (head_norm, head_norm) if model.qk_norm else None,
-        1e-5,
+    spec = AttentionSpec(
+        rope=_empty(4096, 2, model.head_dim // 2, dtype=torch.float32),
         scale=model.head_dim**-0.5,
         window=model.window,
-        scales=(scale, scale) if cache_dtype == torch.int8 else None,
+        norms=(head_norm, head_norm) if model.qk_norm else None,
+        eps=1e-5,
     )
+    qkv = _empty(batch.positions.shape[0], heads * model.head_dim, dtype=dtype)
+    ops.rope_attention(qkv, batch, _cache(model, cache_dtype), spec)
 
 
 def _attention_case(model: ModelShape, batch: Batch, cache_dtype: torch.dtype) -> Case:
@@ -149,22 +151,13 @@ def _layer_case(model: ModelShape, batch: Batch, dtype: torch.dtype) -> Case:
 
 
 def _gpt2_layer(ops: Ops, batch: Batch) -> None:
-    """What `models.gpt2` runs."""
+    """What `models.families.gpt2` runs."""
     model, tokens = GPT2, batch.positions.shape[0]
-    cache = _empty(64, 16, model.num_kv_heads, model.head_dim)
     hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden)
     ops.layer_norm(hidden, norm, norm, 1e-5)
-    ops.rope_attention(
-        ops.linear(hidden, _empty(3 * model.hidden, model.hidden), _empty(3 * model.hidden)),
-        batch,
-        _empty(1024, 2, model.head_dim // 2, dtype=torch.float32),
-        cache,
-        cache,
-        None,
-        0.0,
-        scale=model.head_dim**-0.5,
-        window=None,
-    )
+    spec = AttentionSpec(_empty(1024, 2, model.head_dim // 2, dtype=torch.float32), model.head_dim**-0.5)
+    qkv = ops.linear(hidden, _empty(3 * model.hidden, model.hidden), _empty(3 * model.hidden))
+    ops.rope_attention(qkv, batch, _cache(model, torch.bfloat16), spec)
     ops.linear_add(hidden, _empty(model.hidden, model.hidden), norm, Residual(hidden), None)
     ops.gelu(ops.linear(hidden, _empty(model.intermediate, model.hidden), _empty(model.intermediate)))
     inner = _empty(tokens, model.intermediate)
@@ -173,25 +166,22 @@ def _gpt2_layer(ops: Ops, batch: Batch) -> None:
 
 
 def _gemma3_layer(ops: Ops, batch: Batch, soft_cap: float) -> None:
-    """What `models.gemma3` runs: norms have float32 weights."""
+    """What `models.families.gemma3` runs: norms have float32 weights."""
     model, tokens = GEMMA3, batch.positions.shape[0]
     attended = model.num_heads * model.head_dim
-    cache = _empty(64, 16, model.num_kv_heads, model.head_dim)
     hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden, dtype=torch.float32)
     head_norm = _empty(model.head_dim, dtype=torch.float32)
-    qkv = _empty(attended + 2 * model.num_kv_heads * model.head_dim, model.hidden)
-    ops.rope_attention(
-        ops.norm_linear(Residual(hidden), norm, 1e-6, qkv, None),
-        batch,
-        _empty(4096, 2, model.head_dim // 2, dtype=torch.float32),
-        cache,
-        cache,
-        (head_norm, head_norm),
-        1e-6,
+    spec = AttentionSpec(
+        rope=_empty(4096, 2, model.head_dim // 2, dtype=torch.float32),
         scale=0.0625,
         window=model.window,
         soft_cap=soft_cap,
+        norms=(head_norm, head_norm),
+        eps=1e-6,
     )
+    weight = _empty(attended + 2 * model.num_kv_heads * model.head_dim, model.hidden)
+    qkv = ops.norm_linear(Residual(hidden), norm, 1e-6, weight, None)
+    ops.rope_attention(qkv, batch, _cache(model, torch.bfloat16), spec)
     ops.rms_norm_add(ops.linear(_empty(tokens, attended), _empty(model.hidden, attended), None), norm, 1e-6, hidden)
     gate_up = _empty(2 * model.intermediate, model.hidden)
     inner = ops.gelu_mul(ops.norm_linear(Residual(hidden), norm, 1e-6, gate_up, None))
@@ -218,9 +208,9 @@ def _scaled_layer(ops: Ops, model: ModelShape, tokens: int, dtype: torch.dtype, 
     hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden)
     attended = model.num_heads * model.head_dim
     qkv = attended + 2 * model.num_kv_heads * model.head_dim
-    ops.norm_scaled_linear(hidden, norm, 1e-5, weight(qkv, model.hidden), None)
+    ops.scaled_norm_linear(hidden, norm, 1e-5, weight(qkv, model.hidden), None)
     ops.scaled_linear_add(_empty(tokens, attended), weight(model.hidden, attended), None, hidden)
-    ops.norm_scaled_swiglu(hidden, norm, 1e-5, weight(2 * model.intermediate, model.hidden), None)
+    ops.scaled_norm_swiglu(hidden, norm, 1e-5, weight(2 * model.intermediate, model.hidden), None)
     ops.scaled_linear_add(_empty(tokens, model.intermediate), weight(model.hidden, model.intermediate), None, hidden)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import add
 
 import torch
 import triton
@@ -19,6 +20,9 @@ from draftline.kernels.slots import SlotTable
 from draftline.kernels.triton.attention.plan import SHORT_QUERY
 
 _BLOCK = 128
+
+FROM_NEWEST = -1
+"""A row's start in a plan, where its query starts with its newest known token (`SlotTable.lengths`)."""
 
 
 @triton.jit
@@ -156,8 +160,8 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
     Args:
         slots: the slot table.
         rows: [R] int64, the slot of each row.
-        plan: [3 R + 2] int32: R + 1 query starts, R + 1 logits starts, and each row's computed tokens, or a negative number
-            where they are one less than its slot's length. A row whose two query starts are equal has no tokens.
+        plan: [3 R + 2] int32: R + 1 query starts, R + 1 logits starts, and each row's computed tokens or `FROM_NEWEST`.
+            A row whose two query starts are equal has no tokens.
         bounds: what the host knows of it.
         block_size: tokens a cache block.
     """
@@ -218,7 +222,7 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
 
 
 def plan_on_host(query_lens: tuple[int, ...], starts: tuple[int, ...], logits_counts: tuple[int, ...]) -> list[int]:
-    """The plan of `gather_planned` as a flat list of 3 R + 2 integers."""
+    """The plan of `gather_planned` as a flat list of 3 R + 2 integers; a start may be `FROM_NEWEST`."""
     return [*accumulate(query_lens, initial=0), *accumulate(logits_counts, initial=0), *starts]
 
 
@@ -229,19 +233,21 @@ def gather(
     starts: tuple[int, ...],
     logits_counts: tuple[int, ...],
     block_size: int,
+    from_newest: tuple[bool, ...] = (),
 ) -> Inputs:
-    """See ``Ops.gather``. The batch's ``query_lens_host`` are bounds."""
+    """``Ops.gather`` by one kernel. The batch's ``query_lens_host`` are upper bounds."""
     device = slots.tokens.device
-    plan = torch.tensor(plan_on_host(query_lens, starts, logits_counts), dtype=torch.int32)
+    planned = starts
+    if from_newest:
+        planned = tuple(FROM_NEWEST if newest else start for start, newest in zip(starts, from_newest, strict=True))
+    plan = torch.tensor(plan_on_host(query_lens, planned, logits_counts), dtype=torch.int32)
     if device.type == "cuda":
         plan = plan.pin_memory().to(device, non_blocking=True)
     bounds = GatherBounds(
         num_tokens=sum(query_lens),
         num_logits=sum(logits_counts),
         query_lens=tuple(map(_query_bound, query_lens, logits_counts)),
-        context_lens=tuple(
-            (start if start >= 0 else ~start) + length for start, length in zip(starts, query_lens, strict=True)
-        ),
+        context_lens=tuple(map(add, starts, query_lens)),
     )
     return gather_planned(slots, rows, plan, bounds, block_size)
 

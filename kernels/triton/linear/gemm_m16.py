@@ -19,14 +19,15 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.residual import PreparedNorm, Residual
+from draftline.kernels.triton.linear.epilogue import finish
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
-MAX_ROWS = 16
+MAX_GEMM_M16_ROWS = 16
 """The most rows of x that the kernel takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class SkinnyConfig:
+class GemmM16Config:
     """How one product is divided.
 
     Attributes:
@@ -47,7 +48,7 @@ class SkinnyConfig:
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _skinny_kernel(
+def _gemm_m16_kernel(
     x: tl.tensor,
     weight: tl.tensor,
     bias: tl.tensor,
@@ -99,6 +100,9 @@ def _skinny_kernel(
     out_mask = (m < num_rows)[:, None] & (n < N)[None, :]
     out_offset = m[:, None] * N + n[None, :]
     # What is added at the end is asked for early, where its latency passes behind the weights'.
+    shift = None
+    up_shift = None
+    before = None
     if BIAS:
         shift = tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
         if SWIGLU:
@@ -144,14 +148,7 @@ def _skinny_kernel(
         inverse = tl.rsqrt(tl.sum(square, axis=1) / K + eps)[:, None]
         result *= inverse
         up *= inverse
-    if BIAS:
-        result += shift
-        if SWIGLU:
-            up += up_shift
-    if SWIGLU:
-        result = result / (1.0 + tl.exp(-result)) * up
-    if ADD:
-        result += before
+    result = finish(result, up, shift, up_shift, before, BIAS, SWIGLU, ADD)
     stored = result.to(out.dtype.element_ty)
     tl.store(out + out_offset, stored, mask=out_mask)
     if PREPARE:
@@ -162,18 +159,18 @@ def _skinny_kernel(
         tl.store(place, tl.sum(tl.where(out_mask, wide * wide, 0.0), axis=1), mask=m < num_rows)
 
 
-def skinny_config(n: int, k: int) -> SkinnyConfig:
+def gemm_m16_config(n: int, k: int) -> GemmM16Config:
     """A division that suits a layer with ``n`` weight rows of ``k`` elements; `benchmarks/kernels.py` compares others."""
     if k <= 1024:
-        return SkinnyConfig(block_n=16, block_k=1024, num_warps=4, num_stages=1)
+        return GemmM16Config(block_n=16, block_k=1024, num_warps=4, num_stages=1)
     if n > k:
-        return SkinnyConfig(block_n=16, block_k=256, num_warps=2, num_stages=5)
+        return GemmM16Config(block_n=16, block_k=256, num_warps=2, num_stages=5)
     if k <= 2048:
-        return SkinnyConfig(block_n=16, block_k=2048, num_warps=8, num_stages=1)
-    return SkinnyConfig(block_n=16, block_k=512, num_warps=4, num_stages=4)
+        return GemmM16Config(block_n=16, block_k=2048, num_warps=8, num_stages=1)
+    return GemmM16Config(block_n=16, block_k=512, num_warps=4, num_stages=4)
 
 
-def skinny_linear(
+def gemm_m16(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -181,7 +178,7 @@ def skinny_linear(
     norm: tuple[Tensor, float] | None = None,
     swiglu: bool = False,
     overlap: bool = False,
-    config: SkinnyConfig | None = None,
+    config: GemmM16Config | None = None,
 ) -> Tensor:
     """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, accumulated in float32.
 
@@ -192,20 +189,20 @@ def skinny_linear(
         norm: where x is `PreparedNorm.scaled`, its ``squares`` and the norm's epsilon.
         swiglu: return ``silu(gate) * up``.
         overlap: start before the previous kernel has ended.
-        config: how the product is divided, instead of `skinny_config`.
+        config: how the product is divided, instead of `gemm_m16_config`.
 
     Raises:
-        ValueError: M is 0 or more than `MAX_ROWS`.
+        ValueError: M is 0 or more than `MAX_GEMM_M16_ROWS`.
     """
     squares, eps = norm if norm is not None else (None, 0.0)
     n = weight.shape[0] // 2 if swiglu else weight.shape[0]
     out = torch.empty((x.shape[0], n), dtype=x.dtype, device=x.device)
-    config = config or skinny_config(*weight.shape)
+    config = config or gemm_m16_config(*weight.shape)
     _launch(x, weight, bias, out, config, squares=squares, eps=eps, swiglu=swiglu, overlap=overlap)
     return out
 
 
-def skinny_linear_add(
+def gemm_m16_add(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -213,7 +210,7 @@ def skinny_linear_add(
     following: Tensor | None,
     *,
     overlap: bool = False,
-    config: SkinnyConfig | None = None,
+    config: GemmM16Config | None = None,
 ) -> Residual:
     """``residual + x @ weight.T + bias``, and the norm with the weight ``following`` [N] prepared, where that is given.
 
@@ -224,12 +221,12 @@ def skinny_linear_add(
         residual: [M, N].
         following: the weight of the norm that reads the result next, or None.
         overlap: start before the previous kernel has ended.
-        config: how the product is divided, instead of `skinny_config`.
+        config: how the product is divided, instead of `gemm_m16_config`.
 
     Raises:
-        ValueError: M is 0 or more than `MAX_ROWS`.
+        ValueError: M is 0 or more than `MAX_GEMM_M16_ROWS`.
     """
-    config = config or skinny_config(*weight.shape)
+    config = config or gemm_m16_config(*weight.shape)
     out, prepared = torch.empty_like(residual), None
     if following is not None:
         parts = triton.cdiv(weight.shape[0], config.block_n)
@@ -244,7 +241,7 @@ def _launch(
     weight: Tensor,
     bias: Tensor | None,
     out: Tensor,
-    config: SkinnyConfig,
+    config: GemmM16Config,
     *,
     residual: Tensor | None = None,
     prepare: PreparedNorm | None = None,
@@ -254,10 +251,10 @@ def _launch(
     overlap: bool,
 ) -> None:
     num_rows, k = x.shape
-    if not 1 <= num_rows <= MAX_ROWS:
-        raise ValueError(f"skinny_linear: x has {num_rows} rows; it takes 1 to {MAX_ROWS}")
+    if not 1 <= num_rows <= MAX_GEMM_M16_ROWS:
+        raise ValueError(f"gemm_m16: x has {num_rows} rows; it takes 1 to {MAX_GEMM_M16_ROWS}")
     n, parts = out.shape[1], 0 if squares is None else squares.shape[1]
-    _skinny_kernel[(triton.cdiv(n, config.block_n),)](
+    _gemm_m16_kernel[(triton.cdiv(n, config.block_n),)](
         x,
         weight,
         bias if bias is not None else x,

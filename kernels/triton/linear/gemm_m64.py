@@ -4,7 +4,7 @@ One tile holds all rows of x, up to 64, so that each weight is read by one progr
 (tensor descriptors; fast from compute capability 9.0 on), several ahead. SwiGLU's activation is part of the launch. A
 row's result does not depend on the other rows of x.
 
-Not here: weights with few rows (`split_gemm.py`), fewer tokens (`gemv.py`, `skinny_gemm.py`), more, which are bound by
+Not here: weights with few rows (`gemm_split_k.py`), fewer tokens (`gemv.py`, `gemm_m16.py`), more, which are bound by
 arithmetic, and quantized weights.
 """
 
@@ -18,17 +18,18 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 # Elements of each weight row that are asked for before the wait for the previous kernel, where launches overlap.
 _AHEAD = tl.constexpr(256)
 
-MAX_ROWS = 64
+MAX_GEMM_M64_ROWS = 64
 """The most rows of x that the kernel takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class TallConfig:
+class GemmM64Config:
     """How one product is divided.
 
     Attributes:
@@ -45,7 +46,7 @@ class TallConfig:
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _tall_kernel(
+def _gemm_m64_kernel(
     x: tl.tensor,
     weight: tl.tensor,
     weight_start: tl.tensor,
@@ -80,30 +81,25 @@ def _tall_kernel(
             up = tl.dot(value, tl.trans(weight.load([N + first, k])), up, input_precision=PRECISION)
     m = tl.arange(0, BLOCK_M)[:, None]
     n = first + tl.arange(0, BLOCK_N)[None, :]
-    if BIAS:
-        acc += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
-        if SWIGLU:
-            up += tl.load(bias + N + n, mask=n < N, other=0.0).to(tl.float32)
-    if SWIGLU:
-        acc = acc / (1.0 + tl.exp(-acc)) * up
+    acc = load_and_finish(acc, up, bias, None, n, None, None, N, BIAS, SWIGLU, False)
     tl.store(out + m.to(tl.int64) * N + n, acc.to(out.dtype.element_ty), mask=(m < num_rows) & (n < N))
 
 
-def tall_config(n: int, *, swiglu: bool) -> TallConfig:
+def gemm_m64_config(n: int, *, swiglu: bool) -> GemmM64Config:
     """A division that suits a layer with ``n`` output columns; `benchmarks/kernels.py` compares others."""
     if n < 8192:
-        return TallConfig(block_n=32, block_k=128, num_warps=4, num_stages=4)
-    return TallConfig(block_n=64 if swiglu else 128, block_k=64, num_warps=4, num_stages=4)
+        return GemmM64Config(block_n=32, block_k=128, num_warps=4, num_stages=4)
+    return GemmM64Config(block_n=64 if swiglu else 128, block_k=64, num_warps=4, num_stages=4)
 
 
-def tall_linear(
+def gemm_m64(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     *,
     swiglu: bool = False,
     overlap: bool = False,
-    config: TallConfig | None = None,
+    config: GemmM64Config | None = None,
 ) -> Tensor:
     """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, accumulated in float32.
 
@@ -113,19 +109,19 @@ def tall_linear(
         bias: [weight rows], or None.
         swiglu: return ``silu(gate) * up``.
         overlap: start before the previous kernel has ended.
-        config: how the product is divided, instead of `tall_config`.
+        config: how the product is divided, instead of `gemm_m64_config`.
 
     Raises:
-        ValueError: M is 0 or more than `MAX_ROWS`.
+        ValueError: M is 0 or more than `MAX_GEMM_M64_ROWS`.
     """
     num_rows, k = x.shape
-    if not 1 <= num_rows <= MAX_ROWS:
-        raise ValueError(f"tall_linear: x has {num_rows} rows; it takes 1 to {MAX_ROWS}")
+    if not 1 <= num_rows <= MAX_GEMM_M64_ROWS:
+        raise ValueError(f"gemm_m64: x has {num_rows} rows; it takes 1 to {MAX_GEMM_M64_ROWS}")
     n = weight.shape[0] // 2 if swiglu else weight.shape[0]
-    config = config or tall_config(n, swiglu=swiglu)
+    config = config or gemm_m64_config(n, swiglu=swiglu)
     out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
-    _tall_kernel[(triton.cdiv(n, config.block_n),)](
-        TensorDescriptor(x, [num_rows, k], [k, 1], [MAX_ROWS, config.block_k]),
+    _gemm_m64_kernel[(triton.cdiv(n, config.block_n),)](
+        TensorDescriptor(x, [num_rows, k], [k, 1], [MAX_GEMM_M64_ROWS, config.block_k]),
         TensorDescriptor(weight, [weight.shape[0], k], [k, 1], [config.block_n, config.block_k]),
         weight,
         bias if bias is not None else x,
@@ -133,7 +129,7 @@ def tall_linear(
         num_rows,
         N=n,
         K=k,
-        BLOCK_M=MAX_ROWS,
+        BLOCK_M=MAX_GEMM_M64_ROWS,
         BLOCK_N=config.block_n,
         BLOCK_K=config.block_k,
         BIAS=bias is not None,

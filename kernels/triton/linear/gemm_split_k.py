@@ -1,11 +1,11 @@
 """Linear layers with few weight rows for some tens of tokens, bound by reading the weight once: [M, K] times [N, K]^T.
 
-As in `tall_gemm.py`, a tile holds all rows of x, up to 64, and the hardware copies tiles. Where so few weight rows would
+As in `gemm_m64.py`, a tile holds all rows of x, up to 64, and the hardware copies tiles. Where so few weight rows would
 not occupy the device, K is split between programs, and the one of a tile that ends last adds the parts up, always in the
 same order. The addition to the residual stream is part of the launch. A row's result does not depend on the other rows of
 x.
 
-Not here: wide layers and gate-and-up (`tall_gemm.py`), fewer tokens, more tokens, and quantized weights.
+Not here: wide layers and gate-and-up (`gemm_m64.py`), fewer tokens, more tokens, and quantized weights.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
-MAX_ROWS = 64
+MAX_GEMM_SPLIT_K_ROWS = 64
 """The most rows of x that the kernel takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class SplitConfig:
+class GemmSplitKConfig:
     """How one product is divided.
 
     Attributes:
@@ -47,7 +47,7 @@ class SplitConfig:
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _split_kernel(
+def _gemm_split_k_kernel(
     x: tl.tensor,
     weight: tl.tensor,
     weight_start: tl.tensor,
@@ -107,14 +107,14 @@ def _split_kernel(
     tl.store(out + m.to(tl.int64) * N + n, acc.to(out.dtype.element_ty), mask=mask)
 
 
-def split_config(n: int, k: int) -> SplitConfig:
+def gemm_split_k_config(n: int, k: int) -> GemmSplitKConfig:
     """A division that suits a layer with ``n`` weight rows of ``k`` elements; `benchmarks/kernels.py` compares others."""
     if n <= 1024 and k >= 2048:
-        return SplitConfig(block_n=32, block_k=64, splits=4, num_warps=4, num_stages=5)
-    return SplitConfig(block_n=32, block_k=128, splits=1, num_warps=4, num_stages=4)
+        return GemmSplitKConfig(block_n=32, block_k=64, splits=4, num_warps=4, num_stages=5)
+    return GemmSplitKConfig(block_n=32, block_k=128, splits=1, num_warps=4, num_stages=4)
 
 
-def split_linear(
+def gemm_split_k(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -122,7 +122,7 @@ def split_linear(
     arrivals: Tensor,
     residual: Tensor | None = None,
     overlap: bool = False,
-    config: SplitConfig | None = None,
+    config: GemmSplitKConfig | None = None,
 ) -> Tensor:
     """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, accumulated in float32.
 
@@ -133,16 +133,16 @@ def split_linear(
         arrivals: int32 zeros, left as zeros; no other stream may use them meanwhile. With more tiles, K is not split.
         residual: [M, N], added to the result, or None.
         overlap: start before the previous kernel has ended.
-        config: how the product is divided, instead of `split_config`.
+        config: how the product is divided, instead of `gemm_split_k_config`.
 
     Raises:
-        ValueError: M is 0 or more than `MAX_ROWS`.
+        ValueError: M is 0 or more than `MAX_GEMM_SPLIT_K_ROWS`.
     """
     num_rows, k = x.shape
-    if not 1 <= num_rows <= MAX_ROWS:
-        raise ValueError(f"split_linear: x has {num_rows} rows; it takes 1 to {MAX_ROWS}")
+    if not 1 <= num_rows <= MAX_GEMM_SPLIT_K_ROWS:
+        raise ValueError(f"gemm_split_k: x has {num_rows} rows; it takes 1 to {MAX_GEMM_SPLIT_K_ROWS}")
     n = weight.shape[0]
-    config = config or split_config(n, k)
+    config = config or gemm_split_k_config(n, k)
     tiles = triton.cdiv(n, config.block_n)
     wanted = config.splits if tiles <= arrivals.shape[0] else 1
     share = triton.cdiv(triton.cdiv(k, wanted), config.block_k) * config.block_k
@@ -150,9 +150,11 @@ def split_linear(
     out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
     partial = out
     if splits > 1:
-        partial = torch.empty((tiles, splits, MAX_ROWS, config.block_n), dtype=torch.float32, device=x.device)
-    _split_kernel[(tiles, splits)](
-        TensorDescriptor(x, [num_rows, k], [k, 1], [MAX_ROWS, config.block_k]),
+        partial = torch.empty(
+            (tiles, splits, MAX_GEMM_SPLIT_K_ROWS, config.block_n), dtype=torch.float32, device=x.device
+        )
+    _gemm_split_k_kernel[(tiles, splits)](
+        TensorDescriptor(x, [num_rows, k], [k, 1], [MAX_GEMM_SPLIT_K_ROWS, config.block_k]),
         TensorDescriptor(weight, [n, k], [k, 1], [config.block_n, config.block_k]),
         weight,
         bias if bias is not None else x,
@@ -163,7 +165,7 @@ def split_linear(
         num_rows,
         N=n,
         K=k,
-        BLOCK_M=MAX_ROWS,
+        BLOCK_M=MAX_GEMM_SPLIT_K_ROWS,
         BLOCK_N=config.block_n,
         BLOCK_K=config.block_k,
         SPLITS=splits,

@@ -4,7 +4,7 @@ Every thread streams 16-byte pieces of a few weight rows through the plain arith
 sums of its threads at the end. What stands before and after a layer costs more as a launch than as arithmetic here: the
 RMSNorm of the input, SwiGLU's activation and the addition to the residual stream are part of it.
 
-Not here: more tokens (`skinny_gemm.py`), quantized weights.
+Not here: more tokens (`gemm_m16.py`), quantized weights.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from draftline.kernels.triton.linear.epilogue import finish
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 _VECTOR = tl.constexpr(8)
@@ -83,6 +84,9 @@ def _gemv_kernel(
             prefetch(weight + N * K + rows + line)
     # What is added at the end is asked for here, where its latency passes behind the weights'.
     out_mask = row < N
+    shift = None
+    up_shift = None
+    before = None
     if BIAS:
         shift = tl.load(bias + row, mask=out_mask, other=0.0).to(tl.float32)
         if SWIGLU:
@@ -113,14 +117,7 @@ def _gemv_kernel(
         inverse = tl.rsqrt(tl.sum(tl.sum(square, axis=1), axis=0) / K + eps)
         result *= inverse
         up *= inverse
-    if BIAS:
-        result += shift
-        if SWIGLU:
-            up += up_shift
-    if SWIGLU:
-        result = result / (1.0 + tl.exp(-result)) * up
-    if ADD:
-        result += before
+    result = finish(result, up, shift, up_shift, before, BIAS, SWIGLU, ADD)
     tl.store(out + row, result.to(out.dtype.element_ty), mask=out_mask)
 
 

@@ -2,8 +2,8 @@
 
 | rows | FP8, a scale a row | FP8 in blocks | INT8 |
 |---|---|---|---|
-| 1 | `scaled_gemv.py`; very long rows `scaled_skinny.py` | the same | `scaled_skinny.py` |
-| 2 to 16 (INT8: 8) | `scaled_skinny.py` | `scaled_skinny.py` | `scaled_skinny.py` |
+| 1 | `scaled_gemv.py`; very long rows `scaled_gemm_m16.py` | the same | `scaled_gemm_m16.py` |
+| 2 to 16 (INT8: 8) | `scaled_gemm_m16.py` | `scaled_gemm_m16.py` | `scaled_gemm_m16.py` |
 | up to 127 | `scaled_gemm.py` | `scaled_gemm.py` | `scaled_gemm.py` |
 | more | vendor's | vendor's, where it can | `scaled_gemm.py` |
 
@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.scaled import GROUP, ScaledWeight
-from draftline.kernels.triton.linear import scaled_gemm_m16 as skinny
 from draftline.kernels.triton.linear.quantize import halves_of, quantize_rows
 from draftline.kernels.triton.linear.scaled_gemm import scaled_gemm
-from draftline.kernels.triton.linear.scaled_gemm_m16 import scaled_skinny
+from draftline.kernels.triton.linear.scaled_gemm_m16 import MAX_SCALED_GEMM_M16_ROWS, scaled_gemm_m16
 from draftline.kernels.triton.linear.scaled_gemv import scaled_gemv
 from draftline.kernels.triton.pointwise.activations import silu_mul
 
@@ -74,13 +73,13 @@ def scaled_linear(
         arrivals: see `scaled_gemm`.
     """
     rows, dtype = x.shape[0], x.dtype
-    few = rows * halves_of(weight.data.dtype) <= skinny.MAX_ROWS
+    few = rows * halves_of(weight.data.dtype) <= MAX_SCALED_GEMM_M16_ROWS
     overlap = hopper and few
     if runs_gemv(rows, weight):
         return scaled_gemv(x, weight, bias, norm=norm, swiglu=swiglu, residual=residual, overlap=overlap)
     values, scale = quantize_rows(x, weight.data.dtype, grouped=weight.grouped, norm=norm, overlap=overlap)
     if few:
-        return scaled_skinny(
+        return scaled_gemm_m16(
             values, scale, weight, bias, dtype=dtype, swiglu=swiglu, residual=residual, overlap=overlap
         )
     if not runs_vendor(rows, weight, dtype, hopper):

@@ -1,4 +1,4 @@
-"""Eight-bit linear layers for a few tokens, bound by reading the weight once: `skinny_gemm.py` with quantized factors.
+"""Eight-bit linear layers for a few tokens, bound by reading the weight once: `gemm_m16.py` with quantized factors.
 
 On the matrix units: a program owns a few weight rows, and each of its warps takes 128 channels an iteration, whose
 products it scales as it adds them to its sum where these channels have scales of their own. The warps' sums are joined at
@@ -19,14 +19,15 @@ from torch import Tensor
 
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.triton.linear.eight_bit import join_halves
+from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
-MAX_ROWS = 16
+MAX_SCALED_GEMM_M16_ROWS = 16
 """The most rows of x that the kernel takes; a half is a row."""
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledSkinnyConfig:
+class ScaledGemmM16Config:
     """How one product is divided.
 
     Attributes:
@@ -49,7 +50,7 @@ def _scales(
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def _scaled_skinny_kernel(
+def _scaled_gemm_m16_kernel(
     x: tl.tensor,
     x_scale: tl.tensor,
     weight: tl.tensor,
@@ -126,30 +127,23 @@ def _scaled_skinny_kernel(
         result *= tl.load(weight_scale + n // SCALE_ROWS, mask=n < N, other=0.0)[None, :]
         if SWIGLU:
             up *= tl.load(weight_scale + (N + n) // SCALE_ROWS, mask=n < N, other=0.0)[None, :]
-    if BIAS:
-        result += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-        if SWIGLU:
-            up += tl.load(bias + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-    if SWIGLU:
-        result = result / (1.0 + tl.exp(-result)) * up
-    if ADD:
-        result += tl.load(residual + out_offset, mask=out_mask, other=0.0).to(tl.float32)
+    result = load_and_finish(result, up, bias, residual, n, out_offset, out_mask, N, BIAS, SWIGLU, ADD)
     tl.store(out + out_offset, result.to(out.dtype.element_ty), mask=out_mask)
 
 
-def scaled_skinny_config(n: int, k: int, *, grouped: bool) -> ScaledSkinnyConfig:
+def scaled_gemm_m16_config(n: int, k: int, *, grouped: bool) -> ScaledGemmM16Config:
     """A division that suits a layer with ``n`` weight rows of ``k`` elements; `benchmarks/quantization.py` compares others.
 
     ``grouped`` says that channels have scales in groups.
     """
     if grouped:
-        return ScaledSkinnyConfig(block_n=32, num_warps=2 if n > k else 4, num_stages=4 if n > k else 3)
+        return ScaledGemmM16Config(block_n=32, num_warps=2 if n > k else 4, num_stages=4 if n > k else 3)
     if n <= k:
-        return ScaledSkinnyConfig(block_n=16, num_warps=4, num_stages=6)
-    return ScaledSkinnyConfig(block_n=16, num_warps=2, num_stages=5 if n >= 4 * k else 8)
+        return ScaledGemmM16Config(block_n=16, num_warps=4, num_stages=6)
+    return ScaledGemmM16Config(block_n=16, num_warps=2, num_stages=5 if n >= 4 * k else 8)
 
 
-def scaled_skinny(
+def scaled_gemm_m16(
     x: Tensor,
     x_scale: Tensor,
     weight: ScaledWeight,
@@ -159,7 +153,7 @@ def scaled_skinny(
     swiglu: bool = False,
     residual: Tensor | None = None,
     overlap: bool = False,
-    config: ScaledSkinnyConfig | None = None,
+    config: ScaledGemmM16Config | None = None,
 ) -> Tensor:
     """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, accumulated in float32 or int32.
 
@@ -172,19 +166,19 @@ def scaled_skinny(
         swiglu: return ``silu(gate) * up``.
         residual: [M, N], added to the result, or None.
         overlap: start before the previous kernel has ended.
-        config: how the product is divided, instead of `scaled_skinny_config`.
+        config: how the product is divided, instead of `scaled_gemm_m16_config`.
 
     Raises:
-        ValueError: M * H is 0 or more than `MAX_ROWS`.
+        ValueError: M * H is 0 or more than `MAX_SCALED_GEMM_M16_ROWS`.
     """
     num_rows, halves, k = x.shape
-    if not 1 <= num_rows * halves <= MAX_ROWS:
-        raise ValueError(f"scaled_skinny: x has {num_rows * halves} rows; it takes 1 to {MAX_ROWS}")
+    if not 1 <= num_rows * halves <= MAX_SCALED_GEMM_M16_ROWS:
+        raise ValueError(f"scaled_gemm_m16: x has {num_rows * halves} rows; it takes 1 to {MAX_SCALED_GEMM_M16_ROWS}")
     weight_rows = weight.data.shape[0]
     n = weight_rows // 2 if swiglu else weight_rows
-    config = config or scaled_skinny_config(weight_rows, k, grouped=weight.grouped)
+    config = config or scaled_gemm_m16_config(weight_rows, k, grouped=weight.grouped)
     out = torch.empty((num_rows, n), dtype=dtype, device=x.device)
-    _scaled_skinny_kernel[(triton.cdiv(n, config.block_n),)](
+    _scaled_gemm_m16_kernel[(triton.cdiv(n, config.block_n),)](
         x,
         x_scale,
         weight.data,
@@ -199,7 +193,7 @@ def scaled_skinny(
         SCALE_ROWS=weight.rows,
         GROUPED=weight.grouped,
         HALVES=halves,
-        BLOCK_M=MAX_ROWS,
+        BLOCK_M=MAX_SCALED_GEMM_M16_ROWS,
         BLOCK_N=config.block_n,
         SPLITS=config.num_warps,
         NUM_STAGES=config.num_stages,

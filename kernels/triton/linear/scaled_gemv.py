@@ -8,7 +8,7 @@ The plain arithmetic units would take longer to widen and multiply than the weig
 it, with no exchange of data: each thread hands in its own pieces of two weight rows as a part of the left matrix, and its own
 piece of the input as a part of the right one. What four neighbouring threads' pieces give is then on the product's diagonal.
 
-Not here: integers, more tokens (`scaled_skinny.py`).
+Not here: integers, more tokens (`scaled_gemm_m16.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from draftline.kernels.scaled import GROUP, LARGEST, ScaledWeight
 from draftline.kernels.triton.linear.eight_bit import INTERPRETED, round_to
+from draftline.kernels.triton.linear.epilogue import swiglu
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _VECTOR = tl.constexpr(8)
@@ -316,7 +317,7 @@ def _scaled_gemv_kernel(
             result += shifts[2 * turn]
             second_result += shifts[2 * turn + 1]
         if SWIGLU:
-            result = result / (1.0 + tl.exp(-result)) * second_result
+            result = swiglu(result, second_result)
         if ADD:
             result += befores[2 * turn]
             second_result += befores[2 * turn + 1]

@@ -1,5 +1,6 @@
-"""GELU with tanh's approximation (Hendrycks & Gimpel 2016, https://arxiv.org/abs/1606.08415), alone and as GeGLU's gate.
+"""Activations: SwiGLU's and GeGLU's (Shazeer 2020, https://arxiv.org/abs/2002.05202), and GELU alone.
 
+GELU is tanh's approximation (Hendrycks & Gimpel 2016, https://arxiv.org/abs/1606.08415):
 ``gelu(x) = x / 2 (1 + tanh(u))`` with ``u = sqrt(2 / pi) (x + 0.044715 x^3)``, which is ``x`` times the logistic function
 of ``2 u``.
 """
@@ -14,6 +15,25 @@ from torch import Tensor
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _BLOCK = 1024
+
+
+@triton.jit
+def _silu_mul_kernel(
+    gate_up: tl.tensor,
+    out: tl.tensor,
+    row_stride: int,
+    N: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    wait_for_previous(OVERLAP)
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = cols < N
+    gate = tl.load(gate_up + row * row_stride + cols, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * row_stride + N + cols, mask=mask, other=0.0).to(tl.float32)
+    value = gate / (1.0 + tl.exp(-gate)) * up
+    tl.store(out + row * N + cols, value.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -39,48 +59,6 @@ def _gelu_kernel(
     tl.store(out + row * N + cols, value.to(out.dtype.element_ty), mask=mask)
 
 
-def gelu(x: Tensor, *, overlap: bool = False) -> Tensor:
-    """[T, N] -> [T, N], computed in float32."""
-    return _launch(x, x.shape[1], gated=False, overlap=overlap)
-
-
-def gelu_mul(gate_up: Tensor, *, overlap: bool = False) -> Tensor:
-    """[T, 2 N] -> [T, N], ``gelu(first half) * second half``, computed in float32."""
-    return _launch(gate_up, gate_up.shape[1] // 2, gated=True, overlap=overlap)
-
-
-def _launch(x: Tensor, n: int, *, gated: bool, overlap: bool) -> Tensor:
-    rows = x.shape[0]
-    out = torch.empty((rows, n), dtype=x.dtype, device=x.device)
-    block = min(_BLOCK, triton.next_power_of_2(n))
-    _gelu_kernel[(rows, triton.cdiv(n, block))](
-        x, out, x.stride(0), N=n, BLOCK=block, GATED=gated, OVERLAP=overlap, num_warps=4, **launch_options(overlap)
-    )
-    return out
-
-
-_BLOCK = 1024
-
-
-@triton.jit
-def _silu_mul_kernel(
-    gate_up: tl.tensor,
-    out: tl.tensor,
-    row_stride: int,
-    N: tl.constexpr,
-    BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
-) -> None:
-    wait_for_previous(OVERLAP)
-    row = tl.program_id(0).to(tl.int64)
-    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = cols < N
-    gate = tl.load(gate_up + row * row_stride + cols, mask=mask, other=0.0).to(tl.float32)
-    up = tl.load(gate_up + row * row_stride + N + cols, mask=mask, other=0.0).to(tl.float32)
-    value = gate / (1.0 + tl.exp(-gate)) * up
-    tl.store(out + row * N + cols, value.to(out.dtype.element_ty), mask=mask)
-
-
 def silu_mul(gate_up: Tensor, *, overlap: bool = False) -> Tensor:
     """[T, 2 N] -> [T, N], computed in float32."""
     rows, n = gate_up.shape[0], gate_up.shape[1] // 2
@@ -88,5 +66,25 @@ def silu_mul(gate_up: Tensor, *, overlap: bool = False) -> Tensor:
     block = min(_BLOCK, triton.next_power_of_2(n))
     _silu_mul_kernel[(rows, triton.cdiv(n, block))](
         gate_up, out, gate_up.stride(0), N=n, BLOCK=block, OVERLAP=overlap, num_warps=4, **launch_options(overlap)
+    )
+    return out
+
+
+def gelu(x: Tensor, *, overlap: bool = False) -> Tensor:
+    """[T, N] -> [T, N], computed in float32."""
+    return _launch_gelu(x, x.shape[1], gated=False, overlap=overlap)
+
+
+def gelu_mul(gate_up: Tensor, *, overlap: bool = False) -> Tensor:
+    """[T, 2 N] -> [T, N], ``gelu(first half) * second half``, computed in float32."""
+    return _launch_gelu(gate_up, gate_up.shape[1] // 2, gated=True, overlap=overlap)
+
+
+def _launch_gelu(x: Tensor, n: int, *, gated: bool, overlap: bool) -> Tensor:
+    rows = x.shape[0]
+    out = torch.empty((rows, n), dtype=x.dtype, device=x.device)
+    block = min(_BLOCK, triton.next_power_of_2(n))
+    _gelu_kernel[(rows, triton.cdiv(n, block))](
+        x, out, x.stride(0), N=n, BLOCK=block, GATED=gated, OVERLAP=overlap, num_warps=4, **launch_options(overlap)
     )
     return out

@@ -1,6 +1,7 @@
-"""RMSNorm, alone and fused with the residual addition before or after it: one program a row, one pass over memory.
+"""RMSNorm, alone and fused with the residual addition before or after it, and LayerNorm.
 
-Not for rows wider than 65,536 elements, which one program could not hold in registers.
+One program a row, one pass over memory. Not here: rows wider than 65,536 elements, which one program could not hold in
+registers.
 """
 
 from __future__ import annotations
@@ -66,6 +67,30 @@ def _rms_norm_add_kernel(
     # What is added is rounded, as a norm of its own would be.
     normed = (value * inverse * scale).to(x.dtype.element_ty).to(tl.float32)
     tl.store(out + row * N + cols, (before + normed).to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _layer_norm_kernel(
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    out: tl.tensor,
+    eps: float,
+    N: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    mask = cols < N
+    # Weight and bias depend neither on the row nor on earlier kernels.
+    scale = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32)
+    shift = tl.load(bias + cols, mask=mask, other=0.0).to(tl.float32)
+    wait_for_previous(OVERLAP)
+    value = tl.load(x + row * N + cols, mask=mask, other=0.0).to(tl.float32)
+    centred = tl.where(mask, value - tl.sum(value, axis=0) / N, 0.0)
+    inverse = tl.rsqrt(tl.sum(centred * centred, axis=0) / N + eps)
+    tl.store(out + row * N + cols, (centred * inverse * scale + shift).to(out.dtype.element_ty), mask=mask)
 
 
 def num_warps(block: int) -> int:
@@ -141,30 +166,6 @@ def rms_norm_add(x: Tensor, weight: Tensor, eps: float, residual: Tensor, *, ove
         **launch_options(overlap),
     )
     return out
-
-
-@triton.jit
-def _layer_norm_kernel(
-    x: tl.tensor,
-    weight: tl.tensor,
-    bias: tl.tensor,
-    out: tl.tensor,
-    eps: float,
-    N: tl.constexpr,
-    BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
-) -> None:
-    row = tl.program_id(0).to(tl.int64)
-    cols = tl.arange(0, BLOCK)
-    mask = cols < N
-    # Weight and bias depend neither on the row nor on earlier kernels.
-    scale = tl.load(weight + cols, mask=mask, other=0.0).to(tl.float32)
-    shift = tl.load(bias + cols, mask=mask, other=0.0).to(tl.float32)
-    wait_for_previous(OVERLAP)
-    value = tl.load(x + row * N + cols, mask=mask, other=0.0).to(tl.float32)
-    centred = tl.where(mask, value - tl.sum(value, axis=0) / N, 0.0)
-    inverse = tl.rsqrt(tl.sum(centred * centred, axis=0) / N + eps)
-    tl.store(out + row * N + cols, (centred * inverse * scale + shift).to(out.dtype.element_ty), mask=mask)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, overlap: bool = False) -> Tensor:

@@ -1,7 +1,7 @@
-"""A language as a Lark grammar of llguidance.
+"""A language as a Lark grammar for llguidance.
 
-Scalars and member names are terminals, so that the parser sees a handful of lexemes a member; values are rules. Members may come in
-any order: a rule's 64-bit parameter remembers which properties have been written.
+Scalars and member names are terminals, so the parser sees a handful of lexemes a member. Values are rules. For members in any
+order, the 64-bit parameter of a rule records the properties written so far.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from draftline.structured.json_schema.forms.text import string_text
 from draftline.structured.json_schema.forms.whitespace import separators
 from draftline.structured.json_schema.graph import Graph
 from draftline.structured.json_schema.member_bits import BITS, Layout, both_of, when
-from draftline.structured.json_schema.multiples import UnspeakableNumbersError
+from draftline.structured.json_schema.multiples import InexpressibleNumbersError
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import (
     NEVER,
@@ -45,9 +45,9 @@ class LarkWriter:
     """Writes the grammar of one graph.
 
     Args:
-        graph: what to write.
-        whitespace: between JSON's tokens.
-        order: of an object's members.
+        graph: the language.
+        whitespace: the whitespace allowed between the tokens of JSON.
+        order: the order of the members of an object.
         max_repetition: as in `json_schema_language`.
     """
 
@@ -76,7 +76,7 @@ class LarkWriter:
         self._comma = self._terminal(spaces.comma)
 
     def write(self) -> str:
-        """The whole grammar; its start symbol is ``start``."""
+        """Write the grammar, with the start symbol ``start``."""
         self._rules.append(f"start: {self._value(self._graph.root)}")
         for value, shapes in self._graph.nodes.items():
             if not _is_scalar(shapes):
@@ -93,11 +93,11 @@ class LarkWriter:
         return self._terminals.setdefault(body, f"T{len(self._terminals)}")
 
     def _value(self, value: Demands) -> str:
-        """The symbol of a value: a terminal where it is a scalar, else a rule."""
+        """The symbol of a value: a terminal for a scalar, else a rule."""
         shapes = self._graph.nodes[value]
         if _is_scalar(shapes):
             scalar = self._scalar(shapes)
-            assert scalar, "a value that nothing can be has been pruned"
+            assert scalar, "values without instances have been pruned"
             return scalar
         return f"v{self._numbers[value]}"
 
@@ -108,8 +108,8 @@ class LarkWriter:
     def _parametric(self, name: str, options: Sequence[str]) -> None:
         """A rule with a parameter.
 
-        llguidance 1.9 inlines a rule of one alternative and then cannot apply two steps at once, and refuses a parameter that nothing
-        looks at: an alternative that never holds keeps it from both.
+        llguidance 1.9 inlines a rule with one alternative, and then cannot apply two steps at once. It also rejects a
+        parameter without a condition on it. An alternative that never holds avoids both.
         """
         never = options[0].partition(" %if ")[0] + " %if lt(_, 0)"
         self._rule(f"{name}::_", [*options, never] if len(options) == 1 or "%if" not in "".join(options) else options)
@@ -119,7 +119,7 @@ class LarkWriter:
         options.extend(self._object(shape) for shape in shapes.objects)
         options.extend(self._native(numbers) for numbers in shapes.numbers if _text_of(numbers) is None)
         scalar = self._scalar(shapes)
-        assert scalar or options, "values that nothing can be have been pruned"
+        assert scalar or options, "values without instances have been pruned"
         return "\n  | ".join(([scalar] if scalar else []) + list(dict.fromkeys(options)))
 
     # --- scalars ----------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class LarkWriter:
         return self._named(" | ".join(bodies)) if bodies else ""
 
     def _native(self, numbers: NumberSet) -> str:
-        """Multiples for which there is no short expression, as llguidance's own schema: of integers in plain notation it is exact."""
+        """Multiples without a short expression, as a JSON Schema for llguidance: it is exact for integers in plain notation."""
         assert numbers.step is not None
         low, high = numbers.integral_bounds()
         schema = {"type": "integer", "multipleOf": int(numbers.step)}
@@ -157,7 +157,7 @@ class LarkWriter:
         return name
 
     def _string_body(self, strings: StringSet) -> str:
-        """The quoted strings of a set as an expression over regexes."""
+        """The quoted strings of a set, as a Lark expression over regular expressions."""
 
         def text(tree: Node) -> str:
             return f"/{to_regex(string_text(tree))}/"
@@ -175,7 +175,8 @@ class LarkWriter:
     def _key(self, names: StringSet) -> str:
         """The terminals of a member's name and its colon.
 
-        They are two, since llguidance can skip most of a vocabulary at once only inside of a terminal that ends like a string.
+        Separate terminals are faster: llguidance skips most of a vocabulary at once only in a terminal that ends like a
+        string.
         """
         if _is_plain(names):
             return f"{self._terminal(string_text(bounded(_plain_tree(names), self._max_repetition)))} {self._colon}"
@@ -200,20 +201,24 @@ class LarkWriter:
         if shape.max_items == 0:
             self._rule(name, [empty])
             return
-        # From the back: what may follow after so many items, and whether the array may end there.
+        # From the back: the items that may follow each item of the prefix, and whether the array may end there.
         prefix = [self._value(value) for value in shape.prefix]
         rest = "" if shape.rest == NEVER else self._value(shape.rest)
-        least = shape.min_items - len(prefix)
-        most = None if shape.max_items is None else shape.max_items - len(prefix)
-        if most is None and self._max_repetition is not None:
-            most = max(self._max_repetition, least)
+        minimum = shape.min_items - len(prefix)
+        maximum = None if shape.max_items is None else shape.max_items - len(prefix)
+        if maximum is None and self._max_repetition is not None:
+            maximum = max(self._max_repetition, minimum)
         tail = ""
-        if rest and (most is None or most > 0):
+        if rest and (maximum is None or maximum > 0):
             if prefix:
-                count = "*" if least <= 0 and most is None else f"{{{max(least, 0)},{'' if most is None else most}}}"
+                count = (
+                    "*"
+                    if minimum <= 0 and maximum is None
+                    else f"{{{max(minimum, 0)},{'' if maximum is None else maximum}}}"
+                )
                 tail = f"({self._comma} {rest}){count}"
             else:
-                low, high = max(least, 1) - 1, None if most is None else most - 1
+                low, high = max(minimum, 1) - 1, None if maximum is None else maximum - 1
                 more = "*" if low == 0 and high is None else f"{{{low},{'' if high is None else high}}}"
                 tail = f"{rest} ({self._comma} {rest}){more}" if high != 0 else rest
         for index in range(len(prefix) - 1, -1, -1):
@@ -272,10 +277,10 @@ class LarkWriter:
         return name
 
     def _counting(self, shape: ObjectShape, max_repetition: int) -> ObjectShape:
-        """An open object with its unnamed members bounded, where there are bits left to count them."""
-        most = max(len(shape.named), shape.min_members) + max_repetition
-        fits = len(shape.required) + len(shape.some) + most.bit_length() < BITS
-        return replace(shape, max_members=most) if fits else shape
+        """An open object with its unnamed members bounded, if bits are left to count them."""
+        maximum = max(len(shape.named), shape.min_members) + max_repetition
+        fits = len(shape.required) + len(shape.some) + maximum.bit_length() < BITS
+        return replace(shape, max_members=maximum) if fits else shape
 
     def _others(self, shape: ObjectShape) -> Iterator[str]:
         taken = StringSet(without=frozenset(name for name, _ in shape.named))
@@ -291,16 +296,16 @@ class LarkWriter:
             self._rule(name, [empty])
             return
         member = self._rule(f"{name}_member", others)
-        most = shape.max_members if shape.max_members is not None else self._max_repetition
-        count = "*" if most is None else f"{{0,{most - 1}}}"
-        more = f"({self._comma} {member}){count}" if most != 1 else ""
+        maximum = shape.max_members if shape.max_members is not None else self._max_repetition
+        count = "*" if maximum is None else f"{{0,{maximum - 1}}}"
+        more = f"({self._comma} {member}){count}" if maximum != 1 else ""
         self._rule(name, [empty, f"{self._open_object} {member} {more} {self._close_object}"])
 
     def _member(self, name: str, value: Demands) -> str:
         return f"{self._key(StringSet(only=frozenset([name])))} {self._value(value)}"
 
     def _ordered(self, name: str, shape: ObjectShape) -> None:
-        """Properties in the schema's order, and all others after them."""
+        """Properties in the schema's order, then all other members."""
         named = [(one, value) for one, value in shape.named if value != NEVER]
         others = list(self._others(shape))
         last = len(named)
@@ -323,9 +328,9 @@ class LarkWriter:
         self._rule(name, [f"{self._open_object} {name}_f0"])
 
     def _unordered(self, name: str, shape: ObjectShape) -> None:
-        """Properties in any order, with a bit for each that is required, counted or must not come twice."""
+        """Properties in any order. Those that are required, counted or must not come twice have a bit."""
         layout = Layout(shape)
-        needed: list[tuple[str, str, str]] = []  # member, how it changes the parameter, when it is allowed
+        needed: list[tuple[str, str, str]] = []  # member, step of the parameter, condition
         further: list[tuple[str, str, str]] = []
         for one, value in shape.named:
             if value != NEVER:
@@ -344,7 +349,7 @@ class LarkWriter:
         first.extend(f"{one} {name}_more::{step}" for one, step, _ in needed)
         start = [f"{self._open_object} {name}_first::0x0"]
         if layout.counter:
-            # A rule applies one step to its parameter, so the counter's stands between the comma and the member.
+            # A rule applies one step to its parameter: the counter's step is between the comma and the member.
             self._parametric(f"{name}_next", [f"{one} {name}_more::{step}{when(free)}" for one, step, free in further])
             more.append(f"{self._comma} {name}_next::incr({layout.counter}){when(layout.room)}")
             start.append(f"{self._open_object} {name}_next::{hex(layout.one)}")
@@ -360,7 +365,7 @@ class LarkWriter:
 
 
 def _is_scalar(shapes: Shapes) -> bool:
-    """Whether a terminal says it all."""
+    """Whether one terminal covers all shapes."""
     texts = (_text_of(numbers) for numbers in shapes.numbers)
     return not shapes.arrays and not shapes.objects and all(text is not None for text in texts)
 
@@ -368,12 +373,12 @@ def _is_scalar(shapes: Shapes) -> bool:
 def _text_of(numbers: NumberSet) -> Node | None:
     try:
         return number_text(numbers)
-    except UnspeakableNumbersError:
+    except InexpressibleNumbersError:
         return None
 
 
 def _is_plain(strings: StringSet) -> bool:
-    """Whether one tree says it all, without automata."""
+    """Whether one tree covers the set, without automata."""
     return strings.only is not None or (
         not strings.without
         and not strings.not_patterns

@@ -1,7 +1,7 @@
-"""A language as one regular expression, where it is regular and stays small.
+"""A language as one regular expression, if it is regular and small.
 
-Values are written out where they stand: a schema that recurses, or leaves the values of members open, has no such form. Members in any
-order need every permutation: that is for a handful of them.
+Values are written in place: a schema that recurses, or leaves the values of members open, has no such form. Members in any
+order need every permutation, so only a few are allowed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from draftline.structured.json_schema.forms.repetition import bounded
 from draftline.structured.json_schema.forms.text import string_text
 from draftline.structured.json_schema.forms.whitespace import Separators, separators
 from draftline.structured.json_schema.graph import Graph
-from draftline.structured.json_schema.multiples import UnspeakableNumbersError
+from draftline.structured.json_schema.multiples import InexpressibleNumbersError
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import NEVER, ArrayShape, Demands, ObjectShape, Shapes
 from draftline.structured.json_schema.strings import StringSet, meet, string_tree
@@ -34,7 +34,7 @@ from draftline.structured.regular.syntax import (
 )
 
 MAX_POSITIONS: Final = 50_000
-"""Characters of the expression with its counted repetitions written out, which is what its automaton grows with."""
+"""The most characters of the expression with counted repetitions written out: its automaton grows with them."""
 
 _MAX_PERMUTED: Final = 6
 
@@ -45,19 +45,18 @@ class NotRegularError(ValueError):
     """The language has no regular expression within the budgets.
 
     Attributes:
-        reason: why.
-        pointer: the JSON pointer of the schema whose values have none; None as long as it is not known.
+        reason: the reason.
+        pointer: the JSON pointer of the schema that is not regular; None while it is unknown.
     """
 
     def __init__(self, reason: str, pointer: str | None = None) -> None:
-        """See the class."""
         super().__init__(reason)
         self.reason = reason
         self.pointer = pointer
 
 
 def regular_form(graph: Graph, whitespace: Whitespace, order: PropertyOrder, max_repetition: int | None) -> Node:
-    """The tree of a graph's texts.
+    """The syntax tree of the texts of a graph.
 
     Raises:
         NotRegularError: it recurses, or would be too large.
@@ -70,7 +69,7 @@ def regular_form(graph: Graph, whitespace: Whitespace, order: PropertyOrder, max
 
 
 def _positions(node: Node, known: dict[int, int]) -> int:
-    """How many characters the tree has with its counts written out."""
+    """The number of characters in the tree with counted repetitions written out."""
     size = known.get(id(node))
     if size is None:
         if isinstance(node, Seq):
@@ -102,8 +101,7 @@ class _Writer:
         try:
             tree = self._tree(value, depth)
         except NotRegularError as error:
-            # The innermost schema is where to look; of several for one value, the first. No schema demands anything of a value
-            # that may be any.
+            # Report the innermost schema, and the first of several for one value. A value without demands has no schema.
             if error.pointer is not None or not value:
                 raise
             raise NotRegularError(error.reason, min(demand.location.pointer for demand in value)) from None
@@ -113,7 +111,7 @@ class _Writer:
     def _tree(self, value: Demands, depth: int) -> Node:
         if value in self._open:
             raise NotRegularError(
-                "it recurses" if value else "members or items may be any value, which nests without end"
+                "it recurses" if value else "members or items may be any value, which can nest without bound"
             )
         self._open.add(value)
         shapes = self._graph.nodes[value]
@@ -140,7 +138,7 @@ class _Writer:
     def _number(self, numbers: NumberSet) -> Node:
         try:
             return bounded(number_text(numbers), self._max_repetition)
-        except UnspeakableNumbersError as error:
+        except InexpressibleNumbersError as error:
             raise NotRegularError(str(error)) from None
 
     def _string(self, strings: StringSet) -> Node:
@@ -151,7 +149,7 @@ class _Writer:
 
     def _array(self, shape: ArrayShape, depth: int, spaces: Separators) -> Node:
         if shape.unique or shape.contains:
-            raise NotRegularError("it keeps items apart, or counts them")
+            raise NotRegularError("it requires unique items, or counts items")
         empty = seq(literal("["), spaces.opened, literal("]"))
 
         def full(items: Node) -> Node:
@@ -159,17 +157,17 @@ class _Writer:
 
         if shape.max_items == 0:
             return empty
-        most = None if shape.max_items is None else shape.max_items - len(shape.prefix)
-        least = shape.min_items - len(shape.prefix)
-        if most is None and self._max_repetition is not None:
-            most = max(self._max_repetition, least, 0)
+        maximum = None if shape.max_items is None else shape.max_items - len(shape.prefix)
+        minimum = shape.min_items - len(shape.prefix)
+        if maximum is None and self._max_repetition is not None:
+            maximum = max(self._max_repetition, minimum, 0)
         tail: Node = EMPTY
-        if shape.rest != NEVER and (most is None or most > 0):
+        if shape.rest != NEVER and (maximum is None or maximum > 0):
             rest = self.value(shape.rest, depth + 1)
             if shape.prefix:
-                tail = repeat(seq(spaces.comma, rest), max(least, 0), most)
+                tail = repeat(seq(spaces.comma, rest), max(minimum, 0), maximum)
             else:
-                more = repeat(seq(spaces.comma, rest), max(least, 1) - 1, None if most is None else most - 1)
+                more = repeat(seq(spaces.comma, rest), max(minimum, 1) - 1, None if maximum is None else maximum - 1)
                 tail = seq(rest, more)
         for index in range(len(shape.prefix) - 1, -1, -1):
             item = self.value(shape.prefix[index], depth + 1)
@@ -180,7 +178,7 @@ class _Writer:
 
     def _object(self, shape: ObjectShape, depth: int, spaces: Separators) -> Node:
         if shape.some:
-            raise NotRegularError("it asks for some unnamed member")
+            raise NotRegularError("it requires an unnamed member")
 
         def member(names: Node, value: Demands) -> Node:
             return seq(string_text(names), spaces.colon, self.value(value, depth + 1))
@@ -214,17 +212,17 @@ class _Writer:
         return seq(literal("{"), spaces.opened, inside)
 
     def _map(self, other: Node | None, shape: ObjectShape, spaces: Separators) -> Node:
-        """What follows the opening bracket where no name is known."""
+        """The text after the opening bracket of an object without named properties."""
         if other is None or shape.max_members == 0:
             return literal("}")
-        most = shape.max_members if shape.max_members is not None else self._max_repetition
-        more = repeat(seq(spaces.comma, other), 0, None if most is None else most - 1)
+        maximum = shape.max_members if shape.max_members is not None else self._max_repetition
+        more = repeat(seq(spaces.comma, other), 0, None if maximum is None else maximum - 1)
         return alt([literal("}"), seq(other, more, spaces.closing, literal("}"))])
 
     def _permuted(
         self, properties: list[tuple[Node, bool]], other: Node | None, shape: ObjectShape, spaces: Separators
     ) -> Node:
-        """What follows the opening bracket, with members in any order."""
+        """The text after the opening bracket, with members in any order."""
         everything = frozenset(range(len(properties)))
         known: dict[frozenset[int], Node] = {}
 
@@ -239,7 +237,7 @@ class _Writer:
                 yield properties[index][0], after(left - {index})
 
         def after(left: frozenset[int]) -> Node:
-            """What may follow when these properties have not been written."""
+            """The text after a member, while the properties in ``left`` are unwritten."""
             if left not in known:
                 loop = EMPTY if other is None else repeat(seq(spaces.comma, other), 0, self._max_repetition)
                 options = [seq(spaces.closing, literal("}"))] if may_end(left) else []
@@ -257,13 +255,13 @@ class _Writer:
 def _in_order(
     properties: list[tuple[Node, bool]], other: Node | None, spaces: Separators, max_repetition: int | None
 ) -> Node:
-    """What follows the opening bracket, with members in the schema's order and others at the end."""
+    """The text after the opening bracket, with members in the schema's order and others at the end."""
     closing = seq(spaces.closing, literal("}"))
     others = repeat(seq(spaces.comma, other), 0, max_repetition) if other is not None else EMPTY
     first_required = next((index for index, (_, required) in enumerate(properties) if required), None)
 
     def later(start: int) -> Node:
-        """What follows a member: the properties from ``start`` on, each after a comma."""
+        """The text after a member: the properties from ``start`` on, each after a comma."""
         rest = [
             seq(spaces.comma, one) if needed else optional(seq(spaces.comma, one)) for one, needed in properties[start:]
         ]

@@ -1,19 +1,19 @@
-"""Bounding what a schema leaves unbounded, so that a document can be sure to end within a budget of tokens."""
+"""Bounds on repetitions that a schema leaves unbounded, so that every document ends within a budget of tokens."""
 
 from __future__ import annotations
 
 from draftline.structured.regular.syntax import Alt, Node, Repeat, Seq, alt, repeat, seq
 
 
-def bounded(tree: Node, most: int | None) -> Node:
-    """The tree with every endless repetition ending after ``most`` rounds; the same tree if that is None."""
-    if most is None:
+def bounded(tree: Node, maximum: int | None) -> Node:
+    """The tree with every unbounded repetition bounded by ``maximum``; the same tree if that is None."""
+    if maximum is None:
         return tree
     if isinstance(tree, Seq):
-        return seq(*(bounded(part, most) for part in tree.parts))
+        return seq(*(bounded(part, maximum) for part in tree.parts))
     if isinstance(tree, Alt):
-        return alt(bounded(option, most) for option in tree.options)
+        return alt(bounded(option, maximum) for option in tree.options)
     if isinstance(tree, Repeat):
-        high = max(tree.low, most) if tree.high is None else tree.high
-        return repeat(bounded(tree.node, most), tree.low, high)
+        high = max(tree.low, maximum) if tree.high is None else tree.high
+        return repeat(bounded(tree.node, maximum), tree.low, high)
     return tree

@@ -1,8 +1,8 @@
-r"""How JSON spells strings, as trees over the characters of the text.
+r"""The JSON texts of strings, as syntax trees over the characters of the text.
 
-Every character has its canonical spelling (itself, or the short escape that JSON requires) and, where json.dumps' default
-escapes it, \uXXXX with digits of either case, beyond the basic plane as a surrogate pair. No other escapes are accepted: a value
-has few texts, and two spellings of one name are never taken for two names.
+Every character has a canonical spelling: itself, or the short escape that JSON requires. Characters that json.dumps escapes by
+default may also be written \uXXXX, with digits of either case, and as a surrogate pair beyond the basic plane. No other
+escapes are allowed: a value has few texts, and two spellings of one name never count as two names.
 """
 
 import functools
@@ -22,7 +22,7 @@ _QUOTE: Final = literal('"')
 
 
 def string_text(value: Node) -> Node:
-    """The texts of the strings that ``value``, an anchor-free tree over the strings' own characters, matches."""
+    """The JSON texts of the strings that ``value`` matches, an anchor-free tree over unescaped characters."""
     memo: dict[int, Node] = {}
 
     def spell(node: Node) -> Node:
@@ -68,7 +68,7 @@ def _digit(low: int, high: int) -> Chars:
 
 
 def _hex_range(low: int, high: int, width: int = 4) -> list[Node]:
-    """The numbers from ``low`` to ``high`` in ``width`` hexadecimal digits."""
+    """The numbers from ``low`` to ``high``, written with ``width`` hexadecimal digits."""
     if width == 0:
         return [Seq(())]
     unit = 16 ** (width - 1)
@@ -88,7 +88,7 @@ def _hex_range(low: int, high: int, width: int = 4) -> list[Node]:
 
 
 def _surrogate_range(low: int, high: int) -> list[Node]:
-    """The same for characters beyond the basic plane, from the second half of the first escape on."""
+    """The surrogate pairs of characters beyond the basic plane, from behind the first escape prefix on."""
 
     def pair(leads: list[Node], trails: list[Node]) -> Node:
         return seq(alt(leads), literal("\\u"), alt(trails))

@@ -1,4 +1,4 @@
-"""What stands between JSON's tokens under each whitespace policy, as trees."""
+"""The separators of JSON under each whitespace policy, as syntax trees."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from draftline.structured.language import Whitespace
 from draftline.structured.regular.syntax import EMPTY, Node, alt, literal, optional, repeat, seq
 
 MAX_SPACES: Final = 4
-"""Under "free": spaces within a line."""
+"""Policy "free": the most spaces within a line."""
 
 MAX_INDENT: Final = 64
-"""Under "free": spaces after a newline, where the depth is not known."""
+"""Policy "free": the most spaces after a newline, if the depth is unknown."""
 
 INDENT_STEP: Final = 8
-"""Under "free": spaces after a newline for each level of depth, where that is known."""
+"""Policy "free": the most spaces after a newline for each level of depth, if the depth is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Separators:
-    """JSON's punctuation with its whitespace.
+    """The punctuation of JSON with its whitespace.
 
     Attributes:
-        colon: ":" and what follows it.
-        comma: "," and what follows it.
-        opened: what follows an opening bracket.
-        closing: what precedes a closing bracket.
+        colon: ":" and the whitespace after it.
+        comma: "," and the whitespace after it.
+        opened: the whitespace after an opening bracket.
+        closing: the whitespace before a closing bracket.
     """
 
     colon: Node
@@ -36,7 +36,7 @@ class Separators:
 
 
 def separators(policy: Whitespace, depth: int | None = None) -> Separators:
-    """The separators inside a bracket at ``depth`` (the outermost is at 1), or at any depth."""
+    """The separators inside a bracket at ``depth`` (the outermost is 1), or at any depth if None."""
     if policy == "compact":
         return Separators(literal(":"), literal(","), EMPTY, EMPTY)
     if policy == "spaced":

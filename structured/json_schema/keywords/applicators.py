@@ -1,11 +1,11 @@
-"""References, and schemas that hold together, instead of one another, or not at all."""
+"""Keywords that refer to other schemas, or combine them."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
 
-from draftline.structured.json_schema.document import Draft, Location, ReferenceError_
+from draftline.structured.json_schema.document import Dialect, Location, UnresolvedReferenceError
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
@@ -26,9 +26,9 @@ def reference_clauses(expander: Expander, location: Location) -> Iterator[Clause
     schema = location.schema
     if "$ref" in schema:
         yield _reference(expander, location, "$ref")
-    if "$dynamicRef" in schema and location.draft >= Draft.DRAFT2020:
+    if "$dynamicRef" in schema and location.dialect >= Dialect.DRAFT2020:
         yield _reference(expander, location, "$dynamicRef")
-    if "$recursiveRef" in schema and location.draft == Draft.DRAFT2019:
+    if "$recursiveRef" in schema and location.dialect == Dialect.DRAFT2019:
         yield _reference(expander, location, "$recursiveRef")
 
 
@@ -38,17 +38,20 @@ def _reference(expander: Expander, location: Location, keyword: str) -> Clause:
         raise invalid(location, keyword, "a string")
     try:
         target = expander.document.resolve(location, reference)
-    except ReferenceError_ as error:
+    except UnresolvedReferenceError as error:
         return unsupported(expander, location, keyword, str(error))
     if keyword == "$dynamicRef" and isinstance(target.schema, dict):
         anchor = target.schema.get("$dynamicAnchor")
         by_anchor = isinstance(anchor, str) and reference.partition("#")[2] == anchor
         if by_anchor and len(expander.document.dynamic_anchors(str(anchor))) > 1:
             return unsupported(
-                expander, location, keyword, "which of several targets it means depends on the path to it"
+                expander,
+                location,
+                keyword,
+                "several schemas have this anchor, and which one it means depends on the evaluation path",
             )
     if keyword == "$recursiveRef" and isinstance(target.schema, dict) and target.schema.get("$recursiveAnchor"):
-        return unsupported(expander, location, keyword, "which target it means depends on the path to it")
+        return unsupported(expander, location, keyword, "its target depends on the evaluation path")
     return Clause(
         keyword,
         lambda: expander.expand(expander.demand(target)),
@@ -81,7 +84,7 @@ def applicator_clauses(expander: Expander, location: Location) -> Iterator[Claus
     if "not" in schema:
         negated = expander.document.child(location, "not")
         yield Clause("not", lambda: _fails(expander, negated), lambda: _holds(expander, negated))
-    if "if" in schema and location.draft >= Draft.DRAFT7 and ("then" in schema or "else" in schema):
+    if "if" in schema and location.dialect >= Dialect.DRAFT7 and ("then" in schema or "else" in schema):
         yield _conditional(expander, location)
 
 

@@ -1,16 +1,16 @@
-"""What is said of an array's items."""
+"""Keywords about the items of an array."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from draftline.structured.json_schema.document import Draft, Location
+from draftline.structured.json_schema.document import Dialect, Location
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
     arrays_of,
-    greatest_count,
-    least_count,
+    max_count,
+    min_count,
     not_of,
 )
 from draftline.structured.json_schema.shapes import (
@@ -27,14 +27,14 @@ from draftline.structured.json_schema.shapes import (
 def array_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
     """The clauses of the keywords about arrays."""
     schema = location.schema
-    modern = location.draft >= Draft.DRAFT2020
+    modern = location.dialect >= Dialect.DRAFT2020
     tuple_keyword = "prefixItems" if modern else "items"
     rest_keyword = "items" if modern else "additionalItems"
     length = 0
     if isinstance(schema.get(tuple_keyword), list):
         length = len(schema[tuple_keyword])
     elif not modern:
-        # Without a list, "items" is for all of them and "additionalItems" means nothing.
+        # If "items" is not a list, it applies to all items, and "additionalItems" is ignored.
         rest_keyword = "items"
 
     def first(holds: bool) -> list[Demands]:
@@ -61,30 +61,30 @@ def array_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
             return arrays_of(arrays)
 
         yield Clause(rest_keyword if rest_keyword in schema else tuple_keyword, items_hold, items_fail)
-    least = least_count(location, "minItems")
-    most = greatest_count(location, "maxItems")
-    if least > 0 or most is not None:
+    minimum = min_count(location, "minItems")
+    maximum = max_count(location, "maxItems")
+    if minimum > 0 or maximum is not None:
         yield Clause(
-            "maxItems" if most is not None else "minItems",
-            lambda: unite(not_of("array"), arrays_of([ArrayShape(min_items=least, max_items=most)])),
+            "maxItems" if maximum is not None else "minItems",
+            lambda: unite(not_of("array"), arrays_of([ArrayShape(min_items=minimum, max_items=maximum)])),
             lambda: arrays_of(
-                ([ArrayShape(max_items=least - 1)] if least else [])
-                + ([ArrayShape(min_items=most + 1)] if most is not None else [])
+                ([ArrayShape(max_items=minimum - 1)] if minimum else [])
+                + ([ArrayShape(min_items=maximum + 1)] if maximum is not None else [])
             ),
         )
     if schema.get("uniqueItems") is True:
         unique = ArrayShape(unique=frozenset([location.pointer]))
         yield Clause("uniqueItems", lambda: unite(not_of("array"), arrays_of([unique])), None)
-    if "contains" in schema and location.draft >= Draft.DRAFT6:
+    if "contains" in schema and location.dialect >= Dialect.DRAFT6:
         yield _contains(expander, location)
 
 
 def _contains(expander: Expander, location: Location) -> Clause:
     counted = expander.document.child(location, "contains")
     low, high = 1, None
-    if location.draft >= Draft.DRAFT2019:
-        low = least_count(location, "minContains", 1)
-        high = greatest_count(location, "maxContains")
+    if location.dialect >= Dialect.DRAFT2019:
+        low = min_count(location, "minContains", 1)
+        high = max_count(location, "maxContains")
 
     def holds() -> Shapes:
         value = expander.demand(counted)

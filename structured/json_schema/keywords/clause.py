@@ -1,4 +1,4 @@
-"""What a keyword says, as two sets of values, and what reading a keyword needs."""
+"""``Clause``: the two readings of a keyword, as sets of values; and helpers that keywords share."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ TYPES: Final = {
 }
 
 MAX_COUNT: Final = 1_000_000
-"""Of characters, items or members: a greatest count above it is no bound at all, a least count above it is refused."""
+"""Counts of characters, items or members: a larger maximum is no bound, a larger minimum is rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A keyword (or a group that is read together) and its two readings.
+    """A keyword (or a group of keywords) and its two readings.
 
     Attributes:
-        keyword: for reports.
+        keyword: its name in reports.
         holds: the values that satisfy it.
-        fails: the values that do not; None where their set cannot be said exactly.
+        fails: the values that do not; None if that set has no exact form.
     """
 
     keyword: str
@@ -57,26 +57,26 @@ class Clause:
 
 
 class Expander(Protocol):
-    """What keywords ask of whoever reads the whole schema."""
+    """The view that keywords have of the normaliser."""
 
     @property
     def document(self) -> Document:
-        """Where the schemas stand."""
+        """The schema document."""
 
     def report(self, pointer: str, keyword: str, reason: str) -> None:
-        """Note something that is not enforced, in or within the schema at ``pointer``."""
+        """Report something that is not enforced, in or within the schema at ``pointer``."""
 
     def demand(self, location: Location, holds: bool = True) -> Demands:
-        """What a value must be for a schema to hold, or not to hold."""
+        """The demands on a value for a schema to hold, or not to hold."""
 
     def constant(self, location: Location, value: Json) -> Demands:
-        """What a value must be to equal ``value``, which stands in the schema at ``location``."""
+        """The demands on a value to equal ``value``, which is in the schema at ``location``."""
 
     def count_values(self, location: Location, keyword: str, number: int) -> None:
         """Count enum values against the limit."""
 
     def format_set(self, name: str) -> StringSet | None:
-        """The strings of a format; None where it is not enforced."""
+        """The strings of a format; None if it is not enforced."""
 
     def expand(self, demands: Demands) -> Shapes:
         """The values that meet all demands."""
@@ -86,7 +86,7 @@ class Expander(Protocol):
 
 
 def invalid(location: Location, keyword: str, expected: str) -> InvalidConstraintError:
-    """The error of a keyword whose value is not what it should be."""
+    """The error of a keyword with a malformed value."""
     return InvalidConstraintError(f"{location.pointer}/{keyword}: expected {expected}")
 
 
@@ -100,16 +100,16 @@ def unsupported(expander: Expander, location: Location, keyword: str, reason: st
     return Clause(keyword, drop, drop)
 
 
-def least_count(location: Location, keyword: str, default: int = 0) -> int:
-    """The value of a keyword that is a least count."""
+def min_count(location: Location, keyword: str, default: int = 0) -> int:
+    """The value of a keyword that is a minimum count."""
     value = _count(location, keyword)
     if value is not None and value > MAX_COUNT:
         raise InvalidConstraintError(f"{location.pointer}/{keyword}: more than {MAX_COUNT:,}")
     return default if value is None else value
 
 
-def greatest_count(location: Location, keyword: str) -> int | None:
-    """The value of a keyword that is a greatest count; None where there is none, or none that any document comes near."""
+def max_count(location: Location, keyword: str) -> int | None:
+    """The value of a keyword that is a maximum count; None if it is absent or above ``MAX_COUNT``."""
     value = _count(location, keyword)
     return None if value is None or value > MAX_COUNT else value
 
@@ -124,7 +124,7 @@ def _count(location: Location, keyword: str) -> int | None:
 
 
 def pattern_set(expander: Expander, location: Location, keyword: str, pattern: Json) -> StringSet | None:
-    """The strings in which a pattern is found; None where it has no translation, which is reported."""
+    """The strings that contain a match of a pattern; None, with a report, if it cannot be translated."""
     if not isinstance(pattern, str):
         raise invalid(location, keyword, "a string")
     try:
@@ -135,12 +135,12 @@ def pattern_set(expander: Expander, location: Location, keyword: str, pattern: J
 
 
 def absent(name: str) -> list[ObjectShape]:
-    """Objects without a property."""
+    """The objects without a property."""
     return [ObjectShape(((name, NEVER),))]
 
 
 def arrays_of(shapes: list[ArrayShape]) -> Shapes:
-    """Arrays of any of these shapes."""
+    """The arrays of any of these shapes."""
     return Shapes(arrays=tuple(settled for shape in shapes if (settled := settle_array(shape)) is not None))
 
 
@@ -150,5 +150,5 @@ def not_of(kind: str) -> Shapes:
 
 
 def is_number(value: Json) -> bool:
-    """Whether it is a JSON number."""
+    """Whether a value is a JSON number."""
     return isinstance(value, int | Decimal) and not isinstance(value, bool)

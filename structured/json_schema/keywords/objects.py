@@ -1,4 +1,4 @@
-"""What is said of an object's members."""
+"""Keywords about the members of an object."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from draftline.structured.json_schema import strings
-from draftline.structured.json_schema.document import Draft, Location
+from draftline.structured.json_schema.document import Dialect, Location
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
     absent,
-    greatest_count,
     invalid,
-    least_count,
+    max_count,
+    min_count,
     not_of,
     pattern_set,
 )
@@ -62,17 +62,17 @@ def _object(expander: Expander, location: Location) -> Clause:
             raise invalid(location, keyword, "an object")
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
         raise invalid(location, "required", "a list of names")
-    least = least_count(location, "minProperties")
-    most = greatest_count(location, "maxProperties")
+    minimum = min_count(location, "minProperties")
+    maximum = max_count(location, "maxProperties")
     keyword = next(one for one in _OBJECT_KEYWORDS if one in schema)
     matched = [
         (names, pattern)
         for pattern in patterns
         if (names := pattern_set(expander, location, "patternProperties", pattern)) is not None
     ]
-    # Without a pattern that could not be read, nobody knows which members are additional.
+    # If a pattern cannot be translated, it is unknown which members are additional.
     closed = "additionalProperties" in schema and len(matched) == len(patterns)
-    restricted = "propertyNames" in schema and location.draft >= Draft.DRAFT6
+    restricted = "propertyNames" in schema and location.dialect >= Dialect.DRAFT6
 
     def value_of(keyword: str, *name: str, holds: bool = True) -> Demands:
         return expander.demand(expander.document.child(location, keyword, *name), holds)
@@ -83,7 +83,7 @@ def _object(expander: Expander, location: Location) -> Clause:
         values, others = members_by_name(
             {name: value_of("properties", name) for name in properties}, by_pattern, additional
         )
-        shape = ObjectShape(values, frozenset(required), others, (), least, most)
+        shape = ObjectShape(values, frozenset(required), others, (), minimum, maximum)
         if restricted:
             shape = _restrict_names(expander, shape, value_of("propertyNames"))
         return unite(not_of("object"), Shapes(objects=tuple(settle_object(shape, ()))))
@@ -105,10 +105,10 @@ def _object(expander: Expander, location: Location) -> Clause:
             rest = other_names(properties, [names for names, _ in matched])
             if not rest.is_empty() and value != NEVER:
                 objects.extend(settle_object(ANY_OBJECT, (Members(rest, value),)))
-        if least > 0:
-            objects.extend(settle_object(ObjectShape(max_members=least - 1), ()))
-        if most is not None:
-            objects.extend(settle_object(ObjectShape(min_members=most + 1), ()))
+        if minimum > 0:
+            objects.extend(settle_object(ObjectShape(max_members=minimum - 1), ()))
+        if maximum is not None:
+            objects.extend(settle_object(ObjectShape(min_members=maximum + 1), ()))
         if restricted:
             for one in expander.expand(value_of("propertyNames", holds=False)).strings:
                 objects.extend(settle_object(ANY_OBJECT, (Members(one, ANY),)))
@@ -120,10 +120,10 @@ def _object(expander: Expander, location: Location) -> Clause:
 def members_by_name(
     properties: dict[str, Demands], patterns: list[tuple[StringSet, Demands]], additional: Demands
 ) -> tuple[tuple[tuple[str, Demands], ...], tuple[Members, ...]]:
-    """What members must be: those named, and all others, who meet every pattern that their name matches, or else ``additional``.
+    """The demands on named members, and on all others: every pattern that matches the name, or else ``additional``.
 
     Raises:
-        TooManyShapesError, TooComplexError: over a budget.
+        TooManyShapesError, TooComplexError: they exceed a budget.
     """
     classes: list[tuple[StringSet, Demands, bool]] = [(ALL_STRINGS, ANY, True)]
     for names, value in patterns:
@@ -155,7 +155,7 @@ def members_by_name(
 
 
 def other_names(names: Iterable[str], patterns: Iterable[StringSet]) -> StringSet:
-    """Names that are none of these and match no pattern."""
+    """The names that are not in ``names`` and match no pattern."""
     rest = StringSet(without=frozenset(names))
     for pattern in patterns:
         for outside in strings.outside(pattern):
@@ -164,7 +164,7 @@ def other_names(names: Iterable[str], patterns: Iterable[StringSet]) -> StringSe
 
 
 def _restrict_names(expander: Expander, shape: ObjectShape, allowed: Demands) -> ObjectShape:
-    """The same objects, but for names that do not meet ``allowed``."""
+    """The same objects, restricted to names that meet ``allowed``."""
     disjoint: list[StringSet] = []
     for one in expander.expand(allowed).strings:
         pieces = [one]
@@ -189,7 +189,7 @@ def _dependencies(expander: Expander, location: Location) -> Iterator[Clause]:
     for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
         if keyword not in schema:
             continue
-        if keyword != "dependencies" and location.draft <= Draft.DRAFT7:
+        if keyword != "dependencies" and location.dialect <= Dialect.DRAFT7:
             continue
         given = schema[keyword]
         if not isinstance(given, dict):

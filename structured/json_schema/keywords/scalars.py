@@ -1,4 +1,4 @@
-"""Types, enumerations, and what is said of numbers and strings."""
+"""Keywords about types, numbers and strings."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema import numbers, strings
-from draftline.structured.json_schema.document import Draft, Location
+from draftline.structured.json_schema.document import Dialect, Location
 from draftline.structured.json_schema.formats import UNENFORCEABLE
 from draftline.structured.json_schema.keywords.clause import (
     TYPES,
     Clause,
     Expander,
-    greatest_count,
     invalid,
     is_number,
-    least_count,
+    max_count,
+    min_count,
     not_of,
     pattern_set,
     unsupported,
@@ -57,7 +57,7 @@ def _type(location: Location) -> Clause:
     named = location.schema["type"]
     names = named if isinstance(named, list) else [named]
     integers = Shapes(
-        numbers=(NumberSet(step=Fraction(1), literal_integers=location.draft == Draft.DRAFT4),),
+        numbers=(NumberSet(step=Fraction(1), literal_integers=location.dialect == Dialect.DRAFT4),),
     )
     for name in names:
         if name != "integer" and (not isinstance(name, str) or name not in TYPES):
@@ -81,7 +81,7 @@ def _numeric(location: Location) -> Iterator[Clause]:
     found: dict[str, Fraction] = {}
     for keyword in _NUMBER_KEYWORDS:
         value = schema.get(keyword)
-        if value is None or (location.draft == Draft.DRAFT4 and keyword.startswith("exclusive")):
+        if value is None or (location.dialect == Dialect.DRAFT4 and keyword.startswith("exclusive")):
             continue
         if not is_number(value) or (keyword == "multipleOf" and value <= 0):
             raise invalid(location, keyword, "a number")
@@ -89,7 +89,7 @@ def _numeric(location: Location) -> Iterator[Clause]:
             raise InvalidConstraintError(f"{location.pointer}/{keyword}: a number of more than {_MAX_DIGITS} digits")
         found[keyword] = Fraction(value)
     low_open = high_open = False
-    if location.draft == Draft.DRAFT4:
+    if location.dialect == Dialect.DRAFT4:
         low_open, high_open = schema.get("exclusiveMinimum") is True, schema.get("exclusiveMaximum") is True
     given = ANY_NUMBER
     if "minimum" in found:
@@ -122,9 +122,9 @@ def _string_clause(keyword: str, given: StringSet) -> Clause:
 
 
 def _lengths(location: Location) -> Clause:
-    least = least_count(location, "minLength")
+    minimum = min_count(location, "minLength")
     keyword = "maxLength" if "maxLength" in location.schema else "minLength"
-    return _string_clause(keyword, StringSet(least, greatest_count(location, "maxLength")))
+    return _string_clause(keyword, StringSet(minimum, max_count(location, "maxLength")))
 
 
 def _format(expander: Expander, location: Location) -> Iterator[Clause]:
@@ -135,5 +135,5 @@ def _format(expander: Expander, location: Location) -> Iterator[Clause]:
     if given is not None:
         clause = _string_clause("format", given)
         yield Clause("format", clause.holds, None)
-    elif name in UNENFORCEABLE and location.draft <= Draft.DRAFT7:
+    elif name in UNENFORCEABLE and location.dialect <= Dialect.DRAFT7:
         yield unsupported(expander, location, "format", f"{name!r}: {UNENFORCEABLE[name]}")

@@ -1,7 +1,7 @@
-"""unevaluatedProperties and unevaluatedItems: what no other schema that holds in the same place has looked at.
+"""unevaluatedProperties and unevaluatedItems: the members and items that no other applicable schema has evaluated.
 
-Which schemas hold is a matter of cases: every combination that the schema allows is one, with what has then been evaluated. In
-each case the keyword is as plain as additionalProperties or items.
+Every combination of subschemas that can hold together is a case, with its evaluated members and items. Within one case the
+keyword is as simple as additionalProperties or items.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from draftline.structured.json_schema.document import Draft, Json, Location, ReferenceError_
+from draftline.structured.json_schema.document import Dialect, Json, Location, UnresolvedReferenceError
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
@@ -42,21 +42,21 @@ _MAX_CASES: Final = 64
 
 
 class _TooManyCasesError(ValueError):
-    """More combinations of schemas than are tried."""
+    """More combinations of schemas than the budget allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What has been evaluated when certain schemas hold.
+    """The members and items that are evaluated when certain schemas hold.
 
     Attributes:
-        holds: what a value must be for this to be the case.
-        names: evaluated properties.
-        patterns: names of evaluated properties.
+        holds: the demands on a value in this case.
+        names: the names of evaluated properties.
+        patterns: patterns of the names of evaluated properties.
         every_name: whether all properties are evaluated.
-        first_items: how many items from the first on are evaluated.
-        every_item: whether all are.
-        counted: items that meet one of these are evaluated too.
+        first_items: the number of leading items that are evaluated.
+        every_item: whether all items are evaluated.
+        counted: schemas; items that match one of them are evaluated too.
     """
 
     holds: Demands = ANY
@@ -87,7 +87,7 @@ def _joined(one: Case, other: Case) -> Case:
 def unevaluated_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
     """The clauses of unevaluatedProperties and unevaluatedItems."""
     schema = location.schema
-    if location.draft < Draft.DRAFT2019:
+    if location.dialect < Dialect.DRAFT2019:
         return
     for keyword, read in (("unevaluatedProperties", _properties), ("unevaluatedItems", _items)):
         if keyword in schema and schema[keyword] is not True:
@@ -98,7 +98,7 @@ def unevaluated_clauses(expander: Expander, location: Location) -> Iterator[Clau
 
 
 def _cases(expander: Expander, location: Location, but: str, path: tuple[Location, ...]) -> list[Case]:
-    """All cases of a schema that holds, without what its keyword ``but`` evaluates; they may overlap where that changes nothing."""
+    """All cases in which a schema holds, without the evaluations of its keyword ``but``. Harmless overlaps remain."""
     schema = location.schema
     if not isinstance(schema, dict):
         return [Case()]
@@ -120,7 +120,7 @@ def _cases(expander: Expander, location: Location, but: str, path: tuple[Locatio
         if isinstance(schema.get(keyword), str):
             try:
                 product(_cases(expander, expander.document.resolve(location, schema[keyword]), "", path))
-            except ReferenceError_:
+            except UnresolvedReferenceError:
                 raise _TooManyCasesError("a reference is not in this document") from None
     for index in range(_length(schema.get("allOf"))):
         product(below("allOf", index)[1])
@@ -139,9 +139,9 @@ def _cases(expander: Expander, location: Location, but: str, path: tuple[Locatio
             + [_joined(fails, other) for other in otherwise]
         )
     for name in _names(schema.get("dependentSchemas")):
-        present = Location(f"{location.pointer}/dependentSchemas\0{name}", {"required": [name]}, "", location.draft)
+        present = Location(f"{location.pointer}/dependentSchemas\0{name}", {"required": [name]}, "", location.dialect)
         inner = below("dependentSchemas", name)[1]
-        is_object = Location(f"{location.pointer}/dependentSchemas\0object", {"type": "object"}, "", location.draft)
+        is_object = Location(f"{location.pointer}/dependentSchemas\0object", {"type": "object"}, "", location.dialect)
         there = both(expander.demand(is_object), expander.demand(present))
         if not all(case.silent() for case in inner):
             absent = expander.demand(
@@ -149,7 +149,7 @@ def _cases(expander: Expander, location: Location, but: str, path: tuple[Locatio
                     f"{location.pointer}/dependentSchemas\0no-{name}",
                     {"not": {"type": "object", "required": [name]}},
                     "",
-                    location.draft,
+                    location.dialect,
                 )
             )
             product([_joined(Case(there), case) for case in inner] + [Case(absent)])
@@ -157,17 +157,17 @@ def _cases(expander: Expander, location: Location, but: str, path: tuple[Locatio
 
 
 def _length(given: Json) -> int:
-    """How many schemas a keyword lists; what is no list is another clause's error."""
+    """The number of schemas in a keyword's list; 0 for other values, which another clause rejects."""
     return len(given) if isinstance(given, list) else 0
 
 
 def _names(given: Json) -> list[str]:
-    """The names that a keyword lists; what is no object is another clause's error."""
+    """The names in a keyword's object; none for other values, which another clause rejects."""
     return list(given) if isinstance(given, dict) else []
 
 
 def _own(expander: Expander, location: Location, but: str) -> Case:
-    """What a schema's own keywords evaluate."""
+    """The evaluations of a schema's own keywords."""
     schema = location.schema
     names = frozenset(_names(schema.get("properties")))
     patterns: set[StringSet] = set()
@@ -178,7 +178,7 @@ def _own(expander: Expander, location: Location, but: str) -> Case:
     every_name = "additionalProperties" in schema or (
         "unevaluatedProperties" in schema and but != "unevaluatedProperties"
     )
-    modern = location.draft >= Draft.DRAFT2020
+    modern = location.dialect >= Dialect.DRAFT2020
     tuple_items = schema.get("prefixItems" if modern else "items")
     first_items = len(tuple_items) if isinstance(tuple_items, list) else 0
     all_items = ("items" in schema and not (first_items and not modern)) or (
@@ -190,12 +190,12 @@ def _own(expander: Expander, location: Location, but: str) -> Case:
 
 
 def _noted(options: list[tuple[Location, list[Case]]], expander: Expander) -> list[Case]:
-    """One case for each way in which one of the options holds."""
+    """The cases in which one of the options holds."""
     return [_joined(Case(expander.demand(option)), case) for option, inner in options for case in inner]
 
 
 def _any_of(expander: Expander, options: list[tuple[Location, list[Case]]]) -> list[Case]:
-    """Options that evaluate something hold or do not, each on its own; the others only help that any holds, which is said elsewhere."""
+    """The cases of anyOf: options that evaluate something each hold or fail. Another clause demands that any option holds."""
     telling = [(option, inner) for option, inner in options if not all(case.silent() for case in inner)]
     cases: list[Case] = []
     for combination in itertools.product((True, False), repeat=len(telling)):
@@ -243,13 +243,13 @@ def _items(expander: Expander, location: Location, cases: list[Case]) -> Clause:
     inner = expander.document.child(location, "unevaluatedItems")
 
     def later(case: Case, number: int) -> Location:
-        """What an item after the evaluated ones must be: counted, or as the keyword says."""
+        """The schema of items behind the evaluated ones: counted, or as the keyword demands."""
         if not case.counted:
             return inner
-        # A location is an identity of its own; its schema says the choice through schemas that stand elsewhere.
+        # The location is synthetic: its pointer makes it unique, and its schema refers to schemas that stand elsewhere.
         options = [counted.schema for counted in case.counted]
         pointer = f"{location.pointer}/unevaluatedItems\0{number}"
-        return Location(pointer, {"anyOf": [*options, inner.schema]}, location.base, location.draft)
+        return Location(pointer, {"anyOf": [*options, inner.schema]}, location.base, location.dialect)
 
     rests = [later(case, number) for number, case in enumerate(cases)]
 

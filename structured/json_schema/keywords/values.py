@@ -1,4 +1,4 @@
-"""enum and const, deep values included."""
+"""enum and const, nested values included."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from draftline.structured.json_schema import numbers, strings
-from draftline.structured.json_schema.document import Draft, Json, Location
+from draftline.structured.json_schema.document import Dialect, Json, Location
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
     Expander,
@@ -43,7 +43,7 @@ def value_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
         if not isinstance(schema["enum"], list):
             raise invalid(location, "enum", "a list")
         yield _values(expander, location, "enum", schema["enum"])
-    if "const" in schema and location.draft >= Draft.DRAFT6:
+    if "const" in schema and location.dialect >= Dialect.DRAFT6:
         yield _values(expander, location, "const", [schema["const"]])
 
 
@@ -80,7 +80,7 @@ def _values(expander: Expander, location: Location, keyword: str, values: list[J
 
 
 def _constant(expander: Expander, location: Location, value: Json) -> Shapes:
-    """An array or an object, said by its items or members."""
+    """An array or an object, described by its items or members."""
     if isinstance(value, list):
         items = tuple(expander.constant(location, item) for item in value)
         return Shapes(arrays=(ArrayShape(items, NEVER, len(items), len(items)),))

@@ -18,13 +18,19 @@ import pytest
 from fake_cli import start_engine
 from fake_engine import FakeEngine
 from pydantic import BaseModel
+from typer.core import TyperOption
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
+import draftline
 from draftline.engine.cli import app, main
+from draftline.engine.cli.chat import with_recommended
 from draftline.engine.cli.serve import LISTENING, READY
+from draftline.engine.cli.topics import TOPICS
 from draftline.engine.config import EngineConfig
 from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.server.config import ServerConfig
+from draftline.models.checkpoints.resolve import resolve_model
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
@@ -68,6 +74,37 @@ def test_every_field_is_an_option_with_its_meaning() -> None:
         assert "Examples" in text
 
 
+@pytest.mark.parametrize("command", ["serve", "generate", "chat", "info", "demo", "train-draft", "top"])
+def test_help_at_80_columns_shows_whole_names_values_and_words(command: str) -> None:
+    lines = CliRunner(env={"COLUMNS": "80"}).invoke(app, [command, "--help"]).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    words = " ".join(" ".join(lines).replace("│", " ").split())
+    options = [p for p in get_command(app).commands[command].params if isinstance(p, TyperOption)]  # type: ignore[attr-defined]
+    assert options
+    for option in options:
+        [name] = option.opts
+        shown = name if option.is_flag else f"{name} {option.metavar}"
+        assert any(line.startswith(f"│ {shown}  ") for line in lines), shown
+        assert option.metavar or option.is_flag, name
+        assert option.help is not None
+        assert option.help in words
+
+
+def test_every_option_has_one_topic() -> None:
+    for model, topics in TOPICS.items():
+        assert sorted(name for names in topics.values() for name in names) == sorted(model.model_fields)
+
+
+def test_the_commands_have_summaries_of_one_line() -> None:
+    lines = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["--help"]).stdout.splitlines()
+    for name in ("serve", "generate", "chat", "top", "info", "demo", "train-draft"):
+        assert any(re.match(rf"│ {name} +\S.*\. +│$", line) for line in lines), name
+
+
+def test_the_version_is_the_packages() -> None:
+    assert run("--version").stdout == f"draftline {draftline.__version__}\n"
+
+
 def test_generate_prints_text_on_stdout_and_its_summary_on_stderr() -> None:
     result = run("generate", "abc", "--max-tokens", "5", "--seed", "9")
     assert result.exit_code == 0
@@ -109,6 +146,52 @@ def test_chat_remembers_resets_and_ends() -> None:
     assert result.stdout == f"{answer}\n{second[:60]}\n{(third * 3)[:60]}\n"
 
 
+def test_chat_greets_and_knows_its_commands() -> None:
+    result = run("chat", "--max-tokens", "4", stdin="/help\nhi\n/rest\n/etc/hosts?\n/exit\n")
+    assert result.exit_code == 0
+    greeting, how, *commands, answered, unknown, _ = result.stderr.splitlines()
+    assert greeting == "fake on cpu, float32; temperature 1, top-p 1"
+    assert how == "Type a message. /help lists the commands, /exit or Ctrl-D ends."
+    assert [line.split()[0] for line in commands] == ["/help", "/reset", "/exit"]
+    assert answered.endswith("finished: length")
+    assert unknown == "/rest is not a command; /help lists them."
+    assert result.stdout == "user\nuser\n"
+
+
+def test_chat_shows_a_seed_that_was_asked_for() -> None:
+    assert "seed" not in run("chat", "--max-tokens", "4", stdin="hi\n").stderr
+    assert run("chat", "--max-tokens", "4", "--seed", "7", stdin="hi\n").stderr.endswith("finished: length, seed 7\n")
+
+
+def test_chat_samples_as_the_model_recommends(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    fields: dict[str, object] = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "eos_token_id": [1], "do_sample": True}
+    (tmp_path / "generation_config.json").write_text(json.dumps(fields))
+    model = resolve_model(str(tmp_path))
+    assert with_recommended(SamplingParams(), model) == SamplingParams(temperature=0.6, top_p=0.9, top_k=20)
+    assert with_recommended(SamplingParams(top_p=1.0), model) == SamplingParams(temperature=0.6, top_p=1.0, top_k=20)
+    assert with_recommended(SamplingParams(), resolve_model("smollm2")) == SamplingParams()
+    greeting = run("chat", "--model", str(tmp_path), "--top-p", "0.5", stdin="").stderr.splitlines()[0]
+    assert greeting.endswith("temperature 0.6, top-p 0.5")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"temperature": "hot"}', "generation_config.json: temperature: must be a number, not 'hot'"),
+        (
+            '{"temperature": -1}',
+            "generation_config.json: temperature: Input should be greater than or equal to 0, not -1",
+        ),
+        ("[", "generation_config.json: is not valid JSON"),
+    ],
+)
+def test_a_damaged_recommendation_is_one_line(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "generation_config.json").write_text(content)
+    assert message in failed(run("chat", "--model", str(tmp_path), stdin=""), 1)
+
+
 def test_chat_goes_on_after_a_question_that_is_too_long() -> None:
     result = run("chat", "--max-tokens", "8", stdin=f"{'x' * 5000}\nshort\n")
     assert result.exit_code == 0
@@ -144,7 +227,7 @@ def test_a_bad_option_is_one_line(arguments: list[str], message: str) -> None:
 def test_what_the_engine_refuses_is_one_line() -> None:
     assert failed(run("generate", "x", "--regex", "a"), 1) == "constraint: this server enforces no constraints"
     assert failed(run("generate", ""), 2).startswith("the prompt is empty")
-    assert failed(run("generate", "x", "--model", "missing"), 1) == "missing: no such file or folder"
+    assert failed(run("generate", "x", "--model", "missing"), 1).startswith("missing: no such file or folder, ")
 
 
 def test_options_reach_the_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -266,8 +349,12 @@ def test_a_second_signal_ends_at_once(process: Callable[..., subprocess.Popen[st
     assert server.returncode == 128 + signal.SIGINT
 
 
-def test_a_signal_while_the_model_loads_ends_well(process: Callable[..., subprocess.Popen[str]]) -> None:
-    server = process("serve", "--port", "0", "--model", "slow")
+def test_a_signal_while_the_model_loads_ends_well(
+    process: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    model = tmp_path / "slow.gguf"
+    model.touch()
+    server = process("serve", "--port", "0", "--model", str(model))
     said(server, LISTENING)
     server.send_signal(signal.SIGTERM)
     out, err = server.communicate(timeout=30)
@@ -282,7 +369,34 @@ def test_a_port_in_use_is_one_line() -> None:
 
 
 def test_a_model_that_is_missing_ends_the_server_in_one_line() -> None:
-    assert failed(run("serve", "--port", "0", "--model", "missing"), 1) == "missing: no such file or folder"
+    assert failed(run("serve", "--port", "0", "--model", "missing"), 1).startswith("missing: no such file or folder, ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["serve", "--port", "0", "--model", "missing"],
+        ["generate", "x", "--model", "missing"],
+        ["generate", "x", "--draft-model", "missing"],
+        ["chat", "--model", "missing"],
+        ["info", "--tokenizer", "missing"],
+        ["train-draft", "out", "--model", "missing"],
+    ],
+    ids=lambda arguments: f"{arguments[0]}-{arguments[-2]}",
+)
+def test_a_wrong_model_is_reported_before_torch_is_imported(arguments: list[str]) -> None:
+    code = """if True:
+        import sys
+        from draftline.engine.cli import main
+        try:
+            main()
+        finally:
+            assert "torch" not in sys.modules
+    """
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("draftline: error: missing: no such file or folder, ")
 
 
 @pytest.mark.parametrize(

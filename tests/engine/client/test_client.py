@@ -27,7 +27,7 @@ from draftline.engine.errors import (
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
 
-QUICK = RetryPolicy(attempts=20, first_s=0.01, most_s=0.05)
+QUICK = RetryPolicy(attempts=20, initial_s=0.01, max_s=0.05)
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def params(max_tokens: int, **options: object) -> SamplingParams:
 
 
 async def test_many_requests_come_back_in_order(client: AsyncClient) -> None:
-    prompts = [f"prompt {place}" for place in range(100)]
-    outputs = await client.generate(prompts, [params(place % 7 + 1) for place in range(100)])
-    assert [o.outputs[0].text for o in outputs] == [p[: place % 7 + 1] for place, p in enumerate(prompts)]
+    prompts = [f"prompt {index}" for index in range(100)]
+    outputs = await client.generate(prompts, [params(index % 7 + 1) for index in range(100)])
+    assert [o.outputs[0].text for o in outputs] == [p[: index % 7 + 1] for index, p in enumerate(prompts)]
     assert {o.outputs[0].finish_reason for o in outputs} == {"length"}
     assert [o.prompt for o in outputs] == prompts
 
@@ -65,6 +65,13 @@ async def test_token_ids_chats_and_several_outputs(client: AsyncClient) -> None:
     assert [o.finished.seed for o in several.outputs if o.finished] == [5, 6, 7]
 
 
+async def test_an_unknown_keyword_is_named_with_the_closest_known_one(client: AsyncClient) -> None:
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'prioritty'; did you mean priority\?"):
+        await client.generate("abc", prioritty=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"'time_out'; did you mean timeout\?"):
+        client.submit("abc", time_out=1)  # type: ignore[call-arg]
+
+
 async def test_outputs_come_as_they_grow(client: AsyncClient, engine: FakeEngine) -> None:
     engine.hold()
     generation = client.submit("abc", params(3))
@@ -73,7 +80,7 @@ async def test_outputs_come_as_they_grow(client: AsyncClient, engine: FakeEngine
     await asyncio.to_thread(engine.step)
     texts = [(await anext(outputs)).outputs[0].text]
     assert texts == ["a"]
-    for _ in range(2):  # what comes while nobody reads may come as one
+    for _ in range(2):  # updates that arrive between two reads may be merged
         await asyncio.to_thread(engine.step)
     texts += [output.outputs[0].text async for output in outputs]
     assert texts == sorted(texts)
@@ -175,7 +182,7 @@ async def test_what_has_begun_is_not_begun_again(server: Server, make_engine: Ca
 
 
 async def test_attempts_end(server: Server) -> None:
-    async with AsyncClient(server.address, retry=RetryPolicy(attempts=3, first_s=0.001)) as client:
+    async with AsyncClient(server.address, retry=RetryPolicy(attempts=3, initial_s=0.001)) as client:
         with pytest.raises(EngineStoppedError, match="loading"):
             await client.submit("abc").result()
 
@@ -189,7 +196,7 @@ async def test_a_deadline_holds_for_running_waiting_and_unanswered_requests(
         engine = make_engine()
         engine.hold()
         await server.serve(engine)
-        with pytest.raises(DeadlineExceededError):  # nobody answers
+        with pytest.raises(DeadlineExceededError):  # the engine makes no step
             await client.submit("abc", params(3), timeout=0.1).result()
         while not engine.cancelled:
             await asyncio.sleep(0.001)
@@ -198,7 +205,7 @@ async def test_a_deadline_holds_for_running_waiting_and_unanswered_requests(
 
 
 async def test_a_request_waiting_for_its_next_attempt_can_be_cancelled(server: Server) -> None:
-    async with AsyncClient(server.address, retry=RetryPolicy(first_s=60, most_s=60)) as client:
+    async with AsyncClient(server.address, retry=RetryPolicy(initial_s=60, max_s=60)) as client:
         generation = client.submit("abc")
         await asyncio.sleep(0.05)
         generation.cancel()
@@ -249,7 +256,7 @@ async def test_tls_and_tokens(engine: FakeEngine, tmp_path: Path) -> None:
     )
     await server.start()
     await server.serve(engine)
-    address = server.address.replace("127.0.0.1", "localhost")
+    address = server.address.reindex("127.0.0.1", "localhost")
     tls = Tls(paths["ca"], paths["client-cert"], paths["client-key"])
     async with AsyncClient(address, tls=tls, token="a-long-enough-token") as client:
         assert (await client.submit("abc", params(3)).result()).outputs[0].text == "abc"
@@ -260,7 +267,7 @@ async def test_tls_and_tokens(engine: FakeEngine, tmp_path: Path) -> None:
         with pytest.raises(UnauthenticatedError):
             await client.model()
     async with AsyncClient(address, retry=RetryPolicy(attempts=1)) as client:
-        with pytest.raises(EngineStoppedError):  # no TLS: nobody who speaks plaintext answers
+        with pytest.raises(EngineStoppedError):  # no TLS: the server does not answer plaintext
             await client.submit("abc").result()
     await server.abort()
 
@@ -290,7 +297,7 @@ def address(make_engine: Callable[..., FakeEngine]) -> Iterator[str]:
 def test_the_client_without_an_event_loop(address: str) -> None:
     with Client(address) as client:
         assert client.model().model == "fake"
-        outputs = client.generate(["abc", "xyz"], params(4))
+        outputs = client.generate(["abc", "xyz"], params(4), priority=1, timeout=60)
         assert [o.outputs[0].text for o in outputs] == ["abca", "xyzx"]
         [answer] = client.chat([{"role": "user", "content": "x"}], params(4))
         assert answer.outputs[0].text == "user"
@@ -327,15 +334,15 @@ def test_threads_can_share_a_client(address: str) -> None:
 
 
 def test_waits_grow_and_are_never_shorter_than_what_the_server_says() -> None:
-    policy = RetryPolicy(attempts=5, first_s=1, factor=2, most_s=5, jitter=0.1, rng=random.Random(0))
+    policy = RetryPolicy(attempts=5, initial_s=1, factor=2, max_s=5, jitter=0.1, rng=random.Random(0))
     away, full = EngineStoppedError("away"), QueueFullError("full", 4.0)
     for failed, backoff in ((1, 1), (2, 2), (3, 4), (4, 5)):
         delay = policy.delay(failed, away)
         assert delay is not None
         assert backoff <= delay <= backoff * 1.1
-        told = policy.delay(failed, full)
-        assert told is not None
-        assert max(4, backoff) <= told <= max(4, backoff) * 1.1
+        asked = policy.delay(failed, full)
+        assert asked is not None
+        assert max(4, backoff) <= asked <= max(4, backoff) * 1.1
     assert policy.delay(5, away) is None
     assert policy.delay(1, StepFailedError("a fault")) is None
 

@@ -27,9 +27,9 @@ def audit(core: Core, drafter: DraftModel) -> int:
 
     A sequence whose block was just joined with an equal one is looked at by the next plan, and is no business of this.
     """
-    drafting, cache = core._drafting, drafter._cache
+    drafting, cache = core._policy, drafter._cache
     changing = core._scheduler._cache._first_changed
-    size = cache.keys[0].shape[1]
+    size = cache.block_size
     count = 0
     for sequence in core._scheduler.running:
         if sequence not in drafting._current or sequence in changing or len(sequence.tokens) < 3:
@@ -37,8 +37,11 @@ def audit(core: Core, drafter: DraftModel) -> int:
         length = len(sequence.tokens) - 2
         expected = computed_at_once(drafter, sequence.tokens[:length])
         where = torch.tensor([sequence.blocks[i // size] * size + i % size for i in range(length)])
-        for kept, right in zip((*cache.keys, *cache.values), (*expected.keys, *expected.values), strict=True):
-            torch.testing.assert_close(kept.flatten(0, 1)[where], right.flatten(0, 1)[:length], atol=1e-4, rtol=1e-4)
+        for layer, right in zip(cache.layers, expected.layers, strict=True):
+            for kept, wanted in ((layer.keys, right.keys), (layer.values, right.values)):
+                torch.testing.assert_close(
+                    kept.flatten(0, 1)[where], wanted.flatten(0, 1)[:length], atol=1e-4, rtol=1e-4
+                )
         count += 1
     return count
 

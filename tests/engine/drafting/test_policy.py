@@ -12,11 +12,9 @@ from tiny import Client, alone, tiny_core
 from draftline.engine.drafting.costs import measure_costs
 from draftline.engine.drafting.policy import AdaptiveDrafting, FixedDrafting
 from draftline.engine.params import SamplingParams, Speculation
-from draftline.engine.request.sequence import Row, Sequence
-from draftline.engine.runner.executor import Sampled
-from draftline.engine.runner.timing import Stopwatch
+from draftline.engine.request.sequence import Plan, Sequence
 from draftline.kernels.reference.ops import ReferenceOps
-from draftline.kernels.slots import SamplingFeatures, SlotTable
+from draftline.kernels.slots import SlotTable
 from draftline.spec.adaptive import CostTable, DraftLengths
 from draftline.spec.ngram import NGram
 
@@ -34,38 +32,37 @@ def begin(drafting: AdaptiveDrafting | FixedDrafting, running: Iterable[Sequence
 
 
 def test_fixed_drafts_are_cut_by_requests_and_off_where_too_many_run() -> None:
-    drafting = FixedDrafting(3, most_rows=4)
+    drafting = FixedDrafting(3, max_rows=4)
     few = [sequence(), sequence(0), sequence(2), sequence(9)]
     begin(drafting, few)
-    assert [drafting.wanted(one) for one in few] == [3, 0, 2, 3]
+    assert [drafting.draft_len(one) for one in few] == [3, 0, 2, 3]
     begin(drafting, [*few, sequence()])
-    assert [drafting.wanted(one) for one in few] == [0, 0, 0, 0]
+    assert [drafting.draft_len(one) for one in few] == [0, 0, 0, 0]
 
 
 def test_adaptive_drafts_follow_acceptance_and_requests_have_their_own_way() -> None:
-    drafting = AdaptiveDrafting(DraftLengths(CostTable(CHEAP)), most_drafts=4, most_rows=4)
+    drafting = AdaptiveDrafting(DraftLengths(CostTable(CHEAP)), max_drafts=4, max_rows=4)
     one, off, two = sequence(), sequence(0), sequence(2)
     begin(drafting, [one, off, two])
-    assert drafting.wanted(one) > 0
-    assert (drafting.wanted(off), drafting.wanted(two)) == (0, 2)
+    assert drafting.draft_len(one) > 0
+    assert (drafting.draft_len(off), drafting.draft_len(two)) == (0, 2)
     for _ in range(400):
         drafting.observe(one, 4, 0)
     begin(drafting, [one, off, two])
-    assert (drafting.wanted(one), drafting.wanted(two)) == (0, 2)
+    assert (drafting.draft_len(one), drafting.draft_len(two)) == (0, 2)
     begin(drafting, [sequence() for _ in range(5)])
-    assert drafting.wanted(two) == 0
+    assert drafting.draft_len(two) == 0
 
 
 class Clockwork:
-    """A pass that takes note of what it is asked to compute."""
+    """A runner that notes the steps that it is asked to launch."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
 
-    def run(self, rows: tuple[Row, ...], features: SamplingFeatures) -> tuple[Sampled, Stopwatch | None]:
-        assert all(row.samples == row.drafts + 1 for row in rows)
-        self.asked.append((len(rows), rows[0].drafts))
-        return Sampled(torch.empty(0), torch.empty(0), torch.empty(0)), None
+    def launch(self, plan: Plan) -> None:
+        assert all(row.samples == row.drafts + 1 for row in plan.rows)
+        self.asked.append((len(plan.rows), plan.rows[0].drafts))
 
 
 def test_costs_are_measured_for_every_shape_and_leave_the_table_clean() -> None:

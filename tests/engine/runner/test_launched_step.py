@@ -64,22 +64,22 @@ def log_probabilities(tokens: list[int], top: int) -> LogprobTensors:
 def test_every_row_gets_its_tokens(
     rows: list[Row], tokens: list[int], accepted: list[int], expected: list[tuple[int, ...]]
 ) -> None:
-    assert [tokens for tokens, _, _ in launched(rows, tokens, accepted).results()] == expected
+    assert launched(rows, tokens, accepted).results().tokens == expected
 
 
 def test_every_row_gets_as_many_logprobs_as_tokens_and_as_many_top_ones_as_it_wants() -> None:
     rows = [row(logprobs=2), row(), row(drafts=1, logprobs=0), row(logprobs=1)]
     step = launched(rows, [5, 6, 7, 8, 9], [1, 1, 1, 1], log_probabilities([5, 7, 8, 9], top=2))
-    results = list(step.results())
-    assert [[p.chosen.token_id for p in logprobs] for _, logprobs, _ in results] == [[5], [], [7], [9]]
-    assert [[t.token_id for p in logprobs for t in p.top] for _, logprobs, _ in results] == [[6, 7], [], [], [10]]
-    assert [t.rank for t in results[0][1][0].top] == [1, 2]
-    assert results[0][1][0].chosen.logprob == -5
+    results = step.results().logprobs
+    assert [[p.chosen.token_id for p in logprobs] for logprobs in results] == [[5], [], [7], [9]]
+    assert [[t.token_id for p in logprobs for t in p.top] for logprobs in results] == [[6, 7], [], [], [10]]
+    assert [t.rank for t in results[0][0].top] == [1, 2]
+    assert results[0][0].chosen.logprob == -5
 
 
 def test_prompt_logprobs_are_of_the_prompts_tokens_after_the_computed_ones() -> None:
     rows = [row(samples=False, prompt_len=5, prompt=1), row(), row(prompt_len=2, prompt=0)]
     step = launched(rows, [5, 6], [0, 1, 1], None, log_probabilities([30, 31, 40], top=1))
-    prompts = [prompt for _, _, prompt in step.results()]
+    prompts = step.results().prompt_logprobs
     assert [[p.chosen.token_id for p in prompt] for prompt in prompts] == [[30, 31], [], [40]]
     assert [[t.token_id for p in prompt for t in p.top] for prompt in prompts] == [[31, 32], [], []]

@@ -77,14 +77,16 @@ def test_a_family_with_layers_of_its_own_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
     result = run(tmp_path / "draft", "--model", tmp_path, "--load-format", "dummy")
     assert result.exit_code == 2, result.output
-    assert "GPT2LMHeadModel: only Llama-like models can be trained for" in " ".join(result.stderr.split())
+    assert "GPT2LMHeadModel: draft models can be trained for Llama-like models only" in " ".join(result.stderr.split())
 
 
 def test_from_a_target_to_a_draft_and_again_from_its_samples(target: Path, tmp_path: Path) -> None:
     draft, answers = tmp_path / "draft", tmp_path / "answers.npz"
     result = run(draft, *small(target), "--epochs", 2, "--evaluations", 2, "--samples", answers)
     assert result.exit_code == 0, result.output
-    assert len(re.findall(r"(draft model|n-gram) +(general|json) +\d\.\d{3} tokens a verify", result.stdout)) == 4
+    assert (
+        len(re.findall(r"(draft model|n-gram) +(general|json) +\d\.\d{3} tokens per verification", result.stdout)) == 4
+    )
     assert "acceptance length general" in result.stderr
     fields = json.loads((draft / "config.json").read_text())
     assert fields["draft_of"] == {
@@ -162,7 +164,7 @@ def test_what_makes_no_sense_is_one_line(target: Path, tmp_path: Path) -> None:
     damaged.write_bytes(b"nothing")
     for arguments, message in (
         (["--layers", 0, "--layers", 3], "--layers: 3: "),
-        (["--samples", damaged], "is no file of samples"),
+        (["--samples", damaged], "is not a file of samples"),
         (["--epochs", 0], "--epochs: "),
     ):
         result = run(tmp_path / "draft", *small(target), *arguments)

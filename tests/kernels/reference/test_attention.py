@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 
 EXACT = torch.backends.cpu.get_cpu_capability() == "AVX2"
@@ -97,8 +98,8 @@ class Sequences:
             context_lens_host=tuple(end for _, _, end in rows),
         )
         q = torch.cat([self.q[sequence][start:end] for sequence, start, end in rows])
-        options = {"scale": 0.2, "window": window, "soft_cap": soft_cap}
-        result = ReferenceOps().attention(q, self.keys, self.values, batch, **options)
+        spec = AttentionSpec(torch.empty(0), 0.2, window, soft_cap)
+        result = ReferenceOps().attention(q, batch, LayerCache(self.keys, self.values), spec)
         return list(result.split(lengths))
 
     def expected(self, sequence: int, start: int, end: int, window: int | None = None, soft_cap: float = 0.0) -> Tensor:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 
@@ -126,7 +127,8 @@ def test_rope_write_kv(heads: int, kv_heads: int, size: int, has_norms: bool, dt
     norms = (randn(size, seed=1, dtype=dtype), randn(size, seed=2, dtype=dtype)) if has_norms else None
     keys, values = (torch.full((4, BLOCK, kv_heads, size), -7.0, dtype=dtype) for _ in range(2))
     batch = token_batch(positions, cache_index)
-    q = ReferenceOps().rope_write_kv(qkv, batch, rope, keys, values, norms, EPS)
+    spec = AttentionSpec(rope, 1.0, norms=norms, eps=EPS)
+    q = ReferenceOps().rope_write_kv(qkv, batch, LayerCache(keys, values), spec)
 
     split = qkv.view(len(positions), -1, size)
     for token, position in enumerate(positions):
@@ -150,17 +152,17 @@ def test_rope_write_kv(heads: int, kv_heads: int, size: int, has_norms: bool, dt
 def test_padding_rows_are_written_nowhere() -> None:
     batch = token_batch([3, 4], [0, 1])
     qkv = randn(5, 4 * 8)
-    rope = torch.ones(16, 2, 4)
-    caches = [torch.zeros(2, BLOCK, 1, 8) for _ in range(4)]
+    spec = AttentionSpec(torch.ones(16, 2, 4), 1.0)
+    first, second = (LayerCache(torch.zeros(2, BLOCK, 1, 8), torch.zeros(2, BLOCK, 1, 8)) for _ in range(2))
     ops = ReferenceOps()
-    padded = ops.rope_write_kv(qkv, batch, rope, caches[0], caches[1], None, EPS)
-    plain = ReferenceOps().rope_write_kv(qkv[:2], batch, rope, caches[2], caches[3], None, EPS)
+    padded = ops.rope_write_kv(qkv, batch, first, spec)
+    plain = ReferenceOps().rope_write_kv(qkv[:2], batch, second, spec)
     assert torch.equal(padded[:2], plain)
-    assert torch.equal(caches[0], caches[2])
-    assert torch.equal(caches[1], caches[3])
-    result = ops.attention(padded, caches[0], caches[1], batch, scale=1.0, window=None)
+    assert torch.equal(first.keys, second.keys)
+    assert torch.equal(first.values, second.values)
+    result = ops.attention(padded, batch, first, spec)
     assert result.shape == (5, 16)
-    assert torch.equal(result[:2], ReferenceOps().attention(plain, caches[2], caches[3], batch, scale=1.0, window=None))
+    assert torch.equal(result[:2], ReferenceOps().attention(plain, batch, second, spec))
 
 
 def test_a_new_batch_or_table_is_noticed() -> None:
@@ -170,7 +172,8 @@ def test_a_new_batch_or_table_is_noticed() -> None:
     rope = torch.stack((angles.cos(), angles.sin()), dim=1)
 
     def run(ops: ReferenceOps, position: int, table: Tensor) -> Tensor:
-        return ops.rope_write_kv(qkv, token_batch([position], [0]), table, cache, cache, None, EPS)
+        batch = token_batch([position], [0])
+        return ops.rope_write_kv(qkv, batch, LayerCache(cache, cache), AttentionSpec(table, 1.0))
 
     for position, table in ((1, rope), (2, rope), (2, rope.flip(0)), (1, rope)):
         assert torch.equal(run(ops, position, table), run(ReferenceOps(), position, table))

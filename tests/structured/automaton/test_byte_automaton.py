@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_vocabulary import texts
 
-from draftline.structured.automaton.byte_automaton import ByteAutomaton, TooManyStatesError, compile_bytes
+from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError, ByteAutomaton, compile_bytes
 from draftline.structured.automaton.regex_anchors import without_outer_anchors
 from draftline.structured.errors import InvalidConstraintError
 
@@ -117,5 +117,5 @@ def test_what_matches_nothing_is_refused(expression: str) -> None:
 
 
 def test_states_are_bounded() -> None:
-    with pytest.raises(TooManyStatesError, match="of at most 100"):
+    with pytest.raises(AutomatonTooLargeError, match="at most 100 are allowed"):
         compile_bytes("a{0,200}b", 100)

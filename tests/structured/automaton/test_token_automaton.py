@@ -7,7 +7,7 @@ import outlines_core
 import pytest
 from small_vocabulary import allowed, vocabulary
 
-from draftline.structured.automaton.byte_automaton import TooManyStatesError, compile_bytes
+from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError, compile_bytes
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 from draftline.structured.errors import InvalidConstraintError
@@ -155,7 +155,7 @@ def test_what_is_forced() -> None:
 
 def test_tables_are_bounded() -> None:
     automaton = compile_bytes("[a-z]{0,400}", 10_000)
-    with pytest.raises(TooManyStatesError):
+    with pytest.raises(AutomatonTooLargeError):
         compile_tokens(automaton, VOCABULARY.tokens, [271], budgets=False, max_bytes=1000)
 
 

@@ -331,7 +331,7 @@ LIST = {"n": CLOSED | {"properties": {"next": {"$ref": "#/$defs/n"}}}}
         (CLOSED | {"$defs": LIST, "properties": {"list": {"$ref": "#/$defs/n"}}}, "#/$defs/n: it recurses"),
         (
             CLOSED | {"properties": {"a": {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}}},
-            "#/properties/a: it keeps items apart",
+            "#/properties/a: it requires unique items",
         ),
         ({"type": "array", "items": {"type": "string", "maxLength": 60_000}}, "#/items: its regular expression"),
         ({"additionalProperties": {"type": "null"}, "minProperties": 1, "type": "object"}, "#: it counts members"),

@@ -10,6 +10,8 @@ from scattered_batch import scattered_batch
 from torch import Tensor
 from torch.testing import assert_close
 
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.triton.ops import TritonOps
 
@@ -43,11 +45,9 @@ def test_as_the_operations_one_by_one(
     norms = (draw(head_dim), draw(head_dim))
     qkv = draw(sum(query_lens), (num_heads + 2 * num_kv_heads) * head_dim)
     ops = TritonOps.sized(132, hopper=False, device=rng.device)
-    scale = head_dim**-0.5
-    expected = ReferenceOps().rope_attention(
-        qkv.clone(), batch, rope, expected_keys, expected_values, norms, EPS, scale=scale, window=window
-    )
-    out = ops.rope_attention(qkv, batch, rope, keys, values, norms, EPS, scale=scale, window=window)
+    spec = AttentionSpec(rope, head_dim**-0.5, window, norms=norms, eps=EPS)
+    expected = ReferenceOps().rope_attention(qkv.clone(), batch, LayerCache(expected_keys, expected_values), spec)
+    out = ops.rope_attention(qkv, batch, LayerCache(keys, values), spec)
     assert_close(out, expected, rtol=1e-4, atol=1e-5)
     assert_close(keys, expected_keys)
     assert_close(values, expected_values)
@@ -62,6 +62,6 @@ def test_a_row_s_nan_stays_its_own(rng: torch.Generator) -> None:
     qkv = torch.randn(85, 4 * 16, generator=rng, device=rng.device)
     qkv[40:] = math.nan
     ops = TritonOps.sized(132, hopper=False, device=rng.device)
-    out = ops.rope_attention(qkv, batch, rope, keys, values, None, EPS, scale=0.25, window=None)
+    out = ops.rope_attention(qkv, batch, LayerCache(keys, values), AttentionSpec(rope, 0.25))
     assert not out[:40].isnan().any()
     assert out[40:].isnan().all()

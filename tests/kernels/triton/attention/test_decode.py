@@ -10,7 +10,8 @@ from scattered_batch import scattered_batch
 from torch import Tensor
 from torch.testing import assert_close
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.triton.ops import TritonOps
 
@@ -70,13 +71,11 @@ def assert_as_one_by_one(
     tokens = sum(query_lens)
     qkv = draw(tokens + 1, (num_heads + 2 * num_kv_heads) * head_dim)
     ops = TritonOps.sized(num_sms, hopper=False, device=rng.device)
-    options = {"scale": head_dim**-0.5, "window": window}
+    spec = AttentionSpec(rope, head_dim**-0.5, window, norms=norms, eps=EPS)
     for _ in range(2):  # the second time, what the first one left behind
         # A copy: the operation may rotate it in place.
-        out = ops.rope_attention(qkv.clone(), padded(batch, 512), rope, keys, values, norms, EPS, **options)
-        expected = ReferenceOps().rope_attention(
-            qkv[:tokens], batch, rope, expected_keys, expected_values, norms, EPS, **options
-        )
+        out = ops.rope_attention(qkv.clone(), padded(batch, 512), LayerCache(keys, values), spec)
+        expected = ReferenceOps().rope_attention(qkv[:tokens], batch, LayerCache(expected_keys, expected_values), spec)
         assert_close(out[:tokens], expected, rtol=1e-4, atol=1e-5)
         assert_close(keys, expected_keys)
         assert_close(values, expected_values)
@@ -173,7 +172,7 @@ def test_a_verify_writes_only_where_it_may(rng: torch.Generator) -> None:
     rope = torch.randn(30, 2, 8, generator=rng, device=rng.device)
     qkv = torch.randn(7, 4 * 16, generator=rng, device=rng.device)
     ops = TritonOps.sized(one_launch(2, 1), hopper=False, device=rng.device)
-    ops.rope_attention(qkv, batch, rope, keys, values, None, EPS, scale=0.25, window=None)
+    ops.rope_attention(qkv, batch, LayerCache(keys, values), AttentionSpec(rope, 0.25))
     for cache in (keys, values):
         written = set(cache.flatten(0, 1).any(dim=(1, 2)).nonzero().flatten().tolist())
         assert written == set(places.tolist()) - set(places[hidden].tolist())

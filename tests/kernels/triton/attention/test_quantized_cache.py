@@ -9,6 +9,7 @@ import torch
 from scattered_batch import scattered_batch
 from torch import Tensor
 
+from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache, bytes_a_head
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.triton.ops import TritonOps
@@ -79,7 +80,7 @@ def test_kernels_and_reference_agree(
     before = history_of(batch)
     width = (num_heads + 2 * kv_heads) * head_dim
     rope = draw(max(lengths[1]), 2, head_dim // 2)
-    norms = (draw(head_dim), draw(head_dim))
+    spec = AttentionSpec(rope, head_dim**-0.5, norms=(draw(head_dim), draw(head_dim)), eps=EPS)
     history, qkv = draw(before.positions.shape[0], width), draw(batch.positions.shape[0], width)
     sms = 132 if lengths[1] != BATCHES["decode"][1] else 1
     results = []
@@ -90,23 +91,20 @@ def test_kernels_and_reference_agree(
         (ReferenceOps(), torch.float32),
     ):
         cache = KVCache.allocate(1, pool, BLOCK_SIZE, kv_heads, head_dim, dtype=dtype, device=rng.device)
-        keys, values, scales = next(cache.layers)
+        (layer,) = cache.layers
         if before.positions.numel():
-            ops.rope_write_kv(history.clone(), before, rope, keys, values, norms, EPS, scales=scales)
-        options = {"scale": head_dim**-0.5, "window": None, "scales": scales}
-        results.append(ops.rope_attention(qkv.clone(), batch, rope, keys, values, norms, EPS, **options))
-        caches.append(cache)
+            ops.rope_write_kv(history.clone(), before, layer, spec)
+        results.append(ops.rope_attention(qkv.clone(), batch, layer, spec))
+        caches.append(layer)
     # A number between two may be rounded to either.
     assert relative(results[0], results[1]) < (1e-2 if kind == "fp8" else 1e-3)
     assert relative(results[1], results[2]) < ERRORS[kind]
-    for (keys, values, scales), (other_keys, other_values, other_scales) in zip(
-        caches[0].layers, caches[1].layers, strict=True
-    ):
-        assert (keys.float() != other_keys.float()).float().mean() < 2e-3
-        assert (values.float() != other_values.float()).float().mean() < 2e-3
-        if scales is not None and other_scales is not None:
-            torch.testing.assert_close(scales[0], other_scales[0], rtol=1e-5, atol=1e-7)
-            torch.testing.assert_close(scales[1], other_scales[1], rtol=1e-5, atol=1e-7)
+    kernels, reference = caches[:2]
+    assert (kernels.keys.float() != reference.keys.float()).float().mean() < 2e-3
+    assert (kernels.values.float() != reference.values.float()).float().mean() < 2e-3
+    if kernels.scales is not None and reference.scales is not None:
+        torch.testing.assert_close(kernels.scales[0], reference.scales[0], rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(kernels.scales[1], reference.scales[1], rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -116,17 +114,17 @@ def test_a_token_is_the_same_in_a_chunk_and_alone(kind: str, rng: torch.Generato
     rope = torch.randn(length, 2, head_dim // 2, generator=rng, device=rng.device)
     qkv = torch.randn(length, 4 * head_dim, generator=rng, device=rng.device)
     ops = TritonOps.sized(132, hopper=False, device=rng.device)
+    spec = AttentionSpec(rope, head_dim**-0.5)
     outputs = []
     for first in (0, length - 1):
         batch, pool = scattered_batch(
             (length - first,), (length,), torch.Generator(rng.device).manual_seed(3), block_size=BLOCK_SIZE
         )
         cache = KVCache.allocate(1, pool, BLOCK_SIZE, kv_heads, head_dim, dtype=TYPES[kind], device=rng.device)
-        keys, values, scales = next(cache.layers)
+        (layer,) = cache.layers
         if first:
-            ops.rope_write_kv(qkv[:first].clone(), history_of(batch), rope, keys, values, None, EPS, scales=scales)
-        options = {"scale": head_dim**-0.5, "window": None, "scales": scales}
-        outputs.append(ops.rope_attention(qkv[first:].clone(), batch, rope, keys, values, None, EPS, **options)[-1])
+            ops.rope_write_kv(qkv[:first].clone(), history_of(batch), layer, spec)
+        outputs.append(ops.rope_attention(qkv[first:].clone(), batch, layer, spec)[-1])
     torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-5, atol=1e-5)
 
 
@@ -138,9 +136,9 @@ def test_large_numbers_saturate(rng: torch.Generator) -> None:
     rope[:, 0] = 1
     for ops in (TritonOps.sized(132, hopper=False, device=rng.device), ReferenceOps()):
         cache = KVCache.allocate(1, pool, BLOCK_SIZE, 1, 32, dtype=torch.float8_e4m3fn, device=rng.device)
-        keys, values, _ = next(cache.layers)
-        ops.rope_write_kv(qkv.clone(), batch, rope, keys, values, None, EPS)
-        assert keys.float().max() == values.float().max() == 448
+        (layer,) = cache.layers
+        ops.rope_write_kv(qkv.clone(), batch, layer, AttentionSpec(rope, 1.0))
+        assert layer.keys.float().max() == layer.values.float().max() == 448
 
 
 def test_memory_of_a_head() -> None:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.plan import Launch, Tile
 from draftline.kernels.triton.attention.ragged import attention, run_launch
 
@@ -70,6 +71,11 @@ def expected(q: Tensor, cache: Tensor, batch: Batch, scale: float, window: int |
     return out.float().flatten(1)
 
 
+def spec_of(scale: float, window: int | None = None, soft_cap: float = 0.0) -> AttentionSpec:
+    """Of attention alone, which does not rotate."""
+    return AttentionSpec(torch.empty(0), scale, window, soft_cap)
+
+
 HEADS = {"gqa-4": (4, 1, 64), "gqa-3": (9, 3, 32), "mha-80": (2, 2, 80), "mqa-8": (8, 1, 16)}
 
 
@@ -99,7 +105,7 @@ def test_attention(
     batch, pool = make_batch(query_lens, context_lens, 16, rng)
     cache = make_cache(batch, pool, 16, kv_heads, head_dim, rng)
     q = torch.randn(sum(query_lens), num_heads, head_dim, generator=rng, device=device)
-    out = attention(q, *cache, batch, scale=head_dim**-0.5, window=window, num_sms=num_sms)
+    out = attention(q, batch, LayerCache(*cache), spec_of(head_dim**-0.5, window), num_sms=num_sms)
     assert_close(out, expected(q, cache, batch, head_dim**-0.5, window), rtol=1e-4, atol=1e-5)
 
 
@@ -108,7 +114,7 @@ def test_larger_blocks(block_size: int, device: torch.device, rng: torch.Generat
     batch, pool = make_batch((2, 45), (140, 100), block_size, rng)
     cache = make_cache(batch, pool, block_size, 2, 32, rng)
     q = torch.randn(47, 4, 32, generator=rng, device=device)
-    out = attention(q, *cache, batch, scale=0.2, window=None, num_sms=132)
+    out = attention(q, batch, LayerCache(*cache), spec_of(0.2), num_sms=132)
     assert_close(out, expected(q, cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
 
 
@@ -117,7 +123,7 @@ def test_upper_bounds_on_the_host_are_enough(device: torch.device, rng: torch.Ge
     batch, pool = make_batch((3, 0, 2, 0), (40, 1, 200, 1), 16, rng, bounds=((3,) * 4, (512,) * 4))
     cache = make_cache(batch, pool, 16, 1, 32, rng)
     q = torch.randn(12, 2, 32, generator=rng, device=device)
-    out = attention(q, *cache, batch, scale=0.2, window=None, num_sms=132)
+    out = attention(q, batch, LayerCache(*cache), spec_of(0.2), num_sms=132)
     assert_close(out[:5], expected(q[:5], cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
 
 
@@ -128,7 +134,7 @@ def test_any_row_may_be_the_long_one(device: torch.device, rng: torch.Generator)
         cache = make_cache(batch, pool, 16, 1, 32, rng)
         q = torch.randn(96, 2, 32, generator=rng, device=device)
         tokens = sum(query_lens)
-        out = attention(q, *cache, batch, scale=0.2, window=None, num_sms=132)
+        out = attention(q, batch, LayerCache(*cache), spec_of(0.2), num_sms=132)
         assert_close(out[:tokens], expected(q[:tokens], cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
 
 
@@ -136,7 +142,7 @@ def test_soft_cap(device: torch.device, rng: torch.Generator) -> None:
     batch, pool = make_batch((3,), (50,), 16, rng)
     cache = make_cache(batch, pool, 16, 1, 32, rng)
     q = 10 * torch.randn(3, 2, 32, generator=rng, device=device)
-    out = attention(q, *cache, batch, scale=1.0, window=None, num_sms=1, soft_cap=20.0)
+    out = attention(q, batch, LayerCache(*cache), spec_of(1.0, soft_cap=20.0), num_sms=1)
     assert_close(out, expected(q, cache, batch, 1.0, None, soft_cap=20.0), rtol=1e-4, atol=1e-4)
 
 
@@ -154,5 +160,5 @@ def test_every_mapping_of_programs_to_rows(launch: Launch, device: torch.device,
     cache = make_cache(batch, pool, 16, 1, 32, rng)
     q = torch.randn(68, 4, 32, generator=rng, device=device)
     out = torch.full((68, 128), math.nan, device=device)
-    run_launch(launch, q, *cache, batch, out, scale=0.2, window=None, soft_cap=0.0)
+    run_launch(launch, q, batch, LayerCache(*cache), spec_of(0.2), out)
     assert_close(out, expected(q, cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from draftline.kernels.batch import Batch
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.rope import rope_write_kv
 
 EPS = 1e-6
@@ -64,7 +65,8 @@ def test_rope_write_kv(
     weights = torch.randn(2, head_dim, generator=rng, device=device)
     norms = (weights[0], weights[1]) if qk_norm else None
 
-    queries = rope_write_kv(qkv.clone(), batch, rope, keys, values, norms, EPS)
+    spec = AttentionSpec(rope, 1.0, norms=norms, eps=EPS)
+    queries = rope_write_kv(qkv.clone(), batch, LayerCache(keys, values), spec)
 
     query, key, value = qkv.view(tokens, -1, head_dim).split([heads, kv_heads, kv_heads], dim=1)
     if qk_norm:
@@ -81,7 +83,7 @@ def test_padding_tokens_write_nothing(device: torch.device, rng: torch.Generator
     batch = batch_at([3, 0], [5, -1], device)
     qkv = torch.randn(2, 3 * 32, generator=rng, device=device)
     keys, values = torch.full((2, NUM_BLOCKS, BLOCK_SIZE, 1, 32), UNTOUCHED, device=device)
-    rope_write_kv(qkv, batch, rope_table(8, 32, device), keys, values, None, EPS)
+    rope_write_kv(qkv, batch, LayerCache(keys, values), AttentionSpec(rope_table(8, 32, device), 1.0))
     for cache in (keys, values):
         flat = cache.view(-1, 32)
         written = (flat != UNTOUCHED).any(dim=1).nonzero().flatten().tolist()

@@ -14,7 +14,7 @@ import torch
 from triton import knobs
 
 from draftline.kernels.compile_workers import Order
-from draftline.kernels.triton.compile import ahead as compile_ahead
+from draftline.kernels.triton.compile import ahead
 from draftline.kernels.triton.compile.ahead import CompileAhead
 
 
@@ -114,20 +114,20 @@ def function() -> Function:
 def workers(function: Function, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
     (tmp_path / "something").touch()
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(compile_ahead, "_never_run", _no_capture)
+    monkeypatch.setattr(ahead, "_never_run", _no_capture)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
     workers = Workers(function)
-    monkeypatch.setattr(compile_ahead, "CompileWorkers", workers)
+    monkeypatch.setattr(ahead, "CompileWorkers", workers)
     return workers
 
 
-def ahead() -> CompileAhead:
+def compile_ahead() -> CompileAhead:
     return CompileAhead(torch.device("cuda:0"))
 
 
 def rehearse(function: Function, variants: Iterable[Any]) -> CompileAhead:
-    begun = ahead()
+    begun = compile_ahead()
     with begun.rehearsal():
         for variant in variants:
             function("" + variant)
@@ -145,7 +145,7 @@ def test_what_is_on_disk_is_not_missing(function: Function, workers: Workers) ->
 
 def test_a_few_are_compiled_here(function: Function, workers: Workers) -> None:
     function.disk.add("known")
-    begun = ahead()
+    begun = compile_ahead()
     with begun.rehearsal():
         for variant in ("known", "a", "b", "b", "c", "known"):
             function(variant)
@@ -170,7 +170,7 @@ def test_where_nothing_was_ever_compiled_others_start_at_once(
     function: Function, workers: Workers, tmp_path: Path
 ) -> None:
     (tmp_path / "something").unlink()
-    begun = ahead()
+    begun = compile_ahead()
     assert workers.started == 1
     assert not workers.stopped
     with begun.rehearsal():
@@ -223,5 +223,5 @@ def test_others_that_were_started_already_are_used(function: Function, workers: 
 
 def test_closing_stops_others(function: Function, workers: Workers, tmp_path: Path) -> None:
     (tmp_path / "something").unlink()
-    ahead().close()
+    compile_ahead().close()
     assert workers.stopped

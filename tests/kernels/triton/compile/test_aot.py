@@ -1,53 +1,97 @@
-"""The ahead-of-time compiler itself; `python -m draftline.kernels.triton.compile.aot` compiles everything."""
+"""The ahead-of-time compiler itself; `make kernels` compiles representative launches of every kernel."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from typing import Any
+
+import pytest
+
+# One process for all of it, since most of its time is importing torch and collecting the launches. Without the
+# interpreter of kernels that tests run in.
+_SCRIPT = """
+import json
+import re
+from draftline.kernels.triton.compile.aot import collect, compiled, main, representatives
+from draftline.kernels.triton.compile.aot_cases import CASES, OPS
+
+lines = []
+status = main(["--all", "--jobs", "1", "--kernel", "soft_cap"], lines.append)
+launches = collect(CASES, OPS[90])
+layouts = []
+for launch in collect({name: CASES[name] for name in CASES if re.fullmatch("llama-8b-fp8.*1", name)}, OPS[90]):
+    if launch.kernel == "_scaled_gemv_kernel":
+        code = compiled(launch, 90).asm["ttgir"]
+        of_products = set(re.findall(r'elementwise_inline_asm "[^"]*mma[.]sync[^"]*".*-> tensor<[0-9x]+f32, (#[a-z0-9]+)>', code))
+        layouts.append(" ".join(re.search(f"^{name} = (.*)", code, re.MULTILINE)[1] for name in of_products))
+print(json.dumps({
+    "status": status,
+    "lines": lines,
+    "of nothing": main(["--jobs", "1", "--kernel", "no such kernel"]),
+    "layouts": layouts,
+    "launched": [[launch.kernel, launch.constants] for launch in launches],
+    "chosen": [[launch.kernel, launch.constants] for launch in representatives(launches)],
+    "other kernels": sorted({launch.kernel for launch in collect(CASES, OPS[80])} - {launch.kernel for launch in launches}),
+}, default=str))
+"""
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python, without the interpreter of kernels that tests run in."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
 
 
-def aot(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return run("-m", "draftline.kernels.triton.compile.aot", "--jobs", "1", *arguments)
-
-
-def test_kernels_compile_for_both_targets() -> None:
-    done = aot("--kernel", "silu_mul")
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    done = run("-c", _SCRIPT)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[-1].endswith(" 0 failed")
-    assert {line.split()[0] for line in lines[:-1]} == {"sm_80", "sm_90"}
-    assert all("_silu_mul_kernel N=" in line and ": ok " in line for line in lines[:-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def test_nothing_to_compile_is_a_failure() -> None:
-    assert aot("--kernel", "no such kernel").returncode == 1
+def test_kernels_compile_for_both_targets(found: dict[str, Any]) -> None:
+    assert found["status"] == 0
+    *lines, last = found["lines"]
+    assert last.endswith(" 0 failed")
+    assert {line.split()[0] for line in lines} == {"sm_80", "sm_90"}
+    assert all("_soft_cap_kernel " in line and ": ok " in line for line in lines)
 
 
-_LAYOUTS = """
-import re
-from draftline.kernels.triton.compile.aot import collect, compiled
-from draftline.kernels.triton.compile.aot_cases import CASES, OPS
-for launch in collect({name: case for name, case in CASES.items() if name.startswith("llama-8b-fp8") and name.endswith("1")}, OPS[90]):
-    if launch.kernel == "_scaled_gemv_kernel":
-        code = compiled(launch, 90).asm["ttgir"]
-        of_products = set(re.findall(r'elementwise_inline_asm "[^"]*mma[.]sync[^"]*".*-> tensor<[0-9x]+f32, (#[a-z0-9]+)>', code))
-        print(*(re.search(f"^{name} = (.*)", code, re.MULTILINE)[1] for name in of_products))
-"""
+def test_nothing_to_compile_is_a_failure(found: dict[str, Any]) -> None:
+    assert found["of nothing"] == 1
 
 
-def test_matrix_vector_products_have_the_layout_that_they_count_on() -> None:
+def test_representatives_have_every_kernel_and_every_flag(found: dict[str, Any]) -> None:
+    assert found["other kernels"] == []
+
+    def flags(launches: list[Any]) -> set[tuple[str, str, object]]:
+        return {
+            (kernel, name, value)
+            for kernel, constants in launches
+            for name, value in constants
+            if value is None or isinstance(value, bool | str)
+        }
+
+    launched, chosen = found["launched"], found["chosen"]
+    assert {kernel for kernel, _ in chosen} == {kernel for kernel, _ in launched}
+    assert flags(chosen) == flags(launched)
+    assert len(chosen) < len(launched) / 4
+
+
+def test_matrix_vector_products_have_the_layout_that_they_count_on(found: dict[str, Any]) -> None:
     """Without it, what threads hand to the matrix units would be of different rows: see `scaled_gemv._multiply`."""
-    done = run("-c", _LAYOUTS)
-    assert done.returncode == 0, done.stderr
-    layouts = done.stdout.splitlines()
-    assert len(layouts) > 2
-    for layout in layouts:
+    assert len(found["layouts"]) > 2
+    for layout in found["layouts"]:
         assert "sizePerThread = [1, 8], threadsPerWarp = [1, 32], warpsPerCTA = [1, " in layout
         assert layout.count("blocked") == 1, "one layout for all of a kernel's products"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_launch_compiles_for_every_target() -> None:
+    done = run("-m", "draftline.kernels.triton.compile.aot", "--all")
+    failures = [line for line in done.stdout.splitlines() if ": ok " not in line]
+    assert done.returncode == 0, failures

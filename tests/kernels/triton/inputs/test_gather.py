@@ -81,9 +81,10 @@ def test_rows_by_context_length(slots: SlotTable, device: torch.device) -> None:
     starts = [(37 * row) % 90 for row in range(150)]
     query_lens = [row % 3 for row in range(150)]
     slots.lengths[3] = 400
-    starts[7], query_lens[7] = ~450, 1
+    starts[7], query_lens[7] = 450, 1
+    from_newest = tuple(row == 7 for row in range(150))
     chosen = torch.full((150,), 3, device=device)
-    batch = gather(slots, chosen, tuple(query_lens), tuple(starts), (0,) * 150, BLOCK_SIZE).batch
+    batch = gather(slots, chosen, tuple(query_lens), tuple(starts), (0,) * 150, BLOCK_SIZE, from_newest).batch
     contexts = [(start + length) if length else 0 for start, length in zip(starts, query_lens, strict=True)]
     contexts[7] = 400
     assert batch.longest_first is not None
@@ -98,7 +99,7 @@ def test_a_start_may_be_known_to_the_device_alone(
     chosen, query_lens, counts = torch.tensor([2, 4, 1], device=device), (1, 7, 5), (1, 1, 5)
     slots.lengths.copy_(torch.tensor([0, 30, 12, 0, 90], dtype=torch.int32))
     told = function(slots, chosen, query_lens, (11, 83, 29), counts, BLOCK_SIZE)
-    found = function(slots, chosen, query_lens, (~15, 83, ~31), counts, BLOCK_SIZE)
+    found = function(slots, chosen, query_lens, (15, 83, 31), counts, BLOCK_SIZE, (True, False, True))
     for inputs in (told, found):
         assert inputs.slots.tolist() == [2, 4, 1, 1, 1, 1, 1]
         assert inputs.positions.tolist() == [12, 90, 30, 31, 32, 33, 34]

@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.reference.ngram import continuation
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.kernels.triton.inputs.ngram import draft_ngram
 from draftline.kernels.triton.inputs.ngram_table import draft_ngram_table, learn_ngrams

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.residual import Residual
+from draftline.kernels.triton.linear.dense import runs_gemm_m16, runs_gemm_m64, runs_gemm_split_k
 from draftline.kernels.triton.ops import TritonOps
-from draftline.kernels.triton.linear.dense import runs_skinny, runs_split, runs_tall
 
 EPS = 1e-5
 ROWS = [1, 4, 20]
@@ -48,13 +48,13 @@ def test_the_choice_of_kernel() -> None:
     def weight(n: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(n, 64, dtype=dtype, device="meta")
 
-    chosen = [runs_skinny(rows, weight(512, torch.bfloat16)) for rows in (1, 2, 16, 17)]
+    chosen = [runs_gemm_m16(rows, weight(512, torch.bfloat16)) for rows in (1, 2, 16, 17)]
     assert chosen == [False, True, True, False]
-    assert not runs_skinny(8, weight(512, torch.float32)), "exact float32 products do not run on matrix units"
-    tall = [runs_tall(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
+    assert not runs_gemm_m16(8, weight(512, torch.float32)), "exact float32 products do not run on matrix units"
+    tall = [runs_gemm_m64(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
     assert tall == [False, True, True, False]
-    assert not runs_tall(32, weight(512, torch.bfloat16), hopper=False)
-    split = [runs_split(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
+    assert not runs_gemm_m64(32, weight(512, torch.bfloat16), hopper=False)
+    split = [runs_gemm_split_k(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
     assert split == [False, True, True, False]
-    assert not runs_split(40, torch.empty(2048, 2048, dtype=torch.bfloat16, device="meta"), hopper=True)
-    assert not runs_skinny(8, weight(128_000, torch.bfloat16)), "an output head"
+    assert not runs_gemm_split_k(40, torch.empty(2048, 2048, dtype=torch.bfloat16, device="meta"), hopper=True)
+    assert not runs_gemm_m16(8, weight(128_000, torch.bfloat16)), "an output head"

@@ -13,7 +13,11 @@ from draftline.kernels.scaled import GROUP, ScaledWeight, quantize, quantize_act
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled import runs_vendor, scaled_linear
 from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm
-from draftline.kernels.triton.linear.scaled_gemm_m16 import MAX_ROWS, ScaledSkinnyConfig, scaled_skinny
+from draftline.kernels.triton.linear.scaled_gemm_m16 import (
+    MAX_SCALED_GEMM_M16_ROWS,
+    ScaledGemmM16Config,
+    scaled_gemm_m16,
+)
 from draftline.kernels.triton.linear.scaled_gemv import ScaledGemvConfig, scaled_gemv
 
 EPS = 1e-5
@@ -105,8 +109,8 @@ def run(x: Tensor, weight: ScaledWeight, bias: Tensor | None, **options: Any) ->
     if x.shape[0] == 1 and weight.data.dtype != INT8:
         return scaled_gemv(x, weight, bias, **options)
     values, scale = quantize_rows(x, weight.data.dtype, grouped=weight.grouped)
-    if x.shape[0] * values.shape[1] <= MAX_ROWS:
-        return scaled_skinny(values, scale, weight, bias, dtype=torch.float32, **options)
+    if x.shape[0] * values.shape[1] <= MAX_SCALED_GEMM_M16_ROWS:
+        return scaled_gemm_m16(values, scale, weight, bias, dtype=torch.float32, **options)
     arrivals = torch.zeros(64, dtype=torch.int32, device=x.device)
     y = scaled_gemm(values, scale, weight, bias, dtype=torch.float32, arrivals=arrivals, **options)
     assert not arrivals.any()
@@ -153,8 +157,8 @@ def test_configs(kind: str, rng: torch.Generator) -> None:
     product = exact_product(x, weight)
     for config in (ScaledGemmConfig(128, 64, 8, 3), ScaledGemmConfig(64, 32, 4, 2, splits=3)):
         near(run(x, weight, None, config=config), product)
-    for skinny in (ScaledSkinnyConfig(8, 2, 3), ScaledSkinnyConfig(32, 1, 2)):
-        near(run(x[:3], weight, None, config=skinny), product[:3])
+    for chosen in (ScaledGemmM16Config(8, 2, 3), ScaledGemmM16Config(32, 1, 2)):
+        near(run(x[:3], weight, None, config=chosen), product[:3])
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind.startswith("fp8")])
@@ -180,9 +184,9 @@ def test_the_choice_of_the_vendor_s() -> None:
     assert not chosen(500, "fp8", hopper=False)
 
 
-@pytest.mark.parametrize("rows", [0, MAX_ROWS // 2 + 1])
+@pytest.mark.parametrize("rows", [0, MAX_SCALED_GEMM_M16_ROWS // 2 + 1])
 def test_other_numbers_of_rows_are_refused(rows: int, rng: torch.Generator, device: torch.device) -> None:
     weight = make_weight(rng, 8, 128, "int8")
     x = torch.zeros(rows, 2, 128, dtype=INT8, device=device)
     with pytest.raises(ValueError, match=f"x has {2 * rows} rows; it takes 1 to 16"):
-        scaled_skinny(x, torch.zeros(1, rows, device=device), weight, None, dtype=torch.float32)
+        scaled_gemm_m16(x, torch.zeros(1, rows, device=device), weight, None, dtype=torch.float32)

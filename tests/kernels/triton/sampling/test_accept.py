@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftline.kernels.reference import accept as reference_accept
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.sampling.accept import accept
 
 Accept = Callable[[Tensor, SampleRows, Tensor, int, SlotTable], Tensor]
 
 
-@pytest.mark.parametrize("function", [accept, reference_accept.accept], ids=["triton", "reference"])
+@pytest.mark.parametrize("function", [accept, ReferenceOps().accept], ids=["triton", "reference"])
 def test_drafts_are_accepted_while_they_are_what_was_sampled(function: Accept, device: torch.device) -> None:
     rng = random.Random(0)
     table = SlotTable.allocate(40, 30, 1, device)

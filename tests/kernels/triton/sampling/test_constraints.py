@@ -15,9 +15,9 @@ from draftline.kernels.constraints import FREE, HOST, ConstraintTable
 from draftline.kernels.reference import constraints as reference_constraints
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.sampling import constraints as triton_constraints
-from draftline.structured.arena import ConstraintArena, Place
+from draftline.structured.automaton.arena import Allocation, AutomatonArena
 from draftline.structured.automaton.byte_automaton import compile_bytes
-from draftline.structured.automaton.forced_drafts import ForcedDrafts
+from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 from draftline.structured.vocabulary import ByteVocabulary
@@ -41,7 +41,7 @@ class World:
 
     table: ConstraintTable
     slots: SlotTable
-    automata: list[tuple[TokenAutomaton, ForcedDrafts, Place]]
+    automata: list[tuple[TokenAutomaton, DraftTable, Allocation]]
     matchers: dict[int, AutomatonMatcher]  # by slot, of those that an automaton constrains
     which: dict[int, int]
     ends: dict[int, int]
@@ -49,12 +49,12 @@ class World:
 
 def make_world(device: torch.device, rng: random.Random) -> World:
     table = ConstraintTable.allocate(SLOTS, len(TOKENS), words=20_000, masks=300, samples=DRAFTS + 1, device=device)
-    arena = ConstraintArena(table)
+    arena = AutomatonArena(table)
     automata = []
     for number, expression in enumerate(["(a|bc)*d?", "[a-g]{0,20}", "abcdefg(g|abc)+"]):
         automaton = compile_tokens(compile_bytes(expression, 1000), TOKENS, EOS, budgets=number > 0, max_bytes=1 << 20)
-        drafts = ForcedDrafts.of(automaton, VOCABULARY)
-        place = arena.enter(automaton, drafts)
+        drafts = DraftTable.of(automaton, VOCABULARY)
+        place = arena.acquire(automaton, drafts)
         assert place is not None
         automata.append((automaton, drafts, place))
     slots = SlotTable.allocate(SLOTS, LENGTH, 1, device)

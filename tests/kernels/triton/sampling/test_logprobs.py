@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from draftline.kernels.reference import sampling as reference_sampling
+from draftline.kernels.reference import sampling
 from draftline.kernels.triton.sampling.logprobs import logprobs
 
 # The interpreter's numpy warns where the device's arithmetic just returns infinity or NaN.
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 def assert_same(logits: Tensor, token_ids: Tensor, top: int) -> None:
     chosen, ranks, top_ids, top_values = logprobs(logits, token_ids, top)
-    expected = reference_sampling.logprobs(logits, token_ids, top)
+    expected = sampling.logprobs(logits, token_ids, top)
     assert_close(chosen, expected[0], rtol=1e-5, atol=1e-5)
     assert ranks.tolist() == expected[1].tolist()
     assert top_ids.tolist() == expected[2].tolist()

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from draftline.kernels.philox import gumbel
-from draftline.kernels.reference import sampling as reference_sampling
+from draftline.kernels.reference import sampling
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.sampling.gumbel import gumbel_noise
 from draftline.kernels.triton.sampling.sample import sample
@@ -119,7 +119,7 @@ def test_sample_is_the_reference_s(
         mask = torch.randint(-(2**31), 2**31, words, generator=rng, device=device, dtype=torch.int32)
     rows = make_rows(features, mask, device)
     before = logits.clone()
-    assert sample(logits, rows, slots).tolist() == reference_sampling.sample(logits, rows, slots).tolist()
+    assert sample(logits, rows, slots).tolist() == sampling.sample(logits, rows, slots).tolist()
     assert torch.equal(logits, before)
 
 
@@ -133,7 +133,7 @@ def test_candidates_are_tried_until_one_survives(top_k: int, device: torch.devic
     logits = torch.randn(2, 1000, generator=rng, device=device)
     rows = first_rows(make_rows(TEMPERATURE | TOP_K | TOP_P, None, device), 2)
     chosen = sample(logits, rows, slots)
-    assert chosen.tolist() == reference_sampling.sample(logits, rows, slots).tolist()
+    assert chosen.tolist() == sampling.sample(logits, rows, slots).tolist()
     better = (logits > logits.gather(1, chosen[:, None])).sum(dim=1)
     assert int(better.max()) < max(1, top_k // 2 + 1)
 
@@ -147,7 +147,7 @@ def test_equal_logits_are_cut_by_id(device: torch.device, rng: torch.Generator) 
     logits[:, ::2] *= -1.0  # both zeros are one number
     logits[:, 70] = 1.0
     chosen = sample(logits, rows, slots).tolist()
-    assert chosen == reference_sampling.sample(logits, rows, slots).tolist()
+    assert chosen == sampling.sample(logits, rows, slots).tolist()
     assert set(chosen) <= {0, 1, 2, 70}
 
 
@@ -164,7 +164,7 @@ def test_odd_logits(features: SamplingFeatures, device: torch.device, rng: torch
     logits[5, 1:] = -math.inf
     rows = make_rows(features, None, device)
     chosen = sample(logits, rows, slots).tolist()
-    assert chosen == reference_sampling.sample(logits, rows, slots).tolist()
+    assert chosen == sampling.sample(logits, rows, slots).tolist()
     assert chosen[1:] == [0, 0, 20, 20, 0]
 
 
@@ -184,7 +184,7 @@ def test_a_row_without_a_token_falls_back(device: torch.device, rng: torch.Gener
     logits = torch.full((ROWS, vocab), -math.inf, device=device)
     chosen = sample(logits, rows, slots).tolist()
     assert chosen == [9, 5, 5, 0, 2050, 2099]
-    assert chosen == reference_sampling.sample(logits, rows, slots).tolist()
+    assert chosen == sampling.sample(logits, rows, slots).tolist()
 
 
 def test_a_row_does_not_depend_on_its_batch(device: torch.device, rng: torch.Generator) -> None:

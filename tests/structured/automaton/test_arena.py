@@ -7,16 +7,16 @@ import torch
 from small_vocabulary import vocabulary
 
 from draftline.kernels.constraints import ConstraintTable
-from draftline.structured.arena import ConstraintArena, Place
+from draftline.structured.automaton.arena import Allocation, AutomatonArena
 from draftline.structured.automaton.byte_automaton import compile_bytes
-from draftline.structured.automaton.forced_drafts import ForcedDrafts
+from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 
 VOCABULARY = vocabulary("ab", "abc", '{"', silent=2)
 SIZE = len(VOCABULARY.tokens)
 
 
-def compiled(expression: str) -> tuple[TokenAutomaton, ForcedDrafts]:
+def compiled(expression: str) -> tuple[TokenAutomaton, DraftTable]:
     automaton = compile_tokens(
         compile_bytes(expression, 10_000),
         VOCABULARY.tokens,
@@ -24,15 +24,15 @@ def compiled(expression: str) -> tuple[TokenAutomaton, ForcedDrafts]:
         budgets=True,
         max_bytes=1 << 24,
     )
-    return automaton, ForcedDrafts.of(automaton, VOCABULARY)
+    return automaton, DraftTable.of(automaton, VOCABULARY)
 
 
-def make(words: int, masks: int) -> tuple[ConstraintTable, ConstraintArena]:
+def make(words: int, masks: int) -> tuple[ConstraintTable, AutomatonArena]:
     table = ConstraintTable.allocate(4, SIZE, words=words, masks=masks, samples=3, device=torch.device("cpu"))
-    return table, ConstraintArena(table)
+    return table, AutomatonArena(table)
 
 
-def holds(table: ConstraintTable, place: Place, automaton: TokenAutomaton, drafts: ForcedDrafts) -> bool:
+def holds(table: ConstraintTable, place: Allocation, automaton: TokenAutomaton, drafts: DraftTable) -> bool:
     """Whether the table says of every state what the automaton says."""
     words, masks = table.words.numpy(), table.masks.numpy()
     classes = words[place.classes : place.first].view(np.uint16)[:SIZE]
@@ -62,15 +62,15 @@ def test_automata_come_and_go_and_those_in_use_stay_whole() -> None:
     every = [compiled(f"[a-z]{{{least},{least + 5}}}x(abc|ab){{2}}abcabc") for least in range(12)]
     size = 4000
     table, arena = make(3 * size, 100)
-    running: list[tuple[int, Place]] = []
+    running: list[tuple[int, Allocation]] = []
     refused = 0
     for _ in range(400):
         if running and rng.random() < 0.5:
             which, _ = running.pop(rng.randrange(len(running)))
-            arena.leave(every[which][0])
+            arena.release(every[which][0])
         else:
             which = rng.randrange(len(every))
-            place = arena.enter(*every[which])
+            place = arena.acquire(*every[which])
             if place is None:
                 refused += 1
                 assert len({which for which, _ in running}) >= 2
@@ -85,14 +85,14 @@ def test_automata_come_and_go_and_those_in_use_stay_whole() -> None:
 def test_an_automaton_stays_until_its_room_is_wanted() -> None:
     automaton, drafts = compiled("abc")
     _, arena = make(10_000, 100)
-    place = arena.enter(automaton, drafts)
-    arena.leave(automaton)
-    assert arena.enter(automaton, drafts) is place
+    place = arena.acquire(automaton, drafts)
+    arena.release(automaton)
+    assert arena.acquire(automaton, drafts) is place
 
 
 def test_one_that_never_fits_has_no_place() -> None:
     _, arena = make(100, 100)
-    assert arena.enter(*compiled("[a-z]{50}")) is None
+    assert arena.acquire(*compiled("[a-z]{50}")) is None
     _, arena = make(100_000, 3)
-    assert arena.enter(*compiled("[a-z]{50}")) is None
+    assert arena.acquire(*compiled("[a-z]{50}")) is None
     arena.check()

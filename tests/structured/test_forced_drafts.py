@@ -9,12 +9,12 @@ from small_vocabulary import vocabulary
 from draftline.models.loader import open_checkpoint
 from draftline.models.tokenization.tokenizer import load_tokenizer
 from draftline.structured.automaton.byte_automaton import compile_bytes
-from draftline.structured.automaton.forced_drafts import MAX_FORCED_DRAFTS, ForcedDrafts
+from draftline.structured.automaton.draft_table import MAX_FORCED_DRAFTS, DraftTable
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
-from draftline.structured.constraint import regex_grammar
-from draftline.structured.forced import forced_tokens
-from draftline.structured.grammar.matcher import GrammarBackend
+from draftline.structured.forced_drafts import forced_drafts
+from draftline.structured.grammar.backend import GrammarBackend
+from draftline.structured.grammar.lark import regex_grammar
 from draftline.structured.matcher import Matcher
 from draftline.structured.vocabulary import ByteVocabulary
 
@@ -57,17 +57,17 @@ def test_what_is_forced_is_drafted_up_to_its_last_token(
 ) -> None:
     matcher = make(expression)
     expected = [min(VOCABULARY.eos_ids) if text is None else VOCABULARY.tokens.index(text) for text in drafts]
-    assert list(forced_tokens(matcher, VOCABULARY, 16)) == expected
+    assert list(forced_drafts(matcher, VOCABULARY, 16)) == expected
     assert matcher.consumed == 0
-    assert list(forced_tokens(matcher, VOCABULARY, 1)) == expected[:1]
+    assert list(forced_drafts(matcher, VOCABULARY, 1)) == expected[:1]
 
 
 def test_drafts_by_state_are_the_matchers_own() -> None:
     tables = automaton(r'\{"abc": ("abc"|1), "bc": "(abc|é)*"\}' + "x{50}")
-    drafts = ForcedDrafts.of(tables, VOCABULARY)
+    drafts = DraftTable.of(tables, VOCABULARY)
     assert drafts.first[-1] == len(drafts.tokens) > 20
     for state in range(tables.states):
-        expected = forced_tokens(AutomatonMatcher(tables, state), VOCABULARY, MAX_FORCED_DRAFTS)
+        expected = forced_drafts(AutomatonMatcher(tables, state), VOCABULARY, MAX_FORCED_DRAFTS)
         assert tuple(drafts.tokens[drafts.first[state] : drafts.first[state + 1]]) == expected
     assert np.diff(drafts.first).max() == MAX_FORCED_DRAFTS
 
@@ -77,6 +77,6 @@ def test_with_the_embedded_model_the_drafts_are_its_tokenizers() -> None:
     tokenizer = load_tokenizer("smollm2", config)
     words = ByteVocabulary.of(tokenizer, config.vocab_size, tokenizer.eos_ids)
     tables = automaton(r'\{"first name": "[a-z]+", "last name": "[a-z]+"\}', words)
-    drafts = forced_tokens(AutomatonMatcher(tables), words, 16)
+    drafts = forced_drafts(AutomatonMatcher(tables), words, 16)
     assert drafts == tuple(tokenizer.encode('{"first name": "')[:-1])
     assert all(not words.tokens[token] for token in tokenizer.special_ids)

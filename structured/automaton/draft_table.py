@@ -1,4 +1,4 @@
-"""``ForcedDrafts``: what each state of an automaton forces, as tokens, so that drafting it is a look-up."""
+"""``DraftTable``: the forced drafts of every state of an automaton, so that drafting is a look-up."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 from draftline.structured.automaton.byte_automaton import Ints
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.forced import forced_tokens
+from draftline.structured.forced_drafts import forced_drafts
 from draftline.structured.vocabulary import ByteVocabulary
 
 MAX_FORCED_DRAFTS = 16
-"""The most tokens that are drafted at one state; more than a step verifies is no use."""
+"""The most tokens that are drafted at one state: about as many as one step verifies."""
 
 _MAX_STATES = 4096
-"""The most states that are looked at, the first ones: each takes the tokenizer some microseconds."""
+"""The most states that get drafts, the first ones: each costs the tokenizer some microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class ForcedDrafts:
-    """Tokens by state.
+class DraftTable:
+    """Drafts by state.
 
     Attributes:
-        first: [states + 1] int32: state s's tokens are ``tokens[first[s]:first[s + 1]]``, most of them none.
+        first: [states + 1] int32: state s drafts ``tokens[first[s]:first[s + 1]]``, which is empty for most states.
         tokens: int32.
     """
 
@@ -33,20 +33,20 @@ class ForcedDrafts:
 
     @property
     def nbytes(self) -> int:
-        """Their size."""
+        """Size of the arrays."""
         return self.first.nbytes + self.tokens.nbytes
 
     def at(self, state: int) -> tuple[int, ...]:
-        """A state's tokens."""
+        """The drafts of a state."""
         return tuple(self.tokens[self.first[state] : self.first[state + 1]].tolist())
 
     @staticmethod
-    def of(automaton: TokenAutomaton, vocabulary: ByteVocabulary) -> ForcedDrafts:
-        """The drafts of all states."""
+    def of(automaton: TokenAutomaton, vocabulary: ByteVocabulary) -> DraftTable:
+        """The drafts of all states of an automaton."""
         tokens: list[int] = []
         counts = np.zeros(automaton.states + 1, np.int32)
         for state in np.flatnonzero(automaton.forced_byte >= 0)[:_MAX_STATES].tolist():
-            drafts = forced_tokens(AutomatonMatcher(automaton, state), vocabulary, MAX_FORCED_DRAFTS)
+            drafts = forced_drafts(AutomatonMatcher(automaton, state), vocabulary, MAX_FORCED_DRAFTS)
             tokens.extend(drafts)
             counts[state + 1] = len(drafts)
-        return ForcedDrafts(counts.cumsum(dtype=np.int32), np.array(tokens, np.int32))
+        return DraftTable(counts.cumsum(dtype=np.int32), np.array(tokens, np.int32))

@@ -1,4 +1,4 @@
-"""``CompileWorkers``: processes that compile automata, started when first needed, and replaced when they die."""
+"""``AutomatonWorkerPool``: worker processes that compile automata, started on demand and replaced when they die."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import weakref
 from collections.abc import MutableSequence, Sequence
 from collections.abc import Set as AbstractSet
 
-from draftline.structured.automaton.byte_automaton import TooManyStatesError
-from draftline.structured.automaton.compile_process import ALARMS, Answer, Job, Setup
+from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
 from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.automaton.token_automaton import TokenAutomaton
+from draftline.structured.automaton.worker import ALARMS, Answer, CompileJob, WorkerSetup
 
 
-class CompileWorkers:
-    """Compiles regular expressions for one vocabulary, in processes of their own. Thread-safe."""
+class AutomatonWorkerPool:
+    """Compiles regular expressions for one vocabulary in worker processes. Thread-safe."""
 
     def __init__(
-        self, tokens: Sequence[bytes], eos_ids: Sequence[int], limits: AutomatonLimits, *, processes: int = 2
+        self, tokens: Sequence[bytes], eos_ids: Sequence[int], limits: AutomatonLimits, *, max_workers: int = 2
     ) -> None:
-        """Nothing is started yet.
+        """No worker is started yet.
 
         Args:
             tokens: each token's bytes; empty where it stands for no text.
             eos_ids: the tokens that end an output.
-            limits: what one job may cost.
-            processes: the most that run at once; other jobs wait.
+            limits: bounds on one job.
+            max_workers: the most processes at once; other jobs wait.
         """
-        self._setup = Setup(tuple(tokens), tuple(eos_ids), limits)
-        self._free = threading.Semaphore(processes)
+        self._setup = WorkerSetup(tuple(tokens), tuple(eos_ids), limits)
+        self._free = threading.Semaphore(max_workers)
         self._lock = threading.Lock()
         self._idle: list[subprocess.Popen[bytes]] = []
         self._busy: set[subprocess.Popen[bytes]] = set()
@@ -44,31 +44,31 @@ class CompileWorkers:
         """The automaton of a regular expression.
 
         Raises:
-            InvalidConstraintError: it is not valid, or matches nothing that the model could write.
-            TooManyStatesError: it takes more time, memory or space than the limits allow.
+            InvalidConstraintError: it is malformed, or no text that matches it can be written in the model's tokens.
+            AutomatonTooLargeError: compiling it exceeds the limits of time, memory or table size.
         """
-        size, most = len(regex.encode()), self._setup.limits.regex_bytes
-        if size > most:
-            raise TooManyStatesError(f"it has {size} bytes, of at most {most}")
+        size, max_size = len(regex.encode()), self._setup.limits.regex_bytes
+        if size > max_size:
+            raise AutomatonTooLargeError(f"it has {size} bytes; at most {max_size} are allowed")
         with self._free:
             process, used = self._take()
-            answer = self._ask(process, Job(regex, budgets))
+            answer = self._ask(process, CompileJob(regex, budgets))
             if used and process.returncode is not None and -process.returncode not in ALARMS:
-                # It may have been about to die before it had the job.
+                # The worker may have been dying before it got the job: try once more.
                 process, _ = self._take()
-                answer = self._ask(process, Job(regex, budgets))
+                answer = self._ask(process, CompileJob(regex, budgets))
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def close(self) -> None:
-        """End all processes; jobs under way fail, and so do later ones."""
+        """End all workers; jobs in flight fail, and so do later ones."""
         with self._lock:
             self._closed = True
         _end(self._idle, self._busy)
 
     def _take(self) -> tuple[subprocess.Popen[bytes], bool]:
-        """A process, and whether it has worked before."""
+        """A worker, and whether it has had a job before."""
         with self._lock:
             if self._closed:
                 raise RuntimeError("the constraint compiler is closed")
@@ -94,24 +94,24 @@ class CompileWorkers:
     def _start(self) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
-            # What this process can import, wherever it has it from.
+            # The worker imports from the same paths as this process.
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             "OPENBLAS_NUM_THREADS": "1",
         }
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "draftline.structured.automaton.compile_process"],
+            [sys.executable, "-P", "-m", "draftline.structured.automaton.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
         )
         assert process.stdin is not None
-        with contextlib.suppress(OSError):  # if it died at once, whoever asks it will find out
+        with contextlib.suppress(OSError):  # if it died at once, `_ask` reports it
             pickle.dump(self._setup, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
             process.stdin.flush()
         return process
 
-    def _ask(self, process: subprocess.Popen[bytes], job: Job) -> Answer:
-        """Have a job done by a process that was taken, and give it back."""
+    def _ask(self, process: subprocess.Popen[bytes], job: CompileJob) -> Answer:
+        """Send a job to a worker that was taken, and give the worker back."""
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -120,24 +120,24 @@ class CompileWorkers:
             answer: Answer = pickle.load(process.stdout)
         except (OSError, EOFError, pickle.UnpicklingError):
             process.kill()
-            return self._why(process.wait())
+            return self._death(process.wait())
         finally:
             self._give_back(process)
         return answer
 
-    def _why(self, status: int) -> Answer:
-        """What the death of a process says of its job."""
+    def _death(self, status: int) -> Answer:
+        """The answer to a job whose worker ended with ``status``."""
         limits = self._setup.limits
         if -status in ALARMS:
-            return TooManyStatesError(f"compiling it takes longer than {limits.seconds:g} s")
+            return AutomatonTooLargeError(f"compiling it takes longer than {limits.seconds:g} s")
         # Running out of memory ends in an abort, or in the system's kill.
-        return TooManyStatesError(
+        return AutomatonTooLargeError(
             f"compiling it takes more than {limits.memory_bytes >> 20} MiB of memory (the compiler ended with {status})"
         )
 
 
 def _end(idle: MutableSequence[subprocess.Popen[bytes]], busy: AbstractSet[subprocess.Popen[bytes]]) -> None:
-    """End these processes; whoever waits for the answer of a busy one gets none."""
+    """End these workers; jobs of busy ones fail."""
     processes = [*idle, *busy]
     idle.clear()
     for process in processes:
@@ -147,9 +147,9 @@ def _end(idle: MutableSequence[subprocess.Popen[bytes]], busy: AbstractSet[subpr
 
 
 def _discard(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process that is ending, and close what connects to it."""
+    """Wait for a process that is ending, and close its pipes."""
     process.wait()
     for stream in (process.stdin, process.stdout):
         if stream is not None:
-            with contextlib.suppress(OSError):  # there may be something that it was never sent
+            with contextlib.suppress(OSError):  # closing flushes a job that the process no longer reads
                 stream.close()

@@ -1,7 +1,7 @@
-"""``ConstraintArena``: which automata a constraint table holds, and where.
+"""``AutomatonArena``: allocates the device's constraint table to automata.
 
-The table's room is fixed when the engine starts. An automaton is written into it when an output first needs it, and
-stays until the room is wanted for another: then those that no running output has go, the least recently used first.
+The table's size is fixed when the engine starts. An automaton is written into it when an output first needs it. It stays
+until its memory is wanted for another: then automata without a running output are evicted, least recently used first.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from torch import Tensor
 
 from draftline.kernels.constraints import BUDGETS, DRAFTS, MASK, NEXT, RESERVED, ConstraintTable
 from draftline.structured.automaton.byte_automaton import Ints
-from draftline.structured.automaton.forced_drafts import ForcedDrafts
+from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an automaton is.
+class Allocation:
+    """The part of a constraint table that holds one automaton. Addresses are indices into ``ConstraintTable.words``.
 
     Attributes:
-        classes: the address of its token classes.
+        classes: the address of its token classes, and of its first word.
         first: the address of state 0's record.
         stride: words from one state's record to the next.
-        end: where its words end.
-        masks: the rows that its masks have.
+        end: the address behind its last word.
+        masks: the rows of ``ConstraintTable.masks`` that hold its masks.
     """
 
     classes: int
@@ -39,58 +39,58 @@ class Place:
     masks: Ints
 
     def address(self, state: int) -> int:
-        """Where a state's record is."""
+        """The address of a state's record."""
         return self.first + state * self.stride
 
 
 @dataclass(slots=True)
-class _Tenant:
-    place: Place
+class _Resident:
+    allocation: Allocation
     users: int = 0
 
 
-class ConstraintArena:
-    """Keeps automata in one constraint table. One thread uses it, the one that launches steps."""
+class AutomatonArena:
+    """Keeps automata in one constraint table. One thread uses it: the one that launches steps."""
 
     def __init__(self, table: ConstraintTable) -> None:
-        """An arena that is empty, in a table that is new."""
+        """An empty arena in a new table."""
         self._table = table
-        self._tenants: OrderedDict[int, _Tenant] = OrderedDict()  # by identity, least recently used first
-        self._held: dict[int, TokenAutomaton] = {}  # so that no identity is used twice
+        self._residents: OrderedDict[int, _Resident] = OrderedDict()  # by identity, least recently used first
+        self._automata: dict[int, TokenAutomaton] = {}  # keeps them alive, so that no identity is used twice
         self._gaps = [(RESERVED, len(table.words))]
         self._free_masks = list(range(table.host_masks - 1, 0, -1))
 
-    def enter(self, automaton: TokenAutomaton, drafts: ForcedDrafts) -> Place | None:
-        """Where an automaton is, for an output that begins with it; None if there is no room for it.
+    def acquire(self, automaton: TokenAutomaton, drafts: DraftTable) -> Allocation | None:
+        """The automaton's allocation, for an output that begins; None if there is no room for it.
 
-        Every output that enters has to leave.
+        Every output that acquires an automaton must release it.
         """
-        tenant = self._tenants.get(id(automaton))
-        if tenant is None:
-            place = self._load(automaton, drafts)
-            if place is None:
+        resident = self._residents.get(id(automaton))
+        if resident is None:
+            allocation = self._load(automaton, drafts)
+            if allocation is None:
                 return None
-            tenant = self._tenants[id(automaton)] = _Tenant(place)
-            self._held[id(automaton)] = automaton
-        self._tenants.move_to_end(id(automaton))
-        tenant.users += 1
-        return tenant.place
+            resident = self._residents[id(automaton)] = _Resident(allocation)
+            self._automata[id(automaton)] = automaton
+        self._residents.move_to_end(id(automaton))
+        resident.users += 1
+        return resident.allocation
 
-    def leave(self, automaton: TokenAutomaton) -> None:
-        """An output that had entered with it is over."""
-        self._tenants[id(automaton)].users -= 1
+    def release(self, automaton: TokenAutomaton) -> None:
+        """An output that had acquired the automaton is over."""
+        self._residents[id(automaton)].users -= 1
 
     def check(self) -> None:
-        """Assert that words and masks are free or somebody's, and never both (for tests)."""
-        spans = sorted([*self._gaps, *((t.place.classes, t.place.end) for t in self._tenants.values())])
+        """Assert that every word and every mask is either free or allocated to one automaton (for tests)."""
+        spans = sorted([*self._gaps, *((t.allocation.classes, t.allocation.end) for t in self._residents.values())])
         assert spans[0][0] == RESERVED
         assert spans[-1][1] == len(self._table.words)
         assert all(one[1] == other[0] for one, other in itertools.pairwise(spans))
-        masks = [*self._free_masks, *(int(row) for t in self._tenants.values() for row in t.place.masks)]
+        masks = [*self._free_masks, *(int(row) for t in self._residents.values() for row in t.allocation.masks)]
         assert sorted(masks) == list(range(1, self._table.host_masks))
-        assert all(tenant.users >= 0 for tenant in self._tenants.values())
+        assert all(resident.users >= 0 for resident in self._residents.values())
 
-    def _load(self, automaton: TokenAutomaton, drafts: ForcedDrafts) -> Place | None:
+    def _load(self, automaton: TokenAutomaton, drafts: DraftTable) -> Allocation | None:
         stride = NEXT + automaton.classes
         classes = -(-len(automaton.token_class) // 2)
         records_end = classes + automaton.states * stride
@@ -99,7 +99,7 @@ class ConstraintArena:
         if begin is None:
             return None
         masks = np.array([self._free_masks.pop() for _ in automaton.masks], np.int32)
-        place = Place(begin, begin + classes, stride, begin + size, masks)
+        allocation = Allocation(begin, begin + classes, stride, begin + size, masks)
         pairs = np.zeros(2 * classes, "<u2")
         pairs[: len(automaton.token_class)] = automaton.token_class
         distances = np.column_stack((automaton.budget_distance, masks[automaton.budget_mask]))
@@ -109,42 +109,42 @@ class ConstraintArena:
         records[:, MASK] = masks[automaton.mask_of]
         records[:, BUDGETS] = budgets_at
         records[:, DRAFTS] = drafts_at
-        records[:, NEXT:] = np.where(automaton.next < 0, 0, place.first + automaton.next * stride)
+        records[:, NEXT:] = np.where(automaton.next < 0, 0, allocation.first + automaton.next * stride)
         words = np.concatenate((pairs.view("<i4"), records.reshape(-1), budgets, forced))
         self._table.words[begin : begin + size] = self._to_device(words)
         self._table.masks[self._to_device(masks).long()] = self._to_device(automaton.masks)
-        return place
+        return allocation
 
     def _to_device(self, values: Ints) -> Tensor:
-        """Copied in the stream's order, without waiting for it."""
+        """Copy to the device in stream order, without waiting."""
         tensor = torch.from_numpy(values)
         device = self._table.words.device
         return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
     def _room(self, size: int, masks: int) -> int | None:
-        """The address of so many words, with as many masks free; what is not in use goes if need be."""
+        """The address of ``size`` newly taken words, with ``masks`` masks free, or None. Evicts unused automata if need be."""
         while True:
             begin = self._take(size) if len(self._free_masks) >= masks else None
             if begin is not None:
                 return begin
-            unused = next((key for key, tenant in self._tenants.items() if not tenant.users), None)
+            unused = next((key for key, resident in self._residents.items() if not resident.users), None)
             if unused is None:
                 return None
-            place = self._tenants.pop(unused).place
-            del self._held[unused]
-            self._free_masks.extend(place.masks.tolist())
-            self._free(place.classes, place.end)
+            allocation = self._residents.pop(unused).allocation
+            del self._automata[unused]
+            self._free_masks.extend(allocation.masks.tolist())
+            self._free(allocation.classes, allocation.end)
 
     def _take(self, size: int) -> int | None:
-        """The first gap's beginning that is large enough, now taken."""
-        for at, (begin, end) in enumerate(self._gaps):
+        """Take the first gap that is large enough; its address, or None."""
+        for index, (begin, end) in enumerate(self._gaps):
             if end - begin >= size:
-                self._gaps[at : at + 1] = [(begin + size, end)] if end - begin > size else []
+                self._gaps[index : index + 1] = [(begin + size, end)] if end - begin > size else []
                 return begin
         return None
 
     def _free(self, begin: int, end: int) -> None:
-        """Give words back, joined with the gaps beside them."""
+        """Give words back, and join the gap with its neighbours."""
         joined: list[tuple[int, int]] = []
         for gap in sorted([*self._gaps, (begin, end)]):
             if joined and joined[-1][1] == gap[0]:
@@ -155,25 +155,25 @@ class ConstraintArena:
 
 
 def _list_words(first: Ints, width: int) -> int:
-    """How many words `_lists` makes."""
+    """The number of words that `_lists` returns."""
     return int(np.count_nonzero(np.diff(first))) + width * int(first[-1])
 
 
 def _lists(first: Ints, values: Ints, begin: int) -> tuple[Ints, Ints]:
-    """Each state's values behind their count: where each list is, 0 for none, and the lists' words.
+    """One list a state: a count and that many values. Returns each list's address (0 for an empty list), and all words.
 
     Args:
-        first: [states + 1]: state s's values are those from first[s] to first[s + 1].
+        first: [states + 1]: state s has ``values[first[s]:first[s + 1]]``.
         values: [first[-1], width].
         begin: the address of the first list.
     """
     counts = np.diff(first)
     some = counts > 0
     sizes = np.where(some, 1 + values.shape[1] * counts, 0)
-    at = np.cumsum(sizes) - sizes
+    offsets = np.cumsum(sizes) - sizes
     words = np.empty(int(sizes.sum()), np.int32)
     is_count = np.zeros(len(words), np.bool_)
-    is_count[at[some]] = True
+    is_count[offsets[some]] = True
     words[is_count] = counts[some]
     words[~is_count] = values.reshape(-1)
-    return np.where(some, begin + at, 0).astype(np.int32), words
+    return np.where(some, begin + offsets, 0).astype(np.int32), words

@@ -1,8 +1,8 @@
-"""Forced text as drafts: where only one text can follow, what the model would most likely write it with.
+"""Forced text as drafts: where only one text can follow, the tokens that the model would most likely write it with.
 
-"Only one token is allowed" is rare even there, since many tokenizations spell the same text. So the forced text's
-canonical tokenization is drafted, and the model says whether it agrees. The last token is left out: what it would be
-depends on the text behind it, which is not forced.
+The mask rarely allows a single token even there, since many tokenizations spell the same text. So the canonical
+tokenization of the forced text is drafted, and the model accepts or rejects it. The last token is left out: it depends on
+the text behind it, which is not forced.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from draftline.structured.matcher import Matcher
 from draftline.structured.vocabulary import ByteVocabulary
 
 
-def forced_tokens(matcher: Matcher, vocabulary: ByteVocabulary, most: int) -> tuple[int, ...]:
-    """Up to ``most`` tokens that will very likely come next; none where nothing is forced.
+def forced_drafts(matcher: Matcher, vocabulary: ByteVocabulary, max_tokens: int) -> tuple[int, ...]:
+    """Up to ``max_tokens`` drafts of the forced text; none where nothing is forced.
 
-    The matcher is left as it was. All tokens are legal, one after the other.
+    The matcher is left as it was. All drafts are legal, one after the other.
     """
     tokens = _canonical(matcher.forced(), vocabulary)
     taken: list[int] = []
     for token in tokens:
-        if len(taken) == most or not matcher.advance(token):
+        if len(taken) == max_tokens or not matcher.advance(token):
             break
         taken.append(token)
     if len(taken) == len(tokens):
         if not matcher.ended:
             drafts = taken[:-1]
-        elif taken and len(taken) < most:
+        elif taken and len(taken) < max_tokens:
             drafts = [*taken, min(vocabulary.eos_ids)]
         else:
             drafts = taken

@@ -1,0 +1,95 @@
+"""The layout of ``--help``: panels by topic, with an option's name and value on the left and its meaning on the right.
+
+Typer's own layout has columns for types, short names and negated names. At 80 columns they leave no room for whole names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.markdown import Markdown
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typing_extensions import override
+
+_NAME_STYLE = "bold cyan"
+_VALUE_STYLE = "yellow"
+_NOTE_STYLE = "dim"
+
+
+class HelpCommand(TyperCommand):
+    """A command with this module's ``--help``."""
+
+    @override
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        console = Console()
+        _print_description(console, self.get_usage(ctx), self.help)
+        for title, rows in _panels(self, ctx).items():
+            console.print(_panel(title, rows))
+
+
+class HelpGroup(TyperGroup):
+    """A group of commands with this module's ``--help``."""
+
+    @override
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        console = Console()
+        _print_description(console, self.get_usage(ctx), self.help)
+        commands = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))]
+        summaries = [(Text(name, _NAME_STYLE), Text(_summary(command.help))) for name, command in commands]
+        for title, rows in {**_panels(self, ctx), "Commands": summaries}.items():
+            console.print(_panel(title, rows))
+
+
+_Row = tuple[Text, Text]
+"""A name for the left column, and its meaning for the right."""
+
+
+def _print_description(console: Console, usage: str, description: str | None) -> None:
+    console.print(Padding(Text(usage, "bold"), (1, 1)))
+    if description:
+        console.print(Padding(Markdown(inspect.cleandoc(description)), (0, 1, 1, 1)))
+
+
+def _panels(command: TyperCommand | TyperGroup, ctx: Any) -> Mapping[str, Sequence[_Row]]:
+    """The rows of each panel. A command's own arguments and options come first."""
+    panels: dict[str, list[_Row]] = defaultdict(list, {"Arguments": [], "Options": []})
+    for parameter in command.get_params(ctx):
+        if isinstance(parameter, TyperArgument):
+            panels["Arguments"].append((Text(parameter.display_name_raw, _NAME_STYLE), _meaning(parameter.help)))
+        elif isinstance(parameter, TyperOption) and not parameter.hidden:
+            panels[parameter.rich_help_panel or "Options"].append((_name(parameter), _meaning(parameter.help)))
+    return {title: rows for title, rows in panels.items() if rows}
+
+
+def _name(option: TyperOption) -> Text:
+    name = Text(", ".join(option.opts), _NAME_STYLE)
+    return name if option.is_flag else name.append(f" {option.metavar or 'TEXT'}", _VALUE_STYLE)
+
+
+def _meaning(description: str | None) -> Text:
+    """A description; notes in brackets at its end are dimmed."""
+    text, bracket, notes = (description or "").partition(" [")
+    return Text(text).append(bracket + notes, _NOTE_STYLE)
+
+
+def _panel(title: str, rows: Sequence[_Row]) -> RenderableType:
+    table = Table(box=None, show_header=False, expand=True, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return Panel(table, title=title, title_align="left", border_style="dim", box=box.ROUNDED)
+
+
+def _summary(description: str | None) -> str:
+    """The first paragraph of a command's help, on one line."""
+    return " ".join(inspect.cleandoc(description or "").partition("\n\n")[0].split())

@@ -1,0 +1,122 @@
+"""The options of the command line by topic, and the words that stand for their values in ``--help``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from draftline.engine.config import EngineConfig
+from draftline.engine.options import choices, without_none
+from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.training.config import TrainDraftConfig
+
+TOPICS: Mapping[type[BaseModel], Mapping[str, Sequence[str]]] = {
+    EngineConfig: {
+        "Model": ("model", "tokenizer", "load_format", "dtype", "quantization", "device", "enforce_eager"),
+        "Memory": (
+            "max_model_len",
+            "kv_cache_memory_gib",
+            "kv_cache_dtype",
+            "gpu_memory_utilization",
+            "block_size",
+            "prefix_caching",
+        ),
+        "Scheduling": ("max_num_seqs", "max_batched_tokens", "max_waiting", "max_waiting_tokens", "ageing_s"),
+        "Speculation": (
+            "drafter",
+            "draft_model",
+            "draft_quantization",
+            "draft_tokens",
+            "draft_length",
+            "ngram_entries",
+            "synthetic_acceptance",
+        ),
+    },
+    ServerConfig: {
+        "Server": ("host", "port", "drain_timeout", "engine_process", "gateway"),
+        "Security": ("tls_cert", "tls_key", "tls_client_ca", "tokens", "insecure", "admin"),
+        "Connections": (
+            "max_request_mib",
+            "max_streams",
+            "max_sessions",
+            "min_ping_interval",
+            "keepalive",
+            "stall_timeout",
+        ),
+        "Telemetry": (
+            "metrics_port",
+            "metrics_host",
+            "otlp_endpoint",
+            "profile_dir",
+            "log_requests",
+            "log_format",
+            "log_level",
+        ),
+    },
+    SamplingParams: {"Sampling": tuple(SamplingParams.model_fields)},
+    Speculation: {"Speculation": tuple(Speculation.model_fields)},
+    Constraint: {"Constraint": tuple(Constraint.model_fields)},
+    TrainDraftConfig: {"Training": tuple(TrainDraftConfig.model_fields)},
+}
+"""The panels of each model's options in ``--help``, in their order."""
+
+_VALUES: Mapping[str, str] = {
+    "model": "NAME",
+    "tokenizer": "NAME",
+    "drafter": "NAME",
+    "draft_model": "NAME",
+    "device": "DEVICE",
+    "quantization": "FORMAT",
+    "draft_quantization": "FORMAT",
+    "dtype": "DTYPE",
+    "kv_cache_dtype": "DTYPE",
+    "kv_cache_memory_gib": "GIB",
+    "gpu_memory_utilization": "SHARE",
+    "synthetic_acceptance": "SHARE",
+    "ageing_s": "SECONDS",
+    "train_seconds": "SECONDS",
+    "drain_timeout": "SECONDS",
+    "min_ping_interval": "SECONDS",
+    "keepalive": "SECONDS",
+    "stall_timeout": "SECONDS",
+    "max_request_mib": "MIB",
+    "host": "ADDRESS",
+    "metrics_host": "ADDRESS",
+    "otlp_endpoint": "URL",
+    "port": "PORT",
+    "metrics_port": "PORT",
+    "profile_dir": "FOLDER",
+    "tls_cert": "FILE",
+    "tls_key": "FILE",
+    "tls_client_ca": "FILE",
+    "tokens": "FILE",
+    "json_schema": "FILE|JSON",
+    "grammar": "@FILE|TEXT",
+    "regex": "REGEX",
+    "stop_token_ids": "ID",
+    "logit_bias": "ID=BIAS",
+    "layers": "LAYER",
+}
+"""Values that a type alone does not describe."""
+
+
+def topic(model: type[BaseModel], name: str) -> str | None:
+    """The panel of an option; None for a model without topics."""
+    return next((title for title, names in TOPICS.get(model, {}).items() if name in names), None)
+
+
+def value_name(name: str, field: FieldInfo) -> str | None:
+    """The word for an option's value, as ``N`` in ``--max-num-seqs N``; None for a switch."""
+    kind = without_none(field.annotation)
+    if name in _VALUES:
+        return _VALUES[name]
+    if choices(kind):
+        return name.rpartition("_")[2].upper()
+    if get_origin(kind) is tuple:
+        kind = get_args(kind)[0]
+    return {bool: None, int: "N", float: "X", Path: "FILE"}.get(kind, "TEXT")  # type: ignore[call-overload,no-any-return]

@@ -1,0 +1,51 @@
+"""``CompiledAutomaton``: a constraint that an automaton enforces, and the progress of an output through it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from draftline.structured.automaton.draft_table import DraftTable
+from draftline.structured.automaton.matcher import AutomatonMatcher
+from draftline.structured.automaton.token_automaton import TokenAutomaton
+from draftline.structured.compiled import CompileReport
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledAutomaton:
+    """A `CompiledConstraint` of the automaton backend."""
+
+    report: CompileReport
+    automaton: TokenAutomaton
+    drafts: DraftTable
+
+    @property
+    def shortest(self) -> int:
+        """The fewest tokens from the initial state to an accepting one."""
+        return int(self.automaton.distance[0])
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the tables."""
+        return self.automaton.nbytes + self.drafts.nbytes
+
+    def begin(self, budget: int | None = None) -> AutomatonProgress:
+        """Start an output in the initial state."""
+        matcher = AutomatonMatcher(self.automaton, budget=budget)
+        return AutomatonProgress(matcher, (self.automaton, self.drafts))
+
+
+@dataclass(frozen=True, slots=True)
+class AutomatonProgress:
+    """A `ConstraintProgress` of the automaton backend."""
+
+    matcher: AutomatonMatcher
+    automaton: tuple[TokenAutomaton, DraftTable]
+
+    @property
+    def state(self) -> int:
+        """The automaton's state."""
+        return self.matcher.state
+
+    def forced(self, max_tokens: int) -> tuple[int, ...]:
+        """Look the drafts of the state up in the table."""
+        return self.automaton[1].at(self.state)[:max_tokens]

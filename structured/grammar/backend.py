@@ -1,0 +1,67 @@
+"""``GrammarBackend``: compiles Lark grammars for one vocabulary."""
+
+from __future__ import annotations
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.grammar.matcher import EndOfSequence, GrammarMasks, GrammarMatcher, GrammarVocabulary
+from draftline.structured.vocabulary import ByteVocabulary
+
+_LIMITS = LLParserLimits(max_lexer_states=50_000, precompute_large_lexemes=False, verbose_errors=False)
+"""llguidance's defaults, but a fifth of the memory."""
+
+_NO_FORCING = '%llguidance {"no_forcing": true}'
+"""Without this, forced text would be allowed in one tokenization only.
+
+It comes last: the last directive counts, and error messages keep the line numbers of the grammar.
+"""
+
+
+class GrammarBackend:
+    """Compiles grammars for one vocabulary. Thread-safe once constructed."""
+
+    def __init__(self, vocabulary: ByteVocabulary) -> None:
+        """Takes a few tenths of a second."""
+        self._tokenizer = LLTokenizer(
+            TokenizerWrapper(_Tokens(vocabulary)), n_vocab=len(vocabulary.tokens), eos_token=sorted(vocabulary.eos_ids)
+        )
+        self._mask_words = vocabulary.mask_words
+        self._vocabulary = GrammarVocabulary(len(vocabulary.tokens), EndOfSequence.of(vocabulary), GrammarMasks())
+
+    def compile(self, grammar: str) -> GrammarMatcher:
+        """The matcher of a grammar, to be copied for every output.
+
+        Args:
+            grammar: Lark with llguidance's extensions.
+
+        Raises:
+            InvalidConstraintError: it is malformed, matches nothing, or is too large.
+        """
+        whole = LLMatcher.grammar_from_lark(f"{grammar}\n{_NO_FORCING}")
+        parser = LLMatcher(self._tokenizer, whole, log_level=0, limits=_LIMITS)
+        if parser.is_error():
+            raise InvalidConstraintError(parser.get_error().strip())
+        matcher = GrammarMatcher(parser, self._vocabulary, pristine=parser.deep_copy())
+        # The first mask takes longest: compute it now. It also shows whether the language has any text.
+        matcher.fill_mask(np.empty(self._mask_words, np.int32))
+        if matcher.error is not None:
+            raise InvalidConstraintError(matcher.error)
+        return matcher
+
+
+class _Tokens:
+    """The vocabulary in the form that ``TokenizerWrapper`` reads."""
+
+    bos_token_id = None
+
+    def __init__(self, vocabulary: ByteVocabulary) -> None:
+        self.eos_token_id = min(vocabulary.eos_ids)
+        # llguidance marks the names of special tokens with 0xFF, which UTF-8 never contains: no text token may have it.
+        self.tokens = [b"" if b"\xff" in text else text for text in vocabulary.tokens]
+        self.special_token_ids = sorted(vocabulary.special_ids)
+        self._encode = vocabulary.encode
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._encode(text if isinstance(text, str) else text.decode())

