@@ -79,7 +79,7 @@ class _Outbox:
         while True:
             self._wake.wait(_STATS_S)
             self._wake.clear()
-            # Taken before the updates: none comes after `Stopped`.
+            # Replies are taken first: then all updates that precede `Stopped` are in `updates`.
             others = [self._others.popleft() for _ in range(len(self._others))]
             updates = [self._updates.popleft() for _ in range(len(self._updates))]
             stats, now = engine.stats(), time.monotonic()

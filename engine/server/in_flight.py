@@ -115,7 +115,8 @@ class InFlightRequest:
             return
         self._closed = True
         if self._engine is not None:
-            self._engine.cancel(self._request_id)  # no effect if the request has ended
+            if self._outputs_left:
+                self._engine.cancel(self._request_id)
             self._state.release(self._call.caller)
         self._report.finish(OK if error is None else self._call.outcome(error))
 
