@@ -39,4 +39,5 @@ def main(llm: LLM) -> list[Person]:
 
 
 if __name__ == "__main__":
-    main(LLM(sys.argv[1] if len(sys.argv) > 1 else "smollm2"))
+    with LLM(sys.argv[1] if len(sys.argv) > 1 else "smollm2") as llm:
+        main(llm)

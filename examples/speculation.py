@@ -31,5 +31,5 @@ def main(llm: LLM) -> None:
 if __name__ == "__main__":
     model, draft_model = (*sys.argv[1:], None, None)[:2]
     # "auto" drafts with the draft model if there is one, else with n-gram lookup on a CPU and not at all on a GPU.
-    drafter = "auto" if draft_model else "ngram"
-    main(LLM(model or "smollm2", drafter=drafter, draft_model=draft_model))
+    with LLM(model or "smollm2", drafter="auto" if draft_model else "ngram", draft_model=draft_model) as llm:
+        main(llm)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import aclosing
 
 from draftline import AsyncEngine, SamplingParams
 
@@ -21,22 +22,18 @@ async def main(engine: AsyncEngine) -> None:
 
 async def show(engine: AsyncEngine, prompt: str, enough: int) -> None:
     """Print one request's text so far, and stop it after ``enough`` characters."""
-    outputs = engine.generate(prompt, SamplingParams(temperature=0, max_tokens=48))
-    async for request in outputs:
-        text = request.outputs[0].text
-        print(f"{prompt!r}: {text!r}")
-        if len(text) >= enough:
-            break  # closing the iterator cancels the request
-    await outputs.aclose()
+    async with aclosing(engine.generate(prompt, SamplingParams(temperature=0, max_tokens=48))) as outputs:
+        async for request in outputs:
+            text = request.outputs[0].text
+            print(f"{prompt!r}: {text!r}")
+            if len(text) >= enough:
+                break  # leaving the block cancels the request
 
 
 async def run(model: str) -> None:
     """Load a model, stream, and close the engine."""
-    engine = await AsyncEngine.create(model)
-    try:
+    async with await AsyncEngine.create(model) as engine:
         await main(engine)
-    finally:
-        await engine.close()
 
 
 if __name__ == "__main__":

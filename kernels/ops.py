@@ -1,6 +1,6 @@
 """``Ops``: every operation of a step that has a device-specific form.
 
-One implementation is chosen at start-up and passed in. `reference.py` is all of it in plain torch: the CPU path, and
+One implementation is chosen at start-up and passed in. `reference/ops.py` is all of it in plain torch: the CPU path, and
 the oracle that every other implementation is tested against.
 """
 

@@ -29,8 +29,9 @@ def program(name: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def llm() -> LLM:
-    return LLM("smollm2", kv_cache_memory_gib=0.25)
+def llm() -> Iterator[LLM]:
+    with LLM("smollm2", kv_cache_memory_gib=0.25) as llm:
+        yield llm
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ cache and makes its result independent of its neighbours.
 
 The definitions are those of vLLM and Hugging Face transformers, with every tie decided (higher logit first, then lower
 id). Rows are numpy arrays: a row needs many small operations, and numpy's start sooner. The draw itself is in
-`reference_sampling.py`.
+`sampling.py`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The token of a row is ``argmax(processed / T + gumbel(seed, position, token))`` over the tokens that the row's mask and
 truncation leave, ties to the lowest id: the Gumbel-max trick (Gumbel 1954) with the noise of `philox.py` and the
-processing of `reference_processing.py`. The result is that of this formula, bit by bit, in float32; most of the work in
+processing of `logits.py`. The result is that of this formula, bit by bit, in float32; most of the work in
 it is left out where a bound shows that it cannot matter (the noise never exceeds 16.64). Tensors of another device are
 brought to the host, so that every device gives the same tokens.
 

@@ -5,10 +5,10 @@ share the key/value head, packed into one tile, and attends to its part through 
 of FlashAttention-2 (Dao 2023) in base 2. The program of the first part also rotates the new tokens' own keys, writes keys
 and values to the cache, and begins its softmax with them: each token sees itself and those before it. Where a history
 has several parts (Flash-Decoding, Dao et al. 2023), the program that ends last joins them; of several query tokens there
-would be too much to join for one program, and a second launch does it (`attention_join.py`). A part without keys costs one
+would be too much to join for one program, and a second launch does it (`join.py`). A part without keys costs one
 short program: the parts are counted by the bounds of a CUDA graph's bucket, the keys by the row.
 
-Not here: prompt chunks (`attention.py`, `rope.py`), and how many parts (`attention_plan.py`).
+Not here: prompt chunks (`ragged.py`, `rope.py`), and how many parts (`plan.py`).
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ def decode_attention(
     arrivals: Tensor,
     overlap: bool,
 ) -> Tensor:
-    """See ``Ops.rope_attention``; every row has up to ``plan.queries`` query tokens or, in padding, none.
+    """``Ops.rope_attention`` of rows with up to ``plan.queries`` query tokens; rows of padding have none.
 
     Args:
         qkv: [T, (H + 2 G) * D].

@@ -1,4 +1,4 @@
-"""What a program of `decode_attention.py` does: find a tile of the cache, attend to it, rotate heads, and join parts."""
+"""What a program of `decode.py` does: find a tile of the cache, attend to it, rotate heads, and join parts."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def split_parts(
     GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Where `attention_join.py` looks for a split's results, by lane of the tile: [M], and the lanes [M] themselves."""
+    """Where `join.py` looks for a split's results, by lane of the tile: [M], and the lanes [M] themselves."""
     lane = tl.arange(0, BLOCK_M)
     flat = (token + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP
     return flat * num_splits + split, lane

@@ -2,7 +2,7 @@
 
 Keys come from the cache through the block table (`attend_cache`), or from the activations, where a prompt chunk's own lie one
 after the other (`attend_own`). What a query has seen so far is a sum of values, the largest score and a sum of weights; see
-`attention.py`, whose kernel begins and ends them.
+`ragged.py`, whose kernel begins and ends them.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ with float32 accumulators. Where there are few query tiles, the history is split
 joins their parts (Flash-Decoding, Dao et al. 2023). A prompt chunk reads its history through the block table and its
 own keys from the activations, where they lie one after the other.
 
-Not here: which tiles and how many splits (`attention_plan.py`), the rounds over the keys (`attention_rounds.py`), writing
+Not here: which tiles and how many splits (`plan.py`), the rounds over the keys (`online_softmax.py`), writing
 the cache (`rope.py`).
 """
 
@@ -219,7 +219,7 @@ def attention(
     own: Tensor | None = None,
     overlap: bool = False,
 ) -> Tensor:
-    """See ``Ops.attention``. Query and context lengths known to the host may be upper bounds.
+    """``Ops.attention`` by Triton kernels. Query and context lengths known to the host may be upper bounds.
 
     Args:
         q: [T, H, D], each token's heads contiguous.
