@@ -256,7 +256,7 @@ async def test_tls_and_tokens(engine: FakeEngine, tmp_path: Path) -> None:
     )
     await server.start()
     await server.serve(engine)
-    address = server.address.reindex("127.0.0.1", "localhost")
+    address = server.address.replace("127.0.0.1", "localhost")
     tls = Tls(paths["ca"], paths["client-cert"], paths["client-key"])
     async with AsyncClient(address, tls=tls, token="a-long-enough-token") as client:
         assert (await client.submit("abc", params(3)).result()).outputs[0].text == "abc"
