@@ -43,12 +43,11 @@ from drafts.prompts import chats, extraction, random_tokens, read_spec_bench
 from rich.console import Console
 from rich.table import Table
 
-from draftline.engine.async_engine import start_engine
 from draftline.engine.config import EngineConfig
 from draftline.engine.outputs import Delta, Failed, Finished, Update
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.stats import DrafterStats
-from draftline.engine.threaded_engine import ThreadedEngine
+from draftline.engine.threaded_engine import ThreadedEngine, start_engine
 from draftline.spec.synthetic import chance_of_length
 
 

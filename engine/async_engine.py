@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from draftline.engine.build import build_core
 from draftline.engine.config import EngineConfig, EngineOptions
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import RequestOptions, SamplingParams
@@ -18,27 +17,8 @@ from draftline.engine.request.prompt_input import Message, PromptInput, as_chats
 from draftline.engine.stats import EngineStats
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.engine.streaming.mailbox import Hub, Mailbox
-from draftline.engine.threaded_engine import ThreadedEngine
-from draftline.kernels.compile_workers import CompileWorkers
+from draftline.engine.threaded_engine import start_engine
 from draftline.models.tokenization.tokenizer import Tokenizer
-
-
-def start_engine(config: EngineConfig, workers: CompileWorkers | None = None) -> ThreadedEngine:
-    """Load the model and start the step thread. Blocks until it is loaded.
-
-    Args:
-        config: the engine's options.
-        workers: see `build_core`.
-
-    Raises:
-        ModelLoadError: the model cannot be loaded, or cannot be served with these options.
-    """
-    return ThreadedEngine(
-        build_core(config, workers),
-        max_waiting=config.max_waiting,
-        max_waiting_tokens=config.max_waiting_tokens,
-        ageing_s=config.ageing_s,
-    )
 
 
 class AsyncEngine:

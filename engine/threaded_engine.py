@@ -13,6 +13,8 @@ from typing import Self, TypeVar
 
 from typing_extensions import override
 
+from draftline.engine.build import build_core
+from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError
 from draftline.engine.outputs import Failed
@@ -21,6 +23,7 @@ from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.stats import EngineStats
+from draftline.kernels.compile_workers import CompileWorkers
 
 logger = logging.getLogger(__name__)
 
@@ -212,3 +215,21 @@ class ThreadedEngine(EngineClient):
                 request.sink([(request.request_id, Failed(error))])
         self._core.fail_all(error)
         self._run_commands()
+
+
+def start_engine(config: EngineConfig, workers: CompileWorkers | None = None) -> ThreadedEngine:
+    """Load the model and start the step thread. Blocks until it is loaded.
+
+    Args:
+        config: the engine's options.
+        workers: see `build_core`.
+
+    Raises:
+        ModelLoadError: the model cannot be loaded, or cannot be served with these options.
+    """
+    return ThreadedEngine(
+        build_core(config, workers),
+        max_waiting=config.max_waiting,
+        max_waiting_tokens=config.max_waiting_tokens,
+        ageing_s=config.ageing_s,
+    )

@@ -149,7 +149,7 @@ def started(config: EngineConfig) -> Iterator[ThreadedEngine]:
         ModelLoadError: the model cannot be found or loaded.
     """
     find_models(config)
-    from draftline.engine.async_engine import start_engine  # imports torch, which takes seconds
+    from draftline.engine.threaded_engine import start_engine  # imports torch, which takes seconds
 
     with Console(stderr=True).status(f"loading {config.model}"):
         engine = start_engine(config)

@@ -111,7 +111,7 @@ async def _load(engine: EngineConfig, server: ServerConfig) -> ThreadedEngine | 
             from draftline.engine.process.remote_engine import RemoteEngine
 
             return RemoteEngine(engine, log_level=server.log_level, log_format=server.log_format)
-        from draftline.engine.async_engine import start_engine  # imports torch, which takes seconds
+        from draftline.engine.threaded_engine import start_engine  # imports torch, which takes seconds
 
         return start_engine(engine)
 

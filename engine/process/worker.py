@@ -192,7 +192,7 @@ def main(descriptor: int) -> None:
     workers = _workers(start.config)
     try:
         # These import torch.
-        from draftline.engine.async_engine import start_engine
+        from draftline.engine.threaded_engine import start_engine
         from draftline.models.loader import open_checkpoint
 
         opened = Opened(open_checkpoint(start.config.model, load_format=start.config.load_format).config)

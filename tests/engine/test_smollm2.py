@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from draftline import LLM, EngineConfig, SamplingParams
-from draftline.engine.async_engine import start_engine
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
+from draftline.engine.threaded_engine import start_engine
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 

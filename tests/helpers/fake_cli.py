@@ -20,7 +20,7 @@ def start_engine(config: EngineConfig) -> FakeEngine:
 
 def install() -> None:
     """Replace the modules that load models, in this process or in another."""
-    names = ("async_engine", "process.remote_engine")
+    names = ("threaded_engine", "process.remote_engine")
     here, elsewhere = (types.ModuleType(f"draftline.engine.{name}") for name in names)
     here.start_engine = start_engine  # type: ignore[attr-defined]
     elsewhere.RemoteEngine = lambda config, **_: start_engine(config)  # type: ignore[attr-defined]

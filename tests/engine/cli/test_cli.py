@@ -39,7 +39,7 @@ FAKE_CLI = Path(__file__).parents[2] / "helpers" / "fake_cli.py"
 
 @pytest.fixture(autouse=True)
 def fake_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftline.engine.async_engine.start_engine", start_engine)
+    monkeypatch.setattr("draftline.engine.threaded_engine.start_engine", start_engine)
 
 
 def run(*arguments: str, stdin: str | None = None) -> Result:
@@ -237,7 +237,7 @@ def test_options_reach_the_request(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         seen.append(config)
         return start_engine(config)
 
-    monkeypatch.setattr("draftline.engine.async_engine.start_engine", watched)
+    monkeypatch.setattr("draftline.engine.threaded_engine.start_engine", watched)
     file = tmp_path / "c.yaml"
     file.write_text("max-num-seqs: 3\nblock_size: 32\nport: 7\nprefix-caching: false\nageing-s: 2\n")
     assert run("generate", "x", "--config", str(file), "--max-num-seqs", "4", "--device", "cpu").exit_code == 0

@@ -19,7 +19,6 @@ import pytest
 from common.placeholder_tokenizer import write_placeholder_tokenizer
 
 from draftline import Client
-from draftline.engine.async_engine import start_engine
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import (
     DuplicateRequestError,
@@ -34,6 +33,7 @@ from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.process.messages import portable
 from draftline.engine.process.remote_engine import RemoteEngine
 from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.engine.threaded_engine import start_engine
 from draftline.models.errors import ModelLoadError
 
 SHAPE = {
