@@ -41,9 +41,18 @@ class Options(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Append the table of fields to the docstring, for ``help()``."""
+        """Append the table of fields to the docstring, and shorten the signature, for ``help()``."""
         rows = [f"    {_title(name, field)}\n        {sentence(field)}" for name, field in cls.model_fields.items()]
         cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__ or ""), "", "Options:", *rows])
+        # pydantic's signature has every bound in it.
+        cls.__signature__ = inspect.Signature(
+            [
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=field.get_default(call_default_factory=True)
+                )
+                for name, field in cls.model_fields.items()
+            ]
+        )
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import override
 
 from draftline import quant
 from draftline.kernels.attention_spec import AttentionSpec
@@ -19,12 +20,13 @@ from draftline.kernels.residual import Residual
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
+from draftline.models.model import Model
 from draftline.models.rope import rope_table
 from draftline.models.scripted import ScriptedForward
 from draftline.models.weights import Weights
 
 
-class Decoder:
+class Decoder(Model):
     """A decoder-only transformer with its weights, on one device.
 
     Args:
@@ -68,12 +70,8 @@ class Decoder:
         self.quantization = weights.formats
         self.nbytes = weights.nbytes
 
+    @override
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """Run the batch's tokens, write their keys and values to the cache, and return the wanted logits.
-
-        Returns:
-            [S, vocab] logits of the tokens in ``batch.logits_index``, float32 on a CPU and ``dtype`` elsewhere.
-        """
         return self._run(batch, cache)
 
 

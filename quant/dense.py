@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import override
 
 from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
+from draftline.quant.linear import Linear
 from draftline.quant.tensor import RawTensor
 
 
@@ -16,7 +18,7 @@ def dequantize_dense(raw: RawTensor) -> Tensor:
     return raw.data.to(torch.float32).reshape(raw.shape)
 
 
-class DenseLinear(torch.nn.Module):
+class DenseLinear(torch.nn.Module, Linear):
     """A weight in the activations' dtype: what GPUs run, through the device's own dense operations.
 
     On a CPU its results depend, in the last bits, on how many rows there are: see `quant.prepacked` for what runs there.
@@ -34,18 +36,18 @@ class DenseLinear(torch.nn.Module):
         """[T, in_features] -> [T, out_features]."""
         return F.linear(x, self._weight, self._bias)
 
+    @override
     def linear(self, x: Tensor, ops: Ops) -> Tensor:
-        """See ``Linear.linear``."""
         return ops.linear(x, self._weight, self._bias)
 
+    @override
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.norm_linear``."""
         return ops.norm_linear(x, norm, eps, self._weight, self._bias)
 
+    @override
     def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.norm_swiglu``."""
         return ops.norm_swiglu(x, norm, eps, self._weight, self._bias)
 
+    @override
     def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
-        """See ``Linear.linear_add``."""
         return ops.linear_add(x, self._weight, self._bias, residual, following)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
@@ -52,25 +53,25 @@ class Linear(Protocol):
         ...
 
 
-class SeparateLinear(torch.nn.Module):
+class SeparateLinear(torch.nn.Module, Linear):
     """A ``Linear`` whose neighbours are operations of their own: what a format without fused kernels derives from."""
 
+    @override
     def linear(self, x: Tensor, ops: Ops) -> Tensor:
-        """See ``Linear.linear``."""
         y: Tensor = self(x)
         return y
 
+    @override
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.norm_linear``."""
         y: Tensor = self(ops.rms_norm(x.values, norm, eps))
         return y
 
+    @override
     def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.norm_swiglu``."""
         return ops.silu_mul(self.norm_linear(x, norm, eps, ops))
 
+    @override
     def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
-        """See ``Linear.linear_add``."""
         del following
         y: Tensor = self(x)
         return Residual(residual.values + y)

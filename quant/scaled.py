@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP, ScaledWeight, scaled_product
 from draftline.quant.eight_bit import NAMES
+from draftline.quant.linear import Linear
 from draftline.quant.tensor import RawTensor, Scales
 
 _ALIGNED = 16
@@ -50,7 +52,7 @@ def _columns(scales: Scales, width: int) -> int:
     return min(scales.columns, width)
 
 
-class ScaledLinear:
+class ScaledLinear(Linear):
     """An eight-bit weight, run as it is by the device's operations. See `Linear`."""
 
     def __init__(self, weight: ScaledWeight, bias: Tensor | None) -> None:
@@ -60,24 +62,25 @@ class ScaledLinear:
         self.format = NAMES[weight.data.dtype]
         self.nbytes = weight.nbytes
 
+    @override
     def __call__(self, x: Tensor) -> Tensor:
-        """See ``Linear.__call__``; in plain torch, since no operations are given."""
+        # In plain torch, since no operations are given.
         y = scaled_product(x, self._weight)
         return (y if self._bias is None else y + self._bias).to(x.dtype)
 
+    @override
     def linear(self, x: Tensor, ops: Ops) -> Tensor:
-        """See ``Linear.linear``."""
         return ops.scaled_linear(x, self._weight, self._bias)
 
+    @override
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.norm_linear``."""
         return ops.scaled_norm_linear(x.values, norm, eps, self._weight, self._bias)
 
+    @override
     def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """See ``Linear.norm_swiglu``."""
         return ops.scaled_norm_swiglu(x.values, norm, eps, self._weight, self._bias)
 
+    @override
     def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
-        """See ``Linear.linear_add``."""
         del following
         return Residual(ops.scaled_linear_add(x, self._weight, self._bias, residual.values))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
+from typing_extensions import override
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache, LayerCache
@@ -31,22 +32,22 @@ MAX_LENGTH = 4096
 class VendorOps(TritonOps):
     """Nothing fused, nothing overlapped, and every product the vendor's: what the others are compared with."""
 
+    @override
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Ops.norm_linear``."""
         return linear(self.rms_norm(x.values, norm, eps), weight, bias)
 
+    @override
     def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Ops.norm_swiglu``."""
         return self.silu_mul(self.norm_linear(x, norm, eps, weight, bias))
 
+    @override
     def linear_add(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
     ) -> Residual:
-        """See ``Ops.linear_add``."""
         return Residual(residual.values.add_(linear(x, weight, bias)))
 
+    @override
     def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        """See ``Ops.rope_attention``."""
         return self.attention(self.rope_write_kv(qkv, batch, cache, spec), batch, cache, spec)
 
 

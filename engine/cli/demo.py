@@ -64,7 +64,7 @@ _STOP_S = 30.0
 """Timeout of the server's end after SIGTERM, in seconds."""
 
 _SCHEMA_TOKENS = 64
-"""Min output tokens of an answer with a schema: enough for a whole document."""
+"""Lower bound of an answer's max_tokens where it has a schema: enough for a whole document."""
 
 _TAIL_LINES = 20
 
@@ -152,7 +152,7 @@ def _report(console: Console, answers: Mapping[str, _Answer], elapsed_s: float) 
     ends = {name: answer.end for name, answer in answers.items() if answer.end is not None}
     for name, end in ends.items():
         console.print(f"{name}: {summary(end)}", highlight=False, soft_wrap=True)
-    for name in SCHEMAS:
+    for name in SCHEMAS.keys() & ends.keys():
         values = json.loads(answers[name].text)
         shown = ", ".join(f"{key} {value!r}" for key, value in values.items())
         console.print(f"{name}: valid JSON by its schema: {shown}", markup=False, highlight=False, soft_wrap=True)

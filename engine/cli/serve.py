@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 import uvloop
 
+from draftline.engine.cli.backend import describe
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
@@ -68,7 +69,7 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
         await server.abort()
         raise
     await server.serve(engine)
-    _say(f"{READY}{engine.info.model} on {engine.info.device}, {engine.info.dtype}")
+    _say(READY + describe(engine.info))
     ended = asyncio.wrap_future(engine.stopped)
     either: tuple[asyncio.Future[Any], ...] = (stopping, ended)
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

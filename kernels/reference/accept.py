@@ -9,7 +9,7 @@ from draftline.kernels.slots import SampleRows, SlotTable
 
 
 def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
-    """See ``Ops.accept``."""
+    """``Ops.accept`` in plain torch."""
     counts = starts.diff()
     accepted = torch.zeros_like(counts)
     sampling = counts > 0

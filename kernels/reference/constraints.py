@@ -14,7 +14,7 @@ _Ints = npt.NDArray[np.int64]
 
 
 def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable) -> Constrained:
-    """See ``Ops.constrain``."""
+    """``Ops.constrain`` in plain torch."""
     begins = starts.numpy(force=True).astype(np.int64)
     counts = np.diff(begins)
     mask_rows = np.zeros(rows.slots.shape[0], np.int32)
@@ -55,7 +55,7 @@ def advance_constraints(
     constrained: Constrained,
     constraints: ConstraintTable,
 ) -> None:
-    """See ``Ops.advance_constraints``."""
+    """``Ops.advance_constraints`` in plain torch."""
     kept = accepted.numpy(force=True).astype(np.int64)
     begin = starts.numpy(force=True)[:-1][kept > 0].astype(np.int64)
     last = begin + kept[kept > 0] - 1
@@ -72,7 +72,7 @@ def advance_constraints(
 
 
 def draft_forced(rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
-    """See ``Ops.draft_forced``."""
+    """``Ops.draft_forced`` in plain torch."""
     for slot in rows.tolist():
         state = int(constraints.states[slot])
         address = int(constraints.words[state + DRAFTS]) if state > 0 else 0

@@ -46,7 +46,7 @@ def latest_place(tokens: Sequence[int], longest: int) -> tuple[int, int]:
 
 
 def draft_ngram(rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
-    """See ``Ops.draft_ngram``."""
+    """``Ops.draft_ngram`` in plain torch."""
     for slot in rows.tolist():
         length = int(slots.lengths[slot])
         drafts = continuation(slots.tokens[slot, :length].tolist(), count, longest)
@@ -67,7 +67,7 @@ def ngram_key(context: Sequence[int], entries: int) -> tuple[int, int]:
 
 
 def learn_ngrams(rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
-    """See ``Ops.learn_ngrams``."""
+    """``Ops.learn_ngrams`` in plain torch."""
     for slot in rows.tolist():
         length = int(slots.lengths[slot])
         first = max(CONTEXT, length - count)
@@ -78,7 +78,7 @@ def learn_ngrams(rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> 
 
 
 def draft_ngram_table(rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
-    """See ``Ops.draft_ngram_table``."""
+    """``Ops.draft_ngram_table`` in plain torch."""
     for slot in rows.tolist():
         length = int(slots.lengths[slot])
         tokens = slots.tokens[slot, :length].tolist()

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import override
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, Inputs, LayerCache
 from draftline.kernels.constraints import Constrained, ConstraintTable
+from draftline.kernels.ops import Ops
 from draftline.kernels.reference import functional, functional_step, sampling
 from draftline.kernels.reference.accept import accept
 from draftline.kernels.reference.attention import group_rows
@@ -79,7 +81,7 @@ def scale_places(scales: tuple[Tensor, Tensor] | None) -> tuple[Tensor | None, T
     return (None, None) if scales is None else (places(scales[0]), places(scales[1]))
 
 
-class ReferenceOps:
+class ReferenceOps(Ops):
     """`Ops` in plain torch.
 
     What a batch's layers share (rotations, the attention's indices and masks) is computed by the first of them and remembered until
@@ -97,25 +99,25 @@ class ReferenceOps:
         self._rotations: list[tuple[Batch, Tensor, tuple[Tensor, Tensor]]] = []
         self._attention: _Attention | None = None
 
+    @override
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See ``Ops.rms_norm``."""
         return functional.rms_norm(x, *norm_factors(weight, eps))
 
+    @override
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """See ``Ops.add_rms_norm``."""
         residual = residual + x
         return self.rms_norm(residual, weight, eps), residual
 
+    @override
     def rms_norm_add(self, x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
-        """See ``Ops.rms_norm_add``."""
         return residual + self.rms_norm(x, weight, eps)
 
+    @override
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        """See ``Ops.layer_norm``."""
         return F.layer_norm(x.float(), weight.shape, weight.float(), bias.float(), eps).to(x.dtype)
 
+    @override
     def rope_write_kv(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        """See ``Ops.rope_write_kv``."""
         rotation = self._rotation(batch, spec.rope, qkv.shape[0])
         num_kv_heads, head_dim = cache.keys.shape[2:]
         heads = qkv.view(qkv.shape[0], -1, head_dim)
@@ -132,8 +134,8 @@ class ReferenceOps:
         functional.write_cache(places(cache.values), value_scales, batch.cache_index, new_values)
         return rotated[:, :num_heads]
 
+    @override
     def attention(self, q: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        """See ``Ops.attention``."""
         tokens, num_heads, head_dim = q.shape
         if q.stride(1) != head_dim or q.stride(2) != 1 or q.stride(0) % head_dim:
             q = q.contiguous()
@@ -149,43 +151,43 @@ class ReferenceOps:
         )  # fmt: skip
         return results.view(tokens, -1)
 
+    @override
     def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        """See ``Ops.rope_attention``."""
         return self.attention(self.rope_write_kv(qkv, batch, cache, spec), batch, cache, spec)
 
+    @override
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """See ``Ops.silu_mul``."""
         return functional.silu_mul(gate_up)
 
+    @override
     def gelu(self, x: Tensor) -> Tensor:
-        """See ``Ops.gelu``."""
         return functional.gelu(x)
 
+    @override
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
-        """See ``Ops.gelu_mul``."""
         gate, up = gate_up.chunk(2, dim=-1)
         return functional.gelu(gate).mul_(up)
 
+    @override
     def soft_cap(self, x: Tensor, cap: float) -> Tensor:
-        """See ``Ops.soft_cap``."""
         return functional.soft_cap(x, cap)
 
+    @override
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Ops.linear``."""
         return F.linear(x, weight, bias)
 
+    @override
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Ops.norm_linear``."""
         return F.linear(self.rms_norm(x.values, norm, eps), weight, bias)
 
+    @override
     def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Ops.norm_swiglu``."""
         return self.silu_mul(self.norm_linear(x, norm, eps, weight, bias))
 
+    @override
     def linear_add(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
     ) -> Residual:
-        """See ``Ops.linear_add``."""
         del following
         return Residual(residual.values + F.linear(x, weight, bias))
 
@@ -199,27 +201,28 @@ class ReferenceOps:
         self._rotations.append((batch, rope, rotation))
         return rotation
 
+    @override
     def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
-        """See ``Ops.scaled_linear``."""
         product = scaled_product(x, weight)
         return (product if bias is None else product + bias).to(x.dtype)
 
+    @override
     def scaled_norm_linear(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.scaled_norm_linear``."""
         return self.scaled_linear(self.rms_norm(x, norm, eps), weight, bias)
 
+    @override
     def scaled_norm_swiglu(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.scaled_norm_swiglu``."""
         return self.silu_mul(self.scaled_norm_linear(x, norm, eps, weight, bias))
 
+    @override
     def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
-        """See ``Ops.scaled_linear_add``."""
         return residual + self.scaled_linear(x, weight, bias)
 
+    @override
     def gather(
         self,
         slots: SlotTable,
@@ -230,7 +233,6 @@ class ReferenceOps:
         block_size: int,
         from_newest: tuple[bool, ...] = (),
     ) -> Inputs:
-        """See ``Ops.gather``."""
         # In numpy, on the table itself where it is on the host: torch's operations on so few numbers take longer.
         slot, length, start, count = rows.numpy(force=True), *map(np.array, (query_lens, starts, logits_counts))
         if from_newest:
@@ -257,20 +259,21 @@ class ReferenceOps:
         )
         return Inputs(batch, tensor(token_slot[wanted]), tensor(position[wanted] + 1))
 
+    @override
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
-        """See ``Ops.sample``."""
         return sampling.sample(logits.to(torch.float32), rows, slots)
 
+    @override
     def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
-        """See ``Ops.accept``."""
         return accept(tokens, rows, starts, most, slots)
 
+    @override
     def constrain(
         self, rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable
     ) -> Constrained:
-        """See ``Ops.constrain``."""
         return constrain(rows, starts, slots, constraints)
 
+    @override
     def advance_constraints(
         self,
         tokens: Tensor,
@@ -280,38 +283,38 @@ class ReferenceOps:
         constrained: Constrained,
         constraints: ConstraintTable,
     ) -> None:
-        """See ``Ops.advance_constraints``."""
         advance_constraints(tokens, accepted, rows, starts, constrained, constraints)
 
+    @override
     def draft_forced(self, rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
-        """See ``Ops.draft_forced``."""
         draft_forced(rows, count, slots, constraints)
 
+    @override
     def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
-        """See ``Ops.draft_ngram``."""
         draft_ngram(rows, count, longest, slots)
 
+    @override
     def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
-        """See ``Ops.learn_ngrams``."""
         learn_ngrams(rows, count, ngrams, slots)
 
+    @override
     def draft_ngram_table(self, rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
-        """See ``Ops.draft_ngram_table``."""
         draft_ngram_table(rows, count, longest, ngrams, slots)
 
+    @override
     def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
-        """See ``Ops.gather_drafts``. Rows without a draft in this step are left out."""
+        # Rows without a draft in this step are left out.
         chosen = rows[drafts > step]
         query = 2 if step == 0 else 1
         starts = (slots.lengths[chosen] + step - query).tolist()
         count = len(starts)
         return self.gather(slots, chosen, (query,) * count, tuple(starts), (1,) * count, block_size)
 
+    @override
     def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
-        """See ``Ops.write_drafts``."""
         real = rows.positions >= 0
         slots.tokens[rows.slots[real], rows.positions[real]] = tokens[real].to(torch.int32)
 
+    @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """See ``Ops.logprobs``."""
         return sampling.logprobs(logits.to(torch.float32), token_ids, top)

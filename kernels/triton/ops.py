@@ -7,10 +7,12 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, Inputs, LayerCache
 from draftline.kernels.constraints import Constrained, ConstraintTable
+from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
@@ -40,7 +42,7 @@ from draftline.kernels.triton.sampling.sample import sample
 
 
 @dataclass(frozen=True, slots=True)
-class TritonOps:
+class TritonOps(Ops):
     """``Ops`` by Triton kernels. No operation waits for the device. Use one from one stream at a time.
 
     Attributes:
@@ -67,32 +69,33 @@ class TritonOps:
         """The operations for a device with ``num_sms`` multiprocessors."""
         return TritonOps(num_sms, hopper, torch.zeros(max_split_programs(num_sms), dtype=torch.int32, device=device))
 
+    @override
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See ``Ops.rms_norm``."""
         return rms_norm(x, weight, eps, overlap=overlaps(x, self.hopper))
 
+    @override
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """See ``Ops.add_rms_norm``."""
         return add_rms_norm(x, residual, weight, eps, overlap=overlaps(x, self.hopper))
 
+    @override
     def rms_norm_add(self, x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
-        """See ``Ops.rms_norm_add``."""
         return rms_norm_add(x, weight, eps, residual, overlap=overlaps(x, self.hopper))
 
+    @override
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        """See ``Ops.layer_norm``."""
         return layer_norm(x, weight, bias, eps, overlap=overlaps(x, self.hopper))
 
+    @override
     def rope_write_kv(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        """See ``Ops.rope_write_kv``."""
         return rope_write_kv(qkv, batch, cache, spec, overlap=overlaps(qkv, self.hopper))
 
+    @override
     def attention(self, q: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        """See ``Ops.attention``."""
         return attention(q, batch, cache, spec, num_sms=self.num_sms, overlap=overlaps(q, self.hopper))
 
+    @override
     def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        """See ``Ops.rope_attention``: a launch or two where all rows are decodes and verifies, unless scores are capped."""
+        # Decodes and verifies without soft caps run in one or two launches; other batches rotate and write in their own.
         num_kv_heads, head_dim = cache.keys.shape[2:]
         group = qkv.shape[1] // head_dim // num_kv_heads - 2
         shape = AttentionShape(
@@ -114,60 +117,61 @@ class TritonOps:
         overlap = overlap and plan.num_splits > 1
         return decode_attention(qkv, batch, cache, spec, plan=plan, arrivals=self.arrivals, overlap=overlap)
 
+    @override
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """See ``Ops.silu_mul``."""
         return silu_mul(gate_up, overlap=overlaps(gate_up, self.hopper))
 
+    @override
     def gelu(self, x: Tensor) -> Tensor:
-        """See ``Ops.gelu``."""
         return gelu(x, overlap=overlaps(x, self.hopper))
 
+    @override
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
-        """See ``Ops.gelu_mul``."""
         return gelu_mul(gate_up, overlap=overlaps(gate_up, self.hopper))
 
+    @override
     def soft_cap(self, x: Tensor, cap: float) -> Tensor:
-        """See ``Ops.soft_cap``."""
         return soft_cap(x, cap, overlap=overlaps(x, self.hopper))
 
+    @override
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Ops.linear``."""
         return linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
 
+    @override
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Ops.norm_linear``."""
         return norm_linear(x, norm, eps, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
 
+    @override
     def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """See ``Ops.norm_swiglu``."""
         return norm_swiglu(x, norm, eps, weight, bias, hopper=self.hopper)
 
+    @override
     def linear_add(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
     ) -> Residual:
-        """See ``Ops.linear_add``."""
         return linear_add(x, weight, bias, residual, following, hopper=self.hopper, arrivals=self.arrivals)
 
+    @override
     def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
-        """See ``Ops.scaled_linear``."""
         return scaled_linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
 
+    @override
     def scaled_norm_linear(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.scaled_norm_linear``."""
         return scaled_linear(x, weight, bias, norm=(norm, eps), hopper=self.hopper, arrivals=self.arrivals)
 
+    @override
     def scaled_norm_swiglu(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        """See ``Ops.scaled_norm_swiglu``."""
         return scaled_linear(x, weight, bias, norm=(norm, eps), swiglu=True, hopper=self.hopper, arrivals=self.arrivals)
 
+    @override
     def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
-        """See ``Ops.scaled_linear_add``."""
         return scaled_linear(x, weight, bias, residual=residual, hopper=self.hopper, arrivals=self.arrivals)
 
+    @override
     def gather(
         self,
         slots: SlotTable,
@@ -178,23 +182,23 @@ class TritonOps:
         block_size: int,
         from_newest: tuple[bool, ...] = (),
     ) -> Inputs:
-        """See ``Ops.gather``."""
         return gather(slots, rows, query_lens, starts, logits_counts, block_size, from_newest)
 
+    @override
     def sample(self, logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
-        """See ``Ops.sample``."""
         return sample(logits, rows, slots)
 
+    @override
     def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
-        """See ``Ops.accept``."""
         return accept(tokens, rows, starts, most, slots)
 
+    @override
     def constrain(
         self, rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable
     ) -> Constrained:
-        """See ``Ops.constrain``."""
         return constrain(rows, starts, slots, constraints)
 
+    @override
     def advance_constraints(
         self,
         tokens: Tensor,
@@ -204,33 +208,32 @@ class TritonOps:
         constrained: Constrained,
         constraints: ConstraintTable,
     ) -> None:
-        """See ``Ops.advance_constraints``."""
         advance_constraints(tokens, accepted, rows, starts, constrained, constraints)
 
+    @override
     def draft_forced(self, rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
-        """See ``Ops.draft_forced``."""
         draft_forced(rows, count, slots, constraints)
 
+    @override
     def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
-        """See ``Ops.draft_ngram``."""
         draft_ngram(rows, count, longest, slots)
 
+    @override
     def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
-        """See ``Ops.learn_ngrams``."""
         learn_ngrams(rows, count, ngrams, slots)
 
+    @override
     def draft_ngram_table(self, rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
-        """See ``Ops.draft_ngram_table``."""
         draft_ngram_table(rows, count, longest, ngrams, slots)
 
+    @override
     def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
-        """See ``Ops.gather_drafts``."""
         return gather_drafts(slots, rows, drafts, step, block_size)
 
+    @override
     def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
-        """See ``Ops.write_drafts``."""
         write_drafts(tokens, rows, slots)
 
+    @override
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """See ``Ops.logprobs``."""
         return logprobs(logits, token_ids, top)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import override
 
 from draftline import quant
 from draftline.kernels.attention_spec import AttentionSpec
@@ -23,6 +24,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families.stored import Stored
 from draftline.models.hf_config import FULL, SLIDING, HfConfig, windows_by_type
 from draftline.models.layers import Attention
+from draftline.models.model import Model
 from draftline.models.rope import local_rope_table, rope_table
 from draftline.models.weight_shapes import Shape, decoder_shapes
 from draftline.models.weights import Weights
@@ -152,7 +154,7 @@ class _Layer:
         return ops.rms_norm_add(self.down.linear(inner, ops), self.post_mlp_norm, eps, residual)
 
 
-class Gemma3:
+class Gemma3(Model):
     """A Gemma 3 with its weights on one device; see `Model` for attributes and `Decoder` for arguments and errors."""
 
     def __init__(
@@ -173,8 +175,8 @@ class Gemma3:
         self._norm = weights.vector_plus_one("model.norm.weight", config.hidden_size)
         self.quantization, self.nbytes = weights.formats, weights.nbytes
 
+    @override
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """See ``Model.forward``."""
         ops, eps = self._ops, self.config.norm_eps
         residual = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype) * self._embedding_scale
         for layer, layer_cache in zip(self._layers, cache.layers, strict=True):

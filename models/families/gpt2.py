@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from typing_extensions import override
 
 from draftline import quant
 from draftline.kernels.attention_spec import AttentionSpec
@@ -24,6 +25,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families.stored import Stored
 from draftline.models.hf_config import HfConfig
 from draftline.models.layers import Attention
+from draftline.models.model import Model
 from draftline.models.rope import no_rotation
 from draftline.models.weight_shapes import Shape
 from draftline.models.weights import Weights
@@ -153,7 +155,7 @@ class _Layer:
         return self.down.linear_add(inner, residual, None, ops)
 
 
-class Gpt2:
+class Gpt2(Model):
     """A GPT-2 with its weights on one device; see `Model` for attributes and `Decoder` for arguments and errors."""
 
     def __init__(
@@ -172,8 +174,8 @@ class Gpt2:
         self._norm = _norm(weights, config, "model.norm")
         self.quantization, self.nbytes = weights.formats, weights.nbytes
 
+    @override
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        """See ``Model.forward``."""
         ops = self._ops
         embedded = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype)
         residual = Residual(embedded + F.embedding(batch.positions, self._positions).to(self.cache_dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pydoc
 import subprocess
 import sys
@@ -55,6 +56,10 @@ def test_help_lists_every_option_with_its_meaning(model: type[Options]) -> None:
         assert field.description is not None
         assert f" {name}: " in text
         assert " ".join(field.description.replace("|", " ").split()) in text
+
+
+def test_the_signature_has_names_and_defaults() -> None:
+    assert str(inspect.signature(Speculation)) == "(*, enabled=None, draft_tokens=None)"
 
 
 def test_the_table_has_types_defaults_and_bounds() -> None:

@@ -11,7 +11,7 @@ from torch.nn.functional import silu
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.philox import gumbel
-from draftline.kernels.reference import sampling as reference_sampling
+from draftline.kernels.reference import sampling
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.inputs.gather import GatherBounds, gather_planned, plan_on_host
@@ -215,7 +215,7 @@ def test_sample(
     positions = torch.randint(100, 512, (rows,), generator=rng, device=device)
     step = SampleRows(torch.arange(rows, device=device), positions, features, masks)
     chosen = ops.sample(logits, step, slots)
-    expected = reference_sampling.sample(logits, step, slots)
+    expected = sampling.sample(logits, step, slots)
     # Rounding can decide between two scores, and between two sums of weights and p: rarely.
     assert int((chosen != expected).sum()) <= 1
     assert torch.equal(chosen, ops.sample(logits, step, slots))
@@ -241,7 +241,7 @@ def test_logprobs(top: int, ops: TritonOps, device: torch.device, rng: torch.Gen
     logits = 4 * draw(rng, 33, 128_256)
     token_ids = torch.randint(0, 128_256, (33,), generator=rng, device=device)
     actual = ops.logprobs(logits, token_ids, top)
-    expected = reference_sampling.logprobs(logits, token_ids, top)
+    expected = sampling.logprobs(logits, token_ids, top)
     torch.testing.assert_close(actual[0], expected[0], rtol=1e-5, atol=1e-4)
     # The reference ranks rounded differences to the largest logit, which can make two logits equal.
     assert int((actual[1] - expected[1]).abs().max()) <= 2

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from draftline.engine.outputs import Finished, FinishReason, Update
+from draftline.engine.server.codes import CANCELLED, OK
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class ReportBuilder:
             self._client_id,
             self._started_ns,
             time.monotonic() - self._started,
-            "CANCELLED" if code == "OK" and cancelled else code,
+            CANCELLED if code == OK and cancelled else code,
             tuple(self._outputs),
         )
         for observe in self._observers:

@@ -272,7 +272,7 @@ def decode_attention(
     arrivals: Tensor,
     overlap: bool,
 ) -> Tensor:
-    """See ``Ops.rope_attention``; every row has up to ``plan.queries`` query tokens or, in padding, none.
+    """``Ops.rope_attention`` of rows with up to ``plan.queries`` query tokens; rows of padding have none.
 
     Args:
         qkv: [T, (H + 2 G) * D].

@@ -219,7 +219,7 @@ def attention(
     own: Tensor | None = None,
     overlap: bool = False,
 ) -> Tensor:
-    """See ``Ops.attention``. Query and context lengths known to the host may be upper bounds.
+    """``Ops.attention`` by Triton kernels. Query and context lengths known to the host may be upper bounds.
 
     Args:
         q: [T, H, D], each token's heads contiguous.

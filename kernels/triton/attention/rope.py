@@ -109,7 +109,7 @@ def _rope_write_kv_kernel(
 def rope_write_kv(
     qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec, *, overlap: bool = False
 ) -> Tensor:
-    """See ``Ops.rope_write_kv``; rotates ``qkv`` in place. A token whose cache index is negative is not written."""
+    """``Ops.rope_write_kv`` by one kernel, which rotates ``qkv`` in place and writes no token with a negative cache index."""
     tokens = qkv.shape[0]
     num_kv_heads, head_dim = cache.keys.shape[2:]
     total = qkv.shape[1] // head_dim

@@ -235,7 +235,7 @@ def gather(
     block_size: int,
     from_newest: tuple[bool, ...] = (),
 ) -> Inputs:
-    """See ``Ops.gather``. The batch's ``query_lens_host`` are bounds."""
+    """``Ops.gather`` by one kernel. The batch's ``query_lens_host`` are upper bounds."""
     device = slots.tokens.device
     planned = starts
     if from_newest:

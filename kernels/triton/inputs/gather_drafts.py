@@ -91,7 +91,7 @@ def _write_drafts_kernel(
 
 
 def gather_drafts(slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
-    """See ``Ops.gather_drafts``. Rows without a draft in this step are padding that attends to a token or two."""
+    """``Ops.gather_drafts`` by one kernel. A row without a draft in this step is padding that attends to a token or two."""
     device = slots.tokens.device
     count, query = rows.shape[0], 2 if step == 0 else 1
     longest, max_blocks = slots.tokens.shape[1], slots.block_tables.shape[1]
@@ -140,7 +140,7 @@ def gather_drafts(slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, blo
 
 
 def write_drafts(tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
-    """See ``Ops.write_drafts``."""
+    """``Ops.write_drafts`` by Triton kernels."""
     count = tokens.shape[0]
     if count:
         _write_drafts_kernel[(triton.cdiv(count, _BLOCK),)](

@@ -63,7 +63,7 @@ def _ngram_kernel(
 
 
 def draft_ngram(rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
-    """See ``Ops.draft_ngram``."""
+    """``Ops.draft_ngram`` by Triton kernels."""
     if not rows.shape[0] or not count:
         return
     _ngram_kernel[(rows.shape[0],)](

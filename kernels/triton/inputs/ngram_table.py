@@ -84,7 +84,7 @@ def _draft_kernel(
 
 
 def learn_ngrams(rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
-    """See ``Ops.learn_ngrams``."""
+    """``Ops.learn_ngrams`` by Triton kernels."""
     if rows.shape[0] and count:
         _learn_kernel[(rows.shape[0],)](
             slots.tokens,
@@ -100,7 +100,7 @@ def learn_ngrams(rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> 
 
 
 def draft_ngram_table(rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
-    """See ``Ops.draft_ngram_table``."""
+    """``Ops.draft_ngram_table`` by Triton kernels."""
     if rows.shape[0] and count:
         _draft_kernel[(rows.shape[0],)](
             slots.tokens,

@@ -62,7 +62,7 @@ def runs_gemm_split_k(rows: int, weight: Tensor, hopper: bool) -> bool:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, hopper: bool, arrivals: Tensor) -> Tensor:
-    """See ``Ops.linear``.
+    """``Ops.linear`` by Triton kernels.
 
     Args:
         x: [T, K].
@@ -85,7 +85,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, hopper: bool, arri
 def norm_linear(
     x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None, *, hopper: bool, arrivals: Tensor
 ) -> Tensor:
-    """See ``Ops.norm_linear``."""
+    """``Ops.norm_linear`` by Triton kernels."""
     values, prepared = x.values, x.prepared_for(norm)
     overlap = overlaps(values, hopper)
     if values.shape[0] == 1:
@@ -96,7 +96,7 @@ def norm_linear(
 
 
 def norm_swiglu(x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None, *, hopper: bool) -> Tensor:
-    """See ``Ops.norm_swiglu``."""
+    """``Ops.norm_swiglu`` by Triton kernels."""
     values, prepared = x.values, x.prepared_for(norm)
     rows, overlap = values.shape[0], overlaps(values, hopper)
     if rows == 1:
@@ -121,7 +121,7 @@ def linear_add(
     hopper: bool,
     arrivals: Tensor,
 ) -> Residual:
-    """See ``Ops.linear_add``."""
+    """``Ops.linear_add`` by Triton kernels."""
     overlap, before = overlaps(x, hopper), residual.values
     if x.shape[0] == 1:
         return Residual(gemv(x, weight, bias, residual=before, overlap=overlap))

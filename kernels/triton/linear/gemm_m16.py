@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.residual import PreparedNorm, Residual
+from draftline.kernels.triton.linear.epilogue import finish
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 MAX_GEMM_M16_ROWS = 16
@@ -99,6 +100,9 @@ def _gemm_m16_kernel(
     out_mask = (m < num_rows)[:, None] & (n < N)[None, :]
     out_offset = m[:, None] * N + n[None, :]
     # What is added at the end is asked for early, where its latency passes behind the weights'.
+    shift = None
+    up_shift = None
+    before = None
     if BIAS:
         shift = tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
         if SWIGLU:
@@ -144,14 +148,7 @@ def _gemm_m16_kernel(
         inverse = tl.rsqrt(tl.sum(square, axis=1) / K + eps)[:, None]
         result *= inverse
         up *= inverse
-    if BIAS:
-        result += shift
-        if SWIGLU:
-            up += up_shift
-    if SWIGLU:
-        result = result / (1.0 + tl.exp(-result)) * up
-    if ADD:
-        result += before
+    result = finish(result, up, shift, up_shift, before, BIAS, SWIGLU, ADD)
     stored = result.to(out.dtype.element_ty)
     tl.store(out + out_offset, stored, mask=out_mask)
     if PREPARE:

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 # Elements of each weight row that are asked for before the wait for the previous kernel, where launches overlap.
@@ -80,12 +81,7 @@ def _gemm_m64_kernel(
             up = tl.dot(value, tl.trans(weight.load([N + first, k])), up, input_precision=PRECISION)
     m = tl.arange(0, BLOCK_M)[:, None]
     n = first + tl.arange(0, BLOCK_N)[None, :]
-    if BIAS:
-        acc += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
-        if SWIGLU:
-            up += tl.load(bias + N + n, mask=n < N, other=0.0).to(tl.float32)
-    if SWIGLU:
-        acc = acc / (1.0 + tl.exp(-acc)) * up
+    acc = load_and_finish(acc, up, bias, None, n, None, None, N, BIAS, SWIGLU, False)
     tl.store(out + m.to(tl.int64) * N + n, acc.to(out.dtype.element_ty), mask=(m < num_rows) & (n < N))
 
 

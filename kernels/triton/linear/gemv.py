@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from draftline.kernels.triton.linear.epilogue import finish
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 _VECTOR = tl.constexpr(8)
@@ -83,6 +84,9 @@ def _gemv_kernel(
             prefetch(weight + N * K + rows + line)
     # What is added at the end is asked for here, where its latency passes behind the weights'.
     out_mask = row < N
+    shift = None
+    up_shift = None
+    before = None
     if BIAS:
         shift = tl.load(bias + row, mask=out_mask, other=0.0).to(tl.float32)
         if SWIGLU:
@@ -113,14 +117,7 @@ def _gemv_kernel(
         inverse = tl.rsqrt(tl.sum(tl.sum(square, axis=1), axis=0) / K + eps)
         result *= inverse
         up *= inverse
-    if BIAS:
-        result += shift
-        if SWIGLU:
-            up += up_shift
-    if SWIGLU:
-        result = result / (1.0 + tl.exp(-result)) * up
-    if ADD:
-        result += before
+    result = finish(result, up, shift, up_shift, before, BIAS, SWIGLU, ADD)
     tl.store(out + row, result.to(out.dtype.element_ty), mask=out_mask)
 
 

@@ -23,6 +23,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.triton.linear.eight_bit import join_halves
+from draftline.kernels.triton.linear.epilogue import load_and_finish
 
 _TILES_TOGETHER = 8
 """Row tiles whose programs run side by side, so that they find one another's tiles in the L2 cache."""
@@ -160,14 +161,7 @@ def _scaled_gemm_kernel(
         acc *= tl.load(weight_scale + n // SCALE_ROWS, mask=n < N, other=0.0)[None, :]
         if SWIGLU:
             up *= tl.load(weight_scale + (N + n) // SCALE_ROWS, mask=n < N, other=0.0)[None, :]
-    if BIAS:
-        acc += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-        if SWIGLU:
-            up += tl.load(bias + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-    if SWIGLU:
-        acc = acc / (1.0 + tl.exp(-acc)) * up
-    if ADD:
-        acc += tl.load(residual + offset, mask=mask, other=0.0).to(tl.float32)
+    acc = load_and_finish(acc, up, bias, residual, n, offset, mask, N, BIAS, SWIGLU, ADD)
     tl.store(out + offset, acc.to(out.dtype.element_ty), mask=mask)
 
 

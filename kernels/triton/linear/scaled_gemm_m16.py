@@ -19,6 +19,7 @@ from torch import Tensor
 
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.triton.linear.eight_bit import join_halves
+from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 MAX_SCALED_GEMM_M16_ROWS = 16
@@ -126,14 +127,7 @@ def _scaled_gemm_m16_kernel(
         result *= tl.load(weight_scale + n // SCALE_ROWS, mask=n < N, other=0.0)[None, :]
         if SWIGLU:
             up *= tl.load(weight_scale + (N + n) // SCALE_ROWS, mask=n < N, other=0.0)[None, :]
-    if BIAS:
-        result += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-        if SWIGLU:
-            up += tl.load(bias + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
-    if SWIGLU:
-        result = result / (1.0 + tl.exp(-result)) * up
-    if ADD:
-        result += tl.load(residual + out_offset, mask=out_mask, other=0.0).to(tl.float32)
+    result = load_and_finish(result, up, bias, residual, n, out_offset, out_mask, N, BIAS, SWIGLU, ADD)
     tl.store(out + out_offset, result.to(out.dtype.element_ty), mask=out_mask)
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from draftline.kernels.scaled import GROUP, LARGEST, ScaledWeight
 from draftline.kernels.triton.linear.eight_bit import INTERPRETED, round_to
+from draftline.kernels.triton.linear.epilogue import swiglu
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _VECTOR = tl.constexpr(8)
@@ -316,7 +317,7 @@ def _scaled_gemv_kernel(
             result += shifts[2 * turn]
             second_result += shifts[2 * turn + 1]
         if SWIGLU:
-            result = result / (1.0 + tl.exp(-result)) * second_result
+            result = swiglu(result, second_result)
         if ADD:
             result += befores[2 * turn]
             second_result += befores[2 * turn + 1]

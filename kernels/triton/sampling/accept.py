@@ -44,7 +44,7 @@ def _accept_kernel(
 
 
 def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
-    """See ``Ops.accept``."""
+    """``Ops.accept`` by Triton kernels."""
     count = starts.shape[0] - 1
     accepted = torch.empty(count, dtype=torch.int32, device=tokens.device)
     if count:

@@ -137,7 +137,7 @@ def _draft_forced_kernel(
 
 
 def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable) -> Constrained:
-    """See ``Ops.constrain``."""
+    """``Ops.constrain`` by Triton kernels."""
     count, samples = starts.shape[0] - 1, rows.slots.shape[0]
     mask_rows, states = torch.empty((2, samples), dtype=torch.int32, device=rows.slots.device)
     _constrain_kernel[(count + 1,)](
@@ -170,7 +170,7 @@ def advance_constraints(
     constrained: Constrained,
     constraints: ConstraintTable,
 ) -> None:
-    """See ``Ops.advance_constraints``."""
+    """``Ops.advance_constraints`` by Triton kernels."""
     count = accepted.shape[0]
     if count:
         _advance_kernel[(triton.cdiv(count, _BLOCK),)](
@@ -189,7 +189,7 @@ def advance_constraints(
 
 
 def draft_forced(rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
-    """See ``Ops.draft_forced``."""
+    """``Ops.draft_forced`` by Triton kernels."""
     if rows.shape[0] and count:
         _draft_forced_kernel[(rows.shape[0],)](
             rows,

@@ -139,7 +139,7 @@ def _report_kernel(
 
 
 def logprobs(logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """See ``Ops.logprobs``.
+    """``Ops.logprobs`` by Triton kernels.
 
     Raises:
         ValueError: ``top`` is negative or more than the vocabulary.

@@ -10,7 +10,7 @@ survives, and a pass reads only the groups of 64 whose largest logit reaches the
 the reference's ties. (Sampling by rejection against such pivots is from FlashInfer; here the noise is fixed, so that the
 first survivor in the order of scores is the argmax over the survivors.)
 
-Not here: penalties, bias and min_tokens (`penalties.py`), log-probabilities.
+Not here: penalties, bias and min_tokens (`penalties.py`), reading logits (`scaled_logits.py`), log-probabilities.
 """
 
 from __future__ import annotations
@@ -23,54 +23,13 @@ from torch import Tensor
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.sampling.gumbel import gumbel_noise
 from draftline.kernels.triton.sampling.penalties import edited_logits
-from draftline.kernels.triton.sampling.top_groups import (
-    GROUP,
-    best_of_tile,
-    from_ordered,
-    kth_group,
-    ordered,
-    select_groups,
-)
+from draftline.kernels.triton.sampling.scaled_logits import mask_of, read_one, read_scaled
+from draftline.kernels.triton.sampling.top_groups import GROUP, best_of_tile, select_groups
+from draftline.kernels.triton.sampling.truncation import read_tile, top_k_mass, weight
 
 _MIN_TEMPERATURE = tl.constexpr(1e-5)
 _BLOCK_GROUPS = 16
 _TILE_GROUPS = 32
-
-
-@triton.jit
-def _mask_of(masks: tl.tensor, row: tl.tensor, stride: int, MASKED: tl.constexpr) -> tl.tensor:
-    """Where the mask begins whose number is at ``row``."""
-    if MASKED:
-        masks += tl.load(row).to(tl.int64) * stride
-    return masks
-
-
-@triton.jit
-def _read_scaled(
-    logits: tl.tensor,
-    mask: tl.tensor,
-    ids: tl.tensor,
-    valid: tl.tensor,
-    divisor: tl.tensor,
-    MASKED: tl.constexpr,
-) -> tl.tensor:
-    """The logits of ``ids`` divided by the temperature; -inf where NaN, not allowed or not valid."""
-    value = tl.load(logits + ids, mask=valid, other=float("-inf")).to(tl.float32)
-    value = tl.where(value == value, value, float("-inf"))
-    if MASKED:
-        word = tl.load(mask + ids // 32, mask=valid, other=0)
-        value = tl.where(((word >> (ids % 32)) & 1) != 0, value, float("-inf"))
-    # The reference's quotient: correctly rounded, so that ties are the same ones.
-    return tl.div_rn(value, tl.zeros_like(value) + divisor)
-
-
-@triton.jit
-def _read_one(
-    logits: tl.tensor, mask: tl.tensor, token: tl.tensor, divisor: tl.tensor, MASKED: tl.constexpr
-) -> tl.tensor:
-    """The scaled logit of one token."""
-    ids = token + tl.zeros([1], tl.int32)
-    return tl.max(_read_scaled(logits, mask, ids, ids >= 0, divisor, MASKED), axis=0)
 
 
 @triton.jit
@@ -107,8 +66,8 @@ def _score_kernel(
         temperature = tl.load(temperatures + slot)
         noisy = temperature >= _MIN_TEMPERATURE
         divisor = tl.where(noisy, temperature, 1.0)
-    mask = _mask_of(masks, mask_rows + row, mask_stride, MASKED)
-    scaled = _read_scaled(logits + row * logits_stride, mask, ids, ids < VOCAB, divisor, MASKED)
+    mask = mask_of(masks, mask_rows + row, mask_stride, MASKED)
+    scaled = read_scaled(logits + row * logits_stride, mask, ids, ids < VOCAB, divisor, MASKED)
     place = row * tl.num_programs(1) + block
     if TRUNCATED:
         largest = tl.max(scaled, axis=1)
@@ -127,74 +86,6 @@ def _score_kernel(
     best, best_id = best_of_tile(score, ids, VOCAB)
     tl.store(block_score + place, best)
     tl.store(block_id + place, best_id)
-
-
-@triton.jit
-def _read_tile(
-    logits: tl.tensor,
-    mask: tl.tensor,
-    selected: tl.tensor,
-    count: tl.tensor,
-    first: tl.tensor,
-    divisor: tl.tensor,
-    VOCAB: tl.constexpr,
-    GROUP: tl.constexpr,
-    TILE_GROUPS: tl.constexpr,
-    MASKED: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Groups ``first`` and following of the list: their indices, their ids and their scaled logits."""
-    entry = first + tl.arange(0, TILE_GROUPS)
-    listed = entry < count
-    group = tl.load(selected + entry, mask=listed, other=0)
-    ids = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    valid = listed[:, None] & (ids < VOCAB)
-    return group, ids, _read_scaled(logits, mask, ids, valid, divisor, MASKED)
-
-
-@triton.jit
-def _weight(scaled: tl.tensor, top: tl.tensor) -> tl.tensor:
-    """``exp(scaled - top)``, in the float64 in which weights are summed."""
-    return tl.exp(scaled - top).to(tl.float64)
-
-
-@triton.jit
-def _top_k_mass(
-    logits: tl.tensor,
-    mask: tl.tensor,
-    group_max: tl.tensor,
-    selected: tl.tensor,
-    k: tl.tensor,
-    top: tl.tensor,
-    divisor: tl.tensor,
-    VOCAB: tl.constexpr,
-    GROUP: tl.constexpr,
-    TILE_GROUPS: tl.constexpr,
-    NUM_GROUPS: tl.constexpr,
-    PADDED: tl.constexpr,
-    MASKED: tl.constexpr,
-) -> tl.tensor:
-    """The weight of the k most likely tokens, by bisection for the k-th largest logit."""
-    least = kth_group(group_max, k, NUM_GROUPS, PADDED)
-    count = select_groups(group_max, selected, least, NUM_GROUPS, PADDED)
-    low = ordered(least).to(tl.int64)
-    high = ordered(top).to(tl.int64) + 1
-    while high - low > 1:
-        middle = (low + high) >> 1
-        reached = 0
-        for first in range(0, count, TILE_GROUPS):
-            _, _, scaled = _read_tile(logits, mask, selected, count, first, divisor, VOCAB, GROUP, TILE_GROUPS, MASKED)
-            reached += tl.sum(tl.sum((ordered(scaled) >= middle).to(tl.int32), axis=1), axis=0)
-        high = tl.where(reached < k, middle, tl.where(reached == k, middle + 1, high))
-        low = tl.where(reached < k, low, middle)
-    kth = from_ordered(low.to(tl.int32))
-    above = 0
-    mass = tl.sum(tl.zeros([1], tl.float64), axis=0)
-    for first in range(0, count, TILE_GROUPS):
-        _, _, scaled = _read_tile(logits, mask, selected, count, first, divisor, VOCAB, GROUP, TILE_GROUPS, MASKED)
-        larger = scaled > kth
-        above += tl.sum(tl.sum(larger.to(tl.int32), axis=1), axis=0)
-        mass += tl.sum(tl.sum(tl.where(larger, _weight(scaled, top), 0.0), axis=1), axis=0)
-    return mass + (k - above).to(tl.float64) * _weight(kth, top)
 
 
 @triton.jit
@@ -270,7 +161,7 @@ def _choose_kernel(
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(row_slots + row)
     logits += row * logits_stride
-    mask = _mask_of(masks, mask_rows + row, mask_stride, MASKED)
+    mask = mask_of(masks, mask_rows + row, mask_stride, MASKED)
     index = tl.arange(0, PADDED_BLOCKS)
     score = tl.load(block_score + row * NUM_BLOCKS + index, mask=index < NUM_BLOCKS, other=float("-inf"))
     winner = tl.load(block_id + row * NUM_BLOCKS + index, mask=index < NUM_BLOCKS, other=VOCAB)
@@ -307,29 +198,29 @@ def _choose_kernel(
             if TOP_P:
                 if p < 1.0:
                     sums = tl.load(block_sum + row * NUM_BLOCKS + index, mask=index < NUM_BLOCKS, other=0.0)
-                    bound = tl.sum(sums.to(tl.float64) * _weight(tops, top), axis=0)
+                    bound = tl.sum(sums.to(tl.float64) * weight(tops, top), axis=0)
                     if TOP_K:
                         if k < VOCAB:
-                            bound = _top_k_mass(
+                            bound = top_k_mass(
                                 logits, mask, group_max, selected, k, top, temperature,
                                 VOCAB, GROUP, TILE_GROUPS, NUM_GROUPS, PADDED_GROUPS, MASKED,
                             )  # fmt: skip
                     bound = bound * p
             survives = False
             while not survives:
-                pivot = _read_one(logits, mask, token, temperature, MASKED)
+                pivot = read_one(logits, mask, token, temperature, MASKED)
                 count = select_groups(group_max, selected, pivot, NUM_GROUPS, PADDED_GROUPS)
                 before = 0
                 mass = tl.sum(tl.zeros([1], tl.float64), axis=0)
                 next_score = float("-inf")
                 next_token = VOCAB
                 for first in range(0, count, TILE_GROUPS):
-                    group, ids, scaled = _read_tile(
+                    group, ids, scaled = read_tile(
                         logits, mask, selected, count, first, temperature, VOCAB, GROUP, TILE_GROUPS, MASKED
                     )
                     earlier = (scaled > pivot) | ((scaled == pivot) & (ids < token))
                     before += tl.sum(tl.sum(earlier.to(tl.int32), axis=1), axis=0)
-                    mass += tl.sum(tl.sum(tl.where(earlier, _weight(scaled, top), 0.0), axis=1), axis=0)
+                    mass += tl.sum(tl.sum(tl.where(earlier, weight(scaled, top), 0.0), axis=1), axis=0)
                     counter = group[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
                     noise = gumbel_noise(counter, position, seed)
                     tile_score, tile_token = best_of_tile(tl.where(earlier, scaled + noise, float("-inf")), ids, VOCAB)
@@ -343,7 +234,7 @@ def _choose_kernel(
 
 
 def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
-    """See ``Ops.sample``."""
+    """``Ops.sample`` by Triton kernels."""
     count, vocab = logits.shape
     device = logits.device
     features = rows.features

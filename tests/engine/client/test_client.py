@@ -80,7 +80,7 @@ async def test_outputs_come_as_they_grow(client: AsyncClient, engine: FakeEngine
     await asyncio.to_thread(engine.step)
     texts = [(await anext(outputs)).outputs[0].text]
     assert texts == ["a"]
-    for _ in range(2):  # what comes while nobody reads may come as one
+    for _ in range(2):  # updates that arrive between two reads may be merged
         await asyncio.to_thread(engine.step)
     texts += [output.outputs[0].text async for output in outputs]
     assert texts == sorted(texts)
@@ -196,7 +196,7 @@ async def test_a_deadline_holds_for_running_waiting_and_unanswered_requests(
         engine = make_engine()
         engine.hold()
         await server.serve(engine)
-        with pytest.raises(DeadlineExceededError):  # nobody answers
+        with pytest.raises(DeadlineExceededError):  # the engine makes no step
             await client.submit("abc", params(3), timeout=0.1).result()
         while not engine.cancelled:
             await asyncio.sleep(0.001)
@@ -267,7 +267,7 @@ async def test_tls_and_tokens(engine: FakeEngine, tmp_path: Path) -> None:
         with pytest.raises(UnauthenticatedError):
             await client.model()
     async with AsyncClient(address, retry=RetryPolicy(attempts=1)) as client:
-        with pytest.raises(EngineStoppedError):  # no TLS: nobody who speaks plaintext answers
+        with pytest.raises(EngineStoppedError):  # no TLS: the server does not answer plaintext
             await client.submit("abc").result()
     await server.abort()
 

@@ -1,0 +1,42 @@
+"""Reading a row's logits as they are sampled: masked, and divided by the temperature."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def mask_of(masks: tl.tensor, row: tl.tensor, stride: int, MASKED: tl.constexpr) -> tl.tensor:
+    """Where the mask begins whose number is at ``row``."""
+    if MASKED:
+        masks += tl.load(row).to(tl.int64) * stride
+    return masks
+
+
+@triton.jit
+def read_scaled(
+    logits: tl.tensor,
+    mask: tl.tensor,
+    ids: tl.tensor,
+    valid: tl.tensor,
+    divisor: tl.tensor,
+    MASKED: tl.constexpr,
+) -> tl.tensor:
+    """The logits of ``ids`` divided by the temperature; -inf where NaN, not allowed or not valid."""
+    value = tl.load(logits + ids, mask=valid, other=float("-inf")).to(tl.float32)
+    value = tl.where(value == value, value, float("-inf"))
+    if MASKED:
+        word = tl.load(mask + ids // 32, mask=valid, other=0)
+        value = tl.where(((word >> (ids % 32)) & 1) != 0, value, float("-inf"))
+    # The reference's quotient: correctly rounded, so that ties are the same ones.
+    return tl.div_rn(value, tl.zeros_like(value) + divisor)
+
+
+@triton.jit
+def read_one(
+    logits: tl.tensor, mask: tl.tensor, token: tl.tensor, divisor: tl.tensor, MASKED: tl.constexpr
+) -> tl.tensor:
+    """The scaled logit of one token."""
+    ids = token + tl.zeros([1], tl.int32)
+    return tl.max(read_scaled(logits, mask, ids, ids >= 0, divisor, MASKED), axis=0)

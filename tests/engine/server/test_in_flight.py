@@ -1,0 +1,133 @@
+"""The life of a request without a transport: as any face runs it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fake_engine import FakeEngine
+
+from draftline.engine.errors import EngineStoppedError, InvalidRequestError, QueueFullError, StepFailedError
+from draftline.engine.outputs import Delta
+from draftline.engine.params import SamplingParams
+from draftline.engine.protocol import GenerateRequest
+from draftline.engine.server.access import Caller, OpenAccess
+from draftline.engine.server.codes import CANCELLED, code_name
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.in_flight import InFlightRequest
+from draftline.engine.server.state import ServerState
+from draftline.engine.server.telemetry.reports import Origin, RequestReport
+from draftline.engine.streaming.mailbox import Hub, Mailbox
+
+
+class FakeCall:
+    """A call of a client that may have one request in flight."""
+
+    def __init__(self) -> None:
+        self.caller = Caller("client", admin=False, max_requests=1)
+        self.origin = Origin("Fake", "somewhere", self.caller.name)
+
+    def outcome(self, error: BaseException) -> str:
+        return code_name(error) if isinstance(error, Exception) else CANCELLED
+
+
+class Face:
+    """A server's state, and the reports of its requests."""
+
+    def __init__(self) -> None:
+        self.reports: list[RequestReport] = []
+        hub = Hub(asyncio.get_running_loop())
+        self.state = ServerState(ServerConfig(), OpenAccess(admin=False), hub, [self.reports.append])
+        self.call = FakeCall()
+
+    def request(self) -> InFlightRequest:
+        return InFlightRequest(self.state, self.call, self.state.next_id(), "mine", Mailbox(self.state.hub))
+
+    async def run(self, prompt: str, max_tokens: int = 4) -> str:
+        """The text of a request."""
+        with self.request() as request:
+            request.admit()
+            await request.submit(GenerateRequest(prompt, SamplingParams(max_tokens=max_tokens)))
+            return "".join([update.text async for update in request.updates() if isinstance(update, Delta)])
+
+    def codes(self) -> list[str]:
+        return [report.code for report in self.reports]
+
+
+@pytest.fixture
+async def face(engine: FakeEngine) -> Face:
+    face = Face()
+    face.state.serve(engine)
+    return face
+
+
+async def test_a_request_is_served_reported_and_released(face: Face) -> None:
+    assert await face.run("abc") == "abca"
+    assert await face.run("xy") == "xyxy"
+    await face.state.wait_idle()
+    assert face.codes() == ["OK", "OK"]
+    first = face.reports[0]
+    assert (first.request_id, first.client_id, first.origin.caller) == ("s0", "mine", "client")
+    assert [output.usage.completion_tokens for output in first.outputs] == [4]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "error", "code"),
+    [("", InvalidRequestError, "INVALID_ARGUMENT"), ("FAIL", StepFailedError, "INTERNAL")],
+)
+async def test_an_error_is_reported_and_makes_room(
+    prompt: str, error: type[Exception], code: str, face: Face, engine: FakeEngine
+) -> None:
+    with pytest.raises(error):
+        await face.run(prompt)
+    assert face.codes() == [code]
+    assert await face.run("abc") == "abca"
+
+
+async def test_a_cancelled_task_cancels_its_request(face: Face, engine: FakeEngine) -> None:
+    engine.hold()
+    task = asyncio.create_task(face.run("abc", max_tokens=100))
+    await asyncio.to_thread(engine.wait_running, 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert engine.cancelled == ["s0"]
+    assert face.codes() == ["CANCELLED"]
+    await face.state.wait_idle()
+    engine.release()
+
+
+async def test_a_request_beyond_the_callers_limit_is_refused(face: Face, engine: FakeEngine) -> None:
+    engine.hold()
+    task = asyncio.create_task(face.run("abc"))
+    await asyncio.to_thread(engine.wait_running, 1)
+    with pytest.raises(QueueFullError):
+        await face.run("xyz")
+    assert face.codes() == ["RESOURCE_EXHAUSTED"]
+    engine.release()
+    assert await task == "abca"
+
+
+async def test_nothing_is_admitted_before_an_engine_serves_or_while_the_server_drains(engine: FakeEngine) -> None:
+    face = Face()
+    with pytest.raises(EngineStoppedError, match="still loading"):
+        await face.run("abc")
+    face.state.serve(engine)
+    assert face.state.is_serving
+    assert await face.run("abc") == "abca"
+    face.state.drain()
+    assert not face.state.is_serving
+    with pytest.raises(EngineStoppedError, match="shutting down"):
+        await face.run("abc")
+    assert face.codes() == ["UNAVAILABLE", "OK", "UNAVAILABLE"]
+
+
+async def test_closing_twice_has_no_effect(face: Face) -> None:
+    request = face.request()
+    request.admit()
+    request.close()
+    request.close(ValueError("late"))
+    assert face.codes() == ["OK"]
+    face.call.caller.admit()  # there is room for exactly one
+    with pytest.raises(QueueFullError):
+        face.call.caller.admit()
