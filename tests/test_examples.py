@@ -1,12 +1,10 @@
-"""The programs in examples/, each run against the embedded model. They share engines, since loading takes most of the time."""
+"""The programs in examples/, each run against the embedded model. They share two engines: loading takes most of the time."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.util
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +26,6 @@ def program(name: str) -> dict[str, Any]:
     return runpy.run_path(str(EXAMPLES / name))
 
 
-@pytest.fixture(scope="module")
-def llm() -> Iterator[LLM]:
-    with LLM("smollm2", kv_cache_memory_gib=0.25) as llm:
-        yield llm
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[AsyncEngine]:
-    engine = AsyncEngine("smollm2", kv_cache_memory_gib=0.25)
-    yield engine
-    asyncio.run(engine.close())
-
-
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_program_is_listed_and_tested(name: str) -> None:
     assert f"]({name})" in (EXAMPLES / "README.md").read_text()
@@ -48,49 +33,42 @@ def test_the_program_is_listed_and_tested(name: str) -> None:
 
 
 @embedded
-def test_offline(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
-    program("offline.py")["main"](llm)
-    printed = capsys.readouterr().out
-    assert printed.count("The capital of France is") == 2
-    assert len(printed.splitlines()) >= 5
+def test_programs_with_an_engine_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with LLM("smollm2", kv_cache_memory_gib=0.25) as llm:
+        program("offline.py")["main"](llm)
+        printed = capsys.readouterr().out
+        assert printed.count("The capital of France is") == 2
+        assert len(printed.splitlines()) >= 5
+
+        curie, lovelace = program("extraction.py")["main"](llm)
+        assert "Curie" in curie.name
+        assert "Lovelace" in lovelace.name
+        assert capsys.readouterr().out.count("name=") == 2
+
+        program("speculation.py")["main"](llm)
+        printed = capsys.readouterr().out
+        assert "drafter ngram" in printed
+        assert "equal: True" in printed
 
 
 @embedded
-def test_extraction(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
-    curie, lovelace = program("extraction.py")["main"](llm)
-    assert "Curie" in curie.name
-    assert "Lovelace" in lovelace.name
-    assert capsys.readouterr().out.count("name=") == 2
+async def test_programs_with_asyncio(capsys: pytest.CaptureFixture[str]) -> None:
+    async with await AsyncEngine.create("smollm2", kv_cache_memory_gib=0.25) as engine:
+        await program("streaming.py")["main"](engine)
+        printed = capsys.readouterr().out
+        assert printed.count("'Once upon a time': ") > 1
+        assert printed.count("'One, two, three,': ") > 1
 
-
-@embedded
-def test_speculation(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
-    program("speculation.py")["main"](llm)
-    printed = capsys.readouterr().out
-    assert "drafter ngram" in printed
-    assert "equal: True" in printed
-
-
-@embedded
-async def test_streaming(engine: AsyncEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    await program("streaming.py")["main"](engine)
-    printed = capsys.readouterr().out
-    assert printed.count("'Once upon a time': ") > 1
-    assert printed.count("'One, two, three,': ") > 1
-
-
-@embedded
-async def test_grpc_session(engine: AsyncEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    server = Server(ServerConfig(port=0))
-    await server.start()
-    await server.serve(engine._engine)
-    try:
-        await program("grpc_session.py")["main"](server.address)
-    finally:
-        await server.drain()
-    ends = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
-    assert sorted(ends) == [f"sum-{number}" for number in range(8)]
-    assert all(end.endswith(("LENGTH", "EOS")) for name, end in ends.items() if name != "sum-7")
+        server = Server(ServerConfig(port=0))
+        await server.start()
+        await server.serve(engine._engine)
+        try:
+            await program("grpc_session.py")["main"](server.address)
+        finally:
+            await server.drain()
+        ends = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
+        assert sorted(ends) == [f"sum-{number}" for number in range(8)]
+        assert all(end.endswith(("LENGTH", "EOS")) for name, end in ends.items() if name != "sum-7")
 
 
 @embedded

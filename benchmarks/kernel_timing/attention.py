@@ -1,4 +1,4 @@
-"""Attention's part of `kernel_sections.py`: decodes, verifies and prompt chunks, checked and timed."""
+"""The attention sections of sections.py: decode steps, verify steps and prompt chunks, checked and timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timing device code by replaying CUDA graphs, and a table of what came out. For `kernel_sections.py`."""
+"""Timing of device code by replays of CUDA graphs, and a table of the results. For sections.py."""
 
 from __future__ import annotations
 
