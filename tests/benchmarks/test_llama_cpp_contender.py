@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from common.contenders import Model
+from common.contenders import BenchmarkModel
 from common.llama_cpp_contender import LlamaCpp
 from common.workloads import BenchmarkRequest, Workload
 
 CPU = torch.device("cpu")
-SMOLLM2 = Model("smollm2", "smollm2", None)
+SMOLLM2 = BenchmarkModel("smollm2", "smollm2", None)
 
 Entry = tuple[int, int, int, int]
 """Sequence, position, token, and whether its logits are wanted."""
@@ -97,13 +97,13 @@ def api(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 @pytest.fixture
-def gguf(tmp_path: Path) -> Model:
+def gguf(tmp_path: Path) -> BenchmarkModel:
     path = tmp_path / "model.gguf"
     path.touch()
-    return Model("m", str(path), None)
+    return BenchmarkModel("m", str(path), None)
 
 
-def test_sequences_decode_together_and_each_to_its_length(api: StandIn, gguf: Model) -> None:
+def test_sequences_decode_together_and_each_to_its_length(api: StandIn, gguf: BenchmarkModel) -> None:
     contender = LlamaCpp(gguf, CPU, max_model_len=64)
     assert (contender.weights, contender.vocab_size) == ("Q4_1", 1000)
     contender.run([BenchmarkRequest((10, 20, 30), 3), BenchmarkRequest((50, 60), 1), BenchmarkRequest((70,), 2)], 0.0)
@@ -114,7 +114,7 @@ def test_sequences_decode_together_and_each_to_its_length(api: StandIn, gguf: Mo
     ]
 
 
-def test_a_context_fits_the_requests_and_is_used_again(api: StandIn, gguf: Model) -> None:
+def test_a_context_fits_the_requests_and_is_used_again(api: StandIn, gguf: BenchmarkModel) -> None:
     contender = LlamaCpp(gguf, CPU, max_model_len=64)
     two = Workload("two", 2, (8, 8), (4, 4)).draw(contender.vocab_size)
     contender.run(two, 0.0)
@@ -126,7 +126,7 @@ def test_a_context_fits_the_requests_and_is_used_again(api: StandIn, gguf: Model
     assert (api.contexts[1].n_ctx, api.contexts[1].n_seq_max) == (64, 1)
 
 
-def test_it_is_greedy_only(api: StandIn, gguf: Model) -> None:
+def test_it_is_greedy_only(api: StandIn, gguf: BenchmarkModel) -> None:
     with pytest.raises(ValueError, match=r"not at temperature 0\.5"):
         LlamaCpp(gguf, CPU, 64).run([BenchmarkRequest((1,), 1)], 0.5)
 
@@ -135,10 +135,10 @@ def test_it_is_greedy_only(api: StandIn, gguf: Model) -> None:
     ("model", "device", "message"),
     [
         (SMOLLM2, torch.device("cuda"), "on a CPU only, not on cuda"),
-        (Model("qwen3-0.6b", "folder", {}), CPU, "reads GGUF files, which qwen3-0.6b is not"),
+        (BenchmarkModel("qwen3-0.6b", "folder", {}), CPU, "reads GGUF files, which qwen3-0.6b is not"),
     ],
 )
-def test_what_it_cannot_run_is_refused(api: StandIn, model: Model, device: torch.device, message: str) -> None:
+def test_what_it_cannot_run_is_refused(api: StandIn, model: BenchmarkModel, device: torch.device, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LlamaCpp(model, device, 64)
 

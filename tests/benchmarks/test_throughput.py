@@ -219,7 +219,7 @@ def test_the_table_gives_the_first_engines_speed_up() -> None:
     with console.capture() as shown:
         console.print(throughput.table([ours, theirs]))
     assert "2.50×" in shown.get()
-    assert "speed-up: recorder (float32) over this row" in shown.get()
+    assert "speed-up: tokens/s of recorder (float32) divided by" in shown.get()
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_bad_argument_is_one_message(arguments: list[str], message: str) -> No
     ("arguments", "message"),
     [
         (["--compare", "transformers,ollama"], "--compare ollama: not one of transformers, llama.cpp"),
-        (["--dtype", ","], "--dtype ',': none is named"),
+        (["--dtype", ","], "--dtype ',': names no dtype"),
         (["--best-of", "0"], "at least one round"),
     ],
 )
@@ -280,4 +280,4 @@ def test_the_command_writes_a_line_for_each_engine_and_workload(
     assert lines[0]["options"] == {"max_batched_tokens": 256}
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "speed-up: draftline (float32) over this row" in printed.err
+    assert "speed-up: tokens/s of draftline (float32) divided by" in printed.err
