@@ -173,9 +173,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dataset", choices=["spec-bench", "extraction", "random"], default="spec-bench")
     parser.add_argument("--path", type=Path, help="the question file of Spec-Bench")
     parser.add_argument("--limit", type=int, help="the number of questions (default: all; for extraction 64)")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
-    what.add_argument("--shape", help="random weights in the shape of this model, or of a config.json")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
+    source.add_argument("--shape", help="random weights in the shape of this model, or of a config.json")
     parser.add_argument("--draft-shape", help="the shape of the draft model, with random weights")
     parser.add_argument(
         "--acceptance-length", type=float, help="for random: the mean number of tokens that a verify step decides"

@@ -1,4 +1,4 @@
-"""The benchmark of the host's work: that it steps a real engine, what it computes of it, and the command."""
+"""host.py steps a real engine; its arithmetic, and the command."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_command_writes_a_line_for_each_variant_and_number_of_rows(
         ("--best-of", "0", "at least one round"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(
+def test_invalid_arguments_are_rejected(
     argument: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

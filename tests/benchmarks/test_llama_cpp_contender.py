@@ -1,4 +1,4 @@
-"""llama.cpp as a contender: what it is given to decode, by a stand-in for its interface, and the real one where it is."""
+"""llama.cpp as a contender, with a stand-in for its interface, and with the real one if it is installed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CPU = torch.device("cpu")
 SMOLLM2 = BenchmarkModel("smollm2", "smollm2", None)
 
 Entry = tuple[int, int, int, int]
-"""Sequence, position, token, and whether its logits are wanted."""
+"""Sequence, position, token, and whether its logits are requested."""
 
 
 class StandIn:
-    """llama.cpp's functions that are used, with a model whose next token is the last one plus 1."""
+    """The functions of llama.cpp in use, with a model whose next token is the last one plus 1."""
 
     def __init__(self) -> None:
         self.steps: list[list[Entry]] = []
@@ -138,20 +138,22 @@ def test_it_is_greedy_only(api: StandIn, gguf: BenchmarkModel) -> None:
         (BenchmarkModel("qwen3-0.6b", "folder", {}), CPU, "reads GGUF files, which qwen3-0.6b is not"),
     ],
 )
-def test_what_it_cannot_run_is_refused(api: StandIn, model: BenchmarkModel, device: torch.device, message: str) -> None:
+def test_models_and_devices_that_it_cannot_run_are_rejected(
+    api: StandIn, model: BenchmarkModel, device: torch.device, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         LlamaCpp(model, device, 64)
 
 
-def test_it_says_that_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_installation_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(ValueError, match="pip install llama-cpp-python"):
         LlamaCpp(SMOLLM2, CPU, 64)
 
 
-def test_the_real_one_runs() -> None:
+def test_the_real_llama_cpp_runs() -> None:
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
     contender = LlamaCpp(SMOLLM2, CPU, 64)
     assert (contender.weights, contender.vocab_size) == ("Q4_1", 49152)
-    # Every step and every length is checked on the way.
+    # `run` checks the length of every output.
     contender.run(Workload("w", 3, (4, 9), (2, 5)).draw(contender.vocab_size), 0.0)

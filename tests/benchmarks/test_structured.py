@@ -1,4 +1,4 @@
-"""The benchmark of structured output: how it judges an engine, and the command."""
+"""structured.py: the outcomes of an engine, and the command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def engine(*accepted: str) -> Any:
     return lambda schema: lambda text: text in accepted
 
 
-def test_an_engine_is_judged_by_what_it_accepts() -> None:
+def test_outcomes_follow_from_the_accepted_texts() -> None:
     assert judge(engine("1"), CASE).outcome == "exact"
     assert judge(engine(), CASE).outcome == "incomplete"
     assert judge(engine(), CASE).reasons == ("1",)
