@@ -1,10 +1,10 @@
-"""A soak: a real server and its clients, who cancel, vanish, stall, hurry and write nonsense, while steps fail.
+"""A soak test: a real server with clients that cancel, disconnect, stall, set deadlines and send nonsense, while steps fail.
 
     python benchmarks/chaos.py --requests 2000
 
-What a request asks for is one of a few dozen, each of which was run alone before: whatever happens around it, a request that
-is finished must have the same tokens. At the end every block must be free, no task or thread left, and memory no larger than
-half way. Prints a JSON line; exits with 1 where something is wrong.
+Clients send a few dozen different requests, each of which was first run alone. A request that finishes must have the same
+tokens as alone. At the end all blocks must be free, no task or thread may be left, and memory may not have grown since half of
+the requests. The result is a JSON line; the exit status is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ else:
 TOPICS = ("the sea", "an old map", "tea", "gravity", "Lisbon", "a locked door", "whales", "jazz")
 SHARED = "You are a patient assistant. Answer briefly and plainly. "
 GROWTH_MIB = 64.0
-"""How much more memory than half way is still called flat: the allocator's slack."""
+"""The growth of memory in the second half that counts as none: slack of the allocator."""
 
 BAD: tuple[dict[str, Any], ...] = (
     {"sampling": {"top_p": 3.0}, "text": "x"},
@@ -60,7 +60,14 @@ BAD: tuple[dict[str, Any], ...] = (
 
 @dataclass
 class Soak:
-    """What has happened so far."""
+    """The events so far.
+
+    Attributes:
+        solo: the tokens of each request when run alone.
+        ends: how often each kind of client ended in each way.
+        wrong: failed checks.
+        faults: injected faults.
+    """
 
     solo: list[tuple[int, ...]] = field(default_factory=list)
     ends: Counter[str] = field(default_factory=Counter)
@@ -69,24 +76,24 @@ class Soak:
 
 
 def requests(count: int) -> list[pb.GenerateRequest]:
-    """What is asked for: greedy and sampled, short and longer, with a common beginning and without."""
+    """Different requests: greedy and sampled, short and longer, with and without a shared prefix."""
     made = []
-    for place in range(count):
-        topic = TOPICS[place % len(TOPICS)]
-        text = f"{SHARED if place % 3 else ''}Tell me about {topic}, part {place}."
+    for index in range(count):
+        topic = TOPICS[index % len(TOPICS)]
+        text = f"{SHARED if index % 3 else ''}Tell me about {topic}, part {index}."
         sampling = pb.SamplingParams(
-            temperature=0.0 if place % 2 else 0.8,
-            seed=place,
-            max_tokens=2 + place % 7,
+            temperature=0.0 if index % 2 else 0.8,
+            seed=index,
+            max_tokens=2 + index % 7,
             ignore_eos=True,
-            n=2 if place % 11 == 5 else 1,
+            n=2 if index % 11 == 5 else 1,
         )
         made.append(pb.GenerateRequest(text=text, sampling=sampling))
     return made
 
 
 async def tokens_of(call: AsyncIterable[pb.GenerateResponse]) -> tuple[int, ...]:
-    """All tokens of a call that was finished, output by output."""
+    """All tokens of a finished call, output by output."""
     outputs: dict[int, list[int]] = {}
     async for response in call:
         if response.HasField("delta"):
@@ -95,7 +102,7 @@ async def tokens_of(call: AsyncIterable[pb.GenerateResponse]) -> tuple[int, ...]
 
 
 def inject_faults(core: Core, soak: Soak, rng: random.Random, share: float) -> None:
-    """Let this share of the steps fail, from now on."""
+    """Make a share of the steps fail from now on."""
     launch = core._runner.launch
 
     def faulty(*arguments, **options):  # type: ignore[no-untyped-def]
@@ -108,10 +115,10 @@ def inject_faults(core: Core, soak: Soak, rng: random.Random, share: float) -> N
 
 
 class Clients:
-    """Those who ask. Each method is one client's way, and returns how it ended."""
+    """Clients of many kinds. Each public method is one kind of client, and returns how it ended."""
 
     def __init__(self, address: str, wanted: Sequence[pb.GenerateRequest], soak: Soak, rng: random.Random) -> None:
-        """``wanted`` are the requests whose solo runs ``soak`` has."""
+        """``wanted`` are the requests that ``soak`` has solo runs of."""
         self._channels = [grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(8)]
         self._stubs = [InferenceServiceAsyncStub(channel) for channel in self._channels]
         self._address, self._wanted, self._soak, self._rng = address, wanted, soak, rng
@@ -121,9 +128,9 @@ class Clients:
             (self.shares_a_session, 5),
             (self.cancels_in_a_session, 3),
             (self.cancels_the_call, 3),
-            (self.vanishes, 1),
-            (self.hurries, 3),
-            (self.writes_nonsense, 2),
+            (self.disconnects, 1),
+            (self.has_a_deadline, 3),
+            (self.sends_nonsense, 2),
         )
 
     async def close(self) -> None:
@@ -132,7 +139,7 @@ class Clients:
             await channel.close()
 
     async def one(self) -> None:
-        """One client, of whatever kind."""
+        """Run one client of a random kind."""
         ways, weights = zip(*self.ways, strict=True)
         [way] = self._rng.choices(ways, weights)
         try:
@@ -140,7 +147,9 @@ class Clients:
                 end = await way()
         except grpc.aio.AioRpcError as error:
             end = error.code().name
-            allowed = {"INTERNAL", "RESOURCE_EXHAUSTED"} | ({"DEADLINE_EXCEEDED"} if way == self.hurries else set())
+            allowed = {"INTERNAL", "RESOURCE_EXHAUSTED"} | (
+                {"DEADLINE_EXCEEDED"} if way == self.has_a_deadline else set()
+            )
             if end not in allowed:
                 self._soak.wrong.append(f"{way.__name__}: {end}: {error.details()}")
         except TimeoutError:
@@ -149,28 +158,28 @@ class Clients:
         self._soak.ends[f"{way.__name__}: {end}"] += 1
 
     def _pick(self) -> tuple[int, pb.GenerateRequest, InferenceServiceAsyncStub]:
-        place = self._rng.randrange(len(self._wanted))
-        return place, self._wanted[place], self._rng.choice(self._stubs)
+        index = self._rng.randrange(len(self._wanted))
+        return index, self._wanted[index], self._rng.choice(self._stubs)
 
-    def _compare(self, place: int, tokens: tuple[int, ...]) -> str:
-        if tokens != self._soak.solo[place]:
-            self._soak.wrong.append(f"request {place}: {tokens} is not its solo run {self._soak.solo[place]}")
+    def _compare(self, index: int, tokens: tuple[int, ...]) -> str:
+        if tokens != self._soak.solo[index]:
+            self._soak.wrong.append(f"request {index}: {tokens} is not its solo run {self._soak.solo[index]}")
         return "finished"
 
     async def reads_all(self) -> str:
-        """The plain case."""
-        place, request, stub = self._pick()
-        return self._compare(place, await tokens_of(stub.Generate(request)))
+        """Reads one request to the end."""
+        index, request, stub = self._pick()
+        return self._compare(index, await tokens_of(stub.Generate(request)))
 
     async def stalls(self) -> str:
         """Reads nothing for a while, then everything."""
-        place, request, stub = self._pick()
+        index, request, stub = self._pick()
         call = stub.Generate(request)
         await asyncio.sleep(self._rng.random())
-        return self._compare(place, await tokens_of(call))
+        return self._compare(index, await tokens_of(call))
 
     async def shares_a_session(self) -> str:
-        """Several requests over one stream, each compared."""
+        """Runs several requests over one Session."""
         picked = [self._pick() for _ in range(3)]
         call = picked[0][2].Session()
         for name, (_, request, _) in enumerate(picked):
@@ -184,10 +193,10 @@ class Clients:
                 got[name].setdefault(response.delta.index, []).extend(response.delta.token_ids)
             elif response.HasField("error"):
                 failed.add(name)
-        for name, (place, _, _) in enumerate(picked):
+        for name, (index, _, _) in enumerate(picked):
             if name not in failed:
                 outputs = got[name]
-                self._compare(place, tuple(token for index in sorted(outputs) for token in (*outputs[index], -1)))
+                self._compare(index, tuple(token for index in sorted(outputs) for token in (*outputs[index], -1)))
         return "some failed" if failed else "finished"
 
     async def cancels_in_a_session(self) -> str:
@@ -208,15 +217,15 @@ class Clients:
         return "ended"
 
     async def cancels_the_call(self) -> str:
-        """Leaves in the middle."""
+        """Cancels the call in the middle."""
         _, request, stub = self._pick()
         call = stub.Generate(request)
         await asyncio.sleep(self._rng.random() * 0.3)
         call.cancel()
         return "cancelled"
 
-    async def vanishes(self) -> str:
-        """Drops its whole connection, with a session and a call on it."""
+    async def disconnects(self) -> str:
+        """Closes its connection, with a Session and a call in flight."""
         _, request, _ = self._pick()
         channel = grpc.aio.insecure_channel(self._address, [("grpc.use_local_subchannel_pool", 1)])
         stub = InferenceServiceAsyncStub(channel)
@@ -227,16 +236,16 @@ class Clients:
         del session, call
         return "gone"
 
-    async def hurries(self) -> str:
-        """Has less time than it takes, perhaps."""
-        place, request, stub = self._pick()
+    async def has_a_deadline(self) -> str:
+        """Sets a deadline that may be too short."""
+        index, request, stub = self._pick()
         hurried = pb.GenerateRequest()
         hurried.CopyFrom(request)
         hurried.timeout.FromNanoseconds(int(self._rng.random() * 0.5e9) + 1)
-        return self._compare(place, await tokens_of(stub.Generate(hurried)))
+        return self._compare(index, await tokens_of(stub.Generate(hurried)))
 
-    async def writes_nonsense(self) -> str:
-        """Must be told so."""
+    async def sends_nonsense(self) -> str:
+        """Sends an invalid request, which must be rejected."""
         _, _, stub = self._pick()
         bad = self._rng.choice(BAD)
         try:
@@ -250,7 +259,7 @@ class Clients:
 
 
 async def soak_server(core: Core, engine: ThreadedEngine, arguments: argparse.Namespace) -> tuple[Soak, list[float]]:
-    """Serve, first each request alone, then all the chaos: what happened, and the memory half way and at the end."""
+    """Serve each request alone, then all clients; return the events, and the memory in MiB half way and at the end."""
     soak, rng = Soak(), random.Random(arguments.seed)
     server = Server(ServerConfig(port=0, log_requests=False))
     await server.start()
@@ -267,7 +276,7 @@ async def soak_server(core: Core, engine: ThreadedEngine, arguments: argparse.Na
     for number in range(arguments.requests):
         if number == arguments.requests // 2:
             memory.append(resident_mib())
-        while len(running) >= arguments.at_once:
+        while len(running) >= arguments.concurrency:
             _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         running.add(asyncio.create_task(clients.one()))
     await asyncio.gather(*running)
@@ -286,19 +295,19 @@ async def soak_server(core: Core, engine: ThreadedEngine, arguments: argparse.Na
 
 
 def _waits_for_calls(task: asyncio.Task[object]) -> bool:
-    """Whether it is gRPC's own, which a server has for each method as long as it listens."""
+    """Whether a task is gRPC's own: a listening server has one for each method."""
     return "_request_registered_call" in repr(task)
 
 
 async def settled(engine: ThreadedEngine, soak: Soak) -> None:
-    """Wait until the engine has nothing to do, and see that all blocks are free."""
+    """Wait until the engine is idle, then check that all blocks are free."""
     for _ in range(600):
         stats = engine.stats()
         if not stats.running and not stats.waiting and stats.free_blocks + stats.cached_blocks == stats.total_blocks:
             break
         await asyncio.sleep(0.05)
     else:
-        soak.wrong.append(f"the engine is not at rest: {stats}")
+        soak.wrong.append(f"the engine is not idle: {stats}")
     await asyncio.wrap_future(engine.flush_prefix_cache())
     stats = engine.stats()
     if stats.free_blocks != stats.total_blocks:
@@ -306,28 +315,28 @@ async def settled(engine: ThreadedEngine, soak: Soak) -> None:
 
 
 def resident_mib() -> float:
-    """The process's memory."""
+    """The resident memory of the process in MiB."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
-    parser.add_argument("--requests", type=int, default=2000, help="how many clients come (default: 2000)")
+    parser.add_argument("--requests", type=int, default=2000, help="clients in all (default: 2000)")
     parser.add_argument("--kinds", type=int, default=32, help="different requests (default: 32)")
-    parser.add_argument("--at-once", type=int, default=40, help="clients at a time (default: 40)")
-    parser.add_argument("--faults", type=float, default=0.02, help="share of the steps that fail (default: 0.02)")
-    parser.add_argument("--seed", type=int, default=0, help="of the chaos (default: 0)")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, … (default: a GPU where there is one)")
+    parser.add_argument("--concurrency", type=int, default=40, help="clients at a time (default: 40)")
+    parser.add_argument("--faults", type=float, default=0.02, help="the share of steps that fail (default: 0.02)")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of clients and faults (default: 0)")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, … (default: a GPU if there is one)")
     arguments = parser.parse_args(argv)
     started = time.monotonic()
-    with contextlib.closing(asyncio.new_event_loop()) as loop:  # gRPC's own threads, once for the process
+    with contextlib.closing(asyncio.new_event_loop()) as loop:  # start gRPC's own threads, before threads are counted
         loop.run_until_complete(_touch_grpc())
     threads = set(threading.enumerate())
-    # A cache for a few of the sequences only, so that some lose their place.
+    # A cache for a few of the sequences only, so that some are preempted.
     config = EngineConfig(
         model=arguments.model, device=arguments.device, max_model_len=128, max_num_seqs=8, kv_cache_memory_gib=0.006
     )

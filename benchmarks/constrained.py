@@ -1,16 +1,16 @@
-"""What constraints cost while text is generated, and what forced text saves.
+"""The cost of constraints during generation, and the steps that forced drafts save.
 
     python benchmarks/constrained.py --shape qwen3-0.6b --rows 64
     python benchmarks/constrained.py --rows 4 --output-len 64
 
-Three things, as JSON lines:
+Three sections, as JSON lines:
 
-- mask: microseconds for the host to write one row's mask, along a document, by an automaton and by llguidance, and by
-  llguidance for 64 rows at once; and for the device's look-ups of a verify of 64 rows with 5 positions, where that is the CPU.
-- rate: tokens a second of batches in which no row, every row or every other row is constrained by an automaton, and in which
-  every row is by a grammar, in rounds that alternate; the median of each, and what it is of the unconstrained one's.
-- steps: how many it takes to extract a record from a text, without drafts and with what is forced drafted, and nothing else.
-  It needs a model that ends its documents, so not --shape.
+- mask: microseconds to write the mask of one row on the host, along a document, by an automaton, by llguidance, and by
+  llguidance for 64 rows at once. Also microseconds of the look-ups of a verify step of 64 rows with 5 positions, on a CPU.
+- rate: tokens/s of batches without constraints, with an automaton for every row or every other row, and with a grammar for
+  every row. Rounds alternate; the result is the median, also relative to the unconstrained batch.
+- steps: steps to extract a record from a text, without drafts, and with forced drafts only. It needs a model that ends its
+  documents, so it excludes --shape.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common.contenders import Model
+from common.contenders import BenchmarkModel
 from common.provenance import Conditions
 from common.shapes import SHAPES, find_shape
 from schemas.documents import PERSON, documents
@@ -59,18 +59,18 @@ OPEN_PERSON = PERSON | {"additionalProperties": True}
 CLOSED = Schema(PERSON, whitespace="spaced")
 OPEN = Schema(OPEN_PERSON, whitespace="spaced")
 OPEN_PERSONS = Schema({"type": "array", "items": OPEN_PERSON, "minItems": 1000}, whitespace="spaced")
-"""A document that is longer than any output, by a grammar."""
+"""A grammar whose documents are longer than any output."""
 
 
 def long_text(characters: int) -> tuple[Constraint, Constraint]:
-    """JSON with a text that is longer than any output, by an automaton, and by a grammar that counts its characters."""
+    """JSON with a text that is longer than any output: as an automaton, and as a grammar that counts characters."""
     text = f"[ -!#-\\[\\]-~]{{{characters},}}"
     regex = f'\\{{"text": "{text}"\\}}'
     return Constraint(regex=regex), Constraint(grammar=f"start: /{regex}/")
 
 
 def mask_times(compiler: ConstraintCompiler) -> Iterator[dict[str, object]]:
-    """Of one row, along a document."""
+    """Times of one row's masks, along a document."""
     for constraint in (CLOSED, OPEN):
         compiled = compiler.compile(structured_constraint(constraint))
         matcher = compiled.begin().matcher
@@ -89,7 +89,7 @@ def mask_times(compiler: ConstraintCompiler) -> Iterator[dict[str, object]]:
 
 
 def batch_mask_times(compiler: ConstraintCompiler, rows: int = 64) -> dict[str, object]:
-    """Of one of many rows that a grammar constrains, whose masks are written at once, along a document."""
+    """Times a row of the masks of many rows with a grammar, written at once, along a document."""
     compiled = compiler.compile(structured_constraint(OPEN))
     tokens = compiler.vocabulary.encode(DOCUMENT)
     words = np.empty((rows, compiler.vocabulary.mask_words), np.int32)
@@ -107,7 +107,7 @@ def batch_mask_times(compiler: ConstraintCompiler, rows: int = 64) -> dict[str, 
 
 
 def verify_times(compiler: ConstraintCompiler, rows: int = 64, drafts: int = 4) -> dict[str, object]:
-    """Of a whole verify on the CPU, rows at random places of a document."""
+    """Times of a whole verify step on the CPU, with rows at random positions of a document."""
     automaton = compiler.compile(structured_constraint(CLOSED)).begin().automaton
     assert automaton is not None
     cpu, positions = torch.device("cpu"), drafts + 1
@@ -142,11 +142,11 @@ def verify_times(compiler: ConstraintCompiler, rows: int = 64, drafts: int = 4) 
 
 
 def _spread(times: Sequence[float]) -> dict[str, float]:
-    p50, p99, most = np.percentile(times, [50, 99, 100])
-    return {"p50_us": round(p50, 2), "p99_us": round(p99, 2), "max_us": round(most, 2)}
+    p50, p99, maximum = np.percentile(times, [50, 99, 100])
+    return {"p50_us": round(p50, 2), "p99_us": round(p99, 2), "max_us": round(maximum, 2)}
 
 
-class Bench:
+class BatchRunner:
     """An engine that runs batches."""
 
     def __init__(self, config: EngineConfig) -> None:
@@ -155,12 +155,12 @@ class Bench:
 
     @property
     def compiler(self) -> ConstraintCompiler:
-        """The engine's."""
+        """The compiler of the engine."""
         assert self.core.compiler is not None
         return self.core.compiler
 
     def run(self, requests: Sequence[GenerateRequest]) -> tuple[float, list[Finished]]:
-        """Seconds of a batch, with how each request ended."""
+        """Run a batch; return its seconds, and the end of each request."""
         ends: list[Finished] = []
 
         def sink(updates: Sequence[tuple[str, Update]]) -> None:
@@ -170,16 +170,16 @@ class Bench:
                 elif update.ends_output:
                     raise RuntimeError("a request failed")
 
-        for place, request in enumerate(requests):
-            self.core.add(self._builder.build(str(place), request, sink, self.core.now()))
+        for index, request in enumerate(requests):
+            self.core.add(self._builder.build(str(index), request, sink, self.core.now()))
         started = time.perf_counter()
         while self.core.has_work:
             self.core.step()
         return time.perf_counter() - started, ends
 
 
-def rates(bench: Bench, rows: int, prompt_len: int, output_len: int, rounds: int) -> Iterator[dict[str, object]]:
-    """Tokens a second, constrained in several ways, and not."""
+def rates(runner: BatchRunner, rows: int, prompt_len: int, output_len: int, rounds: int) -> Iterator[dict[str, object]]:
+    """Tokens/s with several kinds of constraints, and without."""
     automaton, counting = long_text(64 * output_len)
     kinds: dict[str, list[Constraint | None]] = {
         "none": [None] * rows,
@@ -188,7 +188,7 @@ def rates(bench: Bench, rows: int, prompt_len: int, output_len: int, rounds: int
         "every row, grammar": [OPEN_PERSONS] * rows,
         "every row, counting grammar": [counting] * rows,
     }
-    draw, vocab = np.random.default_rng(0), bench.core.info.config.vocab_size
+    draw, vocab = np.random.default_rng(0), runner.core.info.config.vocab_size
     prompts = [draw.integers(3, vocab, prompt_len).tolist() for _ in range(rows)]
     sampling = SamplingParams(max_tokens=output_len, ignore_eos=True, temperature=1.0)
     undrafted = Speculation(enabled=False)
@@ -196,11 +196,11 @@ def rates(bench: Bench, rows: int, prompt_len: int, output_len: int, rounds: int
     for round_ in range(rounds + 1):
         for kind, constraints in kinds.items():
             requests = [
-                GenerateRequest(prompt, sampling.model_copy(update={"seed": place}), constraint, undrafted)
-                for place, (prompt, constraint) in enumerate(zip(prompts, constraints, strict=True))
+                GenerateRequest(prompt, sampling.model_copy(update={"seed": index}), constraint, undrafted)
+                for index, (prompt, constraint) in enumerate(zip(prompts, constraints, strict=True))
             ]
-            took, _ = bench.run(requests)
-            if round_:  # the first compiles
+            took, _ = runner.run(requests)
+            if round_:  # the first one warms up
                 seconds[kind].append(took)
     free = statistics.median(seconds["none"])
     for kind, times in seconds.items():
@@ -214,22 +214,22 @@ def rates(bench: Bench, rows: int, prompt_len: int, output_len: int, rounds: int
         }
 
 
-def steps(bench: Bench) -> Iterator[dict[str, object]]:
-    """Steps that records take, each counted for itself: beside others or alone, a document takes as many."""
+def steps(runner: BatchRunner) -> Iterator[dict[str, object]]:
+    """Steps to extract records, counted for each document by itself: the batch does not change their number."""
     sampling = SamplingParams(max_tokens=256, temperature=0)
-    for kind, more in (("closed schemas", {}), ("open schemas", {"additionalProperties": True})):
+    for kind, extra in (("closed schemas", {}), ("open schemas", {"additionalProperties": True})):
         ends: dict[bool, list[Finished]] = {}
         for drafted in (False, True):
             requests = [
                 GenerateRequest(
                     Chat((("user", prompt),)),
                     sampling,
-                    Schema({**schema, **more}, whitespace="spaced"),
+                    Schema({**schema, **extra}, whitespace="spaced"),
                     Speculation(enabled=drafted),
                 )
                 for prompt, schema in documents()
             ]
-            _, ends[drafted] = bench.run(requests)
+            _, ends[drafted] = runner.run(requests)
         without, with_drafts = (sum(end.speculation.steps for end in ends[drafted]) for drafted in (False, True))
         yield {
             "section": "steps",
@@ -246,26 +246,28 @@ def steps(bench: Bench) -> Iterator[dict[str, object]]:
 
 
 def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = print) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", help=f"of {', '.join(SHAPES)}, or a config.json: random weights instead of --model")
+    parser.add_argument(
+        "--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json, instead of --model"
+    )
     parser.add_argument("--model", default="smollm2", help="a checkpoint (default: smollm2)")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--rows", type=int, default=64, help="requests of a batch (default: 64)")
-    parser.add_argument("--prompt-len", type=int, default=128, help="tokens (default: 128)")
-    parser.add_argument("--output-len", type=int, default=256, help="tokens (default: 256)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default: 3)")
+    parser.add_argument("--rows", type=int, default=64, help="requests in a batch (default: 64)")
+    parser.add_argument("--prompt-len", type=int, default=128, help="tokens of each prompt (default: 128)")
+    parser.add_argument("--output-len", type=int, default=256, help="tokens of each output (default: 256)")
+    parser.add_argument("--rounds", type=int, default=3, help="timed rounds (default: 3)")
     parser.add_argument(
-        "--sections", help="of mask, rate and steps, comma-separated (default: all that --shape allows)"
+        "--sections", help="comma-separated, of mask, rate and steps (default: all that --shape allows)"
     )
     arguments = parser.parse_args(argv)
     sections = (arguments.sections or ("mask,rate" if arguments.shape else "mask,rate,steps")).split(",")
     if arguments.shape and "steps" in sections:
-        parser.error("steps: random weights end no document; give a --model")
+        parser.error("--sections steps: random weights do not end their documents; use --model")
     with tempfile.TemporaryDirectory() as folder:
         name, load_format = arguments.model, "auto"
         if arguments.shape is not None:
-            name = Model.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder)).checkpoint
+            name = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder)).checkpoint
             load_format = "dummy"
         config = EngineConfig.model_validate(
             {
@@ -279,25 +281,25 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
                 "prefix_caching": False,
             }
         )
-        bench = Bench(config)
+        runner = BatchRunner(config)
         about = {
             "model": arguments.shape or arguments.model,
-            "date": (conditions := Conditions.now(torch.device(bench.core.info.device))).date,
+            "date": (conditions := Conditions.now(torch.device(runner.core.info.device))).date,
             "machine": conditions.machine,
             "load": conditions.load,
             "commit": conditions.commit,
         }
         if "mask" in sections:
-            compiler = bench.compiler
+            compiler = runner.compiler
             for line in (*mask_times(compiler), batch_mask_times(compiler), verify_times(compiler)):
                 write(json.dumps(line | about))
         if "rate" in sections:
-            for line in rates(bench, arguments.rows, arguments.prompt_len, arguments.output_len, arguments.rounds):
+            for line in rates(runner, arguments.rows, arguments.prompt_len, arguments.output_len, arguments.rounds):
                 write(json.dumps(line | about))
         if "steps" in sections:
-            for line in steps(bench):
+            for line in steps(runner):
                 write(json.dumps(line | about))
-        bench.compiler.close()
+        runner.compiler.close()
 
 
 if __name__ == "__main__":

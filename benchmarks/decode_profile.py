@@ -1,11 +1,11 @@
-"""What a decode step's time is made of: how busy the device is, with which kernels, and how long the host works.
+"""A profile of decode steps: how busy the device is, with which kernels, and how long the host works.
 
     python benchmarks/decode_profile.py --shape qwen3-0.6b --rows 64 --trace trace.json.gz
 
-All rows decode while a window of steps is measured twice: on the host's clock, which tells how long the host waits for
-the device in each step (if it does not wait, it is what the step takes), and under torch.profiler, which tells what the
-device does. A window is covered by its steps' graphs, and these by their kernels: between two kernels of a graph that
-depend on each other there is about a microsecond in which neither runs.
+All rows decode while a window of steps is measured twice. The first time, the host's clock measures how long the host waits
+for the device; if it does not wait, the host limits the step. The second time, torch.profiler records the kernels. The device
+is busy during the graphs of steps (``busy_by_steps``), and during their kernels (``busy_by_kernels``): between two dependent
+kernels of a graph there is a gap of about a microsecond.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from common.contenders import Model
+from common.contenders import BenchmarkModel
 from common.provenance import Conditions
 from common.shapes import SHAPES, find_shape
 from common.workloads import Workload
@@ -42,7 +42,7 @@ from draftline.engine.runner.transfer import Readback
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel's run on the device; times in microseconds."""
+    """One run of a kernel on the device, in microseconds."""
 
     name: str
     start: float
@@ -51,13 +51,13 @@ class Kernel:
 
 @dataclass(slots=True)
 class Waits:
-    """How long the host waited for results, in seconds."""
+    """The time that the host waited for results, in seconds."""
 
     total: float = 0.0
 
 
 def covered(kernels: Sequence[Kernel], bridge_us: float) -> float:
-    """The share of the time from the first start to the last end in which a kernel runs, gaps up to ``bridge_us`` too."""
+    """The share of the time in which a kernel runs, from the first start to the last end. Gaps up to ``bridge_us`` count."""
     ordered = sorted(kernels, key=lambda kernel: kernel.start)
     first = end = ordered[0].start
     idle = 0.0
@@ -70,7 +70,7 @@ def covered(kernels: Sequence[Kernel], bridge_us: float) -> float:
 
 
 def read_kernels(trace: Path) -> list[Kernel]:
-    """What ran on the device, of a trace of torch.profiler."""
+    """The kernels and copies in a trace of torch.profiler."""
     events = json.loads(trace.read_text())["traceEvents"]
     wanted = {"kernel", "gpu_memcpy", "gpu_memset"}
     return [Kernel(e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") in wanted]
@@ -78,7 +78,7 @@ def read_kernels(trace: Path) -> list[Kernel]:
 
 @contextmanager
 def waits_counted() -> Iterator[Waits]:
-    """Count how long the host waits for results in the block."""
+    """Measure how long the host waits for results within the block."""
     waits, wait = Waits(), Readback.wait
 
     def timed(self: Readback) -> None:
@@ -91,7 +91,7 @@ def waits_counted() -> Iterator[Waits]:
 
 
 def run_steps(core: Core, steps: int) -> float:
-    """Run ``steps`` steps; the seconds that they took."""
+    """Run ``steps`` steps; return the seconds that they took."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(steps):
@@ -100,21 +100,23 @@ def run_steps(core: Core, steps: int) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", default="qwen3-0.6b", help=f"of {', '.join(SHAPES)}, or a config.json")
-    parser.add_argument("--rows", type=int, default=64, help="sequences that decode (default: 64)")
+    parser.add_argument(
+        "--shape", default="qwen3-0.6b", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json"
+    )
+    parser.add_argument("--rows", type=int, default=64, help="decoding sequences (default: 64)")
     parser.add_argument("--prompt-len", type=int, default=512, help="tokens of each prompt (default: 512)")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0, the default, is greedy")
-    parser.add_argument("--steps", type=int, default=100, help="steps of the window (default: 100)")
-    parser.add_argument("--host-profile", action="store_true", help="print where the host's time goes, too")
-    parser.add_argument("--trace", type=Path, help="where to leave the profiler's trace")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default: 0)")
+    parser.add_argument("--steps", type=int, default=100, help="steps in the window (default: 100)")
+    parser.add_argument("--host-profile", action="store_true", help="also print a profile of the host")
+    parser.add_argument("--trace", type=Path, help="save the profiler's trace to this file")
     arguments = parser.parse_args(argv)
     rows, steps = arguments.rows, arguments.steps
     workload = Workload("profile", rows, (arguments.prompt_len,) * 2, (4 * steps + 64,) * 2, arguments.temperature)
     console = Console(width=140)
     with tempfile.TemporaryDirectory() as folder:
-        model = Model.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder))
+        model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder))
         core = _start(model, workload)
         while core.stats().generated_tokens < rows * 8:
             core.step()
@@ -134,8 +136,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         console.print(_table(kernels, steps))
 
 
-def _start(model: Model, workload: Workload) -> Core:
-    """A core whose queue holds the workload."""
+def _start(model: BenchmarkModel, workload: Workload) -> Core:
+    """A core with the workload in its queue."""
     config = EngineConfig(
         model=model.checkpoint,
         load_format="dummy",
@@ -146,12 +148,12 @@ def _start(model: Model, workload: Workload) -> Core:
     )
     core = build_core(config)
     builder = RequestBuilder(core.info, core.tokenizer, config.ageing_s, core.compiler)
-    for place, request in enumerate(workload.draw(core.info.config.vocab_size)):
+    for index, request in enumerate(workload.draw(core.info.config.vocab_size)):
         sampling = SamplingParams(
             temperature=workload.temperature, max_tokens=request.output_len, ignore_eos=True, seed=0
         )
         wanted = GenerateRequest(request.prompt, sampling)
-        core.add(builder.build(str(place), wanted, lambda updates: None, core.now()))
+        core.add(builder.build(str(index), wanted, lambda updates: None, core.now()))
     return core
 
 
@@ -180,7 +182,7 @@ def _table(kernels: Sequence[Kernel], steps: int) -> Table:
     by_name: dict[str, list[float]] = defaultdict(list)
     for kernel in kernels:
         by_name[kernel.name].append(kernel.end - kernel.start)
-    table = Table("kernel", "a step", "µs each", "µs a step")
+    table = Table("kernel", "calls/step", "µs/call", "µs/step")
     for name, times in sorted(by_name.items(), key=lambda item: -sum(item[1]))[:25]:
         each = sum(times) / len(times)
         table.add_row(name[:90], f"{len(times) / steps:.1f}", f"{each:.2f}", f"{sum(times) / steps:.1f}")

@@ -1,14 +1,13 @@
-"""What a decode step costs the host: planning, launching, reading, detokenizing and delivering, with no device at all.
+"""The host's time of a decode step: planning, launching, reading, detokenizing and delivering, without a device.
 
     python benchmarks/host.py
     python benchmarks/host.py --rows 1,256 --variants plain,stop --best-of 9
 
-While the device computes one step, the host deals with the last one and launches the next. As long as this takes less
-than the step, the host costs nothing; what is measured here says from which size of a step on that holds. The engine is
-the real one, one step ahead as on a GPU; the device's part of it is left out: its pass writes the inputs of a graph as
-the real one does, and finds the tokens already sampled. A step's time is the mean over a window of steps, so that what
-comes up once in a block of tokens has its share. *Not* measured: what a GPU's driver takes to launch graphs and copies,
-and what the server does with the updates.
+While the device computes one step, the host processes the previous one and launches the next. If that takes less time than
+the device's step, the host costs nothing. This benchmark shows from which step size on that holds. The engine is the real one,
+one step ahead as on a GPU, but without the device: the executor writes the inputs of a graph as the real one does, and
+returns tokens that were sampled beforehand. The time of a step is the mean over a window of steps, so work that comes up once
+a block of tokens has its share. *Not* measured: the time of a GPU's driver for graphs and copies, and the server's work.
 
 Results are JSON lines, on standard output or in --output; a table of them goes to standard error.
 """
@@ -57,20 +56,20 @@ from draftline.spec.no_drafter import NoDrafter
 
 BLOCK_SIZE = 16
 WINDOW = 8 * BLOCK_SIZE
-"""Steps that are timed as one: every row comes to the end of a block equally often in it."""
+"""Steps that are timed together: every row reaches the end of a block equally often in them."""
 
 _WARM_UP_STEPS = 4
 _PROMPT_LEN = (97, 112)
-"""Lengths all through a block, so that rows come to its end in different steps."""
+"""The lengths span a block, so that rows reach its end in different steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What the requests ask for, and how the engine is set.
+    """The parameters of the requests, and the options of the engine.
 
     Attributes:
-        sampling: of every request, but for its length.
-        prefix_caching: whether blocks that fill up become known to the prefix tree.
+        sampling: the sampling parameters of every request, except for its length.
+        prefix_caching: whether full blocks enter the prefix tree.
     """
 
     sampling: SamplingParams
@@ -85,11 +84,11 @@ VARIANTS = {
     "stop": Variant(_GREEDY.model_copy(update={"stop": ("\n\nQuestion:",)})),
     "sampling": Variant(_GREEDY.model_copy(update={"temperature": 0.7, "top_p": 0.9})),
 }
-"""Greedily and nothing else; with the prefix cache; with a stop string that never comes; drawn from the nucleus."""
+"""Greedy; greedy with the prefix cache; greedy with a stop string that never occurs; nucleus sampling."""
 
 
 class NoDevice(Executor):
-    """The host's part of a pass as graphs; each row's token is the same in every step."""
+    """The host's part of an executor of graphs. Each row gets the same token in every step."""
 
     def __init__(self, max_rows: int, vocab_size: int) -> None:
         """Draw the tokens."""
@@ -155,7 +154,7 @@ def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, pref
 def measure(
     variant: Variant, tokenizer: Tokenizer, rows: int, rounds: int, clock: Callable[[], float] = time.perf_counter
 ) -> list[float]:
-    """Seconds a step of ``rows`` decoding rows, once for each round."""
+    """The seconds a step with ``rows`` decoding rows, for each round."""
     output_len = 2 * _WARM_UP_STEPS + (rounds + 1) * WINDOW
     workload = Workload("decode", rows, _PROMPT_LEN, (output_len, output_len))
     core = hostbound_core(tokenizer, rows, workload.max_model_len, variant.prefix_caching)
@@ -163,7 +162,7 @@ def measure(
     sampling = variant.sampling.model_copy(update={"max_tokens": output_len})
 
     def sink(updates: Sequence[tuple[str, Update]]) -> None:
-        """Someone else's work begins here."""
+        """Not measured: the work of the server."""
 
     for index, request in enumerate(workload.draw(core.info.config.vocab_size)):
         wanted = GenerateRequest(request.prompt, sampling)
@@ -180,15 +179,15 @@ def measure(
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """One variant with one number of rows; the fields of a line of output.
+class HostResult:
+    """One variant with one number of rows: the fields of a line of output.
 
     Attributes:
-        conditions: when, where and of what it was taken; its fields are the line's first.
-        variant: key into VARIANTS.
-        rows: how many decode.
-        us_per_step: microseconds a step, in the best round: what disturbs one only ever makes it slower.
-        us_per_row: the same by ``rows``.
+        conditions: the conditions of the measurement; its fields come first in the line.
+        variant: a key of VARIANTS.
+        rows: the number of decoding rows.
+        us_per_step: microseconds a step in the best round: disturbances only make a round slower.
+        us_per_row: ``us_per_step`` divided by ``rows``.
         rounds: microseconds a step in each round.
     """
 
@@ -200,11 +199,11 @@ class Result:
     rounds: Sequence[float]
 
     @staticmethod
-    def of(conditions: Conditions, variant: str, rows: int, seconds: Sequence[float]) -> Result:
+    def of(conditions: Conditions, variant: str, rows: int, seconds: Sequence[float]) -> HostResult:
         """The result of all rounds."""
         rounds = [round(1e6 * taken, 2) for taken in seconds]
         best = min(rounds)
-        return Result(conditions, variant, rows, best, round(best / rows, 3), rounds)
+        return HostResult(conditions, variant, rows, best, round(best / rows, 3), rounds)
 
     def line(self) -> str:
         """The result as one line of JSON."""
@@ -212,11 +211,11 @@ class Result:
         return json.dumps({**fields.pop("conditions"), **fields}, ensure_ascii=False)
 
 
-def table(results: Sequence[Result]) -> Table:
-    """The results as a person reads them."""
-    shown = Table(title=f"The host's part of a decode step, on {results[0].conditions.machine}", title_justify="left")
+def table(results: Sequence[HostResult]) -> Table:
+    """The results as a table."""
+    shown = Table(title=f"The host's time of a decode step, on {results[0].conditions.machine}", title_justify="left")
     shown.add_column("variant")
-    for name in ("rows", "us a step", "us a row and step"):
+    for name in ("rows", "µs/step", "µs/step and row"):
         shown.add_column(name, justify="right")
     last = ""
     for result in results:
@@ -249,10 +248,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     arguments = _arguments(argv)
     conditions = Conditions.now(torch.device("cpu"))
-    results: list[Result] = []
+    results: list[HostResult] = []
     with (
         tempfile.TemporaryDirectory() as folder,
         arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out,
@@ -263,7 +262,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name in arguments.variants:
             for rows in arguments.rows:
                 seconds = measure(VARIANTS[name], tokenizer, rows, arguments.best_of)
-                result = Result.of(conditions, name, rows, seconds)
+                result = HostResult.of(conditions, name, rows, seconds)
                 out.write(result.line() + "\n")
                 out.flush()
                 results.append(result)

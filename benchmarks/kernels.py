@@ -1,9 +1,9 @@
-"""Time the Triton operations at the shapes of real models, and whole decode steps: see `kernel_sections`.
+"""Time Triton operations at the shapes of real models, and whole decode steps: this file runs kernel_timing/sections.py.
 
     python benchmarks/kernels.py [--sections decode,prefill,...] [--seconds 220] [--out results.json]
 
-Only the command is here. A script's folder is on Python's path, and transformers looks for a package of this file's name
-there: what it finds must not import anything.
+A script's folder is on Python's path, and transformers imports a package named ``kernels`` if there is one. So this file
+imports nothing at the top.
 """
 
 if __name__ == "__main__":

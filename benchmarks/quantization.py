@@ -1,17 +1,18 @@
-"""What quantized weights and caches cost and give: time, memory and quality.
+"""Time, memory and quality of quantized weights and caches.
 
     python benchmarks/quantization.py --sections quality          perplexity of SmolLM2 in each format, on any machine
-    python benchmarks/quantization.py --sections quality --gpu-arithmetic    the same on a CPU, with what a GPU multiplies
+    python benchmarks/quantization.py --sections quality --gpu-arithmetic    the same on a CPU, with a GPU's arithmetic
     python benchmarks/quantization.py --sections layers,attention,memory,divisions    needs a GPU
 
-- ``layers``: a layer's four projections with what is fused into them, by number of rows, checked against float64 first:
-  eight-bit formats beside bfloat16, and that by the vendor's products alone.
-- ``attention``: a decode step's attention over caches of each type.
-- ``memory``: Llama-8B's shape with dummy weights, loaded in each format: what its parts take, and the most while loading.
-- ``divisions``: other divisions of the eight-bit products than the ones that are used, at Llama-8B's sizes.
-- ``quality``: see `quantization_quality`.
+- ``layers``: the four projections of a layer with their fusions, by number of rows, after a check against float64: eight-bit
+  formats compared with bfloat16, and with bfloat16 products of the vendor's library.
+- ``attention``: attention of a decode step over caches of each dtype.
+- ``memory``: the shape of Llama-8B with dummy weights, loaded in each format: the memory of its parts, and the peak while
+  loading.
+- ``divisions``: other tile configurations of the eight-bit products than the default ones, at the sizes of Llama-8B.
+- ``quality``: perplexity, see eight_bit/quality.py.
 
-Not here: a whole engine's throughput, which `throughput.py --set quantization=fp8 --set kv_cache_dtype=fp8` measures.
+Not measured here: the throughput of an engine; see throughput.py --set quantization=fp8 --set kv_cache_dtype=fp8.
 """
 
 from __future__ import annotations
@@ -32,11 +33,17 @@ GPU_SECTIONS = ("layers", "attention", "memory", "divisions")
 def main() -> None:
     """Run the sections, print their tables, save the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sections", default="quality", help=f"of quality, {', '.join(GPU_SECTIONS)}")
-    parser.add_argument("--seconds", type=float, default=110.0, help="begin no GPU case after this time")
-    parser.add_argument("--out", type=Path, help="where to save the GPU sections' results as JSON")
-    parser.add_argument("--dtype", default="auto", help="of the models whose quality is measured")
-    parser.add_argument("--tokens", type=int, default=4000, help="tokens a text, for the quality")
+    parser.add_argument(
+        "--sections",
+        default="quality",
+        help=f"comma-separated, of quality, {', '.join(GPU_SECTIONS)} (default: quality)",
+    )
+    parser.add_argument("--seconds", type=float, default=110.0, help="start no GPU case after this time (default: 110)")
+    parser.add_argument("--out", type=Path, help="save the results of the GPU sections to this JSON file")
+    parser.add_argument("--dtype", default="auto", help="the dtype of the models of --sections quality (default: auto)")
+    parser.add_argument(
+        "--tokens", type=int, default=4000, help="tokens of each text of --sections quality (default: 4000)"
+    )
     parser.add_argument(
         "--gpu-arithmetic", action="store_true", help="on a CPU: quantize activations as a GPU does, in float32 (slow)"
     )
@@ -50,13 +57,13 @@ def main() -> None:
     if gpu:
         if not torch.cuda.is_available():
             raise SystemExit(f"--sections {','.join(gpu)} needs a GPU, and torch finds none here")
-        # Imported here, since a CPU does without Triton.
+        # Imported here: a CPU has no Triton.
         from eight_bit.kernels import run_sections
 
         run_sections(gpu, begin + options.seconds, options.out)
     if "quality" in sections:
         if options.gpu_arithmetic and torch.cuda.is_available():
-            parser.error("--gpu-arithmetic: a GPU has no other")
+            parser.error("--gpu-arithmetic: for CPUs only")
         conditions = asdict(Conditions.now(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
         lines = (
             quality("float32", options.tokens, GpuArithmetic())

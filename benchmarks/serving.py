@@ -1,12 +1,12 @@
-"""A server under load, over real gRPC: how long clients wait for the first token, for each next one, and for the end.
+"""A server under load, over real gRPC: the time to the first token, between tokens, and to the end of a request.
 
-    python benchmarks/serving.py                                                the embedded model, a few small workloads
+    python benchmarks/serving.py                                          the embedded model, a small workload
     python benchmarks/serving.py --shape qwen3-0.6b --workloads all --plot docs/serving.svg
-    python benchmarks/serving.py --shape qwen3-0.6b --streams 256               streams over one Session and over as many
-                                                                                connections, against offline throughput
+    python benchmarks/serving.py --shape qwen3-0.6b --streams 256         256 streams over one Session, then over 256
+                                                                          connections, compared with offline throughput
 
-The server is a process of its own; the clients share one. Results are JSON lines, on standard output or in --output; a
-table of them goes to standard error.
+The server is one process, all clients are another. Results are JSON lines, on standard output or in --output; a table of them
+goes to standard error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 import torch
 import uvloop
 import yaml
-from common.contenders import Model
+from common.contenders import BenchmarkModel
 from common.provenance import Conditions
 from common.shapes import SHAPES, find_shape
 from load.client import Turn, run
@@ -41,11 +41,11 @@ from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
 CPU_DEFAULT = ("baseline",)
-"""What is run where nothing is said: the small ones; a GPU runs all."""
+"""The default workloads on a CPU. On a GPU the default is all."""
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Of milliseconds, where the values are seconds."""
+    """Percentiles in milliseconds of ``values`` in seconds."""
     if not values:
         return {"p50": 0.0, "p95": 0.0, "p99": 0.0}
     p50, p95, p99 = np.percentile(np.array(values) * 1000, [50, 95, 99])
@@ -53,7 +53,7 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def summary(turns: Sequence[Turn], seconds: float, slo_first_s: float, slo_gap_s: float) -> dict[str, Any]:
-    """A workload's line. Goodput counts the requests whose first token and mean gap were within the limits."""
+    """The result of a workload. Goodput counts requests whose first token and mean gap are within the limits."""
     good = [t for t in turns if t.first_s <= slo_first_s and t.gaps_s and float(np.mean(t.gaps_s)) <= slo_gap_s]
     tokens = sum(len(turn.tokens) for turn in turns)
     return {
@@ -72,8 +72,8 @@ def summary(turns: Sequence[Turn], seconds: float, slo_first_s: float, slo_gap_s
 
 
 @contextmanager
-def server(model: Model, options: Mapping[str, object]) -> Iterator[str]:
-    """A server process: its address, once it serves."""
+def server(model: BenchmarkModel, options: Mapping[str, object]) -> Iterator[str]:
+    """A server process. Yields its address when it serves."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
         yaml.safe_dump({"model": model.checkpoint, **options}, config)
         config.flush()
@@ -93,21 +93,21 @@ def _address(process: subprocess.Popen[str]) -> Iterator[str]:
             if "ready: " in line:
                 break
         else:
-            raise RuntimeError(f"the server ended with {process.wait()}")
+            raise RuntimeError(f"the server ended with status {process.wait()}")
         yield address
     finally:
         process.terminate()
         process.communicate(timeout=60)
 
 
-def served(address: str) -> pb.GetModelResponse:
-    """What the server serves."""
+def served_model(address: str) -> pb.GetModelResponse:
+    """The model that the server serves."""
     with grpc.insecure_channel(address) as channel:
         return InferenceServiceStub(channel).GetModel(pb.GetModelRequest())
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> Table:
-    """The results as a person reads them."""
+    """The results as a table."""
     shown = Table(title=f"{results[0]['model']} ({results[0]['dtype']}), {results[0]['machine']}", title_justify="left")
     if "way" in results[0]:
         for name in ("workload", "way", "tokens/s", "of offline", "tokens a message"):
@@ -153,7 +153,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Throughput and waiting by the number of clients, of the ``load`` workloads."""
+    """Plot throughput and latency of the ``load`` workloads by the number of clients."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -163,7 +163,7 @@ def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
     clients = [count for count, _ in loads]
     left.plot(clients, [r["tokens_per_s"] for _, r in loads], marker="o")
-    left.set(xlabel="clients", ylabel="tokens a second", xscale="log", ylim=(0, None))
+    left.set(xlabel="clients", ylabel="tokens/s", xscale="log", ylim=(0, None))
     for name, label in (("first_token_ms", "first token"), ("inter_token_ms", "inter-token")):
         for percentile, style in (("p50", "-"), ("p99", ":")):
             values = [r[name][percentile] for _, r in loads]
@@ -176,29 +176,33 @@ def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
-    what.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
+    source.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
     names = ", ".join(workload.name for workload in SERVING_WORKLOADS)
     parser.add_argument("--workloads", help=f"comma-separated, of {names}, or all (default: baseline; all on a GPU)")
     parser.add_argument(
-        "--streams", type=int, help="measure so many streams at once against offline throughput instead"
+        "--streams", type=int, help="instead: compare this many concurrent streams with offline throughput"
     )
-    parser.add_argument("--prompt-len", type=int, default=128, help="of each of the --streams (default: 128)")
-    parser.add_argument("--output-len", type=int, default=256, help="of each of the --streams (default: 256)")
+    parser.add_argument(
+        "--prompt-len", type=int, default=128, help="prompt tokens of each of the --streams (default: 128)"
+    )
+    parser.add_argument(
+        "--output-len", type=int, default=256, help="output tokens of each of the --streams (default: 256)"
+    )
     parser.add_argument("--best-of", type=int, default=2, help="rounds of --streams (default: 2)")
     parser.add_argument("--first-token-limit", type=float, default=1.0, help="seconds, for goodput (default: 1)")
     parser.add_argument("--inter-token-limit", type=float, default=0.05, help="seconds, for goodput (default: 0.05)")
-    parser.add_argument("--plot", type=Path, help="draw the load workloads to this SVG file")
+    parser.add_argument("--plot", type=Path, help="plot the load workloads to this SVG file")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     return parser.parse_args(argv)
 
 
 def chosen(names: str | None, on_gpu: bool) -> list[ServingWorkload]:
-    """The workloads that are named.
+    """The workloads of a comma-separated list, or the default.
 
     Raises:
-        ValueError: one is unknown.
+        ValueError: a workload is unknown.
     """
     known = {workload.name: workload for workload in SERVING_WORKLOADS}
     if names == "all" or (names is None and on_gpu):
@@ -211,10 +215,10 @@ def chosen(names: str | None, on_gpu: bool) -> list[ServingWorkload]:
 
 
 def measure(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[dict[str, Any]]:
-    """Everything that the arguments ask for; each line is written as it is there."""
-    model = Model(arguments.model, arguments.model, None)
+    """Run the measurements; write each result to ``out`` as soon as it is known."""
+    model = BenchmarkModel(arguments.model, arguments.model, None)
     if arguments.shape is not None:
-        model = Model.of_shape(arguments.shape, find_shape(arguments.shape), folder)
+        model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     conditions = Conditions.now(device)
     results: list[dict[str, Any]] = []
@@ -227,12 +231,12 @@ def measure(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[di
     options: dict[str, object] = {"load_format": "auto" if model.shape is None else "dummy"}
     if arguments.streams:
         workload = streams_workload(arguments.streams, arguments.prompt_len, arguments.output_len)
-        # Neither may remember prompts of the round before.
+        # No prefix caching in either: prompts repeat in every round.
         own = {"drafter": "none", "max_num_seqs": arguments.streams, "prefix_caching": False}
         with server(model, {**options, **own, "max_model_len": workload.max_model_len}) as address:
-            info = served(address)
+            info = served_model(address)
             lines = list(measure_streams(address, workload, info.vocab_size, arguments.best_of))
-        offline_rate = offline(model, workload, arguments.best_of, own)  # last: it keeps its device's memory
+        offline_rate = offline(model, workload, arguments.best_of, own)  # last: it keeps the device's memory
         for line in lines:
             write(
                 {**line, "offline_tokens_per_s": offline_rate, "of_offline": line["tokens_per_s"] / offline_rate}, info
@@ -240,7 +244,7 @@ def measure(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[di
         return results
     workloads = chosen(arguments.workloads, device.type == "cuda")
     with server(model, options | {"max_model_len": max(w.max_model_len for w in workloads)}) as address:
-        info = served(address)
+        info = served_model(address)
         for wanted in workloads:
             turns, seconds = uvloop.run(run(address, wanted, info.vocab_size))
             line = summary(turns, seconds, arguments.first_token_limit, arguments.inter_token_limit)
@@ -249,7 +253,7 @@ def measure(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[di
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     arguments = _arguments(argv)
     with (
         tempfile.TemporaryDirectory() as folder,

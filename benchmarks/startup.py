@@ -1,9 +1,9 @@
-"""How long a server takes from the start of its process until it serves.
+"""The start-up time of a server, from the start of its process until it serves.
 
     python benchmarks/startup.py --shape qwen3-0.6b --cold
 
-The clock starts before the process does, and stops when grpc.health.v1 says SERVING. With --cold no kernel has ever been
-compiled on the machine; without it, the second of two starts counts.
+The clock starts before the process, and stops when grpc.health.v1 answers SERVING. With --cold the kernel cache is empty;
+without it, the second of two starts counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import grpc
 import torch
-from common.contenders import Model
+from common.contenders import BenchmarkModel
 from common.provenance import Conditions
 from common.shapes import SHAPES, find_shape
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -34,7 +34,7 @@ def seconds_to_ready(command: Sequence[str], port: int, environment: dict[str, s
     """Start ``command``, wait until it serves on ``port``, and stop it.
 
     Raises:
-        RuntimeError: it ended, or did not serve within ``timeout_s``.
+        RuntimeError: the process ended, or did not serve within ``timeout_s``.
     """
     start = time.perf_counter()
     process = subprocess.Popen(command, env=environment)
@@ -43,7 +43,7 @@ def seconds_to_ready(command: Sequence[str], port: int, environment: dict[str, s
             health = health_pb2_grpc.HealthStub(channel)
             while time.perf_counter() - start < timeout_s:
                 if process.poll() is not None:
-                    raise RuntimeError(f"the server ended with {process.returncode}")
+                    raise RuntimeError(f"the server ended with status {process.returncode}")
                 if _serves(health):
                     return time.perf_counter() - start
                 time.sleep(_POLL_S)
@@ -68,19 +68,19 @@ def _free_port() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
-    what.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
-    parser.add_argument("--cold", action="store_true", help="start once, without compiled kernels")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
+    source.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
+    parser.add_argument("--cold", action="store_true", help="start once, with an empty kernel cache")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds after which to give up (default: 300)")
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
         load_format, model = "auto", arguments.model
         if arguments.shape is not None:
             load_format = "dummy"
-            model = Model.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder)).checkpoint
+            model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), Path(folder)).checkpoint
         environment = dict(os.environ)
         if arguments.cold:
             environment["TRITON_CACHE_DIR"] = str(Path(folder) / "kernels")

@@ -1,8 +1,8 @@
-"""Structured output, measured beside other engines: see structured_sections.py, which this runs.
+"""Coverage of JSON Schema compared with other engines: this file runs schemas/sections.py.
 
     python benchmarks/structured.py --schemas FOLDER --suite FOLDER
 
-Nothing is imported where this file is taken for the package of its name.
+Python may find this file when something imports a package named ``structured``, so it imports nothing at the top.
 """
 
 if __name__ == "__main__":

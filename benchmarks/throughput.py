@@ -1,13 +1,13 @@
-"""Offline throughput: tokens a second over a batch of requests that arrive at once, prompt processing included.
+"""Offline throughput in tokens/s, for a batch of requests that arrive at once, prompt processing included.
 
-    python benchmarks/throughput.py                                    the embedded model, on what this machine has
+    python benchmarks/throughput.py                                    the embedded model, on this machine's device
     python benchmarks/throughput.py --shape qwen3-0.6b --workloads nano,bs1,bs64
-    python benchmarks/throughput.py --compare transformers             side by side with generate(), in alternating rounds
-    python benchmarks/throughput.py --dtype auto,bfloat16 --compare llama.cpp      two forms of this one beside another
+    python benchmarks/throughput.py --compare transformers             compared with generate(), in alternating rounds
+    python benchmarks/throughput.py --dtype auto,bfloat16 --compare llama.cpp      two dtypes of Draftline compared with llama.cpp
 
-Every round runs each workload twice: once for one token a request, which is the prefill time, and once in full. Results
-are JSON lines, on standard output or in --output; a table of them goes to standard error. What is *not* measured here:
-latency under arriving load, the server, and speculation, whose gain depends on the text.
+Every round runs each workload twice: once with one token a request, which gives the prefill time, and once in full. Results
+are JSON lines, on standard output or in --output; a table of them goes to standard error. *Not* measured: latency under load,
+the server, and speculative decoding, whose gain depends on the text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TextIO
 
 import torch
 import yaml
-from common.contenders import Contender, Draftline, Model, Transformers
+from common.contenders import BenchmarkModel, Contender, Draftline, Transformers
 from common.llama_cpp_contender import LlamaCpp
 from common.provenance import Conditions
 from common.shapes import SHAPES, find_shape
@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 STATISTICS: dict[str, Callable[[list[float]], float]] = {"best": min, "median": statistics.median}
-"""How several rounds' times become one."""
+"""The statistics that combine the times of several rounds."""
 
 _WARM_UP_TOKENS = 8
 
@@ -44,34 +44,34 @@ _OTHERS = ("transformers", "llama.cpp")
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round's wall times in seconds: one token a request, and the whole workload."""
+    """The wall times of one round in seconds: with one token a request, and of the whole workload."""
 
     prefill_s: float
     total_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """One engine on one workload; the fields of a line of output.
+class ThroughputResult:
+    """One engine on one workload: the fields of a line of output.
 
     Attributes:
-        conditions: when, where and of what it was taken; its fields are the line's first.
-        engine: the engine's name.
-        options: what it was told with --set.
-        model: checkpoint or shape.
-        weights: their format.
-        dtype: what is computed in.
-        workload: its name.
+        conditions: the conditions of the measurement; its fields come first in the line.
+        engine: the name of the engine.
+        options: its options from --set.
+        model: the checkpoint or shape.
+        weights: the format of the weights.
+        dtype: the dtype of activations.
+        workload: the name of the workload.
         description: requests × prompt length/output length.
-        statistic: key into STATISTICS; how the times below follow from the rounds.
-        requests: how many.
-        prompt_tokens: in total.
-        tokens: generated in total.
+        statistic: a key of STATISTICS, which combines the rounds.
+        requests: the number of requests.
+        prompt_tokens: prompt tokens in all.
+        tokens: generated tokens in all.
         seconds: wall time of the whole workload.
         prefill_s: wall time of the same requests with one token each.
-        tokens_per_s: generated tokens by ``seconds``.
-        decode_tokens_per_s: all tokens after each request's first, by the time after prefill; None if there are none.
-        prompt_tokens_per_s: prompt tokens by ``prefill_s``.
+        tokens_per_s: generated tokens divided by ``seconds``.
+        decode_tokens_per_s: tokens after the first of each request, divided by the time after prefill; None without any.
+        prompt_tokens_per_s: prompt tokens divided by ``prefill_s``.
         rounds: each round's (prefill_s, total_s).
     """
 
@@ -122,7 +122,7 @@ def _finish_device_work(device: torch.device) -> None:
 
 
 def warm_up(contender: Contender, workload: Workload) -> None:
-    """A few tokens of the workload: kernels are compiled, graphs captured and memory taken before anything is timed."""
+    """Run a few tokens of the workload, so that no round compiles kernels, captures graphs or allocates memory."""
     requests = [
         replace(request, output_len=min(request.output_len, _WARM_UP_TOKENS))
         for request in workload.draw(contender.vocab_size)
@@ -137,8 +137,8 @@ def summarize(
     rounds: Sequence[Round],
     statistic: str,
     conditions: Conditions,
-) -> Result:
-    """The result of all rounds, by one of STATISTICS over each time."""
+) -> ThroughputResult:
+    """The result of all rounds, combined by one of STATISTICS."""
     pick = STATISTICS[statistic]
     seconds = pick([round_.total_s for round_ in rounds])
     prefill_s = pick([round_.prefill_s for round_ in rounds])
@@ -146,7 +146,7 @@ def summarize(
     tokens = sum(request.output_len for request in requests)
     prompt_tokens = sum(len(request.prompt) for request in requests)
     later_tokens = tokens - len(requests)
-    return Result(
+    return ThroughputResult(
         conditions=conditions,
         engine=contender.name,
         options=dict(contender.options),
@@ -170,33 +170,33 @@ def summarize(
 
 def compare(
     contenders: Sequence[Contender], model: str, workload: Workload, rounds: int, conditions: Conditions
-) -> list[Result]:
-    """Run a workload on every contender, a round of each in turn so that a machine's moods hit all alike.
+) -> list[ThroughputResult]:
+    """Run a workload on every contender, in alternating rounds so that disturbances affect all alike.
 
-    Of one contender alone the best times count: what disturbs it only ever makes it slower. Of several, the medians.
+    For a single contender the best times count: disturbances only make a round slower. For several, the medians count.
     """
     for contender in contenders:
         warm_up(contender, workload)
     taken: list[list[Round]] = [[] for _ in contenders]
     for _ in range(rounds):
-        for contender, mine in zip(contenders, taken, strict=True):
-            mine.append(measure(contender, workload))
+        for contender, times in zip(contenders, taken, strict=True):
+            times.append(measure(contender, workload))
     statistic = "best" if len(contenders) == 1 else "median"
     return [
-        summarize(contender, model, workload, mine, statistic, conditions)
-        for contender, mine in zip(contenders, taken, strict=True)
+        summarize(contender, model, workload, times, statistic, conditions)
+        for contender, times in zip(contenders, taken, strict=True)
     ]
 
 
-def table(results: Sequence[Result]) -> Table:
-    """The results as a person reads them, with each engine's speed relative to the first one's."""
+def table(results: Sequence[ThroughputResult]) -> Table:
+    """The results as a table, with the speed-up of the first engine over each of the others."""
     several = len({(result.engine, result.dtype) for result in results}) > 1
     shown = Table(title=f"{results[0].model} on {results[0].conditions.machine}", title_justify="left")
     for name in ("workload", "in/out", "engine", "weights", "dtype"):
         shown.add_column(name)
     for name in ("tokens/s", "decode tokens/s", "prompt tokens/s", "prefill s", *(["speed-up"] if several else [])):
         shown.add_column(name, justify="right")
-    firsts: dict[str, Result] = {}
+    firsts: dict[str, ThroughputResult] = {}
     for result in results:
         first = firsts.setdefault(result.workload, result)
         decode = "–" if result.decode_tokens_per_s is None else f"{result.decode_tokens_per_s:,.1f}"
@@ -214,44 +214,44 @@ def table(results: Sequence[Result]) -> Table:
             *ratio,
         )
     if several:
-        shown.caption = f"speed-up: {results[0].engine} ({results[0].dtype}) over this row, in tokens/s"
+        shown.caption = f"speed-up: tokens/s of {results[0].engine} ({results[0].dtype}) divided by those of the row"
     return shown
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
-    what.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
+    source.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
     parser.add_argument(
         "--workloads",
         help=f"comma-separated, of {', '.join(WORKLOADS)} (default: those for the device)",
     )
     parser.add_argument("--best-of", type=int, default=3, metavar="N", help="rounds (default: 3)")
-    parser.add_argument("--dtype", default="auto", help="Draftline's dtypes, comma-separated (default: auto)")
-    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU where there is one)")
+    parser.add_argument("--dtype", default="auto", help="dtypes of Draftline, comma-separated (default: auto)")
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="OPTION=VALUE",
-        help="another of EngineConfig's options, as in --set max_batched_tokens=16384; repeatable",
+        help="an option of EngineConfig, such as --set max_batched_tokens=16384; repeatable",
     )
     parser.add_argument(
         "--compare",
         default="",
         metavar="ENGINES",
-        help=f"run others too, comma-separated, of {', '.join(_OTHERS)}; times are medians then",
+        help=f"other engines to run, comma-separated, of {', '.join(_OTHERS)}; times are medians then",
     )
     parser.add_argument(
-        "--compare-dtype", default="bfloat16", help="transformers' dtypes, comma-separated (default: bfloat16)"
+        "--compare-dtype", default="bfloat16", help="dtypes of transformers, comma-separated (default: bfloat16)"
     )
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
     if arguments.best_of < 1:
         parser.error(f"--best-of {arguments.best_of}: at least one round is needed")
     if not _names(arguments.dtype):
-        parser.error(f"--dtype {arguments.dtype!r}: none is named")
+        parser.error(f"--dtype {arguments.dtype!r}: names no dtype")
     for name in _names(arguments.compare):
         if name not in _OTHERS:
             parser.error(f"--compare {name}: not one of {', '.join(_OTHERS)}")
@@ -272,19 +272,19 @@ def _options(settings: Sequence[str]) -> dict[str, object]:
     return options
 
 
-def run(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[Result]:
-    """Measure what the arguments ask for; each result is written to ``out`` as it is there.
+def run(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[ThroughputResult]:
+    """Run the measurements; write each result to ``out`` as soon as it is known.
 
     Raises:
-        ValueError: an argument makes no sense, or there is no such model; the message says which.
+        ValueError: an argument is invalid, or there is no such model. The message says which.
     """
     on_gpu = arguments.device.startswith("cuda") or (arguments.device == "auto" and torch.cuda.is_available())
     defaults = ",".join(workload.name for workload in (GPU_WORKLOADS if on_gpu else CPU_WORKLOADS))
     workloads = find_workloads(defaults if arguments.workloads is None else arguments.workloads)
     if arguments.shape is None:
-        model = Model(arguments.model, arguments.model, None)
+        model = BenchmarkModel(arguments.model, arguments.model, None)
     else:
-        model = Model.of_shape(arguments.shape, find_shape(arguments.shape), folder)
+        model = BenchmarkModel.of_shape(arguments.shape, find_shape(arguments.shape), folder)
     max_model_len = max(workload.max_model_len for workload in workloads)
     options = _options(arguments.set)
     ours = [Draftline(model, dtype, arguments.device, max_model_len, options) for dtype in _names(arguments.dtype)]
@@ -296,7 +296,7 @@ def run(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[Result
         contenders += [Transformers(model, dtype, device) for dtype in _names(arguments.compare_dtype)]
     if "llama.cpp" in compared:
         contenders.append(LlamaCpp(model, device, max_model_len))
-    results: list[Result] = []
+    results: list[ThroughputResult] = []
     for workload in workloads:
         for result in compare(contenders, model.name, workload, arguments.best_of, conditions):
             out.write(result.line() + "\n")
@@ -306,7 +306,7 @@ def run(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[Result
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     arguments = _arguments(argv)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -317,7 +317,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         except ValueError as error:
             raise SystemExit(str(error)) from None
     console = Console(stderr=True)
-    # A log has no width of its own; the table should not be cut to 80 columns there.
+    # A log file has no width: do not cut the table to 80 columns there.
     Console(stderr=True, width=None if console.is_terminal else 160).print(table(results))
 
 

@@ -1,1 +1,1 @@
-"""What several benchmarks share: shapes, workloads, engines under measurement, provenance."""
+"""Shared by several benchmarks: model shapes, workloads, engines under measurement, provenance."""

@@ -1,4 +1,4 @@
-"""The engines under measurement, behind one method: run these requests, all at once, and come back when all are done."""
+"""``Contender``: an engine under measurement. It runs requests that all arrive at once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
+from typing_extensions import override
 
 from common.placeholder_tokenizer import write_placeholder_tokenizer
 from common.shapes import HfConfig
@@ -20,12 +21,12 @@ from draftline.models.checkpoints.resolve import SourceKind, resolve_model
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """What is run: a checkpoint, or a shape to be filled with random weights.
+class BenchmarkModel:
+    """The model to run: a checkpoint, or a shape with random weights.
 
     Attributes:
-        name: as it appears in the results.
-        checkpoint: as EngineConfig's ``model``; for a shape, a folder without weights.
+        name: its name in the results.
+        checkpoint: the option ``model`` of EngineConfig; for a shape, a folder without weights.
         shape: the shape, or None for a checkpoint.
     """
 
@@ -34,23 +35,23 @@ class Model:
     shape: HfConfig | None
 
     @staticmethod
-    def of_shape(name: str, shape: HfConfig, folder: Path) -> Model:
-        """A shape, written to ``folder`` for engines that read files."""
+    def of_shape(name: str, shape: HfConfig, folder: Path) -> BenchmarkModel:
+        """A shape; its files are written to ``folder``."""
         (folder / "config.json").write_text(json.dumps(shape))
         write_placeholder_tokenizer(folder, shape["vocab_size"])
-        return Model(name, str(folder), shape)
+        return BenchmarkModel(name, str(folder), shape)
 
 
 class Contender(Protocol):
-    """An engine with its model loaded.
+    """An engine with a loaded model.
 
     Attributes:
-        name: the engine's.
-        options: what it was told beside model, device and dtype.
-        dtype: what it computes in.
-        weights: its weights' format.
-        device: where it runs.
-        vocab_size: of its model.
+        name: the name of the engine.
+        options: its options besides model, device and dtype.
+        dtype: the dtype of its activations.
+        weights: the format of its weights.
+        device: its device.
+        vocab_size: the vocabulary size of its model.
     """
 
     name: str
@@ -64,18 +65,20 @@ class Contender(Protocol):
         """Generate exactly ``output_len`` tokens for every request.
 
         Raises:
-            RuntimeError: a request got another number of tokens.
+            RuntimeError: a request got a different number of tokens.
         """
         ...
 
 
-class Draftline:
-    """This engine, through its Python interface. Prefix caching is off: every round computes its prompts."""
+class Draftline(Contender):
+    """This engine, through its Python interface. Prefix caching is off, so every round computes its prompts."""
 
     name = "draftline"
 
-    def __init__(self, model: Model, dtype: str, device: str, max_model_len: int, options: Mapping[str, Any]) -> None:
-        """``options`` are EngineConfig's fields; they win over what a benchmark sets by itself."""
+    def __init__(
+        self, model: BenchmarkModel, dtype: str, device: str, max_model_len: int, options: Mapping[str, Any]
+    ) -> None:
+        """``options`` are fields of EngineConfig. They override the benchmark's own settings."""
         load_format = "auto" if model.shape is None else "dummy"
         own: dict[str, Any] = {"load_format": load_format, "prefix_caching": False, "max_model_len": max_model_len}
         self.options = options
@@ -84,51 +87,52 @@ class Draftline:
         self.dtype, self.weights, self.device = info.dtype, info.quantization, torch.device(info.device)
         self.vocab_size = info.config.vocab_size
 
+    @override
     def run(self, requests: Sequence[BenchmarkRequest], temperature: float) -> None:
-        """See `Contender.run`."""
         prompts = [{"prompt_token_ids": list(request.prompt)} for request in requests]
         params = [
-            SamplingParams(temperature=temperature, max_tokens=request.output_len, ignore_eos=True, seed=place)
-            for place, request in enumerate(requests)
+            SamplingParams(temperature=temperature, max_tokens=request.output_len, ignore_eos=True, seed=index)
+            for index, request in enumerate(requests)
         ]
         outputs = self._llm.generate(prompts, params, use_tqdm=False)
         for request, output in zip(requests, outputs, strict=True):
             check_length(self.name, request, len(output.outputs[0].token_ids))
 
 
-class Transformers:
-    """Hugging Face transformers' ``generate``, as it comes: one padded batch that runs until its longest output ends."""
+class Transformers(Contender):
+    """Hugging Face transformers' ``generate`` with its defaults: one padded batch until the longest output ends."""
 
     name = "transformers"
     options: Mapping[str, object] = MappingProxyType({})
     weights = "dense"
 
-    def __init__(self, model: Model, dtype: str, device: torch.device) -> None:
-        """Loads ``model`` on ``device`` with weights in ``dtype``; a GGUF file's are unpacked."""
+    def __init__(self, model: BenchmarkModel, dtype: str, device: torch.device) -> None:
+        """Load ``model`` on ``device`` with weights in ``dtype``. Weights of a GGUF file are dequantized."""
         self.dtype, self.device = dtype, device
         with device:
             self._model = _load_transformers(model, getattr(torch, dtype)).to(device).eval()
         self.vocab_size = self._model.config.vocab_size
 
+    @override
     @torch.inference_mode()
     def run(self, requests: Sequence[BenchmarkRequest], temperature: float) -> None:
-        """See `Contender.run`. What short outputs get beyond their length is not counted."""
         from transformers import GenerationConfig
 
         ids, attention_mask = _left_padded([request.prompt for request in requests])
         longest = max(request.output_len for request in requests)
         sampling: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {}
-        # The model's own generation settings, its end-of-sequence token among them, must not fill what is unset here.
+        # Replace the model's own generation settings, so that they (such as end-of-sequence) do not fill unset fields.
         self._model.generation_config = GenerationConfig(max_new_tokens=longest, pad_token_id=0, **sampling)
         output = self._model.generate(ids.to(self.device), attention_mask=attention_mask.to(self.device))
+        # Tokens of short outputs beyond their length are not counted.
         for request in requests:
             check_length(self.name, request, min(output.shape[1] - ids.shape[1], request.output_len))
 
 
 def check_length(name: str, request: BenchmarkRequest, length: int) -> None:
-    """Refuse an output of another length than was asked for, with a RuntimeError."""
+    """Raise a RuntimeError if an output does not have the requested length."""
     if length != request.output_len:
-        raise RuntimeError(f"{name} generated {length} tokens where {request.output_len} were asked for")
+        raise RuntimeError(f"{name} generated {length} tokens instead of {request.output_len}")
 
 
 def _left_padded(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,13 +146,13 @@ def _left_padded(prompts: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.
 
 
 def _silence_gguf_progress() -> None:
-    """Unpacking a GGUF file has a bar of its own, which transformers' switch does not reach."""
+    """Disable the progress bar of dequantization, which transformers' own switch does not."""
     from transformers import modeling_gguf_pytorch_utils as reader
 
     reader.tqdm = functools.partial(reader.tqdm, disable=True)  # type: ignore[assignment, attr-defined]
 
 
-def _load_transformers(model: Model, dtype: torch.dtype) -> Any:
+def _load_transformers(model: BenchmarkModel, dtype: torch.dtype) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
     from transformers.utils.logging import disable_progress_bar
 

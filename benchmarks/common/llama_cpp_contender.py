@@ -1,6 +1,6 @@
-"""llama.cpp under measurement, through its C interface, so that hardly any Python runs between two of its steps.
+"""``LlamaCpp``: llama.cpp under measurement, through its C interface, with hardly any Python between its steps.
 
-It is no dependency of this project: ``pip install llama-cpp-python`` compiles it for the machine at hand.
+It is not a dependency of this project: ``pip install llama-cpp-python`` compiles it for the machine.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from typing_extensions import override
 
-from common.contenders import Model, check_length
+from common.contenders import BenchmarkModel, Contender, check_length
 from common.workloads import BenchmarkRequest
 from draftline.models.checkpoints.resolve import SourceKind, resolve_model
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Tokens that follow one another in one of the sequences.
+    """Consecutive tokens of one sequence.
 
     Attributes:
-        sequence: which.
-        position: of the first token.
-        tokens: at least one.
+        sequence: the index of the sequence.
+        position: the position of the first token.
+        tokens: one or more token ids.
     """
 
     sequence: int
@@ -35,22 +36,22 @@ class _Piece:
     tokens: Sequence[int]
 
 
-class LlamaCpp:
-    """llama.cpp on this process's cores, on the GGUF file as it is. It drafts nothing; its cache is float16.
+class LlamaCpp(Contender):
+    """llama.cpp on the cores of this process, with the GGUF file's own format, a float16 cache and no drafts.
 
-    All requests are sequences of one context and decode together. A context is made for each number of requests, so the
-    first run of another number takes longer.
+    All requests are sequences of one context and decode together. Each number of requests needs a new context, so its first
+    run takes longer.
     """
 
     name = "llama.cpp"
     options: Mapping[str, object] = MappingProxyType({})
     dtype = "float32"  # between products, whose kernels round each block of 32 activations to eight bits
 
-    def __init__(self, model: Model, device: torch.device, max_model_len: int) -> None:
-        """Loads ``model``, for sequences of up to ``max_model_len`` tokens.
+    def __init__(self, model: BenchmarkModel, device: torch.device, max_model_len: int) -> None:
+        """Load ``model``, for sequences of up to ``max_model_len`` tokens.
 
         Raises:
-            ValueError: llama-cpp-python is not installed, the model is no GGUF file, or the device is no CPU.
+            ValueError: llama-cpp-python is not installed, the model is not a GGUF file, or the device is not a CPU.
         """
         try:
             import llama_cpp
@@ -75,17 +76,13 @@ class LlamaCpp:
         self._sampler = self._api.llama_sampler_init_greedy()
         self._context: Any = None
         self._batch: Any = None
-        self._fits = (0, 0)
+        self._sizes = (0, 0)
 
+    @override
     def run(self, requests: Sequence[BenchmarkRequest], temperature: float) -> None:
-        """See `Contender.run`. Only greedy workloads.
-
-        Raises:
-            ValueError: ``temperature`` is not 0.
-        """
         if temperature:
             raise ValueError(f"llama.cpp is measured with greedy workloads, not at temperature {temperature:g}")
-        self._make_room(requests)
+        self._prepare_context(requests)
         self._api.llama_memory_clear(self._api.llama_get_memory(self._context), False)
         outputs: list[list[int]] = [[] for _ in requests]
         pieces = [_Piece(sequence, 0, request.prompt) for sequence, request in enumerate(requests)]
@@ -101,31 +98,31 @@ class LlamaCpp:
             check_length(self.name, request, len(output))
 
     def _step(self, pieces: Sequence[_Piece]) -> list[int]:
-        """Decode the pieces together; the token after each."""
+        """Decode the pieces together; return the token after each."""
         batch = self._batch
-        place = 0
+        index = 0
         lasts = []
         for piece in pieces:
             for offset, token in enumerate(piece.tokens):
-                batch.token[place], batch.pos[place], batch.logits[place] = token, piece.position + offset, 0
-                batch.n_seq_id[place], batch.seq_id[place][0] = 1, piece.sequence
-                place += 1
-            batch.logits[place - 1] = 1
-            lasts.append(place - 1)
-        batch.n_tokens = place
+                batch.token[index], batch.pos[index], batch.logits[index] = token, piece.position + offset, 0
+                batch.n_seq_id[index], batch.seq_id[index][0] = 1, piece.sequence
+                index += 1
+            batch.logits[index - 1] = 1
+            lasts.append(index - 1)
+        batch.n_tokens = index
         status = self._api.llama_decode(self._context, batch)
         if status:
             raise RuntimeError(f"llama.cpp: llama_decode returned {status}")
         return [int(self._api.llama_sampler_sample(self._sampler, self._context, last)) for last in lasts]
 
-    def _make_room(self, requests: Sequence[BenchmarkRequest]) -> None:
-        fits = (len(requests), sum(len(request.prompt) for request in requests))
-        if fits == self._fits:
+    def _prepare_context(self, requests: Sequence[BenchmarkRequest]) -> None:
+        sizes = (len(requests), sum(len(request.prompt) for request in requests))
+        if sizes == self._sizes:
             return
         if self._context is not None:
             self._api.llama_batch_free(self._batch)
             self._api.llama_free(self._context)
-        sequences, prompt_tokens = self._fits = fits
+        sequences, prompt_tokens = self._sizes = sizes
         params = self._api.llama_context_default_params()
         params.n_ctx = sequences * self._max_model_len
         params.n_batch = prompt_tokens
@@ -137,7 +134,7 @@ class LlamaCpp:
         self._batch = self._api.llama_batch_init(prompt_tokens, 0, 1)
 
     def _description(self) -> str:
-        """Such as ``llama 135M Q4_1 - Medium``."""
+        """A description like ``llama 135M Q4_1 - Medium``."""
         buffer = ctypes.create_string_buffer(256)
         self._api.llama_model_desc(self._model, buffer, len(buffer))
         return buffer.value.decode()

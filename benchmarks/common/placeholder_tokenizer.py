@@ -1,4 +1,4 @@
-"""A tokenizer for shapes, which have none: every id stands for some text, so that turning ids to text costs what it does."""
+"""A tokenizer for shapes, which have none. Every id has a text, so detokenization takes as long as with a real one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenizers.models import BPE
 
 
 def write_placeholder_tokenizer(folder: Path, vocab_size: int) -> None:
-    """Write a tokenizer.json: the bytes first, as ByteLevel spells them, then made-up words that no text becomes."""
+    """Write a tokenizer.json: first all bytes, as ByteLevel spells them, then words that no text is encoded to."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     space = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(" ")[0][0]
     words = (

@@ -1,4 +1,4 @@
-"""Where and of what a measurement was taken: machine, commit, versions. A number without these says nothing."""
+"""The conditions of a measurement: machine, commit, versions. A number without them is meaningless."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
+"""The repository's root."""
+
 _PACKAGES = ("draftline", "torch", "triton", "transformers", "llama-cpp-python")
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a measurement was taken under.
+    """The conditions of a measurement.
 
     Attributes:
-        date: when it began, UTC.
-        machine: the GPU's name, or the CPU's with the number of cores this process may use.
-        load: how many cores the machine's processes kept busy in the minute before.
-        commit: the repository's, marked ``-dirty`` where files differ from it; None outside a repository.
-        versions: of Python and of the packages that matter, where they are installed.
+        date: the start, in UTC.
+        machine: the name of the GPU, or of the CPU with the number of cores that this process may use.
+        load: the load average of the minute before.
+        commit: the commit of the repository, with ``-dirty`` if files differ from it; None outside a repository.
+        versions: the versions of Python and of the relevant packages that are installed.
     """
 
     date: str
@@ -37,7 +39,7 @@ class Conditions:
 
     @staticmethod
     def now(device: torch.device) -> Conditions:
-        """The conditions now, for work on ``device``."""
+        """The current conditions, for work on ``device``."""
         date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         return Conditions(date, _machine(device), os.getloadavg()[0], _commit(), _versions())
 
@@ -78,6 +80,6 @@ def _versions() -> dict[str, str]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    # The package's version leaves out which CUDA a build is for.
+    # torch's own version includes the CUDA version of the build.
     found["torch"] = torch.__version__
     return found

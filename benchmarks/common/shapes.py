@@ -1,7 +1,7 @@
-"""Shapes of public models, as their own config.json gives them, to be run with random weights.
+"""Shapes of public models, from their own config.json, to be run with random weights.
 
-Speed depends on the shape and not on the weights' values, so no checkpoint is needed to measure it. What speculation
-gains does depend on the values: it is not measured with these.
+Speed depends on the shape, not on the values of the weights, so no checkpoint is needed to measure it. The gain of
+speculative decoding does depend on the values: it is not measured with shapes.
 """
 
 from __future__ import annotations
@@ -112,10 +112,10 @@ SHAPES: dict[str, HfConfig] = {
 
 
 def find_shape(name: str) -> HfConfig:
-    """A shape by its name, in any case, or from a config.json by its path.
+    """A shape by its name, in upper or lower case, or by the path of a config.json.
 
     Raises:
-        ValueError: there is no such shape or file, or the file is no config.json.
+        ValueError: there is no such shape or file, or the file is not a config.json.
     """
     if name.lower() in SHAPES:
         return SHAPES[name.lower()]

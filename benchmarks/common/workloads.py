@@ -1,7 +1,7 @@
-"""The requests that the benchmarks run: how many, how long, and nothing of who runs them.
+"""Offline workloads: the number and the lengths of requests, for any engine.
 
-Prompts are token ids drawn uniformly from the vocabulary, outputs have a fixed length (end-of-sequence is ignored), and
-everything follows from a fixed seed: two engines, or two versions of one, get exactly the same work.
+Prompts are token ids drawn uniformly from the vocabulary. Outputs have a fixed length: end-of-sequence is ignored. The seed is
+fixed, so two engines, or two versions of one, get exactly the same work.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Workload:
 
     Attributes:
         name: as given to --workloads.
-        requests: how many.
-        prompt_len: tokens of each prompt.
-        output_len: tokens to generate for each.
+        requests: the number of requests.
+        prompt_len: tokens of a prompt.
+        output_len: tokens to generate for a request.
         temperature: 0 is greedy.
     """
 
@@ -43,11 +43,11 @@ class Workload:
 
     @property
     def max_model_len(self) -> int:
-        """The longest context that any of the requests can reach, in tokens."""
+        """The longest context of any request, in tokens."""
         return self.prompt_len[1] + self.output_len[1]
 
     def draw(self, vocab_size: int) -> list[BenchmarkRequest]:
-        """The requests: the same ones each time."""
+        """The requests, the same in every call."""
         rng = random.Random(_SEED)
         lengths = [(rng.randint(*self.prompt_len), rng.randint(*self.output_len)) for _ in range(self.requests)]
         return [BenchmarkRequest(tuple(rng.choices(range(vocab_size), k=prompt)), out) for prompt, out in lengths]
@@ -69,14 +69,14 @@ GPU_WORKLOADS = (
     Workload("bs256", 256, (512, 512), (256, 256)),
     Workload("prefill", 32, (2048, 2048), (1, 1)),
 )
-"""What engines for GPUs are compared by; ``nano`` is nano-vLLM's own benchmark."""
+"""Workloads that compare engines on GPUs; ``nano`` is nano-vLLM's own benchmark."""
 
 CPU_WORKLOADS = (
     Workload("cpu1", 1, (128, 128), (128, 128)),
     Workload("cpu8", 8, (128, 128), (128, 128)),
     Workload("cpu32", 32, (128, 128), (128, 128)),
 )
-"""The same, short enough for a few CPU cores."""
+"""Workloads for a few CPU cores."""
 
 WORKLOADS = {workload.name: workload for workload in (*GPU_WORKLOADS, *CPU_WORKLOADS)}
 
@@ -85,7 +85,7 @@ def find_workloads(names: str) -> tuple[Workload, ...]:
     """The workloads of a comma-separated list.
 
     Raises:
-        ValueError: one is unknown, or none is named.
+        ValueError: a workload is unknown, or the list is empty.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     unknown = [name for name in wanted if name not in WORKLOADS]

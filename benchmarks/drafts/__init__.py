@@ -1,1 +1,1 @@
-"""The parts of speculation.py: prompts and plot."""
+"""Parts of speculation.py: prompts and plot."""

@@ -1,8 +1,8 @@
-"""Draws what drafting gains, by the number of requests at once.
+"""Plot the speed-up of speculative decoding by concurrency.
 
     python benchmarks/drafts/plot.py benchmarks/results/h200-speculation.jsonl --output docs/speculation.svg
 
-A line for each model, drafter, dataset and way to choose lengths. Of several results for one point, the last in the file
+One line for each model, drafter, dataset and choice of draft lengths. Of several results for one point, the last in the file
 counts.
 """
 
@@ -17,21 +17,21 @@ from typing import Any
 
 
 def label(result: Mapping[str, Any]) -> str:
-    """What a result is of."""
+    """The label of the line that a result belongs to."""
     drafter = result["draft_model"] or result["drafter"]
     if quantization := result["options"].get("draft_quantization"):
         drafter = f"{drafter} in {quantization}"
     parts = [f"{result['model']} + {drafter}", result["dataset"]]
     if result["synthetic"]:
         chance = result["options"]["synthetic_acceptance"]
-        parts[1] = "SYNTHETIC acceptance" if chance else "drafts never right (SYNTHETIC)"
+        parts[1] = "SYNTHETIC acceptance" if chance else "drafts never accepted (SYNTHETIC)"
     if result["options"].get("draft_length") == "fixed":
         parts.append("fixed")
     return ", ".join(parts)
 
 
 def series(results: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    """By label, the gain at each number of requests."""
+    """By label, the speed-up at each concurrency."""
     lines: dict[str, dict[int, float]] = defaultdict(dict)
     for result in results:
         lines[label(result)][result["concurrency"]] = result["speedup"]
@@ -39,7 +39,7 @@ def series(results: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
 
 
 def plot(results: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write the picture, as SVG."""
+    """Write the plot as an SVG file."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -51,7 +51,7 @@ def plot(results: Iterable[Mapping[str, Any]], path: Path) -> None:
     for name, line in series(results).items():
         axes.plot(*zip(*sorted(line.items()), strict=True), marker="o", label=name)
         points |= line.keys()
-    axes.set(xlabel="requests at once", ylabel="times as fast as without drafts", ylim=(0, None))
+    axes.set(xlabel="concurrency", ylabel="speed-up over plain decoding", ylim=(0, None))
     axes.set_xscale("log", base=2)
     axes.set_xticks(sorted(points), labels=map(str, sorted(points)))
     axes.legend(fontsize="small")
@@ -60,10 +60,10 @@ def plot(results: Iterable[Mapping[str, Any]], path: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path, help="JSON lines of benchmarks/speculation.py")
-    parser.add_argument("--output", type=Path, required=True, help="the SVG file")
+    parser.add_argument("--output", type=Path, required=True, help="the SVG file to write")
     arguments = parser.parse_args(argv)
     plot([json.loads(line) for line in arguments.results.read_text().splitlines()], arguments.output)
 

@@ -1,4 +1,4 @@
-"""What the speculation benchmark asks: Spec-Bench's questions, extraction to JSON, or random tokens."""
+"""The prompts of speculation.py: questions of Spec-Bench, extraction to JSON, or random tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Question:
 
 
 def read_spec_bench(path: Path, limit: int | None) -> list[Question]:
-    """The first turn of each question; of more than ``limit``, as many, spread evenly over the file.
+    """The first turns of the questions; at most ``limit`` of them, spread evenly over the file.
 
     Raises:
         ValueError: a line is not a question. The message names it.
@@ -41,7 +41,7 @@ def read_spec_bench(path: Path, limit: int | None) -> list[Question]:
 
 
 def extraction(count: int) -> list[Question]:
-    """Texts to be turned into JSON records: the same ones each time, and none that a draft model was trained on."""
+    """Texts to be converted to JSON records, the same in every call. No draft model was trained on them."""
     prompts = Prompts(_SEED, held_out=True)
     return [Question("extraction", prompts.json()) for _ in range(count)]
 
@@ -53,9 +53,9 @@ def chats(questions: list[Question], max_tokens: int) -> list[GenerateRequest]:
 
 
 def random_tokens(concurrency: int, vocab_size: int) -> list[GenerateRequest]:
-    """As many requests as run at once, of fixed lengths: the shapes bs1 to bs256 of the throughput benchmark.
+    """``concurrency`` requests of fixed lengths: those of the workloads bs1 to bs256 of throughput.py.
 
-    Their seeds are fixed, for synthetic acceptance draws by them.
+    Their seeds are fixed, since synthetic acceptance depends on them.
     """
     draw = random.Random(_SEED)
     prompt_len, output_len = 128 if concurrency <= 8 else 512, 512 if concurrency == 1 else 256

@@ -1,1 +1,1 @@
-"""The parts of quantization.py: time and memory on a GPU, and quality."""
+"""Parts of quantization.py: time and memory on a GPU, and quality."""

@@ -1,4 +1,4 @@
-"""The GPU sections of `quantization.py`: layers, attention, memory, and other divisions of the products."""
+"""The GPU sections of quantization.py: layers, attention, memory, and tile configurations of the products."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROWS = (1, 4, 16, 64, 256, 2048, 8192)
 
 
 def make_scaled(weight: Tensor, kind: str) -> ScaledWeight:
-    """A weight in one of the formats ``fp8``, ``int8`` (a scale a row) and ``fp8-block`` (of 128 x 128)."""
+    """A weight in a format: ``fp8`` or ``int8`` (one scale a row), or ``fp8-block`` (one scale a block of 128 x 128)."""
     n, k = weight.shape
     if kind != "fp8-block":
         data, scale = quantize(weight, FP8 if kind == "fp8" else INT8, -1)
@@ -63,7 +63,7 @@ class Layer:
     """The projections of one layer in one format.
 
     Attributes:
-        nbytes: of its weights.
+        nbytes: the size of its weights.
     """
 
     def __init__(self, weights: dict[str, Tensor], make: Callable[[Tensor], Linear]) -> None:
@@ -80,7 +80,7 @@ class Layer:
 
 
 def exact_layer(weights: dict[str, Tensor], x: Tensor, attended: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:
-    """The same in float64, of the first rows."""
+    """`Layer.run` in float64."""
     wide = {name: weight.double().T for name, weight in weights.items()}
 
     def normed(value: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ _BOUNDS = {"bf16": 1e-2, "vendor's bf16": 1e-2, "fp8": 8e-2, "fp8-block": 8e-2, 
 
 
 def layers(bench: Bench, ops: TritonOps) -> None:
-    """A layer's projections by number of rows."""
+    """The projections of a layer by number of rows."""
     for model in (LLAMA_8B, QWEN3, SMOLLM2):
         for kind, make in FORMATS.items():
             if time.monotonic() > bench.deadline:
@@ -145,7 +145,7 @@ def _layer_error(
 
 
 def attention(bench: Bench, ops: TritonOps) -> None:
-    """A decode step's attention of one layer over caches of each type, against the bfloat16 cache's result."""
+    """Attention of a decode step over caches of each dtype, checked against the bfloat16 cache."""
     for model, rows, context in ((QWEN3, 1, 400), (QWEN3, 64, 640), (QWEN3, 256, 640), (LLAMA_8B, 64, 640)):
         batch = make_batch(rows, 1, context)
         blocks = batch.block_tables.numel()
@@ -190,7 +190,7 @@ def _filled(content: Tensor, dtype: torch.dtype) -> LayerCache:
 
 
 def memory(bench: Bench, ops: TritonOps) -> None:
-    """Llama-8B's shape, loaded: the weights' bytes beside the allocator's, and the most while loading."""
+    """Llama-8B loaded with dummy weights: the size of the weights, the allocated memory, and the peak while loading."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(LLAMA_3_1_8B))
         dense = 0
@@ -235,7 +235,7 @@ _GEMM = [
 
 
 def divisions(bench: Bench, ops: TritonOps) -> None:
-    """Every product alone, by other divisions; ``default`` is what the engine uses."""
+    """Every product alone, in several tile configurations; ``default`` is the engine's choice."""
     cases: list[tuple[str, int, str, Iterable[Any]]] = [
         ("fp8", 1, "gemv", _GEMV), ("fp8", 1, "gemm_m16", _GEMM_M16), ("int8", 1, "gemm_m16", _GEMM_M16),
         ("fp8", 16, "gemm_m16", _GEMM_M16), ("fp8", 64, "gemm", _GEMM), ("int8", 2048, "gemm", _GEMM[4:]),
@@ -276,7 +276,7 @@ def divisions(bench: Bench, ops: TritonOps) -> None:
 def _runner(
     kernel: str, arrivals: Tensor, plain: Tensor, x: Tensor, scale: Tensor, swiglu: bool, residual: Tensor | None
 ) -> Callable[[ScaledWeight, Any], Tensor]:
-    """Of ``plain``, or what it is quantized to: the matrix-vector product does that itself."""
+    """A product with ``plain`` (gemv, which quantizes it) or with its quantized form ``x`` (the others)."""
     options: dict[str, Any] = {"swiglu": swiglu, "residual": residual}
     if kernel == "gemv":
         return lambda weight, config: scaled_gemv(plain, weight, None, overlap=True, config=config, **options)
@@ -295,7 +295,7 @@ SECTIONS: dict[str, Callable[[Bench, TritonOps], None]] = {
 
 
 def run_sections(names: list[str], deadline: float, out: Path | None) -> None:
-    """Run the sections, print what they found, and save it."""
+    """Run the sections, print their results, and save them."""
     torch.manual_seed(0)
     ops = TritonOps.for_device(DEVICE)
     bench = Bench(Ceilings.measure(), deadline)

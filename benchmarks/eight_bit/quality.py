@@ -1,11 +1,13 @@
-"""Perplexity of SmolLM2 in each format of weights and cache, relative to the same model unquantized.
+"""Perplexity of SmolLM2 in each format of weights and cache, relative to the unquantized model.
 
-Three texts, since what an error costs depends on how sure the model is: what the model itself samples at temperature 1
-(there the rise of the logarithm is an estimate of the Kullback-Leibler divergence, and not of luck alone with enough tokens),
-its greedy answers to questions, and this repository's documentation.
+There are three texts, since the effect of an error depends on the confidence of the model:
 
-A CPU computes with quantized weights, but wide activations. `GpuArithmetic` are operations that multiply the quantized numbers
-that a GPU's kernels do, by their reference in plain torch, so that what these cost can be seen without a GPU.
+- the model's own samples at temperature 1, where the rise of the log-perplexity estimates the Kullback-Leibler divergence;
+- its greedy answers to questions;
+- the documentation of this repository.
+
+A CPU uses quantized weights, but unquantized activations. `GpuArithmetic` quantizes activations too, with the plain torch
+reference of the GPU's kernels, so that the loss of quality on a GPU can be measured without one.
 """
 
 from __future__ import annotations
@@ -41,12 +43,12 @@ _QUESTIONS = (
 _DOCUMENTS = ("README.md", "docs/architecture.md", "docs/benchmarks.md", "CONTRIBUTING.md", "LICENSE")
 
 _WINDOW = 512
-"""Tokens of a piece of text, whose first tokens have little before them in every format alike."""
+"""Tokens of a piece of text. Its first tokens have little context, in every format."""
 
 _BLOCK_SIZE = 16
 
 CACHES = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
-"""By ``kv_cache_dtype``; ``auto`` is the activations'."""
+"""The dtype of the cache by ``kv_cache_dtype``; ``auto`` is the dtype of activations."""
 
 VARIANTS: tuple[dict[str, str], ...] = (
     {},
@@ -56,11 +58,11 @@ VARIANTS: tuple[dict[str, str], ...] = (
     {"kv_cache_dtype": "int8"},
     {"quantization": "fp8", "kv_cache_dtype": "fp8"},
 )
-"""Options of the engine; the first are what the others are compared with."""
+"""Options of the engine; the first one is the baseline."""
 
 
 class GpuArithmetic(ReferenceOps):
-    """`ReferenceOps` whose eight-bit layers quantize their inputs, as a GPU's do."""
+    """`ReferenceOps` whose eight-bit layers quantize their inputs, as on a GPU."""
 
     scripted = False
     runs_scaled = True
@@ -68,18 +70,18 @@ class GpuArithmetic(ReferenceOps):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Tokens to be predicted, after others that are not."""
+    """Tokens to be predicted (``text``), behind a context (``given``)."""
 
     given: tuple[int, ...]
     text: tuple[int, ...]
 
 
 def perplexity(model: Model, cache_dtype: torch.dtype, pieces: list[Piece]) -> float:
-    """The exponential of the mean negative log-probability of all pieces' tokens."""
+    """The exponential of the mean negative log-probability of the tokens of all pieces."""
     total, count = 0.0, 0
     for piece in pieces:
         tokens = torch.tensor([*piece.given, *piece.text], device=model.device)
-        # They begin with the second token: the first is predicted from nothing.
+        # Without a context, start with the second token: nothing predicts the first.
         first = max(len(piece.given), 1)
         logits = _logits(model, cache_dtype, tokens)[first - 1 : -1]
         chosen = logits.float().log_softmax(-1).gather(1, tokens[first:, None])
@@ -89,7 +91,7 @@ def perplexity(model: Model, cache_dtype: torch.dtype, pieces: list[Piece]) -> f
 
 
 def _logits(model: Model, cache_dtype: torch.dtype, tokens: torch.Tensor) -> torch.Tensor:
-    """[T, vocab]: of all tokens, as one prompt."""
+    """[T, vocab], the logits of all tokens, run as one prompt."""
     count, config, device = len(tokens), model.config, model.device
     blocks = -(-count // _BLOCK_SIZE)
     cache = KVCache.allocate(
@@ -104,7 +106,7 @@ def _logits(model: Model, cache_dtype: torch.dtype, tokens: torch.Tensor) -> tor
 
 
 def make_texts(llm: LLM, tokens: int) -> dict[str, list[Piece]]:
-    """The three texts, of about so many tokens each."""
+    """The three texts, of about ``tokens`` tokens each."""
     sampled = llm.generate(
         list(_OPENINGS),
         SamplingParams(temperature=1, seed=1, max_tokens=min(tokens // len(_OPENINGS), _WINDOW), ignore_eos=True),
@@ -121,7 +123,7 @@ def make_texts(llm: LLM, tokens: int) -> dict[str, list[Piece]]:
     return {
         "sampled at 1": [_answered(output) for output in sampled],
         "greedy answers": [_answered(output) for output in greedy],
-        "documentation": [Piece((), words[at : at + _WINDOW]) for at in range(0, len(words), _WINDOW)],
+        "documentation": [Piece((), words[start : start + _WINDOW]) for start in range(0, len(words), _WINDOW)],
     }
 
 
@@ -130,12 +132,12 @@ def _answered(output: Any) -> Piece:
 
 
 def quality(dtype: DType, tokens: int, ops: Ops | None = None) -> Iterator[dict[str, object]]:
-    """Each variant's perplexities, and how much they are above the first one's.
+    """The perplexities of each variant, and their rise over the first one.
 
     Args:
-        dtype: of the models, as the engine's option.
-        tokens: about so many a text.
-        ops: what runs the models, instead of the device's own operations.
+        dtype: the dtype of the models, as an option of the engine.
+        tokens: the approximate number of tokens of a text.
+        ops: operations that run the models, in place of the device's own.
     """
     llm = LLM("smollm2", dtype=dtype, drafter="none", prefix_caching=False, max_num_seqs=16)
     texts, info = make_texts(llm, tokens), llm.info

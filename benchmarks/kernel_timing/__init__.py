@@ -1,1 +1,1 @@
-"""The parts of kernels.py: sections, shapes, whole steps, and timing by CUDA graphs."""
+"""Parts of kernels.py: sections, model shapes, whole steps, and timing by CUDA graphs."""

@@ -35,7 +35,7 @@ def ends(x: Tensor, batch: Batch) -> Tensor:
 
 
 def plain_attention(q: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-    """The reference in float32, of the first and the last row only: it is slow."""
+    """The float32 reference, for the first and the last row only, since it is slow."""
     chosen = torch.tensor([0, len(batch.query_lens_host) - 1], device=DEVICE).unique()
     count, length = chosen.numel(), batch.query_lens_host[0]
     few = dataclasses.replace(
@@ -185,7 +185,7 @@ def decode_case(
 
 
 def decode(bench: Bench, ops: TritonOps) -> None:
-    """Attention of decodes, with rotation and cache write, and of verifies, without."""
+    """Attention of decode steps, with rotary embeddings and cache writes, and of verify steps, without."""
     tiles = [Tile(0, n, w, s) for n, w, s in [(64, 4, 3), (64, 8, 3), (128, 4, 3), (64, 4, 5)]]
     decode_case(bench, ops, QWEN3, 1, 400, tiles, [4, 8, 16])
     decode_case(bench, ops, LLAMA_8B, 1, 16384, [], [16, 64])

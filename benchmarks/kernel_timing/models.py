@@ -36,7 +36,7 @@ class Model:
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
-        """A layer's weights: [N, K]."""
+        """The weights of a layer by name: [N, K]."""
         return {
             "qkv": (self.qkv, self.hidden),
             "o": (self.hidden, self.heads * self.head_dim),
@@ -51,12 +51,12 @@ SMOLLM2 = Model("smollm2-135m", 30, 576, 9, 3, 64, 1536, 49152, False)
 
 
 def randn(*shape: int, scale: float = 1.0, dtype: torch.dtype = DTYPE) -> Tensor:
-    """Random numbers in the model's type."""
+    """Normal random numbers in the model's dtype."""
     return (torch.randn(shape, device=DEVICE) * scale).to(dtype)
 
 
 def make_batch(rows: int, query_len: int, context: int) -> Batch:
-    """Rows of equal lengths over scattered blocks."""
+    """A batch of rows of equal lengths over scattered blocks."""
     blocks = -(-context // BLOCK_SIZE)
     tables = torch.randperm(rows * blocks, device=DEVICE).int().view(rows, blocks)
     positions = torch.arange(context - query_len, context, device=DEVICE).repeat(rows)

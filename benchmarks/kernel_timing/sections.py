@@ -1,10 +1,10 @@
-"""Time the Triton operations at the shapes of real models: checked first, several tile configurations in one run.
+"""Time Triton operations at the shapes of real models, in several tile configurations, after a check of the results.
 
-Every number is a CUDA graph's replay, over inputs that exceed the L2 cache where a real step's would, beside the share
-of the device's measured copy bandwidth or matrix rate. Needs a GPU. The table comes last; variants are named by what
-they change, ``default`` is what the engine uses.
+Every time is that of a replayed CUDA graph, over inputs that exceed the L2 cache where those of a real step would. The table
+also has the share of the measured copy bandwidth or matrix rate of the device. A variant is named by the options that it
+changes; ``default`` is the engine's choice. It needs a GPU.
 
-`kernels.py` is the command.
+The command is benchmarks/kernels.py.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def elementwise_case(bench: Bench, ops: TritonOps, model: Model, tokens: int) ->
 
 
 def elementwise(bench: Bench, ops: TritonOps) -> None:
-    """Norms, rotation with cache write, activation."""
+    """Norms, rotary embeddings with cache writes, and activations."""
     for model in (LLAMA_8B, QWEN3):
         for tokens in (1, 64, 2048):
             elementwise_case(bench, ops, model, tokens)
@@ -208,7 +208,7 @@ def linear_case(
 
 
 def linears(bench: Bench, _: TritonOps) -> None:
-    """Linears of a decode step, weights read once: one line a weight, and the sum over the step."""
+    """Linear layers of a decode step, each weight read once: a result for each weight, and the sum over the step."""
     for model, rows, with_variants in [
         (LLAMA_8B, 1, True),
         (QWEN3, 1, True),
@@ -233,12 +233,12 @@ def linears(bench: Bench, _: TritonOps) -> None:
 
 
 def step_error(step: DecodeStep, ops: TritonOps, expected: Tensor) -> float:
-    """How far a step's logits are from these."""
+    """The relative error of a step's logits."""
     return relative_error(step.run(ops), expected)
 
 
 def steps(bench: Bench, ops: TritonOps) -> None:
-    """Whole decode steps in one graph, greedy: as the engine runs them, without overlap, and with nothing fused."""
+    """Whole greedy decode steps in one graph: as in the engine, without overlap, and with nothing fused."""
     variants = {
         "vendor, nothing fused": VendorOps(ops.num_sms, False, ops.arrivals),
         "default, no overlap": dataclasses.replace(ops, hopper=False),
@@ -284,11 +284,13 @@ SECTIONS: dict[str, Callable[[Bench, TritonOps], None]] = {
 
 
 def main() -> None:
-    """Run the sections within the time, print the table, save the results."""
-    parser = argparse.ArgumentParser(description="Time the Triton operations at the shapes of real models.")
-    parser.add_argument("--sections", default=",".join(SECTIONS), help=f"of {', '.join(SECTIONS)}")
-    parser.add_argument("--seconds", type=float, default=220.0, help="begin no case after this time")
-    parser.add_argument("--out", type=Path, help="where to save all results as JSON")
+    """Run the sections within the time limit, print the table, save the results."""
+    parser = argparse.ArgumentParser(description="Time Triton operations at the shapes of real models.")
+    parser.add_argument(
+        "--sections", default=",".join(SECTIONS), help=f"comma-separated, of {', '.join(SECTIONS)} (default: all)"
+    )
+    parser.add_argument("--seconds", type=float, default=220.0, help="start no case after this time (default: 220)")
+    parser.add_argument("--out", type=Path, help="save all results to this JSON file")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks/kernels.py needs a GPU, and torch finds none here")

@@ -1,6 +1,6 @@
-"""A whole decode step in one CUDA graph, with random weights: what the kernels add up to, launches included.
+"""A whole decode step in one CUDA graph, with random weights: the sum of all kernels, launches included.
 
-Greedy, without an engine around it: from token ids to sampled tokens, as the engine's own forward pass runs it.
+The step is greedy, from token ids to sampled tokens, with the engine's own forward pass but without the engine.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from draftline.quant.dense import DenseLinear
 from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, Model, make_batch, randn
 
 MAX_LENGTH = 4096
-"""What a graph's bucket would have as the bound of a row's length."""
+"""The bound on the length of a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class VendorOps(TritonOps):
-    """Nothing fused, nothing overlapped, and every product the vendor's: what the others are compared with."""
+    """The baseline: nothing fused, nothing overlapped, and every product from the vendor's library."""
 
     @override
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -52,7 +52,7 @@ class VendorOps(TritonOps):
 
 
 def make_weights(model: Model) -> DecoderWeights:
-    """A decoder whose activations stay near 1 in every layer."""
+    """The weights of a decoder whose activations stay near 1 in every layer."""
     rope = torch.randn(MAX_LENGTH, 2, model.head_dim // 2, device=DEVICE)
 
     def projection(n: int, k: int) -> DenseLinear:
@@ -81,7 +81,7 @@ class DecodeStep:
     """One model's step for a fixed batch.
 
     Attributes:
-        num_bytes: what it must read at least: the weights, and the rows' keys and values.
+        num_bytes: the bytes that it must read: the weights, and the keys and values of the rows.
     """
 
     def __init__(self, model: Model, weights: DecoderWeights, rows: int, query_len: int, context: int) -> None:
@@ -99,7 +99,7 @@ class DecodeStep:
         self.num_bytes = 2.0 * (parameters + 2 * model.layers * rows * context * model.kv_heads * model.head_dim)
 
     def run(self, ops: Ops) -> Tensor:
-        """One step with these operations; returns the logits."""
+        """Run one step with these operations; return the logits."""
         logits = EagerForward(self._weights, EPS, DTYPE, ops)(self._batch, self._cache)
         ops.sample(logits, self._rows, self._slots)
         return logits

@@ -16,20 +16,20 @@ from torch import Tensor
 Call = Callable[[], object]
 
 _CACHE_BYTES = 400 * 2**20
-"""Inputs are rotated until they exceed this: several times the largest L2 cache."""
+"""The size of all copies of an input: several times the largest L2 cache."""
 
 
-_MOST_FAILURES = 12
-"""Failures that the table lists; the saved results have all."""
+_MAX_FAILURES = 12
+"""The most failures in the table; the saved results have all."""
 
 
-def copies_beyond_cache(num_bytes: int, most: int = 64) -> int:
-    """How many copies of an input of this size the caches cannot hold."""
-    return max(1, min(most, -(-_CACHE_BYTES // num_bytes)))
+def copies_beyond_cache(num_bytes: int, max_copies: int = 64) -> int:
+    """The number of copies of an input of this size that the caches cannot hold; at most ``max_copies``."""
+    return max(1, min(max_copies, -(-_CACHE_BYTES // num_bytes)))
 
 
 def graph_time(calls: Sequence[Call], budget_ms: float = 60.0) -> float:
-    """Microseconds a call, median of replays of one CUDA graph that holds all of them in order."""
+    """Microseconds a call: the median over replays of one CUDA graph that holds all calls in order."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -55,17 +55,17 @@ def graph_time(calls: Sequence[Call], budget_ms: float = 60.0) -> float:
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
-    """The relative error in the Euclidean norm; NaN if either has one."""
+    """The relative error in the Euclidean norm; NaN if either tensor has a NaN."""
     return float((actual.double() - expected.double()).norm() / expected.double().norm())
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the device reaches at best, measured.
+    """The measured peak rates of the device.
 
     Attributes:
-        bytes_per_us: copying, bytes read plus bytes written.
-        flops_per_us: a large bf16 matrix product.
+        bytes_per_us: of a copy: bytes read plus bytes written.
+        flops_per_us: of a large bf16 matrix product.
     """
 
     bytes_per_us: float
@@ -73,7 +73,7 @@ class Ceilings:
 
     @staticmethod
     def measure() -> Ceilings:
-        """Copy 4 GiB, and multiply 8192 x 8192 matrices of random numbers."""
+        """Measure a copy of 2 GiB, and a product of 8192 x 8192 matrices of random numbers."""
         source = torch.empty(2**31, dtype=torch.int8, device="cuda").random_()
         target = torch.empty_like(source)
         copy = graph_time([lambda: target.copy_(source)])
@@ -83,16 +83,16 @@ class Ceilings:
 
 
 @dataclass(slots=True)
-class Result:
+class CaseResult:
     """One timed case.
 
     Attributes:
-        section: what kind of operation.
-        case: model and sizes.
-        variant: which implementation or configuration.
-        microseconds: time a call.
-        percent: of the ceiling that applies.
-        rate: achieved rate, with its unit.
+        section: the kind of operation.
+        case: the model and the sizes.
+        variant: the implementation or configuration.
+        microseconds: the time of a call.
+        percent: the achieved share of the applicable ceiling.
+        rate: the achieved rate, with its unit.
     """
 
     section: str
@@ -108,13 +108,13 @@ class Bench:
     """Collects results and keeps to a time budget.
 
     Attributes:
-        ceilings: the device's.
-        deadline: cases that would begin after this (``time.monotonic``) are left out, and counted.
+        ceilings: the peak rates of the device.
+        deadline: cases that would start after this (``time.monotonic``) are left out, and counted.
     """
 
     ceilings: Ceilings
     deadline: float
-    results: list[Result] = field(default_factory=list)
+    results: list[CaseResult] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
@@ -130,9 +130,9 @@ class Bench:
         check: Callable[[], float] | None = None,
         bound: float = 1e-2,
     ) -> float | None:
-        """Check, then time ``calls`` (each moving ``num_bytes`` or doing ``flops``); microseconds, or None if left out.
+        """Check, then time ``calls``, each of ``num_bytes`` or ``flops``; return microseconds, or None if left out.
 
-        A variant that the device refuses, or that is wrong by more than ``bound``, is reported as failed.
+        A variant that the device rejects, or whose error exceeds ``bound``, is reported as failed.
         """
         name = f"{section} {case} {variant}"
         if time.monotonic() > self.deadline:
@@ -159,11 +159,11 @@ class Bench:
         name = f"{section} {case} {variant}"
         limit = max(num_bytes / self.ceilings.bytes_per_us, flops / self.ceilings.flops_per_us)
         rate = f"{flops / microseconds / 1e6:7.1f} TFLOP/s" if flops else f"{num_bytes / microseconds / 1e3:7.0f} GB/s"
-        self.results.append(Result(section, case, variant, microseconds, 100 * limit / microseconds, rate))
+        self.results.append(CaseResult(section, case, variant, microseconds, 100 * limit / microseconds, rate))
         print(f"{name:<70} {microseconds:9.2f} us {100 * limit / microseconds:5.1f}% {rate}", flush=True)
 
     def report(self, best: int = 3) -> str:
-        """The default and the best few variants of every case, and what failed or was left out."""
+        """A table of the default and the best variants of every case, with failures and cases left out."""
         lines = [
             f"copy {self.ceilings.bytes_per_us / 1e3:.0f} GB/s, bf16 product {self.ceilings.flops_per_us / 1e6:.0f} TFLOP/s",
             f"{'section':<10} {'case':<34} {'variant':<26} {'us':>9} {'limit':>6}  rate",
@@ -176,15 +176,15 @@ class Bench:
                 lines.append(
                     f"{section:<10} {case:<34} {row.variant:<26} {row.microseconds:9.2f} {row.percent:5.1f}%  {row.rate}"
                 )
-        lines += [f"FAILED {name}" for name in self.failed[:_MOST_FAILURES]]
-        if len(self.failed) > _MOST_FAILURES:
-            lines.append(f"and {len(self.failed) - _MOST_FAILURES} more failed")
+        lines += [f"FAILED {name}" for name in self.failed[:_MAX_FAILURES]]
+        if len(self.failed) > _MAX_FAILURES:
+            lines.append(f"and {len(self.failed) - _MAX_FAILURES} more failed")
         if self.left_out:
             lines.append(f"left out for time: {len(self.left_out)}, first {self.left_out[0]}")
         return "\n".join(lines)
 
     def save(self, path: Path) -> None:
-        """All results as JSON."""
+        """Save all results as JSON."""
         content = {
             "conditions": asdict(Conditions.now(torch.device("cuda"))),
             "ceilings": asdict(self.ceilings),

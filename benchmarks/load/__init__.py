@@ -1,1 +1,1 @@
-"""The parts of serving.py: clients, streams and arrivals."""
+"""Parts of serving.py: clients, streams and workloads."""

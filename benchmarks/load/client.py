@@ -1,4 +1,4 @@
-"""What `serving.py`'s clients do: requests, turns of conversations, and what they note of each."""
+"""The clients of serving.py: requests, turns of conversations, and their latencies."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ else:
     from draftline.v1.engine_pb2_grpc import InferenceServiceStub as InferenceServiceAsyncStub
 
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-"""Of a connection that shares nothing with another."""
+"""Options of a connection that shares no TCP connection with others."""
 
 
 @dataclass(slots=True)
 class Turn:
-    """What a client saw of one request, in seconds."""
+    """The latencies of one request in seconds, and its tokens."""
 
     first_s: float = 0.0
     total_s: float = 0.0
@@ -35,16 +35,16 @@ class Turn:
 
 
 def request(prompt: Sequence[int], output_len: int, seed: int) -> pb.GenerateRequest:
-    """Exactly so many tokens, greedy."""
+    """A greedy request for exactly ``output_len`` tokens."""
     sampling = pb.SamplingParams(max_tokens=output_len, ignore_eos=True, temperature=0.0, seed=seed)
     return pb.GenerateRequest(token_ids=pb.TokenIds(ids=prompt), sampling=sampling)
 
 
 async def ask(stub: InferenceServiceAsyncStub, prompt: Sequence[int], output_len: int) -> Turn:
-    """One request. A delta of several tokens counts as many gaps, of equal length.
+    """Run one request. A delta of n tokens counts as n gaps of equal length.
 
     Raises:
-        RuntimeError: it got another number of tokens.
+        RuntimeError: it got a different number of tokens.
     """
     turn = Turn(prompt_tokens=len(prompt))
     start = last = time.perf_counter()
@@ -61,27 +61,27 @@ async def ask(stub: InferenceServiceAsyncStub, prompt: Sequence[int], output_len
         last = now
     turn.total_s = time.perf_counter() - start
     if len(turn.tokens) != output_len:
-        raise RuntimeError(f"a request got {len(turn.tokens)} tokens where {output_len} were asked for")
+        raise RuntimeError(f"a request got {len(turn.tokens)} tokens instead of {output_len}")
     return turn
 
 
 async def converse(stub: InferenceServiceAsyncStub, conversation: Conversation) -> list[Turn]:
-    """All turns of a conversation, one after the other."""
-    said: list[int] = []
+    """Run all turns of a conversation, one after the other."""
+    history: list[int] = []
     turns: list[Turn] = []
     for new, output_len in conversation.turns:
         if turns:
             await asyncio.sleep(conversation.think_s)
-        said += new
-        turns.append(await ask(stub, said, output_len))
-        said += turns[-1].tokens
+        history += new
+        turns.append(await ask(stub, history, output_len))
+        history += turns[-1].tokens
     return turns
 
 
 async def run(address: str, workload: ServingWorkload, vocab_size: int) -> tuple[list[Turn], float]:
-    """All turns of a workload, and how long it took."""
+    """Run a workload; return all turns, and the seconds that it took."""
     conversations = workload.draw(vocab_size)
-    places = asyncio.Semaphore(workload.at_once or len(conversations))
+    limit = asyncio.Semaphore(workload.concurrency or len(conversations))
     async with grpc.aio.insecure_channel(address, OPTIONS) as channel:
         stub = InferenceServiceAsyncStub(channel)
         await ask(stub, conversations[0].turns[0][0], 4)  # warm
@@ -89,7 +89,7 @@ async def run(address: str, workload: ServingWorkload, vocab_size: int) -> tuple
 
         async def one(conversation: Conversation) -> list[Turn]:
             await asyncio.sleep(conversation.arrives_s)
-            async with places:
+            async with limit:
                 return await converse(stub, conversation)
 
         turns = await asyncio.gather(*map(one, conversations))

@@ -1,4 +1,4 @@
-"""Many streams at once, over one Session and over as many connections, beside the engine's offline throughput."""
+"""Many concurrent streams, over one Session or over many connections, compared with offline throughput."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 import uvloop
-from common.contenders import Draftline, Model
+from common.contenders import BenchmarkModel, Draftline
 from common.workloads import Workload
 
 from draftline.v1 import engine_pb2 as pb
@@ -23,7 +23,7 @@ else:
 
 
 async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[list[int], float]:
-    """All at once over one Session: the tokens of each message that came, and in how many seconds."""
+    """Send all requests over one Session; return the number of tokens of each message, and the seconds in all."""
     async with grpc.aio.insecure_channel(address, OPTIONS) as channel:
         await channel.channel_ready()
         start = time.perf_counter()
@@ -35,7 +35,7 @@ async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> t
 
 
 async def many_connections(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[list[int], float]:
-    """All at once, each over a connection of its own that is open already: as `one_session`."""
+    """Send each request over its own open connection; return the same as `one_session`."""
     channels = [grpc.aio.insecure_channel(address, OPTIONS) for _ in requests]
     try:
         await asyncio.gather(*(channel.channel_ready() for channel in channels))
@@ -48,17 +48,17 @@ async def many_connections(address: str, requests: Sequence[pb.GenerateRequest])
 
 
 async def _counts(deltas: AsyncIterator[pb.Delta]) -> list[int]:
-    """Tokens of each message that has any."""
+    """The number of tokens of each message with tokens."""
     return [len(delta.token_ids) async for delta in deltas if delta.token_ids]
 
 
 def streams_workload(streams: int, prompt_len: int, output_len: int) -> Workload:
-    """What --streams runs, in the server and offline."""
+    """The workload of --streams, on the server and offline."""
     return Workload(f"streams{streams}", streams, (prompt_len, prompt_len), (output_len, output_len))
 
 
 def measure_streams(address: str, workload: Workload, vocab_size: int, best_of: int) -> Iterator[dict[str, Any]]:
-    """Both ways of sending so many requests at once, the best of some rounds of each."""
+    """Measure one Session, then many connections: the best of ``best_of`` rounds each."""
     drawn = workload.draw(vocab_size)
     requests = [request(drawn_one.prompt, drawn_one.output_len, 0) for drawn_one in drawn]
     expected = sum(drawn_one.output_len for drawn_one in drawn)
@@ -68,7 +68,7 @@ def measure_streams(address: str, workload: Workload, vocab_size: int, best_of: 
             counts, taken = uvloop.run(send(address, requests))
             rounds.append((taken, sum(counts) / len(counts)))
             if sum(counts) != expected:
-                raise RuntimeError(f"{send.__name__}: {sum(counts)} tokens came where {expected} were asked for")
+                raise RuntimeError(f"{send.__name__}: {sum(counts)} tokens instead of {expected}")
         best, tokens_a_message = min(rounds[1:])
         yield {
             "workload": workload.name,
@@ -79,8 +79,8 @@ def measure_streams(address: str, workload: Workload, vocab_size: int, best_of: 
         }
 
 
-def offline(model: Model, workload: Workload, best_of: int, options: Mapping[str, object]) -> float:
-    """Tokens a second of the engine in this process, without a server."""
+def offline(model: BenchmarkModel, workload: Workload, best_of: int, options: Mapping[str, object]) -> float:
+    """The engine's tokens/s in this process, without a server."""
     engine = Draftline(model, "auto", "auto", workload.max_model_len, options)
     requests = workload.draw(engine.vocab_size)
     seconds = []

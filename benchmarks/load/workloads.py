@@ -1,4 +1,4 @@
-"""What arrives at a server, and when: conversations of one or more turns, of token ids, all from a fixed seed."""
+"""Workloads of a server: conversations of one or more turns with their arrival times, drawn from a fixed seed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from common.workloads import Span
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Turns that follow each other; each turn's prompt is all that was said before, and what is new.
+    """Consecutive turns. The prompt of a turn is the conversation so far, and new tokens.
 
     Attributes:
-        arrives_s: when it begins, in seconds.
-        turns: the new tokens of each turn, and how many are to be generated.
-        think_s: between an answer and the next turn.
+        arrives_s: its arrival time in seconds.
+        turns: the new token ids and the output length of each turn.
+        think_s: seconds between an answer and the next turn.
     """
 
     arrives_s: float
@@ -26,18 +26,18 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class ServingWorkload:
-    """A kind of load.
+    """A pattern of conversations.
 
     Attributes:
         name: as given to --workloads.
-        conversations: how many.
-        new: tokens that a turn adds; where ``long`` is given, of a short one.
+        conversations: the number of conversations.
+        new: new tokens of a turn; of a short turn, if ``long`` is given.
         output: tokens to generate in each turn.
-        rate: conversations a second, at random (Poisson) moments; 0: all at once.
-        at_once: how many are under way at most; 0: as they come.
-        turns: of each conversation.
-        shared: tokens that all begin with.
-        long: tokens of a long turn, and the share of those.
+        rate: conversations a second, as a Poisson process; 0: all arrive at once.
+        concurrency: the most conversations in flight; 0 is no limit.
+        turns: turns of each conversation.
+        shared: tokens of a prefix that all conversations share.
+        long: new tokens of a long turn, and the share of long turns.
         think_s: seconds between an answer and the next turn.
     """
 
@@ -46,7 +46,7 @@ class ServingWorkload:
     new: Span
     output: Span
     rate: float = 0.0
-    at_once: int = 0
+    concurrency: int = 0
     turns: int = 1
     shared: int = 0
     long: tuple[Span, float] | None = None
@@ -54,12 +54,12 @@ class ServingWorkload:
 
     @property
     def max_model_len(self) -> int:
-        """The longest context that any turn can reach, in tokens."""
+        """The longest context of any turn, in tokens."""
         new = max(self.new[1], self.long[0][1] if self.long else 0)
         return self.shared + self.turns * (new + self.output[1])
 
     def draw(self, vocab_size: int) -> list[Conversation]:
-        """The conversations: the same ones each time."""
+        """The conversations, the same in every call."""
         rng = random.Random(0)
         shared = tuple(rng.choices(range(vocab_size), k=self.shared))
         clock, made = 0.0, []
@@ -75,12 +75,12 @@ class ServingWorkload:
 
 
 def load(clients: int) -> ServingWorkload:
-    """Clients who each ask again as soon as they are answered."""
-    return ServingWorkload(f"load{clients}", 4 * clients, (128, 512), (128, 128), at_once=clients)
+    """Clients that each send the next request as soon as they have the answer."""
+    return ServingWorkload(f"load{clients}", 4 * clients, (128, 512), (128, 128), concurrency=clients)
 
 
 SERVING_WORKLOADS: Sequence[ServingWorkload] = (
-    ServingWorkload("baseline", 10, (128, 128), (128, 128), at_once=1),
+    ServingWorkload("baseline", 10, (128, 128), (128, 128), concurrency=1),
     ServingWorkload("continuous_batching", 32, (64, 512), (64, 256), rate=4),
     ServingWorkload("paged_attention", 48, (64, 1024), (64, 256)),
     ServingWorkload("chunked_prefill", 48, (64, 128), (64, 128), rate=6, long=((1536, 2048), 0.75)),

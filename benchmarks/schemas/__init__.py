@@ -1,1 +1,1 @@
-"""The parts of structured.py and constrained.py: schema coverage and extraction documents."""
+"""Parts of structured.py and constrained.py: schema coverage, and documents for extraction."""

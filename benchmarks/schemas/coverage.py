@@ -1,8 +1,12 @@
-"""Which schemas a constraint engine gets right: every valid instance accepted, every invalid one rejected, in every spelling.
+"""The outcome of a schema with a constraint engine: whether it accepts all valid instances, and rejects all invalid ones.
 
-A tokenizer with one token a byte keeps vocabularies out of it: what is walked is the text. An engine is *unsound* on a schema if it accepts
-an invalid instance, *incomplete* if it rejects a valid one (however json.dumps may write it, members in the instance's own
-order), *refused* if it says that it cannot do it, *slow* if it takes longer than the limit to compile, and *exact* otherwise.
+The tokenizer has one token a byte, so vocabularies play no role. The outcome of a schema is:
+
+- *unsound*: the engine accepts an invalid instance;
+- *incomplete*: it rejects a valid one, in some spelling of json.dumps, with members in the order of the instance;
+- *refused*: it reports that it cannot enforce the schema;
+- *slow*: it takes longer than the limit to compile it;
+- *exact*: none of these.
 """
 
 from __future__ import annotations
@@ -17,21 +21,22 @@ from typing import Any, Protocol
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from typing_extensions import override
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.json_schema import json_schema_language
 
 _EOS = 256
 TIME_LIMIT = 10.0
-"""Seconds that a schema may take to compile."""
+"""The limit on the compile time of a schema, in seconds."""
 
 
-class RefusedError(Exception):
-    """The engine says that it cannot enforce the schema.
+class SchemaRefusedError(Exception):
+    """The engine reports that it cannot enforce the schema.
 
     Attributes:
-        keywords: what stands in the way, as far as the engine tells.
-        reasons: in words.
+        keywords: the keywords that it names.
+        reasons: its messages.
     """
 
     def __init__(self, keywords: Sequence[str], reasons: Sequence[str]) -> None:
@@ -41,14 +46,19 @@ class RefusedError(Exception):
 
 
 Accepts = Callable[[str], bool]
-"""Whether a whole text is in a compiled language."""
+"""Whether a text is in a compiled language."""
 
 
-class Engine(Protocol):
-    """Compiles a schema; raises RefusedError where it cannot."""
+class SchemaEngine(Protocol):
+    """Compiles schemas."""
 
     def __call__(self, schema: Any) -> Accepts:
-        """A function that tells whether a text is accepted."""
+        """Compile a schema.
+
+        Raises:
+            SchemaRefusedError: the engine cannot enforce it.
+        """
+        ...
 
 
 class _ByteTokenizer:
@@ -61,7 +71,7 @@ class _ByteTokenizer:
         return list(text.encode() if isinstance(text, str) else text)
 
 
-class _Llguidance:
+class _LlguidanceWalker:
     """Walks texts through llguidance's matcher."""
 
     def __init__(self) -> None:
@@ -71,7 +81,7 @@ class _Llguidance:
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
             error = matcher.get_error().splitlines()[0]
-            raise RefusedError([error.partition(":")[0].split(" at ")[0][:40]], [error])
+            raise SchemaRefusedError([error.partition(":")[0].split(" at ")[0][:40]], [error])
 
         def accepts(text: str) -> bool:
             matcher.reset()
@@ -81,39 +91,39 @@ class _Llguidance:
         return accepts
 
 
-class Draftline(_Llguidance):
-    """This project's front end; the grammar that it makes is walked by llguidance, as the regular form would be by tables."""
+class DraftlineSchemas(_LlguidanceWalker, SchemaEngine):
+    """The front end of this project. llguidance walks the grammars; the regular expressions have the same language."""
 
+    @override
     def __call__(self, schema: Any) -> Accepts:
-        """See `Engine`."""
         try:
             language = json_schema_language(json.dumps(schema), whitespace="free")
         except UnsupportedConstraintError as error:
             names = [violation.keyword for violation in error.violations]
-            raise RefusedError(sorted(set(names)), [str(violation) for violation in error.violations]) from None
+            raise SchemaRefusedError(sorted(set(names)), [str(violation) for violation in error.violations]) from None
         except InvalidConstraintError as error:
             if "no value matches" in str(error):
                 return lambda text: False
-            raise RefusedError(["(invalid or over a limit)"], [str(error)]) from None
+            raise SchemaRefusedError(["(invalid or over a limit)"], [str(error)]) from None
         return self.walk(LLMatcher.grammar_from_lark(language.grammar))
 
 
-class Llguidance(_Llguidance):
-    """llguidance's own JSON Schema front end, strict, with whitespace anywhere."""
+class LlguidanceSchemas(_LlguidanceWalker, SchemaEngine):
+    """llguidance's own front end, strict, with whitespace anywhere."""
 
+    @override
     def __call__(self, schema: Any) -> Accepts:
-        """See `Engine`."""
         if isinstance(schema, bool):
             schema = {} if schema else {"not": {}}
         try:
             grammar = LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": True})
         except ValueError as error:
-            raise RefusedError(["(invalid)"], [str(error)]) from None
+            raise SchemaRefusedError(["(invalid)"], [str(error)]) from None
         return self.walk(grammar)
 
 
-class Xgrammar:
-    """xgrammar, with open objects as the standard has them and whitespace anywhere."""
+class XgrammarSchemas(SchemaEngine):
+    """xgrammar, with open objects as in the standard, and whitespace anywhere."""
 
     def __init__(self) -> None:
         import xgrammar
@@ -124,12 +134,12 @@ class Xgrammar:
         )
         self._compiler = xgrammar.GrammarCompiler(vocabulary, cache_enabled=False)
 
+    @override
     def __call__(self, schema: Any) -> Accepts:
-        """See `Engine`."""
         try:
             compiled = self._compiler.compile_json_schema(json.dumps(schema), any_whitespace=True, strict_mode=False)
         except RuntimeError as error:
-            raise RefusedError([str(error).splitlines()[0][-40:]], [str(error)]) from None
+            raise SchemaRefusedError([str(error).splitlines()[0][-40:]], [str(error)]) from None
 
         def accepts(text: str) -> bool:
             matcher = self._xgrammar.GrammarMatcher(compiled, terminate_without_stop_token=False)
@@ -138,21 +148,21 @@ class Xgrammar:
         return accepts
 
 
-ENGINES: Mapping[str, Callable[[], Engine]] = {
-    "draftline": Draftline,
-    "llguidance": Llguidance,
-    "xgrammar": Xgrammar,
+ENGINES: Mapping[str, Callable[[], SchemaEngine]] = {
+    "draftline": DraftlineSchemas,
+    "llguidance": LlguidanceSchemas,
+    "xgrammar": XgrammarSchemas,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SchemaCase:
     """A schema with instances.
 
     Attributes:
-        name: of the file, and of the group within it.
+        name: the name of the file, and of the group within it.
         schema: the schema.
-        tests: each with ``data`` and ``valid``.
+        tests: instances, each with ``data`` and ``valid``.
     """
 
     name: str
@@ -160,21 +170,21 @@ class Case:
     tests: Sequence[Mapping[str, Any]]
 
 
-def read_cases(folder: Path) -> list[Case]:
-    """Every schema of a folder, whose files hold one with its tests, or a list of them as the official suite's do."""
-    cases: list[Case] = []
+def read_cases(folder: Path) -> list[SchemaCase]:
+    """All schemas of a folder. A file holds one schema with tests, or a list of them as in the official suite."""
+    cases: list[SchemaCase] = []
     for path in sorted(folder.glob("*.json")):
         content = json.loads(path.read_text())
         for group in content if isinstance(content, list) else [content]:
             name = f"{path.stem}: {group['description']}" if "description" in group else path.stem
-            cases.append(Case(name, group["schema"], group["tests"]))
+            cases.append(SchemaCase(name, group["schema"], group["tests"]))
     if not cases:
-        raise FileNotFoundError(f"{folder} holds no schemas")
+        raise FileNotFoundError(f"{folder} contains no schemas")
     return cases
 
 
 def spellings(value: Any) -> Iterator[str]:
-    """How json.dumps may write a value."""
+    """The texts of a value by json.dumps with different options."""
     yield json.dumps(value, separators=(",", ":"))
     yield json.dumps(value)
     yield json.dumps(value, indent=2)
@@ -184,13 +194,13 @@ def spellings(value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one schema.
+    """The outcome of one schema.
 
     Attributes:
         outcome: exact, incomplete, unsound, refused or slow.
-        compile_s: seconds until texts could be walked, or until it was refused.
-        keywords: what was in the way, if refused.
-        reasons: in words; or the first text that was judged wrongly.
+        compile_s: seconds until the schema was compiled or refused.
+        keywords: the keywords that the engine names, if it refused.
+        reasons: the messages of the engine, or the first text with a wrong result.
     """
 
     outcome: str
@@ -199,12 +209,12 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
 
-def judge(engine: Engine, case: Case) -> Verdict:
-    """Compile a schema and try all its instances."""
+def judge(engine: SchemaEngine, case: SchemaCase) -> Verdict:
+    """Compile a schema, and try all its instances."""
     started = time.perf_counter()
     try:
         accepts = engine(case.schema)
-    except RefusedError as refused:
+    except SchemaRefusedError as refused:
         return Verdict("refused", time.perf_counter() - started, refused.keywords, refused.reasons)
     taken = time.perf_counter() - started
     if taken > TIME_LIMIT:
@@ -221,7 +231,7 @@ def judge(engine: Engine, case: Case) -> Verdict:
 
 
 def summary(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
-    """Counts, compile times, and what stood in the way, of one engine over many schemas."""
+    """The counts of outcomes, compile times, and refused keywords of one engine over many schemas."""
     outcomes = Counter(verdict.outcome for verdict in verdicts.values())
     times = np.array([verdict.compile_s for verdict in verdicts.values()]) * 1000
     keywords = Counter(keyword for verdict in verdicts.values() for keyword in verdict.keywords)

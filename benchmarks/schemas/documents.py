@@ -1,4 +1,4 @@
-"""Texts to extract records from, and the schemas of the records: what structured output is mostly used for."""
+"""Texts to extract records from, and the schemas of the records: the main use of structured output."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ _TEXTS: tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...] = (
 
 
 def documents() -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each document's prompt and schema."""
+    """The prompt and the schema of each document."""
     for name, schema, texts in _TEXTS:
         for text in texts:
             members = ", ".join(schema["properties"])

@@ -1,10 +1,10 @@
-"""Structured output: which schemas come out exactly, and what compiling them takes, beside other engines.
+"""Structured output: the schemas that are enforced exactly, and compile times, compared with other engines.
 
     python benchmarks/structured.py --schemas FOLDER
     python benchmarks/structured.py --schemas FOLDER --suite JSON-SCHEMA-TEST-SUITE/tests/draft2020-12 --engines draftline
 
-FOLDER holds files with a ``schema`` and ``tests``, a list of ``data`` and ``valid``; the official suite's files are lists of such. An engine
-that is not installed is left out.
+FOLDER holds files with a ``schema`` and ``tests``, a list of ``data`` and ``valid``. Files of the official suite are lists of
+these. Engines that are not installed are left out.
 
 Results are JSON lines, on standard output or in --output; a table of them goes to standard error.
 """
@@ -29,7 +29,7 @@ from schemas.coverage import ENGINES, judge, read_cases, summary
 
 
 def table(results: Sequence[dict[str, Any]]) -> Table:
-    """Of every engine and folder: how its schemas came out, and compile times."""
+    """The outcomes and compile times of every engine on every folder."""
     shown = Table(
         "schemas", "engine", "exact", "incomplete", "unsound", "refused", "p50", "p95", "max", title="Coverage"
     )
@@ -56,7 +56,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
     if arguments.schemas is None and arguments.suite is None:
-        parser.error("give --schemas, --suite or both")
+        parser.error("--schemas, --suite or both are required")
     unknown = set(arguments.engines.split(",")) - set(ENGINES)
     if unknown:
         parser.error(f"unknown engines: {', '.join(sorted(unknown))}")
@@ -64,7 +64,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command."""
     arguments = _arguments(argv)
     try:
         corpora = {folder.name: read_cases(folder) for folder in (arguments.schemas, arguments.suite) if folder}

@@ -35,7 +35,7 @@ class ByteAutomaton:
     """A minimal automaton over bytes. State 0 is the initial state; an accepting state can be reached from every state.
 
     Attributes:
-        next: [states + 1, classes] int32. The last row is the dead state: no text of the language begins with what leads there.
+        next: [states + 1, classes] int32. The last row is the dead state, from which no accepting state can be reached.
         byte_class: [256] uint8, the class of each byte, which is its column of ``next``.
         accepting: [states] bool.
     """

@@ -1,4 +1,4 @@
-"""The benchmark of the host's work: that it steps a real engine, what it computes of it, and the command."""
+"""host.py steps a real engine; its arithmetic, and the command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from common.placeholder_tokenizer import write_placeholder_tokenizer
 from common.provenance import Conditions
 from common.shapes import SMOLLM2_135M
-from host import VARIANTS, WINDOW, Result
+from host import VARIANTS, WINDOW, HostResult
 
 from draftline.models.tokenization.tokenizer import Tokenizer
 
@@ -48,7 +48,7 @@ def test_every_row_decodes_in_every_timed_step(
 
 
 def test_the_best_round_counts() -> None:
-    result = Result.of(CONDITIONS, "plain", 4, [3e-6, 2e-6, 9e-6])
+    result = HostResult.of(CONDITIONS, "plain", 4, [3e-6, 2e-6, 9e-6])
     assert (result.us_per_step, result.us_per_row, list(result.rounds)) == (2.0, 0.5, [3.0, 2.0, 9.0])
 
 
@@ -62,7 +62,7 @@ def test_the_command_writes_a_line_for_each_variant_and_number_of_rows(
     assert all(line["us_per_step"] > 0 and line["machine"] for line in lines)
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "us a row and step" in shown.err
+    assert "µs/step and row" in shown.err
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_command_writes_a_line_for_each_variant_and_number_of_rows(
         ("--best-of", "0", "at least one round"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(
+def test_invalid_arguments_are_rejected(
     argument: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""llama.cpp as a contender: what it is given to decode, by a stand-in for its interface, and the real one where it is."""
+"""llama.cpp as a contender, with a stand-in for its interface, and with the real one if it is installed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from common.contenders import Model
+from common.contenders import BenchmarkModel
 from common.llama_cpp_contender import LlamaCpp
 from common.workloads import BenchmarkRequest, Workload
 
 CPU = torch.device("cpu")
-SMOLLM2 = Model("smollm2", "smollm2", None)
+SMOLLM2 = BenchmarkModel("smollm2", "smollm2", None)
 
 Entry = tuple[int, int, int, int]
-"""Sequence, position, token, and whether its logits are wanted."""
+"""Sequence, position, token, and whether its logits are requested."""
 
 
 class StandIn:
-    """llama.cpp's functions that are used, with a model whose next token is the last one plus 1."""
+    """The functions of llama.cpp in use, with a model whose next token is the last one plus 1."""
 
     def __init__(self) -> None:
         self.steps: list[list[Entry]] = []
@@ -97,13 +97,13 @@ def api(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 @pytest.fixture
-def gguf(tmp_path: Path) -> Model:
+def gguf(tmp_path: Path) -> BenchmarkModel:
     path = tmp_path / "model.gguf"
     path.touch()
-    return Model("m", str(path), None)
+    return BenchmarkModel("m", str(path), None)
 
 
-def test_sequences_decode_together_and_each_to_its_length(api: StandIn, gguf: Model) -> None:
+def test_sequences_decode_together_and_each_to_its_length(api: StandIn, gguf: BenchmarkModel) -> None:
     contender = LlamaCpp(gguf, CPU, max_model_len=64)
     assert (contender.weights, contender.vocab_size) == ("Q4_1", 1000)
     contender.run([BenchmarkRequest((10, 20, 30), 3), BenchmarkRequest((50, 60), 1), BenchmarkRequest((70,), 2)], 0.0)
@@ -114,7 +114,7 @@ def test_sequences_decode_together_and_each_to_its_length(api: StandIn, gguf: Mo
     ]
 
 
-def test_a_context_fits_the_requests_and_is_used_again(api: StandIn, gguf: Model) -> None:
+def test_a_context_fits_the_requests_and_is_used_again(api: StandIn, gguf: BenchmarkModel) -> None:
     contender = LlamaCpp(gguf, CPU, max_model_len=64)
     two = Workload("two", 2, (8, 8), (4, 4)).draw(contender.vocab_size)
     contender.run(two, 0.0)
@@ -126,7 +126,7 @@ def test_a_context_fits_the_requests_and_is_used_again(api: StandIn, gguf: Model
     assert (api.contexts[1].n_ctx, api.contexts[1].n_seq_max) == (64, 1)
 
 
-def test_it_is_greedy_only(api: StandIn, gguf: Model) -> None:
+def test_it_is_greedy_only(api: StandIn, gguf: BenchmarkModel) -> None:
     with pytest.raises(ValueError, match=r"not at temperature 0\.5"):
         LlamaCpp(gguf, CPU, 64).run([BenchmarkRequest((1,), 1)], 0.5)
 
@@ -135,23 +135,25 @@ def test_it_is_greedy_only(api: StandIn, gguf: Model) -> None:
     ("model", "device", "message"),
     [
         (SMOLLM2, torch.device("cuda"), "on a CPU only, not on cuda"),
-        (Model("qwen3-0.6b", "folder", {}), CPU, "reads GGUF files, which qwen3-0.6b is not"),
+        (BenchmarkModel("qwen3-0.6b", "folder", {}), CPU, "reads GGUF files, which qwen3-0.6b is not"),
     ],
 )
-def test_what_it_cannot_run_is_refused(api: StandIn, model: Model, device: torch.device, message: str) -> None:
+def test_models_and_devices_that_it_cannot_run_are_rejected(
+    api: StandIn, model: BenchmarkModel, device: torch.device, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         LlamaCpp(model, device, 64)
 
 
-def test_it_says_that_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_installation_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(ValueError, match="pip install llama-cpp-python"):
         LlamaCpp(SMOLLM2, CPU, 64)
 
 
-def test_the_real_one_runs() -> None:
+def test_the_real_llama_cpp_runs() -> None:
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
     contender = LlamaCpp(SMOLLM2, CPU, 64)
     assert (contender.weights, contender.vocab_size) == ("Q4_1", 49152)
-    # Every step and every length is checked on the way.
+    # `run` checks the length of every output.
     contender.run(Workload("w", 3, (4, 9), (2, 5)).draw(contender.vocab_size), 0.0)

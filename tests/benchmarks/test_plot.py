@@ -1,4 +1,4 @@
-"""The plot's numbers: what is compared with what."""
+"""The numbers of plot.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from plot import Case, join, main, markdown, read
+from plot import Comparison, join, main, markdown, read
 
 
 def write(path: Path, *lines: dict[str, object]) -> Path:
@@ -34,17 +34,17 @@ def peers(tmp_path: Path) -> Path:
 
 
 def test_the_last_result_counts_and_prefill_is_prompt_tokens(ours: Path) -> None:
-    assert read(ours)[Case("m", "bs1")] == {"draftline": 150}
-    assert read(ours)[Case("m", "prefill")] == {"draftline": 70}
+    assert read(ours)[Comparison("m", "bs1")] == {"draftline": 150}
+    assert read(ours)[Comparison("m", "prefill")] == {"draftline": 70}
 
 
-def test_only_what_both_ran_is_compared(ours: Path, peers: Path) -> None:
+def test_only_common_models_and_workloads_are_compared(ours: Path, peers: Path) -> None:
     cases = join(read(ours), read(peers))
-    assert list(cases) == [Case("m", "bs1"), Case("m", "prefill")]
+    assert list(cases) == [Comparison("m", "bs1"), Comparison("m", "prefill")]
     assert "| m | `bs1` | 150 | 100 | 1.50× |" in markdown(cases, ["draftline", "other"])
 
 
-def test_a_picture_is_drawn(ours: Path, peers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plot_is_written(ours: Path, peers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "picture.svg"
     main([str(ours), "--peers", str(peers), "--output", str(output)])
     assert "<svg" in output.read_text()

@@ -1,4 +1,4 @@
-"""What the quantization benchmark measures, on a few tokens."""
+"""The measurements of quantization.py, on a few tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_perplexity_counts_the_predicted_tokens_alone() -> None:
     tokens = (504, 3575, 282, 4649, 314, 7042, 28, 284, 260, 3575, 282)
     pieces = [Piece((), tokens)], [Piece((), tokens[:6])], [Piece(tokens[:6], tokens[6:])]
     whole, begin, end = (perplexity(model, torch.float32, piece) for piece in pieces)
-    # Ten tokens are predicted: five of them by either half.
+    # Ten tokens are predicted: five in each half.
     assert math.log(whole) == pytest.approx((5 * math.log(begin) + 5 * math.log(end)) / 10, rel=1e-4)
     assert 1 < whole < 1000
     logprobs = (
@@ -57,7 +57,7 @@ def test_the_first_variant_is_the_unquantized_model() -> None:
 
 
 @pytest.mark.parametrize("sections", ["speed", "quality,layer"])
-def test_unknown_sections_are_refused(
+def test_unknown_sections_are_rejected(
     sections: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["quantization.py", "--sections", sections])
@@ -67,7 +67,7 @@ def test_unknown_sections_are_refused(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which would run the section")
-def test_gpu_sections_say_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_sections_without_a_gpu_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["quantization.py", "--sections", "layers"])
     with pytest.raises(SystemExit, match="layers needs a GPU"):
         main()

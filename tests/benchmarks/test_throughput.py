@@ -1,4 +1,4 @@
-"""The throughput benchmark: what it runs, what it computes of it, and the command from end to end on a tiny model."""
+"""throughput.py: its workloads, its arithmetic, and the command from end to end on a tiny model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONDITIONS = Conditions("2026-01-01T00:00:00+00:00", "a machine", 0.5, None, {"p
 
 
 class Recorder:
-    """A contender that generates nothing and remembers what it was asked for."""
+    """A contender that generates nothing, and records the requests."""
 
     name = "recorder"
     options: Mapping[str, object] = MappingProxyType({"block_size": 8})
@@ -55,7 +55,7 @@ class Recorder:
 
 
 def ticking(*durations: float) -> Iterator[float]:
-    """A clock's readings around events that take this long."""
+    """The readings of a clock around events of these durations."""
     now = 0.0
     for duration in durations:
         yield now
@@ -64,7 +64,7 @@ def ticking(*durations: float) -> Iterator[float]:
 
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
-def test_a_workload_is_the_same_requests_every_time(workload: Workload) -> None:
+def test_a_workload_draws_the_same_requests_every_time(workload: Workload) -> None:
     requests = workload.draw(49152)
     assert requests == workload.draw(49152)
     assert len(requests) == workload.requests
@@ -84,7 +84,7 @@ def test_prompts_draw_on_the_whole_vocabulary() -> None:
 
 @pytest.mark.parametrize(
     ("name", "parameters"),
-    # As their model cards and checkpoints count them.
+    # The numbers of their model cards and checkpoints.
     [
         ("smollm2-135m", 134_515_008),
         ("qwen3-0.6b", 596_049_920),
@@ -109,7 +109,7 @@ def test_a_shape_is_found_by_name_in_any_case_and_by_path(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("vocab_size", [100, 256, 3000])
-def test_every_id_of_a_shapes_tokenizer_is_some_text(tmp_path: Path, vocab_size: int) -> None:
+def test_every_id_of_a_placeholder_tokenizer_has_a_text(tmp_path: Path, vocab_size: int) -> None:
     write_placeholder_tokenizer(tmp_path, vocab_size)
     tokenizer = Tokenizer.from_folder(tmp_path)
     assert tokenizer.vocab_size == vocab_size
@@ -122,7 +122,7 @@ def test_every_id_of_a_shapes_tokenizer_is_some_text(tmp_path: Path, vocab_size:
     ("content", "message"),
     [(None, "no such file"), ("{", "not JSON"), ("[]", "lacks"), ("{}", "lacks"), ('{"model_type": "llama"}', "lacks")],
 )
-def test_a_shape_that_is_none_is_named(tmp_path: Path, content: str | None, message: str) -> None:
+def test_an_invalid_shape_is_an_error(tmp_path: Path, content: str | None, message: str) -> None:
     path = tmp_path / "shape.json"
     if content is not None:
         path.write_text(content)
@@ -135,7 +135,7 @@ def test_workloads_are_found_in_the_order_asked_for() -> None:
 
 
 @pytest.mark.parametrize("names", ["bs2", "bs1,bs2", "", ","])
-def test_an_unknown_workload_is_refused(names: str) -> None:
+def test_an_unknown_workload_is_rejected(names: str) -> None:
     with pytest.raises(ValueError, match="is not one of nano, bs1"):
         find_workloads(names)
 
@@ -219,7 +219,7 @@ def test_the_table_gives_the_first_engines_speed_up() -> None:
     with console.capture() as shown:
         console.print(throughput.table([ours, theirs]))
     assert "2.50×" in shown.get()
-    assert "speed-up: recorder (float32) over this row" in shown.get()
+    assert "speed-up: tokens/s of recorder (float32) divided by" in shown.get()
 
 
 @pytest.mark.parametrize(
@@ -240,11 +240,11 @@ def test_a_bad_argument_is_one_message(arguments: list[str], message: str) -> No
     ("arguments", "message"),
     [
         (["--compare", "transformers,ollama"], "--compare ollama: not one of transformers, llama.cpp"),
-        (["--dtype", ","], "--dtype ',': none is named"),
+        (["--dtype", ","], "--dtype ',': names no dtype"),
         (["--best-of", "0"], "at least one round"),
     ],
 )
-def test_a_list_that_makes_no_sense_is_refused_before_anything_is_loaded(
+def test_invalid_lists_are_rejected_before_a_model_is_loaded(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -280,4 +280,4 @@ def test_the_command_writes_a_line_for_each_engine_and_workload(
     assert lines[0]["options"] == {"max_batched_tokens": 256}
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "speed-up: draftline (float32) over this row" in printed.err
+    assert "speed-up: tokens/s of draftline (float32) divided by" in printed.err

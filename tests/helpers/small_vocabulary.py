@@ -1,4 +1,4 @@
-"""Small vocabularies, on which everything can be tried."""
+"""Small vocabularies, for exhaustive tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from draftline.structured.vocabulary import ByteVocabulary
 
 
 def vocabulary(*texts: str | bytes, eos: int = 2, silent: int = 1) -> ByteVocabulary:
-    """Tokens for these texts and for all single bytes, between ``silent`` tokens of no text and ``eos`` that end."""
+    """Tokens of these texts and of all single bytes, between ``silent`` tokens without text and ``eos`` end-of-sequence tokens."""
     tokens = [text if isinstance(text, bytes) else text.encode() for text in texts]
     tokens += [bytes([byte]) for byte in range(256)]
     count = len(tokens) + silent
@@ -18,7 +18,7 @@ def vocabulary(*texts: str | bytes, eos: int = 2, silent: int = 1) -> ByteVocabu
     ends = frozenset(range(count, count + eos))
 
     def encode(text: str) -> list[int]:
-        """The longest token that fits, again and again."""
+        """Greedy tokenization: always the longest token that fits."""
         data, ids = text.encode(), []
         while data:
             best = max((token for token in tokens if data.startswith(token)), key=len)

@@ -1,4 +1,4 @@
-"""Walks a text through llguidance byte by byte: every byte is a token, so that no tokenizer has a say."""
+"""Walks a text through llguidance byte by byte: every byte is a token, so no tokenizer plays a role."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _tokenizer() -> LLTokenizer:
 
 
 class Walker:
-    """Tells whether texts are in a language."""
+    """Decides whether texts are in a language."""
 
     def __init__(self, compiled: str) -> None:
         self._matcher = LLMatcher(_tokenizer(), compiled, log_level=0)
@@ -35,12 +35,12 @@ class Walker:
 
     @classmethod
     def of_grammar(cls, grammar: str) -> Walker:
-        """Of a Lark grammar."""
+        """The walker of a Lark grammar."""
         return cls(LLMatcher.grammar_from_lark(grammar))
 
     @classmethod
     def of_regex(cls, regex: str) -> Walker:
-        """Of a regular expression in Rust's dialect."""
+        """The walker of a regular expression in Rust's dialect."""
         return cls(LLMatcher.grammar_from_regex(regex))
 
     def accepts(self, text: str) -> bool:

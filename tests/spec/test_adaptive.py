@@ -1,4 +1,4 @@
-"""The draft length pays, or is 0."""
+"""The chosen draft length is faster than plain decoding, or 0."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from draftline.spec.adaptive import AcceptanceEstimate, CostTable, DraftLengths, expected_tokens
 
 CHEAP = {(rows, drafts): 1.0 + 0.05 * drafts for rows in (1, 4) for drafts in range(5)}
-DEAR = {(rows, drafts): 1.0 + 0.9 * drafts for rows in (64,) for drafts in range(5)}
+EXPENSIVE = {(rows, drafts): 1.0 + 0.9 * drafts for rows in (64,) for drafts in range(5)}
 
 
 def test_expected_tokens_are_those_of_independent_drafts() -> None:
@@ -26,7 +26,7 @@ def test_expected_tokens_are_those_of_independent_drafts() -> None:
     assert expected_tokens(1.0, 3) == 4
 
 
-def test_costs_between_two_row_counts_are_those_of_the_next() -> None:
+def test_costs_between_two_row_counts_are_those_of_the_larger() -> None:
     costs = CostTable({(1, 0): 1.0, (8, 0): 2.0, (1, 2): 3.0, (8, 2): 4.0})
     assert costs.seconds(1, 0) == 1.0
     assert costs.seconds(2, 2) == 4.0
@@ -36,20 +36,20 @@ def test_costs_between_two_row_counts_are_those_of_the_next() -> None:
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.0, 0), (0.02, 0), (0.5, 3), (0.95, 4)])
-def test_cheap_drafts_are_made_as_far_as_they_are_accepted(rate: float, expected: int) -> None:
+def test_cheap_drafts_follow_the_acceptance_rate(rate: float, expected: int) -> None:
     lengths = DraftLengths(CostTable(CHEAP), prior=rate)
     chosen = lengths.choose([AcceptanceEstimate(rate)] * 3)
     assert (chosen > 0) == (expected > 0)
     assert abs(chosen - expected) <= 1
 
 
-def test_dear_drafts_are_not_made() -> None:
-    assert DraftLengths(CostTable(DEAR), prior=0.6).choose([AcceptanceEstimate(0.6)] * 64) == 0
-    assert DraftLengths(CostTable(DEAR), prior=0.99).choose([AcceptanceEstimate(0.99)] * 64) > 0
+def test_expensive_drafts_need_a_high_acceptance_rate() -> None:
+    assert DraftLengths(CostTable(EXPENSIVE), prior=0.6).choose([AcceptanceEstimate(0.6)] * 64) == 0
+    assert DraftLengths(CostTable(EXPENSIVE), prior=0.99).choose([AcceptanceEstimate(0.99)] * 64) > 0
 
 
-@pytest.mark.parametrize("costs", [CHEAP, DEAR], ids=["cheap", "dear"])
-def test_rejected_drafts_turn_speculation_off_but_for_probes_that_cost_next_to_nothing(
+@pytest.mark.parametrize("costs", [CHEAP, EXPENSIVE], ids=["cheap", "dear"])
+def test_rejected_drafts_turn_speculation_off_except_for_cheap_probes(
     costs: dict[tuple[int, int], float],
 ) -> None:
     table = CostTable(costs)
@@ -78,7 +78,7 @@ def test_a_probe_turns_speculation_on_again() -> None:
     assert drafts == 4
 
 
-def test_two_lengths_that_are_about_as_good_do_not_alternate() -> None:
+def test_two_lengths_of_similar_value_do_not_alternate() -> None:
     costs = {(1, 0): 1.0, (1, 1): 1.5, (1, 2): 1.87}
     lengths = DraftLengths(CostTable(costs))
     draw = random.Random(1)

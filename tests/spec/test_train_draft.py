@@ -152,7 +152,7 @@ def test_sequences_packed_together_do_not_see_one_another(name: str) -> None:
     assert_model_close(model.hidden(pack(changed, CPU))[:first], together[:first], of_nudged[:first])
 
 
-def test_packing_says_which_tokens_predict_answers() -> None:
+def test_packing_marks_the_tokens_that_predict_answers() -> None:
     packed = pack([Sample(np.arange(5, dtype=np.int32), 2, Kind.JSON, Split.TRAIN)] * 2, CPU)
     assert packed.predicting.tolist() == [1, 2, 3, 6, 7, 8]
     assert packed.answers.tolist() == [2, 3, 4, 2, 3, 4]
@@ -218,7 +218,7 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert rates[10:] == sorted(rates[10:], reverse=True)
 
 
-def test_samples_come_back_from_their_file(tmp_path: Path) -> None:
+def test_samples_survive_save_and_load(tmp_path: Path) -> None:
     listed = [*some_samples(7), *some_samples(3, 1, Split.REPORT)]
     path = tmp_path / "samples.npz"
     Samples.of(listed).save(path)
@@ -232,7 +232,7 @@ def test_samples_come_back_from_their_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", None])
-def test_a_damaged_file_of_samples_is_one_error(tmp_path: Path, content: bytes | None) -> None:
+def test_a_damaged_file_of_samples_is_a_value_error(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "samples.npz"
     if content is None:
         Samples.of(some_samples(3)).save(path)

@@ -1,4 +1,4 @@
-"""Acceptance as a server would count it, against a server simulated token by token."""
+"""Acceptance as a server would count it, compared with a server simulated token by token."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIG = llama(
 
 
 def simulate(sample: Sample, propose: Callable[[list[int]], Sequence[int]]) -> list[int]:
-    """How many drafts each verify accepts, with a target that writes the sample's answer."""
+    """The number of drafts that each verify step accepts, if the target writes the sample's answer."""
     text = sample.tokens.tolist()
     known, accepted = text[: sample.prompt_len + 1], []
     while len(known) < len(text):
@@ -106,7 +106,7 @@ def test_nothing_to_verify() -> None:
 
 def test_lengths_and_rates() -> None:
     found = served([(11, lambda index: 2 if index < 6 else 0)], 4)
-    # From 1 and 4 on two drafts are right; from 7 on none is.
+    # Two drafts are right from 1 and from 4 on; none is from 7 on.
     assert found == Acceptance(6, 10, (2, 2, 0, 0))
     assert found.length == pytest.approx(10 / 6)
     assert found.rates == pytest.approx((1 / 3, 1 / 3, 0, 0))
@@ -120,7 +120,7 @@ def greedy(model: Draft | Target, target: Target, known: list[int]) -> int:
 
 
 def written(target: Target, sample: Sample) -> Sample:
-    """The sample's prompt with the answer that the target itself would write."""
+    """The prompt of the sample, with the target's own answer."""
     text = sample.tokens[: sample.prompt_len].tolist()
     while len(text) < min(len(sample.tokens), 40):
         text.append(greedy(target, target, text))

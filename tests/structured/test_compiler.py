@@ -53,7 +53,7 @@ def test_a_regular_expression_becomes_an_automaton(compiler: ConstraintCompiler)
     assert report.no_automaton is None
 
 
-def test_a_choice_is_of_literal_texts(compiler: ConstraintCompiler) -> None:
+def test_choices_are_literal_texts(compiler: ConstraintCompiler) -> None:
     texts = ["a.c", "a|b", "(x)", "[y]^$", r"\d", "é", "", "a b#", "{1}&&~-", "a.cd", "a.c"]
     matcher = compiler.compile(choice(*texts)).begin().matcher
     assert matcher.complete
@@ -69,7 +69,7 @@ def test_a_choice_is_of_literal_texts(compiler: ConstraintCompiler) -> None:
         matcher.rollback(taken)
 
 
-def test_a_grammar_goes_to_llguidance(compiler: ConstraintCompiler) -> None:
+def test_a_grammar_is_enforced_by_llguidance(compiler: ConstraintCompiler) -> None:
     compiled = compiler.compile(ConstraintSpec("grammar", 'start: "(" start ")" | "ab"'))
     assert compiled.report.backend == "grammar"
     assert compiled.report.no_automaton == "grammars are not compiled to automata"
@@ -77,12 +77,12 @@ def test_a_grammar_goes_to_llguidance(compiler: ConstraintCompiler) -> None:
     assert first_mask(compiled) == {b"(", b"a", b"ab"}
 
 
-def test_what_is_too_large_for_an_automaton_becomes_a_grammar(compiler: ConstraintCompiler) -> None:
+def test_an_expression_too_large_for_an_automaton_becomes_a_grammar(compiler: ConstraintCompiler) -> None:
     compiled = compiler.compile(ConstraintSpec("regex", EXPLOSION))
     assert compiled.report.backend == "grammar"
     assert "longer than 1 s" in (compiled.report.no_automaton or "")
     assert first_mask(compiled) == {b"0", b"1"}
-    # And the next one is compiled as if nothing had happened.
+    # The next constraint still compiles.
     assert compiler.compile(ConstraintSpec("regex", "ab?")).report.backend == "automaton"
 
 
@@ -108,14 +108,14 @@ def test_closing_within_the_budget_needs_an_automaton(compiler: ConstraintCompil
     ],
     ids=["group", "class", "nothing", "anchor", "long", "name", "large", "none", "many"],
 )
-def test_what_is_wrong_with_a_constraint_is_said(
+def test_the_error_says_why_a_constraint_is_invalid(
     compiler: ConstraintCompiler, constraint: ConstraintSpec, message: str
 ) -> None:
     with pytest.raises(InvalidConstraintError, match=message):
         compiler.compile(constraint)
 
 
-def test_many_choices_are_no_trouble() -> None:
+def test_a_choice_of_many_texts_compiles() -> None:
     compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(automaton=AutomatonLimits(seconds=60)))
     try:
         compiled = compiler.compile(choice(*(f"item {number * 7919}" for number in range(5000))))
@@ -134,7 +134,7 @@ async def test_the_event_loop_goes_on_while_a_constraint_is_compiled(compiler: C
     assert (await future).report.backend == "grammar"
 
 
-def test_a_constraint_is_compiled_once_for_all_who_ask_meanwhile_and_later(compiler: ConstraintCompiler) -> None:
+def test_a_constraint_is_compiled_once_for_concurrent_and_later_requests(compiler: ConstraintCompiler) -> None:
     constraint = ConstraintSpec("regex", "[01]*1[01]{42}")
     futures: list[Future[CompiledConstraint]] = []
     threads = [threading.Thread(target=lambda: futures.append(compiler.submit(constraint))) for _ in range(8)]
@@ -149,19 +149,19 @@ def test_a_constraint_is_compiled_once_for_all_who_ask_meanwhile_and_later(compi
     )
 
 
-def test_what_is_compiled_before_anyone_can_look_is_kept_too(compiler: ConstraintCompiler) -> None:
+def test_a_constraint_that_compiles_at_once_is_cached_too(compiler: ConstraintCompiler) -> None:
     for number in range(200):
         constraint = ConstraintSpec("grammar", f'start: "a{number}"')
         assert compiler.submit(constraint).result(timeout=60) is compiler.submit(constraint).result(timeout=60)
 
 
-def test_failures_are_not_kept(compiler: ConstraintCompiler) -> None:
+def test_failures_are_not_cached(compiler: ConstraintCompiler) -> None:
     future = compiler.submit(ConstraintSpec("regex", "(x"))
     assert isinstance(future.exception(), InvalidConstraintError)
     assert compiler.submit(ConstraintSpec("regex", "(x")) is not future
 
 
-def test_the_cache_is_bounded_in_bytes_and_drops_what_was_used_longest_ago() -> None:
+def test_the_cache_is_bounded_in_bytes_and_evicts_the_least_recently_used() -> None:
     compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(cache_bytes=4000))
     try:
         first = compiler.compile(ConstraintSpec("regex", "a{1,3}"))
@@ -185,7 +185,7 @@ def workers() -> Iterator[AutomatonWorkerPool]:
     workers.close()
 
 
-def test_a_process_is_used_again_and_replaced_when_it_dies(workers: AutomatonWorkerPool) -> None:
+def test_a_worker_is_reused_and_replaced_when_it_dies(workers: AutomatonWorkerPool) -> None:
     workers.compile("ab", budgets=False)
     (process,) = workers._idle
     workers.compile("abc", budgets=False)
@@ -195,7 +195,7 @@ def test_a_process_is_used_again_and_replaced_when_it_dies(workers: AutomatonWor
     assert workers._idle != [process]
 
 
-def test_a_process_that_dies_at_work_costs_its_job_only(workers: AutomatonWorkerPool) -> None:
+def test_a_worker_that_dies_fails_only_its_job(workers: AutomatonWorkerPool) -> None:
     results: list[BaseException] = []
 
     def work() -> None:
@@ -216,7 +216,7 @@ def test_a_process_that_dies_at_work_costs_its_job_only(workers: AutomatonWorker
     assert workers.compile("ab", budgets=False).states == 4
 
 
-def test_memory_is_bounded() -> None:
+def test_memory_of_a_worker_is_bounded() -> None:
     limits = AutomatonLimits(seconds=60, memory_bytes=400 << 20)
     workers = AutomatonWorkerPool(VOCABULARY.tokens, sorted(VOCABULARY.eos_ids), limits, max_workers=1)
     try:
@@ -227,7 +227,7 @@ def test_memory_is_bounded() -> None:
         workers.close()
 
 
-def test_processes_end_when_the_workers_are_closed(workers: AutomatonWorkerPool) -> None:
+def test_workers_end_when_the_pool_is_closed(workers: AutomatonWorkerPool) -> None:
     workers.compile("ab", budgets=False)
     (process,) = workers._idle
     workers.close()

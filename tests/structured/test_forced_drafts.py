@@ -39,7 +39,7 @@ def automaton(expression: str, words: ByteVocabulary = VOCABULARY) -> TokenAutom
 @pytest.mark.parametrize(
     ("expression", "drafts"),
     [
-        # The last token of what is forced may be the beginning of a longer one.
+        # The last forced token may be the beginning of a longer one.
         (r'\{"abc": [0-9]', [b'{"', b"abc"]),
         ("abc[0-9]", []),
         ("a[0-9]", []),
@@ -47,12 +47,12 @@ def automaton(expression: str, words: ByteVocabulary = VOCABULARY) -> TokenAutom
         # Nothing can follow: the end is forced too.
         ("abcabc", [b"abc", b"abc", None]),
         ("abcab?", [b"abc"]),
-        # Within a character, text is no text.
+        # Bytes within a character cannot be tokenized.
         ("abcabc[é×]", [b"abc"]),
     ],
     ids=["key", "one", "none", "free", "end", "open", "character"],
 )
-def test_what_is_forced_is_drafted_up_to_its_last_token(
+def test_forced_text_is_drafted_without_its_last_token(
     make: Callable[[str], Matcher], expression: str, drafts: list[bytes | None]
 ) -> None:
     matcher = make(expression)
@@ -62,7 +62,7 @@ def test_what_is_forced_is_drafted_up_to_its_last_token(
     assert list(forced_drafts(matcher, VOCABULARY, 1)) == expected[:1]
 
 
-def test_drafts_by_state_are_the_matchers_own() -> None:
+def test_the_draft_table_equals_the_drafts_of_a_matcher() -> None:
     tables = automaton(r'\{"abc": ("abc"|1), "bc": "(abc|é)*"\}' + "x{50}")
     drafts = DraftTable.of(tables, VOCABULARY)
     assert drafts.first[-1] == len(drafts.tokens) > 20
@@ -72,7 +72,7 @@ def test_drafts_by_state_are_the_matchers_own() -> None:
     assert np.diff(drafts.first).max() == MAX_FORCED_DRAFTS
 
 
-def test_with_the_embedded_model_the_drafts_are_its_tokenizers() -> None:
+def test_drafts_of_the_embedded_model_are_its_tokenization() -> None:
     config = open_checkpoint("smollm2", load_format="auto").config
     tokenizer = load_tokenizer("smollm2", config)
     words = ByteVocabulary.of(tokenizer, config.vocab_size, tokenizer.eos_ids)

@@ -1,4 +1,4 @@
-"""One contract, two backends: each fuzzed against a replay from scratch, and against the other."""
+"""One contract, two backends: each is fuzzed against a replay from scratch, and against the other."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def verify(*rows: MaskedRow) -> list[set[int]]:
 
 
 def look(matcher: Matcher) -> tuple[object, ...]:
-    """All that can be seen of a matcher."""
+    """All visible state of a matcher."""
     seen = mask(matcher)
     return seen, matcher.consumed, matcher.complete, matcher.finished, matcher.ended, matcher.forced(), matcher.error
 
@@ -71,7 +71,7 @@ every = pytest.mark.parametrize("expression", EXPRESSIONS.values(), ids=EXPRESSI
 @every
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_whatever_is_done_it_is_as_if_replayed_from_scratch(make: Make, expression: str, data: st.DataObject) -> None:
+def test_a_matcher_equals_a_replay_after_any_operations(make: Make, expression: str, data: st.DataObject) -> None:
     matcher, taken = make(expression), list[int]()
     for _ in range(data.draw(st.integers(1, 12))):
         match data.draw(st.sampled_from(["legal", "legal", "legal", "any", "back", "verify"])):
@@ -138,7 +138,7 @@ def test_after_the_end_nothing_but_the_end_is_allowed(make: Make) -> None:
 
 
 @both
-def test_a_verify_masks_each_place_and_goes_no_further_than_what_is_legal(make: Make) -> None:
+def test_masks_behind_an_illegal_draft_repeat_the_last_legal_one(make: Make) -> None:
     matcher = make("abc|abd*")
     a, b, c, d = (VOCABULARY.tokens.index(text) for text in (b"a", b"b", b"c", b"d"))
     before = look(matcher)
@@ -153,7 +153,7 @@ def test_a_verify_masks_each_place_and_goes_no_further_than_what_is_legal(make: 
 @every
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_masks_of_many_verifies_are_those_of_each_alone(expression: str, data: st.DataObject) -> None:
+def test_masks_of_many_rows_equal_those_of_each_row_alone(expression: str, data: st.DataObject) -> None:
     verifies, expected = [], []
     for _ in range(data.draw(st.integers(1, 6))):
         make = data.draw(st.sampled_from([by_automaton, by_grammar]))
@@ -168,9 +168,9 @@ def test_masks_of_many_verifies_are_those_of_each_alone(expression: str, data: s
             assert alone.advance(taken[-1])
         drafts = data.draw(st.lists(st.integers(0, SIZE - 1), max_size=3))
         expected.append(mask(alone))
-        for place, draft in enumerate(drafts):
+        for index, draft in enumerate(drafts):
             if not alone.advance(draft):
-                expected += [expected[-1]] * (len(drafts) - place)
+                expected += [expected[-1]] * (len(drafts) - index)
                 break
             expected.append(mask(alone))
         verifies.append(MaskedRow(matcher, taken, drafts))
@@ -180,14 +180,14 @@ def test_masks_of_many_verifies_are_those_of_each_alone(expression: str, data: s
 
 
 @both
-def test_more_than_was_taken_cannot_be_taken_back(make: Make) -> None:
+def test_rollback_of_more_tokens_than_were_taken_is_an_error(make: Make) -> None:
     matcher = make("ab")
     assert matcher.advance(VOCABULARY.tokens.index(b"a"))
     with pytest.raises(ValueError, match="2 tokens of 1"):
         matcher.rollback(2)
 
 
-def test_a_grammar_may_name_tokens_that_stand_for_no_text() -> None:
+def test_a_grammar_may_name_tokens_without_text() -> None:
     matcher = GRAMMARS.compile('start: "a" ("b" <[0]> "c" | "d")')
     for text in (b"a", b"b"):
         assert matcher.advance(VOCABULARY.tokens.index(text))
@@ -198,7 +198,7 @@ def test_a_grammar_may_name_tokens_that_stand_for_no_text() -> None:
     assert matcher.ended
 
 
-def test_a_grammar_cannot_take_the_end_of_sequence_for_text() -> None:
+def test_a_grammar_cannot_use_end_of_sequence_as_text() -> None:
     for grammar, after in (("<[{}]>", set(EOS)), ('(<[{}]> "b" | "c")', {VOCABULARY.tokens.index(b"c")})):
         matcher = GRAMMARS.compile('start: "a" ' + grammar.format(EOS[0]))
         assert matcher.advance(VOCABULARY.tokens.index(b"a"))
@@ -210,7 +210,7 @@ def test_a_grammar_cannot_take_the_end_of_sequence_for_text() -> None:
         assert matcher.error is None
 
 
-def test_a_grammar_that_leads_nowhere_says_so_and_ends() -> None:
+def test_a_grammar_at_a_dead_end_reports_it_and_ends() -> None:
     words = ByteVocabulary((b"a", b"b", b""), frozenset({2}), frozenset({2}), lambda text: [])
     matcher = GrammarBackend(words).compile('start: "b"* ("a" "c" | "b")')
     bits = np.empty(1, np.int32)
@@ -227,7 +227,7 @@ def test_a_grammar_that_leads_nowhere_says_so_and_ends() -> None:
 
 
 @pytest.mark.parametrize("grammar", ["start: nope", 'start: "a', "start: /(a/", "", "start: /[a&&b]/"])
-def test_what_is_no_grammar_is_refused(grammar: str) -> None:
+def test_malformed_grammars_are_rejected(grammar: str) -> None:
     with pytest.raises(InvalidConstraintError, match=r"."):
         GRAMMARS.compile(grammar)
 

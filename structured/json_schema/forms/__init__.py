@@ -1,1 +1,1 @@
-"""A schema's language written down: as a Lark grammar, or as one regular expression."""
+"""The concrete forms of a schema's language: a Lark grammar, and a regular expression if it is regular."""

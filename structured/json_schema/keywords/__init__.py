@@ -1,1 +1,1 @@
-"""What each JSON Schema keyword says of a value."""
+"""The keywords of JSON Schema, each as a clause: the values that satisfy it, and those that do not."""

@@ -33,7 +33,7 @@ def make(words: int, masks: int) -> tuple[ConstraintTable, AutomatonArena]:
 
 
 def holds(table: ConstraintTable, place: Allocation, automaton: TokenAutomaton, drafts: DraftTable) -> bool:
-    """Whether the table says of every state what the automaton says."""
+    """Whether the table has the same contents as the automaton, for every state."""
     words, masks = table.words.numpy(), table.masks.numpy()
     classes = words[place.classes : place.first].view(np.uint16)[:SIZE]
     if not np.array_equal(classes, automaton.token_class):
@@ -57,7 +57,7 @@ def holds(table: ConstraintTable, place: Allocation, automaton: TokenAutomaton, 
     return True
 
 
-def test_automata_come_and_go_and_those_in_use_stay_whole() -> None:
+def test_automata_in_use_stay_intact_while_others_come_and_go() -> None:
     rng = random.Random(0)
     every = [compiled(f"[a-z]{{{least},{least + 5}}}x(abc|ab){{2}}abcabc") for least in range(12)]
     size = 4000
@@ -82,7 +82,7 @@ def test_automata_come_and_go_and_those_in_use_stay_whole() -> None:
     assert 0 < refused < 200
 
 
-def test_an_automaton_stays_until_its_room_is_wanted() -> None:
+def test_a_released_automaton_stays_until_its_memory_is_needed() -> None:
     automaton, drafts = compiled("abc")
     _, arena = make(10_000, 100)
     place = arena.acquire(automaton, drafts)
@@ -90,7 +90,7 @@ def test_an_automaton_stays_until_its_room_is_wanted() -> None:
     assert arena.acquire(automaton, drafts) is place
 
 
-def test_one_that_never_fits_has_no_place() -> None:
+def test_an_automaton_that_never_fits_is_not_allocated() -> None:
     _, arena = make(100, 100)
     assert arena.acquire(*compiled("[a-z]{50}")) is None
     _, arena = make(100_000, 3)

@@ -38,7 +38,7 @@ def expressions() -> st.SearchStrategy[str]:
 
 @settings(max_examples=150, deadline=None)
 @given(expressions())
-def test_it_accepts_what_matches_as_a_whole(expression: str) -> None:
+def test_it_accepts_whole_matches(expression: str) -> None:
     pattern = reference.compile(expression)
     automaton = compile_bytes(expression, 10_000)
     for text in texts(ALPHABET, 4):
@@ -47,10 +47,10 @@ def test_it_accepts_what_matches_as_a_whole(expression: str) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(expressions())
-def test_its_states_are_distinct_and_lead_somewhere(expression: str) -> None:
+def test_its_states_are_distinct_and_alive(expression: str) -> None:
     automaton = compile_bytes(expression, 10_000)
     states = automaton.states
-    # Two states are equal until a text tells them apart: try all texts at once, longest first.
+    # Two states are equivalent until a text tells them apart: try all texts at once, longest first.
     kind = np.append(automaton.accepting.astype(int), -1)
     for _ in range(states):
         _, kind = np.unique(np.column_stack((kind, kind[automaton.next])), axis=0, return_inverse=True)
@@ -80,22 +80,22 @@ def test_its_states_are_distinct_and_lead_somewhere(expression: str) -> None:
         ("a\\", "a\\"),
     ],
 )
-def test_outer_anchors_say_nothing(expression: str, inside: str) -> None:
+def test_outer_anchors_are_redundant(expression: str, inside: str) -> None:
     assert without_outer_anchors(expression) == inside
 
 
 @pytest.mark.parametrize("expression", ["(^a|b)c", "a^b", "(?m)^a$\n^b"])
-def test_an_anchor_for_the_beginning_elsewhere_is_refused(expression: str) -> None:
+def test_an_inner_opening_anchor_is_rejected(expression: str) -> None:
     with pytest.raises(InvalidConstraintError, match="at the beginning only"):
         compile_bytes(expression, 100)
 
 
-def test_an_anchor_for_the_end_elsewhere_means_what_it_says() -> None:
+def test_an_inner_closing_anchor_keeps_its_meaning() -> None:
     automaton = compile_bytes("(?:a$|b)c?", 100)
     assert [text for text in texts("abc", 2) if matches(automaton, text)] == ["a", "b", "bc"]
 
 
-def test_ascii_word_boundaries_mean_what_they_say() -> None:
+def test_ascii_word_boundaries_keep_their_meaning() -> None:
     automaton = compile_bytes(r"(?-u:\b)?[a .]+(?-u:\b)[a .]*", 1000)
     pattern = reference.compile(r"\b?[a .]+\b[a .]*")
     for text in texts("a .", 4):
@@ -105,13 +105,13 @@ def test_ascii_word_boundaries_mean_what_they_say() -> None:
 @pytest.mark.parametrize(
     "expression", ["(a", "a)", "a)|(b", r"\p{Nope}", "(?=a)b", r"(a)\1", r"\bfoo", "a{2,1}", "[z-a]"]
 )
-def test_what_is_no_such_expression_is_refused(expression: str) -> None:
+def test_malformed_expressions_are_rejected(expression: str) -> None:
     with pytest.raises(InvalidConstraintError, match="not a supported regular expression"):
         compile_bytes(expression, 1000)
 
 
 @pytest.mark.parametrize("expression", ["[a&&b]", "a$b"])
-def test_what_matches_nothing_is_refused(expression: str) -> None:
+def test_an_expression_that_matches_nothing_is_rejected(expression: str) -> None:
     with pytest.raises(InvalidConstraintError, match="no text matches"):
         compile_bytes(expression, 1000)
 

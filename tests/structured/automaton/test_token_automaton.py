@@ -36,7 +36,7 @@ def build(expression: str, words: ByteVocabulary = VOCABULARY, *, budgets: bool 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_masks_equal_brute_force(expression: str) -> None:
-    """A token is allowed where its bytes lead to a state of the byte automaton, from which all lead to acceptance."""
+    """A token is legal if its bytes lead to a state of the byte automaton: all of these reach acceptance."""
     over_bytes = compile_bytes(expression, 10_000)
     automaton = build(expression)
     over_bytes_of = {0: 0}
@@ -61,7 +61,7 @@ def test_masks_equal_brute_force(expression: str) -> None:
 
 
 @pytest.mark.parametrize("expression", ["(a|b)*c", r'\{"ab": "[^"\\]*", "c": (true|-?[0-9]+(\.[0-9]+)?)\}', "é+a?x"])
-def test_it_is_what_outlines_core_makes_of_the_whole_vocabulary(expression: str) -> None:
+def test_it_equals_the_automaton_of_outlines_core_for_the_whole_vocabulary(expression: str) -> None:
     eos = min(VOCABULARY.eos_ids)
     ids: dict[bytes, list[int]] = {}
     for token, text in enumerate(VOCABULARY.tokens):
@@ -112,10 +112,10 @@ def test_distances_and_closing_masks_equal_brute_force(expression: str) -> None:
             assert expected
 
 
-def test_only_what_can_be_written_in_tokens_is_allowed() -> None:
+def test_only_text_that_tokens_can_write_is_allowed() -> None:
     tokens = (b"a", b"b", b"ac", b"", b"")
     words = ByteVocabulary(tokens, frozenset({4}), frozenset({3, 4}), lambda text: [])
-    # "c" comes with an "a" before it only: after "b" nothing could follow.
+    # Every token with "c" begins with "a": after "b" nothing could follow.
     automaton = build("(a|b)c|aa", words)
     matcher = AutomatonMatcher(automaton)
     mask = np.empty(1, np.int32)
@@ -138,7 +138,7 @@ def test_a_mask_is_never_empty_and_special_tokens_are_in_none() -> None:
         assert not bits[:, len(VOCABULARY.tokens) :].any()
 
 
-def test_what_is_forced() -> None:
+def test_forced_bytes() -> None:
     automaton = build('(?s)\\{"ab": ("é+"|1)\\}')
     matcher = AutomatonMatcher(automaton)
     assert matcher.forced() == b'{"ab": '
@@ -159,7 +159,7 @@ def test_tables_are_bounded() -> None:
         compile_tokens(automaton, VOCABULARY.tokens, [271], budgets=False, max_bytes=1000)
 
 
-def test_tokens_that_do_the_same_are_one_class() -> None:
+def test_tokens_with_the_same_moves_are_one_class() -> None:
     automaton = build("[a-z]*[0-9]")
     classes = automaton.token_class
     tokens = VOCABULARY.tokens

@@ -1,4 +1,4 @@
-"""Random schemas and values: both forms of the language agree with a real validator, whatever the spelling and the order."""
+"""Random schemas and values: both forms of the language agree with a real validator, for all spellings and orders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from draftline.structured.language import Language
 
 
 def compile_or_skip(schema: Any) -> Language | None:
-    """The schema's language; None where it has no instance."""
+    """The language of a schema; None if it has no instance."""
     try:
         return json_schema_language(json.dumps(schema))
     except UnsupportedConstraintError:
@@ -63,7 +63,7 @@ def test_many_more_schemas(schema: Any, seed: int, others: list[Any]) -> None:
 
 
 def mutations(text: str, source: random.Random) -> list[str]:
-    """Texts that differ a little, and need not be JSON."""
+    """Slightly different texts, which need not be JSON."""
     mutated = []
     for _ in range(8):
         where = source.randrange(len(text))
@@ -78,7 +78,7 @@ def mutations(text: str, source: random.Random) -> list[str]:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(schemas(), st.integers(0, 2**32))
-def test_what_is_accepted_is_json_that_validates_even_after_typing_errors(schema: Any, seed: int) -> None:
+def test_accepted_texts_validate_even_after_random_edits(schema: Any, seed: int) -> None:
     source = random.Random(seed)
     language = compile_or_skip(schema)
     assume(language is not None)
@@ -99,7 +99,7 @@ def test_what_is_accepted_is_json_that_validates_even_after_typing_errors(schema
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(schemas(), st.integers(0, 2**32), st.sampled_from(["compact", "spaced", "free"]))
-def test_properties_in_the_schemas_order_are_a_part_of_the_language(schema: Any, seed: int, whitespace: Any) -> None:
+def test_the_language_in_the_schemas_order_is_a_subset(schema: Any, seed: int, whitespace: Any) -> None:
     compile_or_skip(schema)
     try:
         ordered = json_schema_language(json.dumps(schema), whitespace=whitespace, order="schema")

@@ -1,4 +1,4 @@
-"""What a random model writes under a schema: it never gets stuck, and what it finishes validates."""
+"""Random generation under a schema never gets stuck, and finished documents validate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMAS = sorted((Path(__file__).resolve().parents[3].parent / "shared" / "data"
 
 
 def check(schema: Any, source: random.Random, rounds: int, **options: Any) -> None:
-    """Write some documents, and validate those that come to an end."""
+    """Generate documents, and validate those that end."""
     try:
         language = json_schema_language(json.dumps(schema), **options)
     except (InvalidConstraintError, UnsupportedConstraintError):

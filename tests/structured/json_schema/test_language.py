@@ -1,4 +1,4 @@
-"""What particular schemas accept, spelling by spelling; what is refused, and how it is said."""
+"""Texts that particular schemas accept and reject, rejected schemas, and their errors."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_strings(schema: Any, accepted: list[str], rejected: list[str]) -> None:
         assert [text for text in rejected if one.accepts(text)] == []
 
 
-def test_a_name_is_one_name_however_it_is_spelled() -> None:
+def test_all_spellings_of_a_name_are_one_name() -> None:
     closed = walker({"properties": {"é": {"type": "null"}}, "required": ["é"], "type": "object"})
     assert closed.accepts('{"é":null}')
     assert closed.accepts(r'{"\u00e9":null}')
@@ -94,7 +94,7 @@ def test_a_named_property_comes_once() -> None:
     assert not one.accepts('{"b":1,"a":1,"a":2}')
 
 
-def test_any_order_or_the_schemas() -> None:
+def test_members_in_any_order_or_in_the_schemas() -> None:
     schema = {"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "required": ["a", "c"]}
     free, fixed = walker(schema), walker(schema, order="schema")
     assert free.accepts('{"c":1,"x":2,"a":3}')
@@ -105,7 +105,7 @@ def test_any_order_or_the_schemas() -> None:
     assert not fixed.accepts('{"a":1,"b":0}')
 
 
-def test_the_order_follows_the_form() -> None:
+def test_automatic_order_depends_on_the_regular_form() -> None:
     properties = {name: {"type": "integer"} for name in "abcdefgh"}
     closed = {"type": "object", "properties": properties, "additionalProperties": False}
     opened = {"type": "object", "properties": properties}
@@ -169,7 +169,7 @@ def test_recursion() -> None:
     assert not tree.accepts('{"v":1,"left":{"left":{},"v":3}}')
 
 
-def test_values_that_lead_nowhere_are_never_begun() -> None:
+def test_values_without_a_finite_text_are_never_begun() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -216,7 +216,7 @@ def test_everything_unsupported_is_named_with_its_pointer() -> None:
     }
 
 
-def test_best_effort_reports_what_it_leaves_out() -> None:
+def test_best_effort_reports_ignored_keywords() -> None:
     schema = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
     language = json_schema_language(json.dumps(schema), whitespace="compact", best_effort=True)
     assert [(one.pointer, one.keyword) for one in language.unenforced] == [("/uniqueItems", "uniqueItems")]
@@ -225,16 +225,16 @@ def test_best_effort_reports_what_it_leaves_out() -> None:
     assert json_schema_language('{"type": "string"}').unenforced == ()
 
 
-def test_schemas_exclude_one_another_whatever_a_validator_takes_for_a_format() -> None:
+def test_schemas_exclude_one_another_for_every_reading_of_a_format() -> None:
     one = walker({"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "date-time"}]})
     assert one.accepts('"2024-01-01"')
     assert one.accepts('"2024-01-01T00:00:00Z"')
-    # Punycode is no host name here, and is one for most validators.
+    # Punycode is not a host name here, but is one for most validators.
     overlapping = {"oneOf": [{"type": "string", "format": "hostname"}, {"type": "string", "pattern": "^xn--"}]}
     assert refused(overlapping) == {"/oneOf/0/format": "format"}
 
 
-def test_numbers_without_a_short_expression_may_stand_in_many_places() -> None:
+def test_numbers_without_a_short_expression_share_one_rule() -> None:
     nines = {"type": "integer", "multipleOf": 9, "minimum": 1}
     one = walker({"type": "array", "prefixItems": [nines, {"anyOf": [nines, {"type": "array", "items": nines}]}]})
     assert one.accepts("[9,99]")
@@ -255,11 +255,11 @@ def test_numbers_without_a_short_expression_may_stand_in_many_places() -> None:
         ({"type": "integer", "maximum": 9007199254740991}, "9007199254740991.0000"),
     ],
 )
-def test_a_reader_that_rounds_to_floats_finds_nothing_invalid(schema: Any, text: str) -> None:
+def test_numbers_stay_valid_when_rounded_to_floats(schema: Any, text: str) -> None:
     assert not walker(schema).accepts(text)
 
 
-def test_items_that_differ() -> None:
+def test_unique_items() -> None:
     one = walker({"type": "array", "items": {"enum": ["a", "b", 1, None]}, "uniqueItems": True, "minItems": 2})
     assert one.accepts('["b","a"]')
     assert one.accepts('[1.0,null,"a"]')
@@ -286,7 +286,7 @@ def test_items_that_differ() -> None:
         ('{"type": "string", "enum": [1]}', "no value matches"),
     ],
 )
-def test_what_is_no_schema(schema: str, message: str) -> None:
+def test_malformed_schemas_are_rejected(schema: str, message: str) -> None:
     with pytest.raises(InvalidConstraintError, match=re.escape(message)):
         json_schema_language(schema)
 
@@ -306,7 +306,7 @@ def test_limits_are_named(limits: SchemaLimits, schema: Any, message: str) -> No
         json_schema_language(json.dumps(schema), limits=limits)
 
 
-def test_references_that_lead_too_deep_are_an_error() -> None:
+def test_references_that_nest_too_deep_are_an_error() -> None:
     chain: dict[str, Any] = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}]} for n in range(1000)}
     with pytest.raises(InvalidConstraintError, match="too deep"):
         json_schema_language(json.dumps({"$ref": "#/$defs/d0", "$defs": {**chain, "d1000": {"type": "null"}}}))
@@ -337,7 +337,7 @@ LIST = {"n": CLOSED | {"properties": {"next": {"$ref": "#/$defs/n"}}}}
         ({"additionalProperties": {"type": "null"}, "minProperties": 1, "type": "object"}, "#: it counts members"),
     ],
 )
-def test_what_has_no_regex_is_said(schema: dict[str, object], why: str) -> None:
+def test_the_reason_for_a_missing_regex_is_reported(schema: dict[str, object], why: str) -> None:
     found = json_schema_language(json.dumps(schema))
     assert found.regex is None
     assert (found.not_regular or "").startswith(why)
@@ -361,7 +361,7 @@ def test_a_regex_over_its_limit_leaves_the_grammar() -> None:
     ],
     ids=["allOf of anyOf", "not oneOf", "patterns", "overlapping patternProperties"],
 )
-def test_what_would_explode_is_refused_by_name(schema: Any) -> None:
+def test_schemas_that_would_explode_are_rejected_by_keyword(schema: Any) -> None:
     with pytest.raises((UnsupportedConstraintError, InvalidConstraintError)):
         json_schema_language(json.dumps(schema))
 

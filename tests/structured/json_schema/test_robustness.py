@@ -1,4 +1,4 @@
-"""Whatever is sent as a schema: a language or one of the two errors that say what is wrong, and soon."""
+"""Any input as a schema gives a language or one of the two errors, and quickly."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ trees: st.SearchStrategy[Node] = st.recursive(
 
 @settings(max_examples=300, deadline=None)
 @given(trees)
-def test_an_automatons_tree_has_the_same_automaton(tree: Node) -> None:
+def test_the_tree_of_an_automaton_has_the_same_automaton(tree: Node) -> None:
     first = build(tree)
     again = build(to_tree(first))
     assert len(alive_states(first)) == len(alive_states(again))

@@ -1,4 +1,4 @@
-"""The library of regular languages: ECMA patterns against Python's, automata against trees."""
+"""Regular languages: ECMA patterns compared with Python's, and automata with trees."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_pattern_is_found_where_pythons_is(pattern: str) -> None:
+def test_patterns_match_where_pythons_do(pattern: str) -> None:
     source = random.Random(pattern)
     tree = without_anchors(ecma.parse(pattern))
     found = build(tree)
@@ -64,7 +64,7 @@ def test_a_pattern_is_found_where_pythons_is(pattern: str) -> None:
         ("(?i)a", "group"),
     ],
 )
-def test_what_is_not_translated_says_why(pattern: str, reason: str) -> None:
+def test_untranslatable_patterns_say_why(pattern: str, reason: str) -> None:
     with pytest.raises(ecma.UntranslatablePatternError, match=reason):
         ecma.parse(pattern)
 
