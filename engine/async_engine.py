@@ -15,11 +15,11 @@ from draftline.engine.stats import EngineStats
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.engine.streaming.mailbox import Hub, Mailbox
 from draftline.engine.threaded_engine import ThreadedEngine
-from draftline.kernels.compile_workers import CompileWorkers
+from draftline.kernels.compile_workers import KernelCompileWorkers
 from draftline.models.tokenization.tokenizer import Tokenizer
 
 
-def start_engine(config: EngineConfig, workers: CompileWorkers | None = None) -> ThreadedEngine:
+def start_engine(config: EngineConfig, workers: KernelCompileWorkers | None = None) -> ThreadedEngine:
     """Load the model and start the step thread. Blocks while it loads. ``workers``: see `build_core`."""
     return ThreadedEngine(
         build_core(config, workers),

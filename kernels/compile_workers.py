@@ -1,4 +1,4 @@
-"""``CompileWorkers``: processes that compile Triton kernels. Each is this module run, ``python -m ... FD PROCESSES``.
+"""``KernelCompileWorkers``: processes that compile Triton kernels. Each is this module run, ``python -m ... FD PROCESSES``.
 
 The first process loads torch, Triton and the kernels, and then forks the others: it has neither threads nor a device yet.
 All take orders from one socket, of which each goes to one of them, until its other end is closed and nothing is left on it;
@@ -27,13 +27,13 @@ logger = logging.getLogger(__name__)
 _LIMIT_S = 60.0
 """Seconds after which those who wait for the processes go on without them."""
 
-_MOST_PROCESSES = 16
-_MOST_BYTES = 1 << 17
-"""Of an order: a socket takes no larger message."""
+_MAX_PROCESSES = 16
+_MAX_JOB_BYTES = 1 << 17
+"""Of an job: a socket takes no larger message."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CompileJob:
     """A kernel to compile.
 
     Attributes:
@@ -49,17 +49,17 @@ class Order:
     capability: int
 
 
-class CompileWorkers:
+class KernelCompileWorkers:
     """The processes, as who starts them sees them. Trouble with them is logged, and nobody's error."""
 
     def __init__(self, processes: int) -> None:
         """Start so many. They are ready after the seconds that loading torch takes."""
         # Messages keep their bounds, and one goes to one receiver.
-        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._orders.settimeout(_LIMIT_S)
+        self._jobs, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._jobs.settimeout(_LIMIT_S)
         command = (sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(processes))
         with theirs, ExitStack() as failing:
-            failing.callback(self._orders.close)
+            failing.callback(self._jobs.close)
             self._process = subprocess.Popen(
                 command,
                 pass_fds=(theirs.fileno(),),
@@ -71,25 +71,25 @@ class CompileWorkers:
             failing.pop_all()
 
     @staticmethod
-    def where_they_pay() -> CompileWorkers | None:
+    def start_if_useful() -> KernelCompileWorkers | None:
         """As many as there are cores; None where there is one, or they cannot be started."""
         cores = len(os.sched_getaffinity(0))
         if cores == 1:
             return None
         try:
-            return CompileWorkers(min(cores, _MOST_PROCESSES))
+            return KernelCompileWorkers(min(cores, _MAX_PROCESSES))
         except OSError as error:
             logger.warning("no processes to compile kernels: %s", error)
             return None
 
-    def compile(self, order: Order) -> None:
+    def compile(self, job: CompileJob) -> None:
         """Let one of them compile it."""
         with suppress(OSError):  # they have ended, or do not take anything: `finish` says so
-            self._orders.send(dumps(asdict(order)).encode())
+            self._jobs.send(dumps(asdict(job)).encode())
 
     def finish(self) -> None:
         """Wait until all orders are done."""
-        self._orders.close()
+        self._jobs.close()
         try:
             code = self._process.wait(_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -103,7 +103,7 @@ class CompileWorkers:
 
     def stop(self) -> None:
         """End them, whatever they are at. Idempotent."""
-        self._orders.close()
+        self._jobs.close()
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -116,7 +116,7 @@ def nothing_compiled() -> bool:
     return not folder.is_dir() or not any(folder.iterdir())
 
 
-class _Compiler:
+class _CompilerDriver:
     """As much of a Triton driver as compiling takes."""
 
     def __init__(self, capability: int) -> None:
@@ -147,21 +147,21 @@ def main(descriptor: int, processes: int) -> None:
             children.clear()
             break
         children.append(child)
-    with socket.socket(fileno=descriptor) as orders:
-        while message := orders.recv(_MOST_BYTES):
-            _compile(Order(**loads(message)))
+    with socket.socket(fileno=descriptor) as jobs:
+        while message := jobs.recv(_MAX_JOB_BYTES):
+            _compile(CompileJob(**loads(message)))
     for child in children:
         os.waitpid(child, 0)
 
 
-def _compile(order: Order) -> None:
+def _compile(job: CompileJob) -> None:
     from triton.runtime import driver
 
-    driver.set_active(_Compiler(order.capability))
+    driver.set_active(_CompilerDriver(job.capability))
     try:
-        getattr(import_module(order.module), order.name).preload(order.specialization)
+        getattr(import_module(job.module), job.name).preload(job.specialization)
     except Exception:  # whoever launches it will get the same error
-        logger.exception("%s.%s does not compile", order.module, order.name)
+        logger.exception("%s.%s does not compile", job.module, job.name)
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ class Ops(Protocol):
         """
         ...
 
-    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
+    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, slots: SlotTable) -> Tensor:
         """Accept each row's drafts while they are what was sampled, and commit what that decides.
 
         The target samples every position as plain decoding would, a pure function of history, parameters and seed. So
@@ -193,7 +193,7 @@ class Ops(Protocol):
             rows: what it was sampled for; ``slots.tokens`` has the drafts at the same positions.
             starts: [R + 1] int32: row r's samples are ``starts[r]`` to ``starts[r + 1]``, of which the last one's draft
                 is none. A row without samples is left alone.
-            most: the most samples of a row.
+            max_samples: a bound on the samples of a row.
             slots: the slot table, whose tokens and lengths are brought up to date.
 
         Returns:
@@ -249,13 +249,13 @@ class Ops(Protocol):
         """
         ...
 
-    def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
+    def draft_ngram(self, rows: Tensor, count: int, max_ngram: int, slots: SlotTable) -> None:
         """Draft what followed the latest earlier place at which a sequence's end occurs, as much of it as does.
 
         Args:
             rows: [R] int64, the slots that want drafts.
             count: how many each gets, written behind its known tokens.
-            longest: the most tokens of the end that are compared.
+            max_ngram: the most tokens of the end that are compared.
             slots: the slot table.
         """
         ...
@@ -272,8 +272,8 @@ class Ops(Protocol):
         """
         ...
 
-    def draft_ngram_table(self, rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
-        """`draft_ngram`; where less of the end than ``longest`` has occurred, ``ngrams`` knows better if it knows at all."""
+    def draft_ngram_table(self, rows: Tensor, count: int, max_ngram: int, ngrams: Tensor, slots: SlotTable) -> None:
+        """`draft_ngram`; where less of the end than ``max_ngram`` has occurred, ``ngrams`` knows better if it knows at all."""
         ...
 
     def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:

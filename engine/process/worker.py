@@ -39,7 +39,7 @@ from draftline.engine.process.messages import (
 )
 from draftline.engine.process.startup import has_gpu, start_process
 from draftline.engine.stats import EngineStats
-from draftline.kernels.compile_workers import CompileWorkers, nothing_compiled
+from draftline.kernels.compile_workers import KernelCompileWorkers, nothing_compiled
 
 if TYPE_CHECKING:  # it loads torch, which takes seconds
     from draftline.engine.threaded_engine import ThreadedEngine
@@ -169,10 +169,10 @@ def _read(connection: Connection, inbox: SimpleQueue[ToEngine]) -> None:
             os._exit(0)
 
 
-def _workers(config: EngineConfig) -> CompileWorkers | None:
+def _workers(config: EngineConfig) -> KernelCompileWorkers | None:
     """What compiles kernels, if it surely will: it loads torch at the same time as this process."""
     wanted = has_gpu() and config.device != "cpu" and not config.enforce_eager and nothing_compiled()
-    return CompileWorkers.where_they_pay() if wanted else None
+    return KernelCompileWorkers.start_if_useful() if wanted else None
 
 
 def main(descriptor: int) -> None:

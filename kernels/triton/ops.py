@@ -189,8 +189,8 @@ class TritonOps(Ops):
         return sample(logits, rows, slots)
 
     @override
-    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
-        return accept(tokens, rows, starts, most, slots)
+    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, slots: SlotTable) -> Tensor:
+        return accept(tokens, rows, starts, max_samples, slots)
 
     @override
     def constrain(
@@ -215,16 +215,16 @@ class TritonOps(Ops):
         draft_forced(rows, count, slots, constraints)
 
     @override
-    def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
-        draft_ngram(rows, count, longest, slots)
+    def draft_ngram(self, rows: Tensor, count: int, max_ngram: int, slots: SlotTable) -> None:
+        draft_ngram(rows, count, max_ngram, slots)
 
     @override
     def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
         learn_ngrams(rows, count, ngrams, slots)
 
     @override
-    def draft_ngram_table(self, rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
-        draft_ngram_table(rows, count, longest, ngrams, slots)
+    def draft_ngram_table(self, rows: Tensor, count: int, max_ngram: int, ngrams: Tensor, slots: SlotTable) -> None:
+        draft_ngram_table(rows, count, max_ngram, ngrams, slots)
 
     @override
     def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:

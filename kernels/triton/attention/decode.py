@@ -35,7 +35,7 @@ from draftline.kernels.triton.attention.fp8_cache import as_float16, load_pairs,
 from draftline.kernels.triton.attention.join import join_splits
 from draftline.kernels.triton.attention.kv_cache import head_scale, load_heads, rounded
 from draftline.kernels.triton.attention.online_softmax import NO_KEY
-from draftline.kernels.triton.attention.plan import MOST_QUERIES, DecodePlan
+from draftline.kernels.triton.attention.plan import MAX_QUERIES, DecodePlan
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _LOG2_E = math.log2(math.e)
@@ -188,12 +188,12 @@ def _decode_attention_kernel(
         value_scale = head_scale(tl.max(tl.abs(new_value), axis=1), values)[:, None]
         new_key = rounded(new_key, key_scale, keys)
         new_value = rounded(new_value, value_scale, values)
-        place = slot * NUM_KV_HEADS + kv_head
-        tl.store(keys + place * HEAD_DIM + dim, new_key, mask=new_mask & (slot >= 0))
-        tl.store(values + place * HEAD_DIM + dim, new_value, mask=new_mask & (slot >= 0))
+        target = slot * NUM_KV_HEADS + kv_head
+        tl.store(keys + target * HEAD_DIM + dim, new_key, mask=new_mask & (slot >= 0))
+        tl.store(values + target * HEAD_DIM + dim, new_value, mask=new_mask & (slot >= 0))
         if keys.dtype.element_ty == tl.int8:
-            tl.store(key_scales + place, key_scale, mask=slot >= 0)
-            tl.store(value_scales + place, value_scale, mask=slot >= 0)
+            tl.store(key_scales + target, key_scale, mask=slot >= 0)
+            tl.store(value_scales + target, value_scale, mask=slot >= 0)
         # As later steps will read them.
         new_key = (new_key.to(tl.float32) * key_scale).to(DTYPE)
         new_value = (new_value.to(tl.float32) * value_scale).to(DTYPE)
@@ -246,8 +246,8 @@ def _decode_attention_kernel(
         result = out + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
         acc = acc / row_sum[:, None]
         if num_parts == 1:
-            place = (order * NUM_HEADS + group_head) * HEAD_DIM + dim
-            tl.store(result + place, acc.to(out.dtype.element_ty), mask=query_mask)
+            target = (order * NUM_HEADS + group_head) * HEAD_DIM + dim
+            tl.store(result + target, acc.to(out.dtype.element_ty), mask=query_mask)
         else:
             first_part = tl.program_id(0).to(tl.int64) * num_splits
             part = (first_part + split) * GROUP
@@ -333,7 +333,7 @@ def decode_attention(
         QUERIES=plan.queries,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
-        NEW=1 if plan.queries == 1 else MOST_QUERIES,
+        NEW=1 if plan.queries == 1 else MAX_QUERIES,
         JOIN_COLS=join_cols,
         JOIN_PARTS=max(1, min(8, 2048 // join_cols)),
         SPLIT=num_splits > 1,

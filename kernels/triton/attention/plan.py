@@ -16,12 +16,12 @@ chunks) have their own, with a large tile."""
 MAX_SPLITS = 64
 """The most parts that one row's history is split into."""
 
-MOST_QUERIES = 16
+MAX_QUERIES = 16
 """The most query tokens a row that one launch rotates, writes and attends to."""
 
 _LONG_TILE = 64
 _PROGRAMS_PER_SM = 4
-_MOST_DECODE_PROGRAMS_PER_SM = 12
+_MAX_DECODE_PROGRAMS_PER_SM = 12
 _FEW_PROGRAMS = 16
 _WIDE_STEP = 128
 _LONGEST_WIDE_HEAD = 256
@@ -103,7 +103,7 @@ def _keys_a_step(shape: AttentionShape, widest: int) -> int:
     return max(16, min(widest, 64 * 256 // row_bytes))
 
 
-def _most_lanes(shape: AttentionShape) -> int:
+def _max_lanes(shape: AttentionShape) -> int:
     """The largest tile of decodes and verifies, in query rows.
 
     From 64 on products run on Hopper's warpgroup units, which gave wrong results for FP8's pairs of 32 (triton 3.6.0).
@@ -113,7 +113,7 @@ def _most_lanes(shape: AttentionShape) -> int:
 
 def short_tile(shape: AttentionShape, max_query: int) -> Tile:
     """The tile of decodes and verifies: all heads of a group and, as far as it goes, all of a row's query tokens."""
-    block_m = max(16, min(_most_lanes(shape), _next_power_of_2(max_query * shape.group)), _next_power_of_2(shape.group))
+    block_m = max(16, min(_max_lanes(shape), _next_power_of_2(max_query * shape.group)), _next_power_of_2(shape.group))
     # FP8 keys arrive so fast that what each iteration takes besides shows, unless it is the products.
     widest = 128 if shape.float8 and block_m == 16 else 64
     return Tile(block_m, _keys_a_step(shape, widest), num_warps=4, num_stages=3)
@@ -225,11 +225,11 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     programs = max(len(query_lens) * shape.num_kv_heads, 1)
     if longest == 1:
         return _plan_ones(shape, programs, max(context_lens))
-    fits = 1 < longest <= MOST_QUERIES and longest * shape.group <= _most_lanes(shape)
+    fits = 1 < longest <= MAX_QUERIES and longest * shape.group <= _max_lanes(shape)
     if not fits or programs > 2 * shape.num_sms:
         return None
     block_m, block_n = max(16, _next_power_of_2(longest * shape.group)), _keys_a_step(shape, 64)
-    queries = min(block_m // shape.group, MOST_QUERIES)
+    queries = min(block_m // shape.group, MAX_QUERIES)
     if programs <= shape.num_sms:
         splits = num_splits(shape, len(query_lens), max(context_lens), block_n)
         if shape.qk_norm:
@@ -244,15 +244,15 @@ def _plan_ones(shape: AttentionShape, programs: int, context: int) -> DecodePlan
     block_m, block_n = max(16, _next_power_of_2(shape.group)), _keys_a_step(shape, 64)
     if programs <= max_split_programs(shape.num_sms):
         tiles = -(-context // block_n)
-        most = min(2 * shape.num_sms // programs, MAX_SPLITS)
+        max_splits = min(2 * shape.num_sms // programs, MAX_SPLITS)
         fits = _next_power_of_2(shape.head_dim) * shape.element_size <= _LONGEST_WIDE_HEAD
-        if fits and programs <= _FEW_PROGRAMS and context <= most * _WIDE_STEP:
+        if fits and programs <= _FEW_PROGRAMS and context <= max_splits * _WIDE_STEP:
             # Nothing queues, and every part is one tile: the fewer parts, the sooner they are joined.
             wide = Tile(block_m, _WIDE_STEP, num_warps=8, num_stages=2)
             return DecodePlan(wide, 1, max(-(-context // _WIDE_STEP), 1))
-        splits = min(most, max(tiles, 1))
+        splits = min(max_splits, max(tiles, 1))
         return DecodePlan(Tile(block_m, block_n, num_warps=8, num_stages=3), 1, splits)
-    if programs > _MOST_DECODE_PROGRAMS_PER_SM * shape.num_sms:
+    if programs > _MAX_DECODE_PROGRAMS_PER_SM * shape.num_sms:
         return None
     # With two programs a multiprocessor or less, each must have more in flight; with many waves of them, it pays that
     # three fit a multiprocessor, so that the last wave is short.

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from triton import knobs
 
-from draftline.kernels.compile_workers import CompileWorkers, Order, nothing_compiled
+from draftline.kernels.compile_workers import CompileJob, KernelCompileWorkers, nothing_compiled
 
 _FEW = 4
 """So many kernels are compiled before the processes, which have to load torch first, could begin."""
@@ -40,13 +40,13 @@ class _Missing:
 
     Attributes:
         function: Triton's JITFunction.
-        order: what says which of its variants.
+        job: what says which of its variants.
         variants: the function's compiled variants, by key.
         key: this one's.
     """
 
     function: Any
-    order: Order
+    job: CompileJob
     variants: dict[str, object]
     key: str
 
@@ -59,7 +59,7 @@ class CompileAhead:
             others presumably were, too, and need no rehearsal.
     """
 
-    def __init__(self, device: torch.device, workers: CompileWorkers | None = None) -> None:
+    def __init__(self, device: torch.device, workers: KernelCompileWorkers | None = None) -> None:
         """For ``device``, with ``workers`` if they were started already.
 
         Where nothing was ever compiled, they start at once: they are ready when there is work for them.
@@ -69,7 +69,7 @@ class CompileAhead:
         major, minor = torch.cuda.get_device_capability(device)
         self._capability = 10 * major + minor
         self._found: list[_Missing] = []
-        self._workers = CompileWorkers.where_they_pay() if workers is None and nothing_compiled() else workers
+        self._workers = KernelCompileWorkers.start_if_useful() if workers is None and nothing_compiled() else workers
 
     def close(self) -> None:
         """Compile nothing more. Idempotent."""
@@ -108,10 +108,10 @@ class CompileAhead:
             return True
         variants = function.device_caches[compile["device"]][0]
         variants[key] = _Pending()
-        order = Order(str(fn.module), str(fn.name), data, self._capability)
-        self._found.append(_Missing(function, order, variants, key))
+        job = CompileJob(str(fn.module), str(fn.name), data, self._capability)
+        self._found.append(_Missing(function, job, variants, key))
         if self._workers is not None:
-            self._workers.compile(order)
+            self._workers.compile(job)
         elif len(self._found) == _FEW + 1:
             self._start_workers()
         return True
@@ -121,10 +121,10 @@ class CompileAhead:
         self.missing |= not cache_hit
 
     def _start_workers(self) -> None:
-        self._workers = CompileWorkers.where_they_pay()
+        self._workers = KernelCompileWorkers.start_if_useful()
         if self._workers is not None:
             for kernel in self._found:
-                self._workers.compile(kernel.order)
+                self._workers.compile(kernel.job)
 
     def _load(self) -> None:
         """Take what was found from Triton's cache, or compile what is not there after all.
@@ -139,7 +139,7 @@ class CompileAhead:
 
 
 def _loaded(kernel: _Missing) -> None:
-    compiled = kernel.function.preload(kernel.order.specialization)
+    compiled = kernel.function.preload(kernel.job.specialization)
     _ = compiled.run  # what launches it, which Triton makes when it is asked for
 
 

@@ -54,11 +54,11 @@ def _gather_drafts_kernel(
         position = tl.where(wanted, decides - QUERY + lane, lane)
         token = tl.load(slot_tokens + slot * tokens_stride + position)
         block = tl.load(table + position // BLOCK_SIZE)
-        place = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
+        target = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
         index = row * QUERY + lane
         tl.store(token_ids + index, token.to(tl.int64))
         tl.store(positions + index, position.to(tl.int64))
-        tl.store(cache_index + index, tl.where(wanted, place, -1))
+        tl.store(cache_index + index, tl.where(wanted, target, -1))
         tl.store(query_starts + row, row * QUERY)
         tl.store(query_starts + row + 1, (row + 1) * QUERY)
         tl.store(context_lens + row, context_len)

@@ -54,8 +54,8 @@ def join_halves(sums: tl.tensor, HALVES: tl.constexpr) -> tl.tensor:
     sums = sums.to(tl.float32)
     if HALVES == 2:
         pairs = tl.reshape(sums, (sums.shape[0] // 2, 2, sums.shape[1]))
-        place = tl.where(tl.arange(0, 2) == 0, 256.0, 1.0)
-        joined = tl.sum(pairs * place[None, :, None], axis=1)
+        factor = tl.where(tl.arange(0, 2) == 0, 256.0, 1.0)
+        joined = tl.sum(pairs * factor[None, :, None], axis=1)
     else:
         joined = sums
     return joined

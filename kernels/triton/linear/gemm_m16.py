@@ -155,8 +155,8 @@ def _gemm_m16_kernel(
         # Of what others will read, which is rounded; past N it is 0.
         wide = stored.to(tl.float32)
         tl.store(scaled + out_offset, (wide * factor).to(scaled.dtype.element_ty), mask=out_mask)
-        place = squares + m * tl.num_programs(0) + tl.program_id(0)
-        tl.store(place, tl.sum(tl.where(out_mask, wide * wide, 0.0), axis=1), mask=m < num_rows)
+        target = squares + m * tl.num_programs(0) + tl.program_id(0)
+        tl.store(target, tl.sum(tl.where(out_mask, wide * wide, 0.0), axis=1), mask=m < num_rows)
 
 
 def gemm_m16_config(n: int, k: int) -> GemmM16Config:

@@ -85,8 +85,8 @@ def _gemm_split_k_kernel(
     for k in tl.range(begin, tl.minimum(begin + SHARE, K), BLOCK_K):
         acc = tl.dot(x.load([0, k]), tl.trans(weight.load([first, k])), acc, input_precision=PRECISION)
     if SPLITS > 1:
-        place = (tile * SPLITS * BLOCK_M + m) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-        tl.store(partial + split * BLOCK_M * BLOCK_N + place, acc, mask=m < num_rows)
+        offset = (tile * SPLITS * BLOCK_M + m) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        tl.store(partial + split * BLOCK_M * BLOCK_N + offset, acc, mask=m < num_rows)
         # All threads' stores come before the one that announces them.
         tl.debug_barrier()
         arrived = tl.atomic_add(arrivals + tile, 1, sem="acq_rel")
@@ -97,7 +97,7 @@ def _gemm_split_k_kernel(
         for part in tl.static_range(SPLITS):
             # Not through the L1 cache, which need not have what other multiprocessors stored.
             acc += tl.load(
-                partial + part * BLOCK_M * BLOCK_N + place, mask=m < num_rows, other=0.0, cache_modifier=".cg"
+                partial + part * BLOCK_M * BLOCK_N + offset, mask=m < num_rows, other=0.0, cache_modifier=".cg"
             )
     mask = (m < num_rows) & (n < N)
     if BIAS:

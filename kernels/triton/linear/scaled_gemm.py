@@ -165,7 +165,7 @@ def _scaled_gemm_kernel(
     tl.store(out + offset, acc.to(out.dtype.element_ty), mask=mask)
 
 
-def scaled_gemm_config(rows: int, n: int, k: int, *, swiglu: bool, most_tiles: int) -> ScaledGemmConfig:
+def scaled_gemm_config(rows: int, n: int, k: int, *, swiglu: bool, max_tiles: int) -> ScaledGemmConfig:
     """A division that suits so many rows and output columns; `benchmarks/quantization.py` compares others.
 
     Args:
@@ -173,7 +173,7 @@ def scaled_gemm_config(rows: int, n: int, k: int, *, swiglu: bool, most_tiles: i
         n: output columns.
         k: channels.
         swiglu: whether the weight has gates beside.
-        most_tiles: the most tiles whose K may be split.
+        max_tiles: the most tiles whose K may be split.
     """
     if swiglu:
         if rows <= 64:
@@ -183,7 +183,7 @@ def scaled_gemm_config(rows: int, n: int, k: int, *, swiglu: bool, most_tiles: i
     if rows > 256:
         return ScaledGemmConfig(block_m=128, block_n=128, num_warps=8, num_stages=3)
     tiles = -(-rows // 64) * -(-n // 64)
-    splits = max(1, min(round(1.5 * most_tiles / tiles), 4, k // (8 * GROUP))) if tiles <= most_tiles else 1
+    splits = max(1, min(round(1.5 * max_tiles / tiles), 4, k // (8 * GROUP))) if tiles <= max_tiles else 1
     return ScaledGemmConfig(block_m=64, block_n=64, num_warps=4, num_stages=5, splits=splits)
 
 
@@ -216,7 +216,7 @@ def scaled_gemm(
     num_rows, halves, k = x.shape
     weight_rows = weight.data.shape[0]
     n = weight_rows // 2 if swiglu else weight_rows
-    config = config or scaled_gemm_config(num_rows * halves, n, k, swiglu=swiglu, most_tiles=arrivals.shape[0])
+    config = config or scaled_gemm_config(num_rows * halves, n, k, swiglu=swiglu, max_tiles=arrivals.shape[0])
     out = torch.empty((num_rows, n), dtype=dtype, device=x.device)
     partial = out
     if config.splits > 1:

@@ -128,9 +128,9 @@ def _sums(acc: tl.tensor, second_acc: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
         pack=8,
     )
     found = tl.reshape(found, (PAIRS, CHUNKS, _VECTOR))
-    place = tl.arange(0, _VECTOR)[None, None, :]
+    element = tl.arange(0, _VECTOR)[None, None, :]
     # Adding -0.0 changes nothing, so the compiler leaves it out.
-    return tl.sum(tl.where(place == 0, found, -0.0), axis=2), tl.sum(tl.where(place == 1, found, -0.0), axis=2)
+    return tl.sum(tl.where(element == 0, found, -0.0), axis=2), tl.sum(tl.where(element == 1, found, -0.0), axis=2)
 
 
 @triton.jit

@@ -68,7 +68,7 @@ def _score_kernel(
         divisor = tl.where(noisy, temperature, 1.0)
     mask = mask_of(masks, mask_rows + row, mask_stride, MASKED)
     scaled = read_scaled(logits + row * logits_stride, mask, ids, ids < VOCAB, divisor, MASKED)
-    place = row * tl.num_programs(1) + block
+    offset = row * tl.num_programs(1) + block
     if TRUNCATED:
         largest = tl.max(scaled, axis=1)
         num_groups: tl.constexpr = (VOCAB + GROUP - 1) // GROUP
@@ -76,16 +76,16 @@ def _score_kernel(
         top = tl.max(largest, axis=0)
         # Where nothing is above -inf, any finite number will do in its place: the sum is 0.
         anchor = tl.where(top > float("-inf"), top, 0.0)
-        tl.store(block_max + place, top)
-        tl.store(block_sum + place, tl.sum(tl.sum(tl.exp(scaled - anchor), axis=1), axis=0))
+        tl.store(block_max + offset, top)
+        tl.store(block_sum + offset, tl.sum(tl.sum(tl.exp(scaled - anchor), axis=1), axis=0))
     score = scaled
     if TEMPERATURE:
         if noisy:
             counter = group[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
             score = scaled + gumbel_noise(counter, tl.load(row_positions + row), tl.load(seeds + slot))
     best, best_id = best_of_tile(score, ids, VOCAB)
-    tl.store(block_score + place, best)
-    tl.store(block_id + place, best_id)
+    tl.store(block_score + offset, best)
+    tl.store(block_id + offset, best_id)
 
 
 @triton.jit

@@ -41,10 +41,10 @@ def select_groups(
     index = tl.arange(0, PADDED)
     largest = tl.load(group_max + index, mask=index < NUM_GROUPS, other=float("-inf"))
     chosen = ((largest >= least) & (index < NUM_GROUPS)).to(tl.int32)
-    place = tl.cumsum(chosen, axis=0) - 1
+    entry = tl.cumsum(chosen, axis=0) - 1
     # Threads read entries that other threads write: between two lists, and before the first is read.
     tl.debug_barrier()
-    tl.store(selected + place, index, mask=chosen != 0)
+    tl.store(selected + entry, index, mask=chosen != 0)
     tl.debug_barrier()
     return tl.sum(chosen, axis=0)
 
