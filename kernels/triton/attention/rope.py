@@ -1,10 +1,10 @@
-"""Between the QKV projection and attention, in one pass: (QK-norm,) rotation in place and cache write.
+"""From the QKV projection to attention in one pass: (QK-norm,) rotation in place and cache write.
 
-A program owns a few heads of one token. Query, key and value heads lie side by side in the projection's output and
-differ in norm weight, rotation and destination only, so one tile may hold all three kinds.
+A program owns a few heads of one token. Query, key and value heads are contiguous in the projection's output and differ
+only in norm weight, rotation and destination, so one tile may hold all three kinds.
 
-Where the cache has another type, keys and values are rounded in place too: attention may read a chunk's own from there, and
-must find what the cache has.
+Where the cache has another type, keys and values are rounded in place too: attention may read a chunk's own keys from
+there, and they must equal the cache's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a draft model reads before it writes the next draft of each row, and where that draft is stored.
+"""A draft model's inputs for the next draft of each row, and the write of that draft to the slot table.
 
-As in `gather.py`, but with fixed shapes and nothing from the host: how far each sequence has come is read from the slot
-table, so that all steps of a round can be in one CUDA graph.
+As in `gather.py`, but with fixed shapes and nothing from the host. Lengths are read from the slot table, so that one CUDA
+graph can hold all steps of a round.
 """
 
 from __future__ import annotations

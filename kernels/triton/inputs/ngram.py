@@ -14,15 +14,15 @@ from draftline.kernels.slots import SlotTable
 
 _BLOCK = 1024
 MAX_NGRAM = 8
-"""The longest end that is compared."""
+"""The largest number of tokens of the end that are compared."""
 
 
 @triton.jit
 def latest_match(
     tokens: tl.tensor, length: tl.tensor, LONGEST: tl.constexpr, BLOCK: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Where a sequence's end occurred last: the place behind it, and how many tokens before it are that end."""
-    # A place's score is how much of the end stands before it, then how late it is: both in one number.
+    """The last earlier occurrence of a sequence's end: the position behind it, and the number of matching tokens."""
+    # A position's score is the number of matching tokens before it, then the position: both in one number.
     best = tl.sum(tl.zeros([1], tl.int64), axis=0)
     for base in range(1, length, BLOCK):
         position = base + tl.arange(0, BLOCK)

@@ -1,7 +1,7 @@
-"""Drafts from a hash table of n-grams on the device, behind n-gram lookup in the sequence itself.
+"""Drafts from a hash table of n-grams on the device, where n-gram lookup in the sequence itself finds less.
 
-Two launches: what the sequences have added since is noted, then drafts are read. Rows write the table at the same time,
-each entry as one 64-bit store, so that a check never stands beside another's token.
+Two launches: one records the sequences' new tokens, the other reads drafts. Rows write the table concurrently, each entry
+with one 64-bit store, so that a check always has its own token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BLOCK = 1024
 
 @triton.jit
 def _key(first: tl.tensor, second: tl.tensor, third: tl.tensor) -> tl.tensor:
-    """The check of three tokens, as 32 bits in an int64; its lowest bits say where the table has them."""
+    """The check of three tokens, as 32 bits in an int64; its lowest bits are their index in the table."""
     mixed = first.to(tl.int64) * 0x9E3779B1 + second.to(tl.int64) * 0x85EBCA77 + third.to(tl.int64) * 0xC2B2AE3D
     mixed = mixed & 0xFFFFFFFF
     return mixed ^ (mixed >> 15)

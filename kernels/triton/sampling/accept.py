@@ -1,4 +1,4 @@
-"""Exact verification on the device: accept drafts while they are what was sampled, and commit what is accepted."""
+"""Exact verification on the device: accept drafts while they equal the samples, and commit the accepted tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _accept_kernel(
     tokens_stride: int,
     MAX_SAMPLES: tl.constexpr,
 ) -> None:
-    """One program a row of the step: at most MAX_SAMPLES sampled positions, one after the other."""
+    """One program a row of the step: at most MAX_SAMPLES consecutive sampled positions."""
     row = tl.program_id(0)
     start = tl.load(starts + row)
     count = tl.load(starts + row + 1) - start

@@ -1,7 +1,7 @@
 """Log-probabilities of chosen and of most likely tokens, without a sort and without a wait for the device.
 
 Two launches, as in `sample.py`: one pass over the vocabulary in parallel blocks, then one program a row that reads the
-few groups of tokens that can hold the most likely ones, once for each.
+few groups of tokens that can hold the most likely ones, once for each reported token.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _survey_kernel(
     top = tl.max(largest, axis=0)
     offset = row * tl.num_programs(1) + block
     tl.store(block_max + offset, top)
-    # Where the largest is infinite, all that equal it weigh the same, and the others nothing.
+    # If the largest is infinite, its equals weigh the same, and the others nothing.
     finite = (top > float("-inf")) & (top < float("inf"))
     weight = tl.exp(value - tl.where(finite, top, 0.0))
     weight = tl.where(finite, weight, ((value == top) & (ids < VOCAB)).to(tl.float32))
@@ -102,7 +102,7 @@ def _report_kernel(
     chosen = tl.where(chosen == chosen, chosen, float("-inf"))
     tl.store(chosen_logprob + row, tl.where(chosen == top, 0.0, chosen - top) - log_total)
     larger = tl.sum(tl.load(block_larger + offset, mask=valid, other=0), axis=0)
-    # Beside an infinite logit, finite ones are all equally impossible; the total counts those that are not.
+    # Next to an infinite logit, finite ones are equally impossible; the total counts the others.
     larger = tl.where(finite, larger, tl.where(chosen == top, 0, total.to(tl.int32)))
     tl.store(chosen_rank + row, 1 + larger.to(tl.int64))
 
