@@ -32,7 +32,7 @@ from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.kernels import select_ops
 from draftline.kernels.batch import Batch, KVCache
-from draftline.kernels.compile_workers import CompileWorkers
+from draftline.kernels.compile_workers import KernelCompileWorkers
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Accept, Ops
 from draftline.kernels.slots import SlotTable
@@ -67,7 +67,7 @@ _CACHE_DTYPES = {"bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8":
 """By ``kv_cache_dtype``; ``auto`` is the type of the activations."""
 
 
-def build_core(config: EngineConfig, workers: CompileWorkers | None = None) -> Core:
+def build_core(config: EngineConfig, workers: KernelCompileWorkers | None = None) -> Core:
     """Load the model and put an engine together around it.
 
     Args:

@@ -23,7 +23,7 @@ from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.stats import EngineStats
-from draftline.kernels.compile_workers import CompileWorkers
+from draftline.kernels.compile_workers import KernelCompileWorkers
 
 logger = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ class ThreadedEngine(EngineClient):
         self._run_commands()
 
 
-def start_engine(config: EngineConfig, workers: CompileWorkers | None = None) -> ThreadedEngine:
+def start_engine(config: EngineConfig, workers: KernelCompileWorkers | None = None) -> ThreadedEngine:
     """Load the model and start the step thread. Blocks until it is loaded.
 
     Args:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def select_ops(device: torch.device) -> Ops:
     """The fastest implementation that ``device`` can run."""
-    # Imported here, so that `kernels.limits` can be had without torch, and a CPU does without Triton.
+    # Imported here: `kernels.limits` must not load torch, and a CPU needs no Triton.
     if device.type == "cuda":
         from draftline.kernels.triton.ops import TritonOps
 

@@ -1,4 +1,4 @@
-"""The tensors that one ragged forward reads: what lower layers see instead of sequences.
+"""The tensors of one ragged forward pass: lower layers see these instead of sequences.
 
 A batch has R rows (one per running sequence in the step) and T tokens (all rows' query tokens, one row after the
 other). Every row reads its own paged history. A decode, a K+1-token verify and a prompt chunk differ only in length.
@@ -19,14 +19,14 @@ class Batch:
     Attributes:
         token_ids: [T] int64, the query tokens.
         positions: [T] int64, each token's position in its sequence.
-        cache_index: [T] int64, where each token's key and value go: ``block * block_size + offset``.
+        cache_index: [T] int64, the cache entry of each token's key and value: ``block * block_size + offset``.
         query_starts: [R + 1] int32, row r owns tokens ``query_starts[r]:query_starts[r + 1]``.
         context_lens: [R] int32, tokens of each row after this forward (history plus query).
         block_tables: [R, max_blocks] int32, the cache blocks of each row; entries past its last block are undefined.
-        logits_index: [S] int64, the tokens (indices into T) whose logits are wanted.
+        logits_index: [S] int64, the tokens (indices into T) to return logits of.
         query_lens_host: the R query lengths as the host knows them: exact, or upper bounds.
         context_lens_host: the R context lengths as the host knows them.
-        longest_first: [R] int32, the rows by context length, so that long ones can be started first; None: unknown.
+        longest_first: [R] int32, the rows by descending context length, to start long ones first; None: unknown.
     """
 
     token_ids: Tensor
@@ -43,12 +43,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """A step's batch, and what its logits decide.
+    """A step's batch, and the tokens that its logits decide.
 
     Attributes:
-        batch: what the forward pass reads.
+        batch: the forward pass's inputs.
         slots: [S] int64, the slot of the sequence that each of the S logits rows belongs to.
-        positions: [S] int64, the position of the token that comes after each; -1 for padding.
+        positions: [S] int64, the position of the token to sample from each row; -1 for padding.
     """
 
     batch: Batch
@@ -113,5 +113,5 @@ class KVCache:
 
 
 def bytes_a_head(head_dim: int, dtype: torch.dtype) -> int:
-    """Memory that one head of one token's keys (or values) takes in a cache of this type, its scale included."""
+    """Bytes of one head of one token's keys (or values) in a cache of this type, its scale included."""
     return head_dim * dtype.itemsize + (torch.float32.itemsize if dtype == torch.int8 else 0)

@@ -1,7 +1,7 @@
-"""The constraint table: what the device must know to mask constrained rows without the host.
+"""The constraint table: the device's data for masking constrained rows without the host.
 
-An automaton's states are records in one array of words, and a state is its record's address. So what a token leads to,
-what may come next, and what to draft are look-ups, which need neither the host nor fixed sizes.
+An automaton's states are records in one array of words, and a state is its record's address. Transitions, masks and
+forced drafts are look-ups, which need neither the host nor fixed sizes.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ import torch
 from torch import Tensor
 
 FREE = 0
-"""The state of a slot that is not constrained: the address of a record that says so."""
+"""The state of a slot without a constraint: the address of a record that allows everything."""
 
 HOST = -1
 """The state of a slot whose masks the host writes."""
 
 MASK, BUDGETS, DRAFTS, NEXT = 0, 1, 2, 3
 """A state's record, by word: the row of its mask; the address of its masks by distance (0: none); the address of its
-forced tokens (0: none); from there on, by class of token, the address of the state that it leads to (0: not allowed).
+forced tokens (0: none); then, by class of token, the address of the next state (0: not allowed).
 
-Masks by distance are a count, then pairs of a distance and a mask's row, distances ascending: the mask allows the tokens
-that lead to where an accepting state is at most so many tokens away. Forced tokens are a count, then the tokens.
+Masks by distance are a count, then pairs of a distance and a mask's row, distances ascending. A mask allows the tokens
+after which an accepting state is at most that many tokens away. Forced tokens are a count, then the tokens.
 """
 
 
 RESERVED = NEXT
-"""Words before all others, 0 for good: the record of FREE. The mask of that, too, is nobody else's."""
+"""The first words, always 0: the record of FREE. Its mask is not shared with other states."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConstraintTable:
-    """Automata and masks, and each slot's place in them.
+    """Automata and masks, and each slot's state.
 
     Attributes:
-        words: [A] int32: records; and for each automaton the classes of its tokens, two to a word, the even token's in
+        words: [A] int32: records, and for each automaton the classes of its tokens, two to a word, the even token's in
             the low half.
         masks: [N, ceil(vocab / 32)] int32, see `Masks`.
         states: [S] int32, each slot's state: an address, FREE or HOST.
         classes: [S] int32, the address of the token classes of each slot's automaton.
-        ends: [S] int32, the position before which the slot's text must be complete, where its states have masks by
-            distance.
+        ends: [S] int32, where a slot's states have masks by distance, the position before which its text must be
+            complete.
         host_masks: the first row of ``masks`` that the host writes: those of slot s begin at
             ``host_masks + s * host_samples``.
-        host_samples: how many of them each slot has: the most positions that a step samples for it.
+        host_samples: how many of these rows each slot has: the most positions that a step samples for it.
     """
 
     words: Tensor
@@ -65,9 +65,9 @@ class ConstraintTable:
             num_slots: S.
             vocab: the width of the logits.
             words: room for records and token classes.
-            masks: room for the automata's masks; the first is the one that allows everything.
+            masks: room for the automata's masks; the first one allows everything.
             samples: the most positions that a step samples for one slot.
-            device: where.
+            device: the table's device.
         """
 
         def ints(*shape: int) -> Tensor:
@@ -88,11 +88,11 @@ class ConstraintTable:
 
 @dataclass(frozen=True, slots=True)
 class Constrained:
-    """What a step's sampled positions are constrained by.
+    """The constraints of a step's sampled positions.
 
     Attributes:
         mask_rows: [S] int32, the row of `ConstraintTable.masks` for each.
-        states: [S] int32, the state at each, its drafts before it taken.
+        states: [S] int32, the state at each, assuming that its row's earlier drafts are accepted.
     """
 
     mask_rows: Tensor

@@ -1,4 +1,4 @@
-"""The fixed widths of the slot table, free of torch so that request checks and scheduling can be too."""
+"""The fixed widths of the slot table, without torch, so that validation and scheduling need none."""
 
 from __future__ import annotations
 

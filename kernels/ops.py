@@ -1,7 +1,7 @@
 """``Ops``: every operation of a step that has a device-specific form.
 
-One implementation is chosen at start-up and passed in. `reference/ops.py` is all of it in plain torch: the CPU path, and
-the oracle that every other implementation is tested against.
+One implementation is chosen at start-up and passed in. `reference.ops` implements all of it in plain torch: the CPU path,
+and the oracle of every other implementation's tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
 
 Accept = Callable[[Tensor, SampleRows, Tensor, int, SlotTable], Tensor]
-"""`Ops.accept`, or what takes its place."""
+"""`Ops.accept`, or a substitute for it."""
 
 
 class Ops(Protocol):
@@ -27,15 +27,15 @@ class Ops(Protocol):
 
     @property
     def scripted(self) -> bool:
-        """Whether a decoder may run its layers as one TorchScript program of `kernels.functional` on a CPU instead.
+        """Whether a decoder on a CPU may run as one TorchScript program of `kernels.reference.functional` instead.
 
-        True of the operations that are made of the same functions.
+        True of implementations that are made of the same functions.
         """
         ...
 
     @property
     def runs_scaled(self) -> bool:
-        """Whether eight-bit weights run as they are, by `scaled_linear` and its like, instead of being unpacked on loading."""
+        """Whether `scaled_linear` and its fusions run eight-bit weights as stored; else they are unpacked on loading."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -98,7 +98,7 @@ class Ops(Protocol):
         ...
 
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """`linear` of `rms_norm`: [T, K] -> [T, N]."""
+        """`linear` of `rms_norm` of ``x``: [T, K] -> [T, N]."""
         ...
 
     def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -115,14 +115,14 @@ class Ops(Protocol):
             weight: [N, K].
             bias: [N], or None.
             residual: [T, N].
-            following: [N], the weight of the norm that reads the result next and may be prepared, or None.
+            following: [N], the weight of the next norm, which may be prepared, or None.
         """
         ...
 
     def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
         """`linear` of an eight-bit weight: [T, K], [N, K], [N] -> [T, N].
 
-        ``x`` is quantized by `kernels.scaled.quantize_activations`, whatever T is.
+        Whatever T is, `kernels.scaled.quantize_activations` quantizes ``x``.
         """
         ...
 
@@ -182,36 +182,36 @@ class Ops(Protocol):
         """
         ...
 
-    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
-        """Accept each row's drafts while they are what was sampled, and commit what that decides.
+    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, slots: SlotTable) -> Tensor:
+        """Accept each row's drafts while they equal the sampled tokens, and commit the accepted tokens.
 
         The target samples every position as plain decoding would, a pure function of history, parameters and seed. So
         the accepted tokens are plain decoding's own: no draft probabilities and no rejection sampling are needed.
 
         Args:
-            tokens: [S] int64, what `sample` returned.
-            rows: what it was sampled for; ``slots.tokens`` has the drafts at the same positions.
-            starts: [R + 1] int32: row r's samples are ``starts[r]`` to ``starts[r + 1]``, of which the last one's draft
-                is none. A row without samples is left alone.
-            most: the most samples of a row.
-            slots: the slot table, whose tokens and lengths are brought up to date.
+            tokens: [S] int64, the result of `sample`.
+            rows: the argument of `sample`; ``slots.tokens`` has the drafts at the same positions.
+            starts: [R + 1] int32: row r's samples are ``starts[r]`` to ``starts[r + 1]``. The last one has no draft. A
+                row without samples is left alone.
+            max_samples: a bound on the samples of a row.
+            slots: the slot table; its tokens and lengths are updated.
 
         Returns:
-            [R] int32, how many of its samples each row keeps: up to the first that is not its draft, and that one.
+            [R] int32, how many samples each row keeps: up to and including the first that differs from its draft.
         """
         ...
 
     def constrain(
         self, rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable
     ) -> Constrained:
-        """What each sampled position is constrained by, its row's drafts before it taken as they are.
+        """The constraint of each sampled position, assuming that its row's earlier drafts are accepted.
 
-        Where a draft is not allowed, the positions after it can never be accepted, and everything is allowed there.
+        Behind a draft that is not allowed, everything is allowed: these positions can never be accepted.
 
         Args:
-            rows: what is sampled; ``slots.tokens`` has the drafts at the same positions.
-            starts: [R + 1] int32: row r's samples are ``starts[r]`` to ``starts[r + 1]``, of which the last one's draft
-                is none. What is beyond the last row's is not constrained.
+            rows: the positions to sample; ``slots.tokens`` has the drafts at the same positions.
+            starts: [R + 1] int32: row r's samples are ``starts[r]`` to ``starts[r + 1]``. The last one has no draft.
+                Positions beyond the last row's are not constrained.
             slots: the slot table.
             constraints: the constraint table, with the states before the step.
         """
@@ -226,74 +226,76 @@ class Ops(Protocol):
         constrained: Constrained,
         constraints: ConstraintTable,
     ) -> None:
-        """Bring the slots' states up to date with the tokens that they keep. One that is not allowed changes nothing.
+        """Advance the slots' states by the tokens that they keep. A token that is not allowed changes nothing.
 
         Args:
-            tokens: [S] int64, what `sample` returned.
-            accepted: [R] int32, what `accept` returned.
-            rows: as they were given to `constrain`.
-            starts: likewise.
-            constrained: what `constrain` returned.
-            constraints: the constraint table, whose states are written. Those of slots that the host masks stay.
+            tokens: [S] int64, the result of `sample`.
+            accepted: [R] int32, the result of `accept`.
+            rows: as given to `constrain`.
+            starts: as given to `constrain`.
+            constrained: the result of `constrain`.
+            constraints: the constraint table; its states are written, except those of slots that the host masks.
         """
         ...
 
     def draft_forced(self, rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:
-        """Draft what the slots' states force, over what stands there; what is not forced stays.
+        """Draft the tokens that the slots' states force, over the drafts that are there. Other drafts stay.
 
         Args:
             rows: [R] int64, the slots that want drafts.
-            count: the most that each gets, written behind its known tokens.
+            count: at most how many each gets, written behind its known tokens.
             slots: the slot table.
             constraints: the constraint table.
         """
         ...
 
-    def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
-        """Draft what followed the latest earlier place at which a sequence's end occurs, as much of it as does.
+    def draft_ngram(self, rows: Tensor, count: int, max_ngram: int, slots: SlotTable) -> None:
+        """Draft the continuation of the latest earlier occurrence of a sequence's end (prompt lookup).
+
+        The longest end that occurs earlier counts, up to ``max_ngram`` tokens.
 
         Args:
             rows: [R] int64, the slots that want drafts.
             count: how many each gets, written behind its known tokens.
-            longest: the most tokens of the end that are compared.
+            max_ngram: at most how many tokens of the end are compared.
             slots: the slot table.
         """
         ...
 
     def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
-        """Note what followed the three tokens before each of the last ``count`` known tokens of some sequences.
+        """Record the last ``count`` known tokens of some sequences, each under the three tokens before it.
 
         Args:
             rows: [R] int64, slots.
-            count: tokens of each that are noted.
-            ngrams: [E, 2] int32, a hash table of E entries, a power of two, that is written: a check of the three tokens
-                at a place that they hash to, and the token that followed. Of several that hash to one place, any stays.
+            count: how many tokens of each to record.
+            ngrams: [E, 2] int32, the hash table to write, of E entries, a power of two. An entry is a check of the three
+                tokens, and the token that followed. Where several hash to one entry, any of them stays.
             slots: the slot table.
         """
         ...
 
-    def draft_ngram_table(self, rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
-        """`draft_ngram`; where less of the end than ``longest`` has occurred, ``ngrams`` knows better if it knows at all."""
+    def draft_ngram_table(self, rows: Tensor, count: int, max_ngram: int, ngrams: Tensor, slots: SlotTable) -> None:
+        """`draft_ngram`, but where fewer than ``max_ngram`` tokens of the end occur earlier, entries of ``ngrams`` come first."""
         ...
 
     def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
-        """What a draft model reads to decide draft ``step`` of each row that has one.
+        """Build a draft model's inputs for draft ``step`` of each row that has one.
 
-        A row's query is its newest token, draft or not. In the first step it is the newest two: the draft model has not
-        seen the one before the last if that was a draft of its own, the last one, and was accepted.
+        A row's query is its newest token, draft or not. In the first step it is the newest two: if the last draft was
+        accepted, the draft model has not read it yet.
 
         Args:
             slots: the slot table; the lengths of the slots in use are at least two.
             rows: [R] int64, slots.
-            drafts: [R] int32, how many drafts each has. A row without a draft ``step`` is left out, or is padding: its
-                position is -1, and nothing of it is written to the cache.
-            step: which draft, from 0.
+            drafts: [R] int32, how many drafts each row has. A row without a draft ``step`` is left out, or is padding:
+                its position is -1, and it writes nothing to the cache.
+            step: the draft's index, from 0.
             block_size: tokens a cache block.
         """
         ...
 
     def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:
-        """Store what a draft model has drawn: [S] int64 ``tokens`` to ``rows``' slots and positions, but those at -1."""
+        """Store a draft model's samples, [S] int64, at ``rows``' slots and positions. Positions of -1 are skipped."""
         ...
 
     def logprobs(self, logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

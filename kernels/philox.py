@@ -13,8 +13,8 @@ The grid of u has a consequence that the Gumbel-max trick inherits: a token of s
 ``p * h / sinh(h)``, ``h = 2**-24 / p``. That is p within 0.1% where p > 1e-6, and less than p for tokens rarer than
 2**-24.
 
-This is the host's form, in numpy, whose unsigned integers cost half of what torch's masked ones do. It is not a generator
-object: there is no state, and nothing here knows of logits.
+This is the host's form, in numpy, whose unsigned integers cost half as much as torch's masked ones. Not here: a generator
+object, state, or logits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def philox_4x32_10(counter: tuple[Word, Word, Word, Word], key: tuple[Word, Word
 
 
 def token_gumbel(seed: int, position: int, token: int) -> float:
-    """The noise of one token in double precision: within a few float32 roundings of what `gumbel` gives."""
+    """The noise of one token in double precision: within a few float32 roundings of `gumbel`'s."""
     word = _block_words(token // 4, position, seed)[token % 4]
     return -math.log(-math.log((2 * int(word >> 9) + 1) * 2.0**-24))
 
@@ -76,7 +76,7 @@ def block_uniform(blocks: npt.NDArray[np.int64], position: int, seed: int) -> np
 
 
 def to_gumbel(u: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The noise that uniform numbers give, elementwise; overwrites them."""
+    """The Gumbel noise of uniform numbers, elementwise; overwrites them."""
     for _ in range(2):
         np.log(u, out=u)
         np.negative(u, out=u)

@@ -1,13 +1,14 @@
-"""Eight-bit tensors with scales: what a quantized linear layer multiplies, and its arithmetic in plain torch.
+"""Eight-bit tensors with scales, the operands of a quantized linear layer, and its arithmetic in plain torch.
 
-Weights have scales from their checkpoint, or from `draftline.quant`. Activations are quantized as they come, with one
-scale for each token, or one for each 128 of its channels where the weight has one for each group of columns: from the
-largest of them, and by the same rule at every number of rows. So a product has the same factors whatever a token is batched
-with, and only the order of additions differs.
+Weights have scales from their checkpoint, or from `draftline.quant`. Activations are quantized dynamically: one scale a
+token, or one for each 128 of its channels where the weight has one for each group of columns. A scale comes from the
+largest magnitude, by the same rule at every number of rows. So a token's factors do not depend on its batch; only the
+order of additions does.
 
-FP8 weights are multiplied with FP8 activations. Integers have no exponent: in eight bits a few large channels would cost all
-others of their token their bits, and groups of channels help too little. So beside INT8 weights activations are integers of
-sixteen bits, ``256 * high + low`` of two eight-bit ones: kernels multiply both halves, as if they were two tokens.
+FP8 weights are multiplied with FP8 activations. Integers have no exponent: in eight bits a few large channels would take
+the precision of all others of their token, and groups of channels help too little. So with INT8 weights activations are
+integers of sixteen bits, ``256 * high + low`` of two eight-bit ones. Kernels multiply both halves, as if they were two
+tokens.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ GROUP = 128
 """Channels of an activation that share a scale."""
 
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0, torch.int16: 256.0 * 127 + 127}
-"""The largest magnitude that is used of a type. (-128 is not, so that the range is symmetric; int16's is that of two int8.)"""
+"""The largest magnitude used of each type. -128 is left out for symmetry; int16 stands for two int8."""
 
 ACTIVATIONS = {torch.float8_e4m3fn: torch.float8_e4m3fn, torch.int8: torch.int16}
-"""The type of activations, by that of the weights that they are multiplied with."""
+"""The type of activations by the type of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class ScaledWeight:
 
     @property
     def grouped(self) -> bool:
-        """Whether rows have a scale for each `GROUP` of channels, not one for all: the weight's, and so the activations'."""
+        """Whether each `GROUP` of a row's channels has a scale, in the weight and so in the activations."""
         return self.scale.shape[1] > 1
 
     @property
@@ -67,9 +68,9 @@ def scaled_up(data: Tensor, scale: Tensor, rows: int, columns: int) -> Tensor:
 
 
 def quantize(x: Tensor, dtype: torch.dtype, dim: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """``x`` as values of ``dtype`` and their float32 scales, one for all that differ only along ``dim`` (kept, size 1).
+    """``x`` as values of ``dtype`` and float32 scales, shared along ``dim`` (kept, size 1).
 
-    Rounds to the nearest, ties to even. Where all are zero, the scale is.
+    Rounds to the nearest, ties to even. The scale of zeros alone is zero.
     """
     largest = LARGEST[dtype]
     scale = x.abs().amax(dim, keepdim=True).to(torch.float32) / largest
@@ -78,7 +79,7 @@ def quantize(x: Tensor, dtype: torch.dtype, dim: int | tuple[int, ...]) -> tuple
 
 
 def quantize_activations(x: Tensor, weight_type: torch.dtype, *, grouped: bool) -> tuple[Tensor, Tensor]:
-    """What is multiplied with a weight of ``weight_type``: values [T, K] of the type in `ACTIVATIONS`, and their scales.
+    """Quantize activations for a weight of ``weight_type``: values [T, K] of the type in `ACTIVATIONS`, and scales.
 
     The scales are float32: [ceil(K / 128), T] where grouped, else [1, T].
     """

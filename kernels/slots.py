@@ -1,4 +1,4 @@
-"""The slot table: everything the device must know of a running sequence.
+"""The slot table: the device's state of all running sequences.
 
 A sequence holds one slot from admission to finish or preemption. A step's inputs are gathered from here, and its
 results are committed here, so that the device can go on to the next step before the host has read the last one.
@@ -23,7 +23,7 @@ FLOAT_SCALARS = (
 
 
 class SamplingFeatures(enum.Flag):
-    """What at least one sampled row of a step uses, so that a kernel can leave the rest out."""
+    """The features that some sampled row of a step uses: a kernel leaves the others out."""
 
     NONE = 0
     TEMPERATURE = enum.auto()
@@ -57,8 +57,7 @@ class SlotTable:
         stop_ids: [S, MAX_STOP_IDS] int32, padded with -1.
         bias_ids: [S, MAX_LOGIT_BIAS] int32, padded with -1.
         bias_values: [S, MAX_LOGIT_BIAS] float32.
-        scalars: [10, S] int32, the storage of INT_SCALARS and FLOAT_SCALARS (those by their bits), so that one copy
-            writes them all.
+        scalars: [10, S] int32, the storage of INT_SCALARS and (bit by bit) FLOAT_SCALARS, so that one copy writes all.
     """
 
     tokens: Tensor
@@ -106,12 +105,12 @@ class SlotTable:
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """What rows of logits may decide.
+    """The tokens that rows of logits may decide.
 
     Attributes:
         words: [N, ceil(vocab / 32)] int32 of allowed-token bits (token t is bit ``t % 32`` of word ``t // 32``). The first
             row allows everything.
-        rows: [S] int32, which of them each row of logits has.
+        rows: [S] int32, the row of ``words`` for each row of logits.
     """
 
     words: Tensor
@@ -120,13 +119,13 @@ class Masks:
 
 @dataclass(frozen=True, slots=True)
 class SampleRows:
-    """Which token each row of a [S, vocab] logits tensor decides.
+    """The token that each row of a [S, vocab] logits tensor decides.
 
     Attributes:
         slots: [S] int64, the sequence's slot.
         positions: [S] int64, the position of the token being sampled (so ``tokens[slot, :position]`` precede it).
-        features: what any of the rows uses.
-        masks: what the rows may decide; None allows everything.
+        features: the features that any of the rows uses.
+        masks: the rows' allowed tokens; None allows everything.
     """
 
     slots: Tensor

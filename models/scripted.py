@@ -21,7 +21,7 @@ from draftline.kernels.reference import functional, functional_step
 from draftline.kernels.reference.attention import group_rows
 from draftline.kernels.reference.functional import Group
 from draftline.kernels.reference.functional_step import HeadShape, RowGroup, Step
-from draftline.kernels.reference.ops import norm_factors, places, scale_places
+from draftline.kernels.reference.ops import flat_cache, flat_scales, norm_factors
 from draftline.models.config import ModelConfig
 from draftline.models.layers import DecoderLayer, DecoderWeights
 
@@ -62,9 +62,9 @@ class ScriptedForward:
         """[S, vocab] float32 logits; see ``Model.forward``."""
         if self._cache is not cache:
             self._cache = cache
-            self._keys = [places(layer.keys) for layer in cache.layers]
-            self._values = [places(layer.values) for layer in cache.layers]
-            scales = [scale_places(layer.scales) for layer in cache.layers]
+            self._keys = [flat_cache(layer.keys) for layer in cache.layers]
+            self._values = [flat_cache(layer.values) for layer in cache.layers]
+            scales = [flat_scales(layer.scales) for layer in cache.layers]
             self._key_scales, self._value_scales = [keys for keys, _ in scales], [values for _, values in scales]
         num_blocks, block_size = cache.layers[0].keys.shape[:2]
         return self._run(

@@ -41,7 +41,7 @@ from draftline.engine.process.messages import (
 from draftline.engine.process.startup import has_gpu, start_process
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.stats import EngineStats
-from draftline.kernels.compile_workers import CompileWorkers, nothing_compiled
+from draftline.kernels.compile_workers import KernelCompileWorkers, nothing_compiled
 
 if TYPE_CHECKING:  # imports torch, which takes seconds
     from draftline.engine.threaded_engine import ThreadedEngine
@@ -171,10 +171,10 @@ def _read(connection: Connection, inbox: SimpleQueue[ToEngine]) -> None:
             os._exit(0)
 
 
-def _workers(config: EngineConfig) -> CompileWorkers | None:
+def _workers(config: EngineConfig) -> KernelCompileWorkers | None:
     """Processes that compile kernels, if kernels surely must be compiled: they import torch while this process does."""
     wanted = has_gpu() and config.device != "cpu" and not config.enforce_eager and nothing_compiled()
-    return CompileWorkers.where_they_pay() if wanted else None
+    return KernelCompileWorkers.start_if_useful() if wanted else None
 
 
 def main(descriptor: int) -> None:

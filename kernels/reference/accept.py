@@ -8,7 +8,7 @@ from torch import Tensor
 from draftline.kernels.slots import SampleRows, SlotTable
 
 
-def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
+def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, slots: SlotTable) -> Tensor:
     """``Ops.accept`` in plain torch."""
     counts = starts.diff()
     accepted = torch.zeros_like(counts)
@@ -17,7 +17,7 @@ def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: S
         return accepted
     first, counts = starts[:-1][sampling].long(), counts[sampling]
     slot, position = rows.slots[first], rows.positions[first]
-    index = torch.arange(most, device=tokens.device)
+    index = torch.arange(max_samples, device=tokens.device)
     real = index < counts[:, None]
     sampled = tokens[(first[:, None] + index).clamp(max=tokens.shape[0] - 1)]
     columns = (position[:, None] + index).clamp(max=slots.tokens.shape[1] - 1)

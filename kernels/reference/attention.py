@@ -45,7 +45,7 @@ def group_rows(batch: Batch, heads_per_key: int, num_blocks: int, block_size: in
     groups = []
     for (query_len, keys), (rows, first_tokens, context_lens) in shapes.items():
         queries = -(-query_len * heads_per_key // _QUERY_MULTIPLE) * _QUERY_MULTIPLE
-        first = _first_place(batch, rows, keys, num_blocks, block_size)
+        first = _first_index(batch, rows, keys, num_blocks, block_size)
         groups.append(RowGroup(rows, first_tokens, context_lens, query_len, queries, keys, first))
     return groups
 
@@ -56,7 +56,7 @@ def _padded_keys(context_len: int) -> int:
     return whole * _KEY_BLOCK + next(size for size in _KEYS_IN_LAST_BLOCK if size > rest)
 
 
-def _first_place(batch: Batch, rows: list[int], keys: int, num_blocks: int, block_size: int) -> int:
+def _first_index(batch: Batch, rows: list[int], keys: int, num_blocks: int, block_size: int) -> int:
     """The first of one row's places, if they lie in order, so that the cache need not be copied; else -1.
 
     Whatever follows them is read as well, and hidden by the mask.

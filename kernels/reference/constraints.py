@@ -20,8 +20,8 @@ def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: C
     mask_rows = np.zeros(rows.slots.shape[0], np.int32)
     states = np.zeros(rows.slots.shape[0], np.int32)
     constrained = np.flatnonzero(counts)
-    place, count = begins[constrained], counts[constrained]
-    slot, position = rows.slots.numpy(force=True)[place], rows.positions.numpy(force=True)[place]
+    first, count = begins[constrained], counts[constrained]
+    slot, position = rows.slots.numpy(force=True)[first], rows.positions.numpy(force=True)[first]
     state = constraints.states.numpy(force=True)[slot].astype(np.int64)
     classes = constraints.classes.numpy(force=True)[slot].astype(np.int64)
     ends = constraints.ends.numpy(force=True)[slot]
@@ -31,12 +31,12 @@ def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: C
         on = (state != 0) & (count > index)
         if not on.any():
             break
-        slot, position, state, classes, ends, place, count = (
-            values[on] for values in (slot, position, state, classes, ends, place, count)
+        slot, position, state, classes, ends, first, count = (
+            values[on] for values in (slot, position, state, classes, ends, first, count)
         )
-        states[place + index] = state
+        states[first + index] = state
         by_host = constraints.host_masks + slot * constraints.host_samples + index
-        mask_rows[place + index] = np.where(
+        mask_rows[first + index] = np.where(
             state == HOST, by_host, _mask_rows(words, np.maximum(state, 0), ends - position - index)
         )
         more = count > index + 1

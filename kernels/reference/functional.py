@@ -20,17 +20,17 @@ class Group(NamedTuple):
         queries: [B * M * G] indices of query heads.
         query_shape: B, M, G, D.
         positions: [B, M] each folded query's position in its sequence.
-        places: which of the cache's places to gather; empty where there is a ``first``.
+        indices: the cache entries to gather; empty where there is a ``first``.
         key_shape: B, G, S, D.
         strides: of the keys, in what was gathered or, where one row's keys lie in order, in the cache itself.
         first: where in the cache the only row's keys begin, in elements; -1 where they must be gathered.
-        gathered: room for the keys and for the values, [len(places), G, D] each, used by one layer after the other.
+        gathered: room for the keys and for the values, [len(indices), G, D] each, used by one layer after the other.
     """
 
     queries: Tensor
     query_shape: list[int]
     positions: Tensor
-    places: Tensor
+    indices: Tensor
     key_shape: list[int]
     strides: list[int]
     first: int
@@ -62,9 +62,9 @@ def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
 
 
 def write_cache(cache: Tensor, scales: Tensor | None, index: Tensor, rows: Tensor) -> None:
-    """Write the first rows of [T or more, G, D] to places ``index`` [T] of a cache [places, G, D], in its type.
+    """Write the first rows of [T or more, G, D] to entries ``index`` [T] of a cache [entries, G, D], in its type.
 
-    An INT8 cache has ``scales`` [places, G], by which each head's largest number is 127.
+    An INT8 cache has ``scales`` [entries, G], by which each head's largest number is 127.
     """
     rows = rows.narrow(0, 0, index.shape[0])
     if scales is not None:
@@ -84,7 +84,7 @@ def read_cache(cache: Tensor, scales: Tensor | None, group: Group, room: Tensor,
     if group.first >= 0:
         heads = cache.as_strided(group.key_shape, group.strides, cache.storage_offset() + group.first)
     else:
-        torch.index_select(cache, 0, group.places, out=room)
+        torch.index_select(cache, 0, group.indices, out=room)
         heads = room.as_strided(group.key_shape, group.strides)
     if scales is None:
         return heads.to(dtype)
@@ -94,7 +94,7 @@ def read_cache(cache: Tensor, scales: Tensor | None, group: Group, room: Tensor,
     if group.first >= 0:
         scale = scales.as_strided(shape, strides, scales.storage_offset() + group.first // size)
     else:
-        scale = scales.index_select(0, group.places).as_strided(shape, strides)
+        scale = scales.index_select(0, group.indices).as_strided(shape, strides)
     return (heads.to(torch.float32) * scale).to(dtype)
 
 
@@ -160,9 +160,9 @@ def attend(
 
     Args:
         q_heads: [number of query heads, D].
-        keys: [places, G, D], contiguous.
+        keys: [entries, G, D], contiguous.
         values: the same for the values.
-        key_scales: [places, G], of INT8 keys; else None.
+        key_scales: [entries, G], of INT8 keys; else None.
         value_scales: the same for the values.
         groups: the batch's rows by shape.
         masks: each group's additive mask, [B, 1, M, S].

@@ -23,7 +23,7 @@ class RowGroup(NamedTuple):
         query_len: query tokens of each.
         queries: M, the query positions that each is computed with, see `make_group`.
         keys: S, the number of keys that each is computed with.
-        first_place: the first of the only row's places, where they lie in order; else -1.
+        first_index: the first of the only row's places, where they lie in order; else -1.
     """
 
     rows: list[int]
@@ -32,7 +32,7 @@ class RowGroup(NamedTuple):
     query_len: int
     queries: int
     keys: int
-    first_place: int
+    first_index: int
 
 
 class HeadShape(NamedTuple):
@@ -88,7 +88,7 @@ def make_group(group: RowGroup, batch_tables: Tensor, block_size: int, heads: He
         batch_tables: the batch's block tables, [R, max_blocks] int32.
         block_size: tokens a cache block.
         heads: the layers' heads.
-        cache: [places, G, D] keys or values of any layer; only dtype and device matter.
+        cache: [entries, G, D] keys or values of any layer; only dtype and device matter.
     """
     device = batch_tables.device
     # The heads that share a key head are folded into the query axis, heads within tokens; the padding repeats the last
@@ -102,25 +102,25 @@ def make_group(group: RowGroup, batch_tables: Tensor, block_size: int, heads: He
     contexts = torch.tensor(group.context_lens, device=device).unsqueeze(1)
     longest = max(group.context_lens)
     first = -1
-    places = torch.empty(0, dtype=torch.int64, device=device)
-    if group.first_place >= 0:
-        first = group.first_place * heads.keys * heads.size
+    indices = torch.empty(0, dtype=torch.int64, device=device)
+    if group.first_index >= 0:
+        first = group.first_index * heads.keys * heads.size
     else:
         # All rows have as many places as the longest. Of each, S keys are read: those beyond its places are the next
         # row's, hidden by the mask, and only the last row needs more. Table entries past a row's last block are
         # undefined, so its last block stands for them.
-        place = torch.arange(longest, device=device)
-        column = torch.minimum(place, contexts - 1).div(block_size, rounding_mode="floor")
+        position = torch.arange(longest, device=device)
+        column = torch.minimum(position, contexts - 1).div(block_size, rounding_mode="floor")
         blocks = batch_tables.index_select(0, torch.tensor(group.rows, device=device)).gather(1, column)
-        places = (blocks * block_size + place.remainder(block_size)).flatten()
-        places = torch.cat((places, places[-1:].expand(group.keys - longest)))
+        indices = (blocks * block_size + position.remainder(block_size)).flatten()
+        indices = torch.cat((indices, indices[-1:].expand(group.keys - longest)))
     rows = len(group.rows)
-    room = [places.shape[0], heads.keys, heads.size]
+    room = [indices.shape[0], heads.keys, heads.size]
     return Group(
         queries=(query.unsqueeze(2) + first_head).flatten(),
         query_shape=[rows, group.queries, heads.keys, heads.size],
         positions=contexts - group.query_len + offset,
-        places=places,
+        indices=indices,
         key_shape=[rows, heads.keys, group.keys, heads.size],
         strides=[longest * heads.keys * heads.size, heads.size, heads.keys * heads.size, 1],
         first=first,

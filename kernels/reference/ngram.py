@@ -10,46 +10,46 @@ from torch import Tensor
 from draftline.kernels.slots import SlotTable
 
 
-def continuation(tokens: Sequence[int], count: int, longest: int) -> list[int]:
+def continuation(tokens: Sequence[int], count: int, max_ngram: int) -> list[int]:
     """What followed the last time that the sequence's end occurred before.
 
-    The end is its last ``longest`` tokens, or as many of them as occur earlier, but at least one; of several such places
+    The end is its last ``max_ngram`` tokens, or as many of them as occur earlier, but at least one; of several such places
     the latest counts. What follows it is read on into what is drafted itself, so that a repetition is continued.
 
     Args:
         tokens: the sequence.
         count: how many tokens to draft.
-        longest: tokens of the longest end that is compared.
+        max_ngram: tokens of the longest end that is compared.
 
     Returns:
         ``count`` tokens; the last token repeated where it has not occurred before.
     """
     length = len(tokens)
-    at, _ = latest_place(tokens, longest)
+    at, _ = latest_match(tokens, max_ngram)
     period = length - at
     return [tokens[at + i % period] for i in range(count)]
 
 
-def latest_place(tokens: Sequence[int], longest: int) -> tuple[int, int]:
+def latest_match(tokens: Sequence[int], max_ngram: int) -> tuple[int, int]:
     """What `continuation` reads on from, and how many tokens before it are the sequence's end."""
     length = len(tokens)
     best, at = 0, length - 1
-    for place in range(length - 1, 0, -1):
+    for position in range(length - 1, 0, -1):
         size = 0
-        while size < min(longest, place) and tokens[place - 1 - size] == tokens[length - 1 - size]:
+        while size < min(max_ngram, position) and tokens[position - 1 - size] == tokens[length - 1 - size]:
             size += 1
         if size > best:
-            best, at = size, place
-            if size == longest:
+            best, at = size, position
+            if size == max_ngram:
                 break
     return at, best
 
 
-def draft_ngram(rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
+def draft_ngram(rows: Tensor, count: int, max_ngram: int, slots: SlotTable) -> None:
     """``Ops.draft_ngram`` in plain torch."""
     for slot in rows.tolist():
         length = int(slots.lengths[slot])
-        drafts = continuation(slots.tokens[slot, :length].tolist(), count, longest)
+        drafts = continuation(slots.tokens[slot, :length].tolist(), count, max_ngram)
         slots.tokens[slot, length : length + count] = torch.tensor(drafts, dtype=torch.int32)
 
 
@@ -72,25 +72,25 @@ def learn_ngrams(rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> 
         length = int(slots.lengths[slot])
         first = max(CONTEXT, length - count)
         tokens = slots.tokens[slot, first - CONTEXT : length].tolist()
-        for place in range(CONTEXT, len(tokens)):
-            at, check = ngram_key(tokens[place - CONTEXT : place], len(ngrams))
-            ngrams[at, 0], ngrams[at, 1] = check, tokens[place]
+        for position in range(CONTEXT, len(tokens)):
+            entry, check = ngram_key(tokens[position - CONTEXT : position], len(ngrams))
+            ngrams[entry, 0], ngrams[entry, 1] = check, tokens[position]
 
 
-def draft_ngram_table(rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
+def draft_ngram_table(rows: Tensor, count: int, max_ngram: int, ngrams: Tensor, slots: SlotTable) -> None:
     """``Ops.draft_ngram_table`` in plain torch."""
     for slot in rows.tolist():
         length = int(slots.lengths[slot])
         tokens = slots.tokens[slot, :length].tolist()
-        at, matched = latest_place(tokens, longest)
+        at, matched = latest_match(tokens, max_ngram)
         own = [tokens[at + i % (length - at)] for i in range(count)]
         follows_own = True
         for guess in own:
             token = guess if follows_own else tokens[-1]
-            if (matched < longest or not follows_own) and len(tokens) >= CONTEXT:
-                place, check = ngram_key(tokens[-CONTEXT:], len(ngrams))
-                if int(ngrams[place, 0]) == check:
-                    token = int(ngrams[place, 1])
+            if (matched < max_ngram or not follows_own) and len(tokens) >= CONTEXT:
+                entry, check = ngram_key(tokens[-CONTEXT:], len(ngrams))
+                if int(ngrams[entry, 0]) == check:
+                    token = int(ngrams[entry, 1])
             follows_own = follows_own and token == guess
             tokens.append(token)
         slots.tokens[slot, length : length + count] = torch.tensor(tokens[length:], dtype=torch.int32)

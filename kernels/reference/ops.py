@@ -71,14 +71,14 @@ def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return ranges
 
 
-def places(cache: Tensor) -> Tensor:
+def flat_cache(cache: Tensor) -> Tensor:
     """A layer's keys or values [num_blocks, block_size, G, D], or their scales without D, as [places, G, D]."""
     return cache.view(-1, *cache.shape[2:])
 
 
-def scale_places(scales: tuple[Tensor, Tensor] | None) -> tuple[Tensor | None, Tensor | None]:
+def flat_scales(scales: tuple[Tensor, Tensor] | None) -> tuple[Tensor | None, Tensor | None]:
     """A layer's scales of keys and values as [places, G]; None where the cache has none."""
-    return (None, None) if scales is None else (places(scales[0]), places(scales[1]))
+    return (None, None) if scales is None else (flat_cache(scales[0]), flat_cache(scales[1]))
 
 
 class ReferenceOps(Ops):
@@ -129,9 +129,9 @@ class ReferenceOps(Ops):
             qk = self.rms_norm(qk, weights, spec.eps)
         rotated = functional.rotate(qk, *rotation)
         new_values = heads[:, num_heads + num_kv_heads :]
-        key_scales, value_scales = scale_places(cache.scales)
-        functional.write_cache(places(cache.keys), key_scales, batch.cache_index, rotated[:, num_heads:])
-        functional.write_cache(places(cache.values), value_scales, batch.cache_index, new_values)
+        key_scales, value_scales = flat_scales(cache.scales)
+        functional.write_cache(flat_cache(cache.keys), key_scales, batch.cache_index, rotated[:, num_heads:])
+        functional.write_cache(flat_cache(cache.values), value_scales, batch.cache_index, new_values)
         return rotated[:, :num_heads]
 
     @override
@@ -146,7 +146,7 @@ class ReferenceOps(Ops):
         q_heads = q.as_strided(((tokens - 1) * heads.queries_apart + num_heads, head_dim), (head_dim, 1))
         masks = known.masks(spec.window, q.dtype)
         results = functional.attend(
-            q_heads, places(cache.keys), places(cache.values), *scale_places(cache.scales),
+            q_heads, flat_cache(cache.keys), flat_cache(cache.values), *flat_scales(cache.scales),
             known.groups, masks, known.results, spec.scale, spec.soft_cap,
         )  # fmt: skip
         return results.view(tokens, -1)
@@ -264,8 +264,8 @@ class ReferenceOps(Ops):
         return sampling.sample(logits.to(torch.float32), rows, slots)
 
     @override
-    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
-        return accept(tokens, rows, starts, most, slots)
+    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, slots: SlotTable) -> Tensor:
+        return accept(tokens, rows, starts, max_samples, slots)
 
     @override
     def constrain(
@@ -290,16 +290,16 @@ class ReferenceOps(Ops):
         draft_forced(rows, count, slots, constraints)
 
     @override
-    def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
-        draft_ngram(rows, count, longest, slots)
+    def draft_ngram(self, rows: Tensor, count: int, max_ngram: int, slots: SlotTable) -> None:
+        draft_ngram(rows, count, max_ngram, slots)
 
     @override
     def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
         learn_ngrams(rows, count, ngrams, slots)
 
     @override
-    def draft_ngram_table(self, rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
-        draft_ngram_table(rows, count, longest, ngrams, slots)
+    def draft_ngram_table(self, rows: Tensor, count: int, max_ngram: int, ngrams: Tensor, slots: SlotTable) -> None:
+        draft_ngram_table(rows, count, max_ngram, ngrams, slots)
 
     @override
     def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:

@@ -131,18 +131,18 @@ def _draw(scaled: Floats, best_id: int, params: RowParams) -> int:
         blocks, scores = _blocks_reaching(least - GUMBEL_MAX, scaled)
     u = block_uniform(blocks, params.position, params.seed)
     # -log(-log(u)) <= -log(1 - u), so who has 1 - u > exp(score - least) cannot win. That spares nearly all logarithms.
-    places = np.flatnonzero(1 - u <= np.exp(scores - np.float32(least)))
-    sums = scores.reshape(-1)[places] + to_gumbel(u.reshape(-1)[places])
+    indices = np.flatnonzero(1 - u <= np.exp(scores - np.float32(least)))
+    sums = scores.reshape(-1)[indices] + to_gumbel(u.reshape(-1)[indices])
     # Ascending blocks of ascending tokens: the first of equals is the one with the lowest id.
-    place = int(places[sums.argmax()])
-    return int(blocks[place // 4]) * 4 + place % 4
+    winner = int(indices[sums.argmax()])
+    return int(blocks[winner // 4]) * 4 + winner % 4
 
 
 def _blocks_of(ids: Ids, scaled: Floats) -> tuple[Ids, Floats]:
     """The blocks of four that hold these tokens, ascending [N], and their scores [N, 4]; -inf for other tokens."""
-    blocks, places = np.unique(ids // 4, return_inverse=True)
+    blocks, indices = np.unique(ids // 4, return_inverse=True)
     scores = np.full((len(blocks), 4), -np.inf, dtype=np.float32)
-    scores[places, ids % 4] = scaled[ids]
+    scores[indices, ids % 4] = scaled[ids]
     return blocks, scores
 
 

@@ -1,1 +1,1 @@
-"""The operations as Triton kernels, for NVIDIA GPUs from compute capability 8.0. `ops.TritonOps` is all of them."""
+"""The operations as Triton kernels, for NVIDIA GPUs from compute capability 8.0; `ops.TritonOps` implements `Ops`."""

@@ -48,7 +48,7 @@ class TritonOps(Ops):
     Attributes:
         num_sms: the device's multiprocessors, which sizes launches.
         hopper: whether it has compute capability 9.0 or more: launches overlap (`overlap.py`), and hardware copies tiles.
-        arrivals: int32 zeros by which the programs of one kernel find out who is last.
+        arrivals: int32 zeros by which the programs of one kernel detect the last to arrive.
     """
 
     num_sms: int
@@ -112,8 +112,8 @@ class TritonOps(Ops):
         if plan is None:
             queries = rope_write_kv(qkv, batch, cache, spec, overlap=overlap)
             return attention(queries, batch, cache, spec, num_sms=self.num_sms, own=qkv, overlap=overlap)
-        # Programs that started early would be spread unevenly over the device. With one history a program, each runs long
-        # enough for that to cost more than the start.
+        # Programs that start early are spread unevenly over the device. With one history a program, they run so long that
+        # this costs more than the early start gains.
         overlap = overlap and plan.num_splits > 1
         return decode_attention(qkv, batch, cache, spec, plan=plan, arrivals=self.arrivals, overlap=overlap)
 
@@ -189,8 +189,8 @@ class TritonOps(Ops):
         return sample(logits, rows, slots)
 
     @override
-    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
-        return accept(tokens, rows, starts, most, slots)
+    def accept(self, tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, slots: SlotTable) -> Tensor:
+        return accept(tokens, rows, starts, max_samples, slots)
 
     @override
     def constrain(
@@ -215,16 +215,16 @@ class TritonOps(Ops):
         draft_forced(rows, count, slots, constraints)
 
     @override
-    def draft_ngram(self, rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
-        draft_ngram(rows, count, longest, slots)
+    def draft_ngram(self, rows: Tensor, count: int, max_ngram: int, slots: SlotTable) -> None:
+        draft_ngram(rows, count, max_ngram, slots)
 
     @override
     def learn_ngrams(self, rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> None:
         learn_ngrams(rows, count, ngrams, slots)
 
     @override
-    def draft_ngram_table(self, rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
-        draft_ngram_table(rows, count, longest, ngrams, slots)
+    def draft_ngram_table(self, rows: Tensor, count: int, max_ngram: int, ngrams: Tensor, slots: SlotTable) -> None:
+        draft_ngram_table(rows, count, max_ngram, ngrams, slots)
 
     @override
     def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:

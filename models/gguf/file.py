@@ -197,17 +197,17 @@ def _tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, GGUFTenso
             raise ModelLoadError(f"{cursor.path}: {tensor.name}: its offset {tensor.offset} is not aligned")
         tensors[tensor.name] = tensor
     start = -(-cursor.position // alignment) * alignment
-    placed = {
+    located = {
         name: GGUFTensor(name, tensor.type_name, tensor.shape, start + tensor.offset, tensor.row_bytes)
         for name, tensor in tensors.items()
     }
-    for tensor in placed.values():
+    for tensor in located.values():
         end = tensor.offset + tensor.num_rows * tensor.row_bytes
         if end > cursor.size:
             raise ModelLoadError(
                 f"{cursor.path}: {tensor.name}: truncated: its data end at byte {end}, the file at {cursor.size}"
             )
-    return placed
+    return located
 
 
 def _tensor(cursor: _Cursor, what: str) -> GGUFTensor:

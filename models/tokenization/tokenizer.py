@@ -106,10 +106,10 @@ class Tokenizer:
         # A space would be put before it, unless something else stands there: a character that is a token by itself.
         ids = self._backend.encode(_LEAD + text, add_special_tokens=False).ids
         before = b""
-        for place, index in enumerate(ids):
-            before += self._bytes_and_names[index]
+        for index, token_id in enumerate(ids):
+            before += self._bytes_and_names[token_id]
             if before.lstrip(b" ") == _LEAD.encode():
-                return ids[place + 1 :]
+                return ids[index + 1 :]
         return ids
 
     def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:

@@ -11,25 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from draftline.kernels.compile_workers import CompileWorkers, nothing_compiled
+from draftline.kernels.compile_workers import KernelCompileWorkers, nothing_compiled
 
 _LAUNCHED = """
 import sys
 import torch
 from triton import knobs
 from triton.runtime import driver
-from draftline.kernels.compile_workers import CompileWorkers, Order, _Compiler
+from draftline.kernels.compile_workers import KernelCompileWorkers, CompileJob, _CompilerDriver
 from draftline.kernels.triton.pointwise.activations import silu_mul
 
-class Driver(_Compiler):
+class Driver(_CompilerDriver):
     def get_current_stream(self, device):
         return 0
 
-orders = []
+jobs = []
 
 def launched(*, fn, compile, is_manual_warmup, **_):
     if not is_manual_warmup:
-        orders.append((fn.jit_function, Order(fn.module, fn.name, compile["specialization_data"], 90)))
+        jobs.append((fn.jit_function, CompileJob(fn.module, fn.name, compile["specialization_data"], 90)))
     return not is_manual_warmup
 
 driver.set_active(Driver(90))
@@ -41,15 +41,15 @@ for columns in (32, 64, 96):
 _COMPILED = (
     _LAUNCHED
     + """
-workers = CompileWorkers(2)
-workers.compile(Order("draftline.kernels.triton.pointwise.activations", "no_such_kernel", "{}", 90))
-for _, order in orders:
-    workers.compile(order)
+workers = KernelCompileWorkers(2)
+workers.compile(CompileJob("draftline.kernels.triton.pointwise.activations", "no_such_kernel", "{}", 90))
+for _, job in jobs:
+    workers.compile(job)
 workers.finish()
 found = []
 knobs.compilation.listener = lambda *, cache_hit, **_: found.append(cache_hit)
-for function, order in orders:
-    function.preload(order.specialization)
+for function, job in jobs:
+    function.preload(job.specialization)
 assert found == [True] * 3, found
 """
 )
@@ -58,7 +58,7 @@ _LEFT = (
     _LAUNCHED
     + """
 import os
-workers = CompileWorkers(2)
+workers = KernelCompileWorkers(2)
 print(workers._process.pid, flush=True)
 os._exit(1)
 """
@@ -100,13 +100,13 @@ def test_where_they_cannot_be_started_there_are_none(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    assert CompileWorkers.where_they_pay() is None
+    assert KernelCompileWorkers.start_if_useful() is None
     assert "/no/such/python" in caplog.text
 
 
 def test_one_core_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
-    assert CompileWorkers.where_they_pay() is None
+    assert KernelCompileWorkers.start_if_useful() is None
 
 
 @pytest.mark.parametrize(("files", "nothing"), [((), True), (("kernel",), False)])

@@ -1,14 +1,15 @@
-"""Attention of decodes and verifies in a launch or two: (QK-norm,) rotation, cache write and attention of a few tokens a row.
+"""Decodes and verifies in one or two launches: (QK-norm,) rotation, cache write and attention of a few tokens a row.
 
 A program owns one row, one key/value head and a part of the row's history. It rotates the row's queries of the heads that
-share the key/value head, packed into one tile, and attends to its part through the block table, with the online softmax
-of FlashAttention-2 (Dao 2023) in base 2. The program of the first part also rotates the new tokens' own keys, writes keys
-and values to the cache, and begins its softmax with them: each token sees itself and those before it. Where a history
-has several parts (Flash-Decoding, Dao et al. 2023), the program that ends last joins them; of several query tokens there
-would be too much to join for one program, and a second launch does it (`join.py`). A part without keys costs one
-short program: the parts are counted by the bounds of a CUDA graph's bucket, the keys by the row.
+share the key/value head, packed into one tile. It attends to its part through the block table, with the online softmax of
+FlashAttention-2 (Dao 2023) in base 2. The program of the first part also rotates the new tokens' own keys, writes keys and
+values to the cache, and begins its softmax with them: each token sees itself and those before it.
 
-Not here: prompt chunks (`ragged.py`, `rope.py`), and how many parts (`plan.py`).
+Where a history has several parts (Flash-Decoding, Dao et al. 2023), the last program joins them. With several query
+tokens that is too much for one program, and a second launch joins (`join.py`). A CUDA graph's bucket decides the number of
+parts, but the row decides the number of keys: a part without keys costs one short program.
+
+Not here: prompt chunks (`ragged.py`, `rope.py`), and the number of parts (`plan.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from draftline.kernels.triton.attention.fp8_cache import as_float16, load_pairs,
 from draftline.kernels.triton.attention.join import join_splits
 from draftline.kernels.triton.attention.kv_cache import head_scale, load_heads, rounded
 from draftline.kernels.triton.attention.online_softmax import NO_KEY
-from draftline.kernels.triton.attention.plan import MOST_QUERIES, DecodePlan
+from draftline.kernels.triton.attention.plan import MAX_QUERIES, DecodePlan
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _LOG2_E = math.log2(math.e)
@@ -89,7 +90,7 @@ def _decode_attention_kernel(
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     HALF: tl.constexpr = HEAD_DIM // 2
     EACH: tl.constexpr = WINDOWED and QUERIES > 1
-    # What keys and values are multiplied as.
+    # The type in which keys and values are multiplied.
     DTYPE: tl.constexpr = tl.float16 if PAIRS else qkv.dtype.element_ty
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     row = tl.program_id(0) // NUM_KV_HEADS
@@ -112,7 +113,7 @@ def _decode_attention_kernel(
         num_parts = tl.maximum(tl.cdiv(end_tile - first_tile, share), 1)
         if split >= num_parts:
             if QUERIES > 1:
-                # The join knows nothing of rows' lengths: it finds that there is nothing.
+                # The join knows no row lengths: mark the part as empty.
                 wait_for_previous(OVERLAP)
                 part, lane = split_parts(token, kv_head, split, num_splits, NUM_HEADS, GROUP, BLOCK_M)
                 tl.store(stats + part * 2, NO_KEY, mask=lane < query_len * GROUP)
@@ -125,8 +126,8 @@ def _decode_attention_kernel(
     dim = tl.arange(0, BLOCK_D)[None, :]
     dim_mask = dim < HEAD_DIM
     if SPLIT:
-        # The history was written by earlier steps: its first tile, often the only one, need not wait for this step's
-        # kernels. It takes registers, which would cost occupancy where programs fill the device anyway.
+        # Earlier steps wrote the history, so its first tile, often the only one, is loaded before the wait. Only with
+        # splits: where programs fill the device, its registers would cost occupancy.
         offset, seen = cache_offset(
             first_tile, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, BLOCK_N
         )
@@ -145,7 +146,7 @@ def _decode_attention_kernel(
     num_lanes = GROUP
     rope_mask = dim_mask
     if QUERIES > 1:
-        # Rows past the last token do as if they were its own.
+        # Rows past the last token repeat it.
         order = tl.minimum(packed // GROUP, query_len - 1)
         group_head = packed % GROUP
         num_lanes = query_len * GROUP
@@ -153,7 +154,7 @@ def _decode_attention_kernel(
     query_mask = (packed < num_lanes) & dim_mask
     position = history + order
     cos, signed_sin = angles(rope, position, dim, rope_mask, HEAD_DIM)
-    # The other dimension of each pair. (The compiler sees that pieces of it lie side by side, as it would not in a choice.)
+    # The other dimension of each pair. (Written so that the compiler sees contiguous pieces; a `where` would hide them.)
     partner = (dim + HALF) % HEAD_DIM
     wait_for_previous(OVERLAP)
     if query_len == 0:
@@ -188,13 +189,13 @@ def _decode_attention_kernel(
         value_scale = head_scale(tl.max(tl.abs(new_value), axis=1), values)[:, None]
         new_key = rounded(new_key, key_scale, keys)
         new_value = rounded(new_value, value_scale, values)
-        place = slot * NUM_KV_HEADS + kv_head
-        tl.store(keys + place * HEAD_DIM + dim, new_key, mask=new_mask & (slot >= 0))
-        tl.store(values + place * HEAD_DIM + dim, new_value, mask=new_mask & (slot >= 0))
+        target = slot * NUM_KV_HEADS + kv_head
+        tl.store(keys + target * HEAD_DIM + dim, new_key, mask=new_mask & (slot >= 0))
+        tl.store(values + target * HEAD_DIM + dim, new_value, mask=new_mask & (slot >= 0))
         if keys.dtype.element_ty == tl.int8:
-            tl.store(key_scales + place, key_scale, mask=slot >= 0)
-            tl.store(value_scales + place, value_scale, mask=slot >= 0)
-        # As later steps will read them.
+            tl.store(key_scales + target, key_scale, mask=slot >= 0)
+            tl.store(value_scales + target, value_scale, mask=slot >= 0)
+        # Use the rounded values, as later steps will read them.
         new_key = (new_key.to(tl.float32) * key_scale).to(DTYPE)
         new_value = (new_value.to(tl.float32) * value_scale).to(DTYPE)
         if PAIRS:
@@ -246,8 +247,8 @@ def _decode_attention_kernel(
         result = out + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
         acc = acc / row_sum[:, None]
         if num_parts == 1:
-            place = (order * NUM_HEADS + group_head) * HEAD_DIM + dim
-            tl.store(result + place, acc.to(out.dtype.element_ty), mask=query_mask)
+            target = (order * NUM_HEADS + group_head) * HEAD_DIM + dim
+            tl.store(result + target, acc.to(out.dtype.element_ty), mask=query_mask)
         else:
             first_part = tl.program_id(0).to(tl.int64) * num_splits
             part = (first_part + split) * GROUP
@@ -333,7 +334,7 @@ def decode_attention(
         QUERIES=plan.queries,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
-        NEW=1 if plan.queries == 1 else MOST_QUERIES,
+        NEW=1 if plan.queries == 1 else MAX_QUERIES,
         JOIN_COLS=join_cols,
         JOIN_PARTS=max(1, min(8, 2048 // join_cols)),
         SPLIT=num_splits > 1,

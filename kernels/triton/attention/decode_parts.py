@@ -1,4 +1,4 @@
-"""What a program of `decode.py` does: find a tile of the cache, attend to it, rotate heads, and join parts."""
+"""Device functions of `decode.py`: find a tile of the cache, attend to it, rotate heads, and join parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cache_offset(
     BLOCK_SIZE: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """[BLOCK_N] offsets into the cache of a tile's keys, and which of them are within ``[begin, end)``."""
+    """[BLOCK_N] offsets of a tile's keys in the cache, and whether each is within ``[begin, end)``."""
     position = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     seen = (position >= begin) & (position < end)
     block = tl.load(table + position // BLOCK_SIZE, mask=seen, other=0)
@@ -58,7 +58,7 @@ def attend_tile(
     PAIRS: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Add the keys of a tile that are ``seen``, [M, N] or [1, N], to the running softmax.
+    """Attend to the keys of a tile that are ``seen``, [M, N] or [1, N].
 
     With PAIRS the queries were divided by ``power``, and values and sums are each two tiles (`fp8_cache.py`).
     """
@@ -115,7 +115,7 @@ def split_parts(
     GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Where `join.py` looks for a split's results, by lane of the tile: [M], and the lanes [M] themselves."""
+    """The indices [M] at which `join.py` reads a split's results, by lane of the tile, and the lanes [M]."""
     lane = tl.arange(0, BLOCK_M)
     flat = (token + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP
     return flat * num_splits + split, lane
@@ -143,7 +143,7 @@ def join(
         part = base + tl.arange(0, PARTS)[:, None]
         mask = (part < num_parts) & col_mask[None, :]
         row = first_part + part
-        # Not through the L1 cache, which need not have what other multiprocessors stored.
+        # Not through the L1 cache, which may lack other multiprocessors' stores.
         log_sum = tl.load(
             log_sums + row * GROUP + (col // HEAD_DIM)[None, :], mask=mask, other=NO_KEY, cache_modifier=".cg"
         )

@@ -1,8 +1,9 @@
 """Attention over an FP8 cache on the matrix units, where activations have 16 bits.
 
-The units multiply float16 here: every e4m3 number is one, and the hardware converts two with an instruction, where bfloat16
-takes several, of which one is slow. Products of values need two keys' numbers side by side, and the copies that turn tiles
-round move pairs of bytes. So values are read as pairs of dimensions, and sums are kept apart for even and odd ones.
+The units multiply float16: it represents every e4m3 number, and one instruction converts two. For bfloat16 the conversion
+takes several instructions, one of them slow. Products with values need two keys' numbers next to each other, but the
+copies that transpose tiles move pairs of bytes. So values are read as pairs of dimensions, with separate sums for even and
+odd ones.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 
 
 def pairs(cache: Tensor, activations: Tensor) -> bool:
-    """Whether such a cache is read as this file says."""
+    """Whether a cache of this type is read in pairs."""
     return cache.dtype == torch.float8_e4m3fn and activations.element_size() == 2
 
 
@@ -22,7 +23,7 @@ def pairs(cache: Tensor, activations: Tensor) -> bool:
 def as_float16(query: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """Queries [M, D] as float16, and the powers of two [M, 1] that they were divided by.
 
-    So a row's largest is between 1 and 2: nothing overflows, and what is lost is below 2^-25 of the largest.
+    So a row's largest magnitude is between 1 and 2: nothing overflows, and the error is below 2^-25 of the largest.
     """
     query = query.to(tl.float32)
     largest = tl.maximum(tl.max(tl.abs(query), axis=1), 1.0e-30)
@@ -36,7 +37,7 @@ def load_pairs(
 ) -> tuple[tl.tensor, tl.tensor]:
     """The even and the odd dimensions of the heads at ``offset`` [N], each [N, BLOCK_D / 2] float16.
 
-    Those that are not ``seen`` [N] (None: all are) are zeros.
+    Heads that are not ``seen`` [N] (None: all are) are zeros.
     """
     pair = tl.arange(0, BLOCK_D // 2)[None, :]
     pointer = cache.to(tl.pointer_type(tl.int16), bitcast=True) + (offset >> 1)[:, None] + pair

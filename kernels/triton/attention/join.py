@@ -1,4 +1,4 @@
-"""The second half of attention whose histories are split (Flash-Decoding, Dao et al. 2023): joining the splits' results."""
+"""The second part of attention with split histories (Flash-Decoding, Dao et al. 2023): joining the splits' results."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def join_splits(
     """Write the attention of all rows with up to ``max_query`` query tokens.
 
     Args:
-        partial: [T, H, S, D] float32, each split's sum of values, weighted relative to its largest score; S is a power of 2.
-        stats: [T, H, S, 2] float32, that largest score (base 2) and the sum of the weights, which is 0 of a split without keys.
+        partial: [T, H, S, D] float32, each split's sum of values, weighted relative to its largest score; S a power of 2.
+        stats: [T, H, S, 2] float32, that largest score (base 2) and the sum of weights, 0 for a split without keys.
         out: [T, H * D].
         query_starts: [rows + 1].
-        rows: how many.
+        rows: the number of rows.
         max_query: rows with more query tokens are left alone.
         overlap: start before the previous kernel has ended.
     """

@@ -1,7 +1,7 @@
-"""Reading and writing heads of the key/value cache in the type it is kept in: wide, FP8, or INT8 with a scale a head.
+"""Reading and writing heads of the key/value cache in its type: wide, FP8, or INT8 with a scale a head.
 
-A quantized cache is read as numbers of the activations' type, and what a step writes it attends to as it will be read
-later: rounded. So a token's result does not depend on which of its keys came from the cache.
+A quantized cache is read in the activations' type. A step attends to its new keys and values rounded, as later steps read
+them. So a token's result does not depend on which of its keys came from the cache.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def load_heads(
 
     Args:
         cache: keys or values.
-        scales: of an INT8 cache, one a place and head; else unused.
-        offset: [N] where each head begins, in elements.
+        scales: of an INT8 cache, one for each entry and head; else unused.
+        offset: [N], each head's first element.
         dim: [1, D].
         mask: [N, D] or [N, 1], or None for all.
-        seen: [N], which of the heads are wanted, or None for all.
+        seen: [N], whether to load each head, or None for all.
         HEAD_DIM: size of a head.
         DTYPE: of the result.
     """
@@ -48,7 +48,7 @@ def load_heads(
         scale = _load(scales + offset // HEAD_DIM, seen)
         return (stored.to(tl.float32) * scale[:, None]).to(DTYPE)
     elif cache.dtype.element_ty == tl.float8e4nv and tl.bfloat16 == DTYPE:
-        # By way of float32, to which and from which the hardware converts fast.
+        # Through float32: the hardware converts to and from it fast.
         return stored.to(tl.float16).to(tl.float32).to(DTYPE)
     else:
         return stored.to(DTYPE)
@@ -56,7 +56,7 @@ def load_heads(
 
 @triton.jit
 def head_scale(largest: tl.tensor, cache: tl.tensor) -> tl.tensor:
-    """The scale of heads whose largest magnitudes these are."""
+    """The scale of heads with these largest magnitudes."""
     if cache.dtype.element_ty == tl.int8:
         return largest / 127.0
     else:
@@ -65,7 +65,7 @@ def head_scale(largest: tl.tensor, cache: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def rounded(value: tl.tensor, scale: tl.tensor, cache: tl.tensor) -> tl.tensor:
-    """Float32 as the cache keeps it, given its scale."""
+    """Float32 rounded to the cache's type, given its scale."""
     kept: tl.constexpr = cache.dtype.element_ty
     if kept == tl.int8:
         return round_to(tl.clamp(value / tl.maximum(scale, 1.0e-30), -127.0, 127.0), kept)

@@ -1,8 +1,8 @@
 """Device functions: a tile of queries attends to tile after tile of keys, with the online softmax in base 2.
 
-Keys come from the cache through the block table (`attend_cache`), or from the activations, where a prompt chunk's own lie one
-after the other (`attend_own`). What a query has seen so far is a sum of values, the largest score and a sum of weights; see
-`ragged.py`, whose kernel begins and ends them.
+Keys come from the cache through the block table (`attend_cache`), or from the activations, where a prompt chunk's own are
+contiguous (`attend_own`). A query's state is a weighted sum of values, the largest score and the sum of weights. The
+kernel in `ragged.py` initialises and normalises it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 from draftline.kernels.triton.attention.fp8_cache import add_pairs, load_pairs
 from draftline.kernels.triton.attention.kv_cache import load_heads
 
-# A finite stand-in for minus infinity: a row that has seen no key yet keeps this maximum, and differences stay numbers.
+# A finite substitute for minus infinity: the maximum of a row without keys, so that differences stay numbers.
 NO_KEY = tl.constexpr(-1.0e30)
 
 
@@ -26,7 +26,7 @@ def _score(
     SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tl.tensor:
-    """Scores that `add_tile` multiplies by its ``factor``; ``power`` is what the queries were divided by, or None."""
+    """Scores for `add_tile`, which multiplies them by its ``factor``. ``power`` undoes a division of the queries; or None."""
     score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
     if power is not None:
         score *= power
@@ -61,7 +61,7 @@ def add_tile(
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Add a tile to the running softmax. With PAIRS, values and sums are each two tiles (`fp8_cache.py`)."""
-    # Scaling after the maximum leaves one multiply-add a score. (The soft cap has scaled already.)
+    # Scaling after the maximum needs one multiply-add a score. (The soft cap has scaled already.)
     factor = 1.0 if SOFT_CAP > 0.0 else scale
     new_max = tl.maximum(row_max, tl.max(score, axis=1) * factor)
     weight = tl.exp2(score * factor - new_max[:, None])
@@ -104,7 +104,7 @@ def attend_cache(
     SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Add the keys of tiles ``[first_tile, last_tile)`` that are before ``end``, through the block table."""
+    """Attend to the keys before ``end`` in tiles ``[first_tile, last_tile)``, through the block table."""
     offset = tl.arange(0, BLOCK_N)
     dim = tl.arange(0, BLOCK_D)[None, :]
     for tile in range(first_tile, last_tile):
@@ -115,7 +115,7 @@ def attend_cache(
             block = tl.load(table + position // BLOCK_SIZE)
         slot = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
         source = (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM
-        # Slots past the end may hold anything, and a NaN times a zero weight would still be one: read zeros there.
+        # Entries past the end may hold anything, and NaN times a zero weight is NaN: read zeros there.
         seen = None
         load_mask = None
         if MASKED:
@@ -159,10 +159,10 @@ def attend_own(
     SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Add the row's own new keys in tiles ``[first_tile, last_tile)`` that are before ``end``, from the activations.
+    """Attend to the row's own new keys before ``end`` in tiles ``[first_tile, last_tile)``, from the activations.
 
-    They lie one after the other, so that a tile is one copy by the hardware. Columns past the head are another's: the
-    query has zeros there, and nobody reads that part of the sums.
+    They are contiguous, so the hardware copies a tile at once. Columns past the head belong to another head: the query
+    has zeros there, and that part of the sums is not read.
     """
     offset = tl.arange(0, BLOCK_N)
     for tile in range(first_tile, last_tile):
@@ -172,7 +172,7 @@ def attend_own(
         value = own.load([row_start + tile * BLOCK_N, value_column])
         if MASKED:
             score = tl.where(_seen(position, row_query, end, window, WINDOWED), score, float("-inf"))
-            # Tokens past the end are another row's, and a NaN of theirs must stay theirs.
+            # Tokens past the end belong to another row: its NaN must not reach this one.
             value = tl.where((position < end)[:, None], value, 0.0)
         acc, row_max, row_sum = add_tile(score, value, acc, row_max, row_sum, scale, False, SOFT_CAP, PRECISION)
     return acc, row_max, row_sum

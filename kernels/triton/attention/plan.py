@@ -1,7 +1,7 @@
-"""How many programs run a batch's attention, of which tile: decided on the host, from upper bounds only.
+"""Planning of attention on the host: tiles and numbers of programs, from upper bounds only.
 
-Nothing here reads the device, so a plan made for a bucket's bounds can be captured in a CUDA graph and replayed for
-every batch that fits the bucket: rows that are shorter than the bounds, or empty, end their programs early.
+Nothing here reads the device. So a plan for a bucket's bounds can be captured in a CUDA graph and replayed for every batch
+that fits the bucket: programs of shorter or empty rows end early.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 SHORT_QUERY = 32
-"""Rows of up to this many query tokens (decodes, verifies) share a launch with a small tile; longer ones (prompt
-chunks) have their own, with a large tile."""
+"""The longest query of decodes and verifies, which share a launch with a small tile. Longer ones (prompt chunks) have
+their own launch, with a large tile."""
 
 MAX_SPLITS = 64
-"""The most parts that one row's history is split into."""
+"""The largest number of parts of one row's history."""
 
-MOST_QUERIES = 16
-"""The most query tokens a row that one launch rotates, writes and attends to."""
+MAX_QUERIES = 16
+"""The longest query that one launch can rotate, write and attend with."""
 
 _LONG_TILE = 64
 _PROGRAMS_PER_SM = 4
-_MOST_DECODE_PROGRAMS_PER_SM = 12
+_MAX_DECODE_PROGRAMS_PER_SM = 12
 _FEW_PROGRAMS = 16
 _WIDE_STEP = 128
 _LONGEST_WIDE_HEAD = 256
@@ -66,13 +66,13 @@ class Launch:
 
     @property
     def reads_own(self) -> bool:
-        """Whether its rows are long enough to read their own keys apart from their history."""
+        """Whether its rows are long enough to read their own keys from the activations."""
         return self.max_query > SHORT_QUERY
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """What a plan needs to know of a model and its device.
+    """The properties of a model and a device that plans depend on.
 
     Attributes:
         group: query heads that share one key/value head.
@@ -98,12 +98,12 @@ def _next_power_of_2(n: int) -> int:
 
 
 def _keys_a_step(shape: AttentionShape, widest: int) -> int:
-    """Keys a loop iteration: as many as leave room in shared memory for a pipeline of keys and values."""
+    """Keys a loop iteration: as many as fit shared memory in a pipeline of keys and values."""
     row_bytes = _next_power_of_2(shape.head_dim) * shape.element_size
     return max(16, min(widest, 64 * 256 // row_bytes))
 
 
-def _most_lanes(shape: AttentionShape) -> int:
+def _max_lanes(shape: AttentionShape) -> int:
     """The largest tile of decodes and verifies, in query rows.
 
     From 64 on products run on Hopper's warpgroup units, which gave wrong results for FP8's pairs of 32 (triton 3.6.0).
@@ -112,17 +112,17 @@ def _most_lanes(shape: AttentionShape) -> int:
 
 
 def short_tile(shape: AttentionShape, max_query: int) -> Tile:
-    """The tile of decodes and verifies: all heads of a group and, as far as it goes, all of a row's query tokens."""
-    block_m = max(16, min(_most_lanes(shape), _next_power_of_2(max_query * shape.group)), _next_power_of_2(shape.group))
-    # FP8 keys arrive so fast that what each iteration takes besides shows, unless it is the products.
+    """The tile of decodes and verifies: all heads of a group, and all of a row's query tokens if they fit."""
+    block_m = max(16, min(_max_lanes(shape), _next_power_of_2(max_query * shape.group)), _next_power_of_2(shape.group))
+    # FP8 keys arrive so fast that an iteration's overhead shows, unless products dominate.
     widest = 128 if shape.float8 and block_m == 16 else 64
     return Tile(block_m, _keys_a_step(shape, widest), num_warps=4, num_stages=3)
 
 
 def long_tile(shape: AttentionShape) -> Tile:
-    """The tile of prompt chunks: large enough to be bound by arithmetic."""
+    """The tile of prompt chunks, large enough to be bound by arithmetic."""
     if shape.element_size > 2:
-        # Exact float32 products do not run on matrix units: a large tile would only spill registers.
+        # Exact float32 products do not run on matrix units, so a large tile would only spill registers.
         return Tile(max(16, _next_power_of_2(shape.group)), 16, num_warps=4, num_stages=2)
     # Two such programs fit a multiprocessor: while one computes a softmax, the other keeps the matrix units busy.
     block_m = max(_LONG_TILE, _next_power_of_2(shape.group))
@@ -130,12 +130,12 @@ def long_tile(shape: AttentionShape) -> Tile:
 
 
 def max_split_programs(num_sms: int) -> int:
-    """The most rows times key/value heads of a decode whose histories are split: more fill the device without."""
+    """The limit of rows times key/value heads up to which a decode's histories are split; more fill the device."""
     return num_sms
 
 
 def _few_sizes(rows: int) -> int:
-    """The rows, rounded up to 8 times a power of 4: what joins a history's parts is a kernel for each number of them."""
+    """The rows, rounded up to 8 times a power of 4: each number of parts needs its own joining kernel."""
     size = 8
     while size < rows:
         size *= 4
@@ -159,7 +159,7 @@ def plan_attention(
 ) -> tuple[Launch, ...]:
     """The launches of one batch: none for an empty one, two where short and long rows are mixed.
 
-    Remembered, since every layer of a step asks for the same one.
+    Cached, since every layer of a step needs the same plan.
 
     Args:
         shape: the model and the device.
@@ -173,8 +173,8 @@ def plan_attention(
     launches = []
     mixed = longest > SHORT_QUERY
     if longest_short > 0:
-        # Beside prompts there are few kinds of launches, which the graphs of such batches (`engine/runner/shapes.py`) have all: so none
-        # has to be compiled while a step waits. Verifies of all lengths have one tile, and contexts of all lengths as many parts.
+        # With prompts, there are few kinds of launches, and the graphs of such batches (`engine/runner/shapes.py`) have
+        # them all: no step waits for a compilation. All verifies share one tile, and all contexts one number of parts.
         tile = short_tile(shape, SHORT_QUERY if mixed and longest_short > 1 else longest_short)
         tiles_per_row = -(-longest_short // (tile.block_m // shape.group))
         if mixed:
@@ -189,19 +189,19 @@ def plan_attention(
         queries_a_tile = tile.block_m // shape.group
         # Row r's tiles start at query_starts[r] // queries_a_tile + r, so this many cover every division into rows.
         tiles = num_tokens // queries_a_tile + rows
-        # From where the other launch ends: where lengths are bounds, any row may have any length up to the longest.
+        # Starts where the other launch ends: with bounds for lengths, any row may have any length up to the longest.
         launches.append(Launch(tile, longest_short + 1, longest, 0, tiles, 1))
     return tuple(launches)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodePlan:
-    """How a batch of few query tokens a row is divided.
+    """How a batch with few query tokens a row is divided.
 
     Attributes:
         tile: the tile of each program.
         queries: query tokens a row that the tile has room for.
-        num_splits: the most parts of one row's history; with several query tokens a power of two.
+        num_splits: a bound on the parts of one row's history; with several query tokens a power of two.
     """
 
     tile: Tile
@@ -211,10 +211,10 @@ class DecodePlan:
 
 @lru_cache(maxsize=64)
 def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
-    """The plan of a batch whose rows have few query tokens or none, if one launch for all of it is fastest; else None.
+    """The plan of a batch with few query tokens a row, if the fused launch is fastest; else None.
 
-    With very many programs, each runs for long enough that rotation and cache write cost less in kernels of their own.
-    Where rows with several query tokens are few, their histories are split, and a second launch joins the parts.
+    With very many programs, each runs so long that rotation and cache write cost less in separate kernels. Where rows
+    with several query tokens are few, their histories are split, and a second launch joins the parts.
 
     Args:
         shape: the model and the device.
@@ -225,15 +225,15 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     programs = max(len(query_lens) * shape.num_kv_heads, 1)
     if longest == 1:
         return _plan_ones(shape, programs, max(context_lens))
-    fits = 1 < longest <= MOST_QUERIES and longest * shape.group <= _most_lanes(shape)
+    fits = 1 < longest <= MAX_QUERIES and longest * shape.group <= _max_lanes(shape)
     if not fits or programs > 2 * shape.num_sms:
         return None
     block_m, block_n = max(16, _next_power_of_2(longest * shape.group)), _keys_a_step(shape, 64)
-    queries = min(block_m // shape.group, MOST_QUERIES)
+    queries = min(block_m // shape.group, MAX_QUERIES)
     if programs <= shape.num_sms:
         splits = num_splits(shape, len(query_lens), max(context_lens), block_n)
         if shape.qk_norm:
-            # Every part normalises: by more threads, since four warps would not have the registers, and half as often.
+            # Every part normalises. So there are half as many, with more threads: four warps lack the registers.
             return DecodePlan(Tile(block_m, block_n, num_warps=8, num_stages=3), queries, -(-splits // 2))
         return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=3), queries, splits)
     return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=5), queries, 1)
@@ -244,17 +244,17 @@ def _plan_ones(shape: AttentionShape, programs: int, context: int) -> DecodePlan
     block_m, block_n = max(16, _next_power_of_2(shape.group)), _keys_a_step(shape, 64)
     if programs <= max_split_programs(shape.num_sms):
         tiles = -(-context // block_n)
-        most = min(2 * shape.num_sms // programs, MAX_SPLITS)
+        max_splits = min(2 * shape.num_sms // programs, MAX_SPLITS)
         fits = _next_power_of_2(shape.head_dim) * shape.element_size <= _LONGEST_WIDE_HEAD
-        if fits and programs <= _FEW_PROGRAMS and context <= most * _WIDE_STEP:
-            # Nothing queues, and every part is one tile: the fewer parts, the sooner they are joined.
+        if fits and programs <= _FEW_PROGRAMS and context <= max_splits * _WIDE_STEP:
+            # No program queues, and every part is one tile: fewer parts are joined sooner.
             wide = Tile(block_m, _WIDE_STEP, num_warps=8, num_stages=2)
             return DecodePlan(wide, 1, max(-(-context // _WIDE_STEP), 1))
-        splits = min(most, max(tiles, 1))
+        splits = min(max_splits, max(tiles, 1))
         return DecodePlan(Tile(block_m, block_n, num_warps=8, num_stages=3), 1, splits)
-    if programs > _MOST_DECODE_PROGRAMS_PER_SM * shape.num_sms:
+    if programs > _MAX_DECODE_PROGRAMS_PER_SM * shape.num_sms:
         return None
-    # With two programs a multiprocessor or less, each must have more in flight; with many waves of them, it pays that
-    # three fit a multiprocessor, so that the last wave is short.
+    # With at most two programs a multiprocessor, each needs more loads in flight. With many waves of programs, three of
+    # them should fit a multiprocessor, so that the last wave is short.
     deep, many = programs <= 2 * shape.num_sms, programs > 4 * shape.num_sms
     return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=5 if deep else 2 if many else 3), 1, 1)

@@ -4,11 +4,11 @@ A program owns one tile of query rows and one key/value head. The tile packs the
 query heads that share the key/value head (grouped-query attention), so that each key is read once for all of them. It
 runs over the sequence's keys through the block table with the online softmax of FlashAttention-2 (Dao 2023), in base 2
 with float32 accumulators. Where there are few query tiles, the history is split between programs and a second kernel
-joins their parts (Flash-Decoding, Dao et al. 2023). A prompt chunk reads its history through the block table and its
-own keys from the activations, where they lie one after the other.
+joins their parts (Flash-Decoding, Dao et al. 2023). A prompt chunk reads its history through the block table, and its own
+keys from the activations, where they are contiguous.
 
-Not here: which tiles and how many splits (`plan.py`), the rounds over the keys (`online_softmax.py`), writing
-the cache (`rope.py`).
+Not here: tiles and number of splits (`plan.py`), the loop over the keys (`online_softmax.py`), writing the cache
+(`rope.py`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _attention_kernel(
         row_start = tl.load(query_starts + row)
         row_tile = tile_id % tiles_per_row
     query_len = tl.load(query_starts + row + 1) - row_start
-    # Asked for together with the starts: one wait for all.
+    # Loaded together with the starts: one wait for all.
     context_len = tl.load(context_lens + row)
     if (query_len < min_query) | (query_len > max_query) | (row_tile * QUERIES >= query_len):
         return
@@ -199,7 +199,7 @@ def _attention_kernel(
     if PAIRS:
         acc = tl.interleave(acc[0], acc[1])
     if SPLIT:
-        # A split without keys stores a sum of zero: the reduction needs to know nothing of rows' lengths.
+        # A split without keys stores a sum of zero, so the reduction needs no row lengths.
         part = flat * num_splits + split
         tl.store(partial + part[:, None] * HEAD_DIM + dim, acc, mask=tensor_mask & (row_sum > 0.0)[:, None])
         tl.store(stats + part * 2, row_max, mask=query_mask)
@@ -227,8 +227,8 @@ def attention(
         cache: the layer's keys and values.
         spec: the layer's attention.
         num_sms: the device's multiprocessors, which the splits are to fill.
-        own: [T, (H + 2 G) * D], queries, keys and values of the tokens, rotated: where prompt chunks find their own
-            keys faster than through the block table. Without it all are read from the cache.
+        own: [T, (H + 2 G) * D], the tokens' rotated queries, keys and values. Prompt chunks read their own keys here,
+            faster than through the block table. Without it all keys are read from the cache.
         overlap: start before the previous kernel has ended.
     """
     num_kv_heads = cache.keys.shape[2]
@@ -304,7 +304,7 @@ def run_launch(
         BLOCK_N=tile.block_n,
         SEARCH=launch.tiles_per_row == 0,
         OWN=chunks is not None,
-        # Chunks are bound by the products, and their own keys have the activations' type.
+        # Not for chunks: the products bound them, and their own keys have the activations' type.
         PAIRS=chunks is None and pairs(cache.keys, q),
         SPLIT=splits > 1,
         WINDOWED=spec.window is not None,

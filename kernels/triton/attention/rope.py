@@ -1,10 +1,10 @@
-"""Between the QKV projection and attention, in one pass: (QK-norm,) rotation in place and cache write.
+"""From the QKV projection to attention in one pass: (QK-norm,) rotation in place and cache write.
 
-A program owns a few heads of one token. Query, key and value heads lie side by side in the projection's output and
-differ in norm weight, rotation and destination only, so one tile may hold all three kinds.
+A program owns a few heads of one token. Query, key and value heads are contiguous in the projection's output and differ
+only in norm weight, rotation and destination, so one tile may hold all three kinds.
 
-Where the cache has another type, keys and values are rounded in place too: attention may read a chunk's own from there, and
-must find what the cache has.
+Where the cache has another type, keys and values are rounded in place too: attention may read a chunk's own keys from
+there, and they must equal the cache's.
 """
 
 from __future__ import annotations
@@ -90,20 +90,20 @@ def _rope_write_kv_kernel(
     tl.store(source, rotated_first.to(qkv.dtype.element_ty), mask=stored)
     tl.store(source + HALF, rotated_second.to(qkv.dtype.element_ty), mask=stored)
 
-    # Padding tokens of a graph's batch have no place in the cache: their index is negative.
+    # Padding tokens of a graph's batch have no entry in the cache: their index is negative.
     if slot >= 0:
         is_key = (head >= NUM_HEADS) & (head < NUM_HEADS + NUM_KV_HEADS)
-        key_place = slot * NUM_KV_HEADS + (head - NUM_HEADS)
-        key_out = keys + key_place * HEAD_DIM + col
+        key_target = slot * NUM_KV_HEADS + (head - NUM_HEADS)
+        key_out = keys + key_target * HEAD_DIM + col
         tl.store(key_out, kept_first.to(keys.dtype.element_ty), mask=mask & is_key)
         tl.store(key_out + HALF, kept_second.to(keys.dtype.element_ty), mask=mask & is_key)
-        value_place = key_place - NUM_KV_HEADS
-        value_out = values + value_place * HEAD_DIM + col
+        value_target = key_target - NUM_KV_HEADS
+        value_out = values + value_target * HEAD_DIM + col
         tl.store(value_out, kept_first.to(values.dtype.element_ty), mask=mask & is_value)
         tl.store(value_out + HALF, kept_second.to(values.dtype.element_ty), mask=mask & is_value)
         if keys.dtype.element_ty == tl.int8:
-            tl.store(key_scales + key_place, scale[:, None], mask=is_key)
-            tl.store(value_scales + value_place, scale[:, None], mask=is_value & (head < TOTAL))
+            tl.store(key_scales + key_target, scale[:, None], mask=is_key)
+            tl.store(value_scales + value_target, scale[:, None], mask=is_value & (head < TOTAL))
 
 
 def rope_write_kv(

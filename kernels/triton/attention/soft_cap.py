@@ -1,6 +1,6 @@
 """Soft caps of logits, ``cap * tanh(x / cap)`` (Gemma 2, https://arxiv.org/abs/2408.00118).
 
-Scores' are in `online_softmax.py`.
+Not here: soft caps of attention scores (`online_softmax.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Compiling many kernels at once: those that some work will launch for the first time, found by rehearsing it.
+"""Compiling a start's kernels concurrently: a rehearsal finds the kernels that the work will launch for the first time.
 
-Triton compiles a kernel when it is first launched, one after the other. A start launches some fifty, and on a machine that
-has never run them waits longer for the compiler than for all else. Threads gained nothing, as too much of a compilation
-holds Python's lock: processes share it (`kernels/compile_workers.py`), and leave what they make in Triton's cache on disk.
+Triton compiles a kernel at its first launch, one after the other. A start launches some fifty. On a machine that has never
+run them, compiling takes longer than everything else. Threads gain nothing, as too much of a compilation holds Python's
+lock. So processes compile (`kernels/compile_workers.py`), and leave the results in Triton's cache on disk.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from triton import knobs
 
-from draftline.kernels.compile_workers import CompileWorkers, Order, nothing_compiled
+from draftline.kernels.compile_workers import CompileJob, KernelCompileWorkers, nothing_compiled
 
 _FEW = 4
-"""So many kernels are compiled before the processes, which have to load torch first, could begin."""
+"""This many kernels are compiled before the processes have loaded torch."""
 
 
 class _Pending:
-    """Stands in for a kernel that is not compiled yet: it can be launched, and does nothing."""
+    """A placeholder for a kernel that is not compiled yet: launching it does nothing."""
 
     function = packed_metadata = None
 
@@ -31,7 +31,7 @@ class _Pending:
         """Launch nothing."""
 
     def launch_metadata(self, *_: object) -> None:
-        """What profilers are told."""
+        """No metadata for profilers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,50 +40,50 @@ class _Missing:
 
     Attributes:
         function: Triton's JITFunction.
-        order: what says which of its variants.
+        job: the function's variant.
         variants: the function's compiled variants, by key.
         key: this one's.
     """
 
     function: Any
-    order: Order
+    job: CompileJob
     variants: dict[str, object]
     key: str
 
 
 class CompileAhead:
-    """What a start launches on one device is compiled before it is launched.
+    """Compiles a start's kernels for one device before they are launched.
 
     Attributes:
-        missing: whether a kernel was found that the machine had not compiled. As long as all were compiled before, the
-            others presumably were, too, and need no rehearsal.
+        missing: whether a kernel was found that this machine had not compiled. Until then, the other kernels are
+            probably compiled too, and need no rehearsal.
     """
 
-    def __init__(self, device: torch.device, workers: CompileWorkers | None = None) -> None:
+    def __init__(self, device: torch.device, workers: KernelCompileWorkers | None = None) -> None:
         """For ``device``, with ``workers`` if they were started already.
 
-        Where nothing was ever compiled, they start at once: they are ready when there is work for them.
+        If Triton's cache is empty, they start at once, to be ready when jobs come.
         """
         self.missing = False
         self._device = device
         major, minor = torch.cuda.get_device_capability(device)
         self._capability = 10 * major + minor
         self._found: list[_Missing] = []
-        self._workers = CompileWorkers.where_they_pay() if workers is None and nothing_compiled() else workers
+        self._workers = KernelCompileWorkers.start_if_useful() if workers is None and nothing_compiled() else workers
 
     def close(self) -> None:
-        """Compile nothing more. Idempotent."""
+        """Stop compiling. Idempotent."""
         if self._workers is not None:
             self._workers.stop()
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Nothing that is launched in this context runs; at its end all its kernels are compiled.
+        """Run no launch of this context; at its end all kernels that it launched are compiled.
 
-        What runs in it must not wait for the device, nor read what it computes. Once only.
+        Code in it must neither wait for the device nor read its results. Once only.
 
         Raises:
-            Exception: a kernel does not compile, as Triton says it.
+            Exception: a kernel does not compile; Triton's own error.
         """
         hooks = knobs.runtime.jit_cache_hook, knobs.compilation.listener
         knobs.runtime.jit_cache_hook, knobs.compilation.listener = self._launched, self._compiled
@@ -99,37 +99,37 @@ class CompileAhead:
         self._load()
 
     def _launched(self, *, key: str, fn: Any, compile: dict[str, Any], is_manual_warmup: bool, **_: object) -> bool:
-        """Triton's ``jit_cache_hook``: whether it shall not compile a kernel that is launched for the first time."""
+        """Triton's ``jit_cache_hook``: returns whether to skip compiling a kernel at its first launch."""
         if is_manual_warmup:  # by `preload`
             return False
         function, data = fn.jit_function, compile["specialization_data"]
         if not self.missing:
-            function.preload(data)  # from the cache, if it is there: `_compiled` hears of it
+            function.preload(data)  # from the cache, if it is there; calls `_compiled`
             return True
         variants = function.device_caches[compile["device"]][0]
         variants[key] = _Pending()
-        order = Order(str(fn.module), str(fn.name), data, self._capability)
-        self._found.append(_Missing(function, order, variants, key))
+        job = CompileJob(str(fn.module), str(fn.name), data, self._capability)
+        self._found.append(_Missing(function, job, variants, key))
         if self._workers is not None:
-            self._workers.compile(order)
+            self._workers.compile(job)
         elif len(self._found) == _FEW + 1:
             self._start_workers()
         return True
 
     def _compiled(self, *, cache_hit: bool, **_: object) -> None:
-        """Triton's listener to compilations."""
+        """Triton's compilation listener."""
         self.missing |= not cache_hit
 
     def _start_workers(self) -> None:
-        self._workers = CompileWorkers.where_they_pay()
+        self._workers = KernelCompileWorkers.start_if_useful()
         if self._workers is not None:
             for kernel in self._found:
-                self._workers.compile(kernel.order)
+                self._workers.compile(kernel.job)
 
     def _load(self) -> None:
-        """Take what was found from Triton's cache, or compile what is not there after all.
+        """Load the kernels from Triton's cache, and compile those that are not there.
 
-        Threads help here: Triton makes a module in C for each kernel's arguments, and waits for the C compiler.
+        Threads help here: Triton builds a C module for each kernel's arguments, and waits for the C compiler.
         """
         index = torch.cuda.current_device() if self._device.index is None else self._device.index
         with ThreadPoolExecutor(initializer=lambda: torch.cuda.set_device(index)) as pool:
@@ -139,18 +139,18 @@ class CompileAhead:
 
 
 def _loaded(kernel: _Missing) -> None:
-    compiled = kernel.function.preload(kernel.order.specialization)
-    _ = compiled.run  # what launches it, which Triton makes when it is asked for
+    compiled = kernel.function.preload(kernel.job.specialization)
+    _ = compiled.run  # the launcher, which Triton builds at the first access
 
 
 @contextmanager
 def _never_run(device: torch.device) -> Iterator[None]:
-    """Record what is launched, and throw it away: kernels that are compiled already must not run, either."""
+    """Capture launches and discard them: kernels that are compiled already must not run either."""
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream), torch.inference_mode():
-        # Relaxed: what sets itself up at its first use may do so.
+        # Relaxed: libraries may initialise at their first use.
         graph.capture_begin(capture_error_mode="relaxed")
         try:
             yield

@@ -1,8 +1,8 @@
 """Compile every kernel ahead of time, on a machine that needs no GPU.
 
-The operations run on meta tensors with launches captured instead of executed, so that what is compiled is what the
-engine launches: the same signatures, constants and options. Prints one line a kernel, variant and target; exits with
-status 1 if one fails to compile or needs more shared memory than its target has.
+The operations run on meta tensors, with launches captured instead of executed. So exactly the engine's launches are
+compiled: the same signatures, constants and options. Prints one line a kernel, variant and target. Exits with status 1 if
+one fails to compile or needs more shared memory than its target has.
 
 By default it compiles representative launches for sm_90: see `representatives`. ``--all`` compiles every launch for every
 target, sm_80 and sm_90, which takes about ten times as long.
@@ -55,7 +55,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One captured launch: what decides which binary Triton would compile for it.
+    """One captured launch: everything that selects the binary that Triton compiles for it.
 
     Attributes:
         kernel: the kernel's name.
@@ -73,7 +73,7 @@ class Launch:
 
     @property
     def capability(self) -> int:
-        """The least compute capability that has its types: FP8 in e4m3 came with 8.9."""
+        """The lowest compute capability with its types: e4m3 came with 8.9."""
         return 89 if any("fp8e4nv" in kind for _, kind in self.signature) else 80
 
     @property
@@ -84,14 +84,14 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What compiling one launch for one target gave.
+    """The result of compiling one launch for one target.
 
     Attributes:
         launch: the launch.
         capability: the target's compute capability, as 80 or 90.
         error: why it failed, or None.
         shared: shared memory of one program, in bytes.
-        seconds: time it took.
+        seconds: duration.
     """
 
     launch: Launch

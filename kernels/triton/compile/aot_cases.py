@@ -1,4 +1,4 @@
-"""What `aot.py` compiles: calls of the operations on meta tensors, shaped as real models would shape them."""
+"""The cases of `aot.py`: calls of the operations on meta tensors, with the shapes of real models."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ OPS: dict[int, Ops] = {
     80: TritonOps.sized(108, hopper=False, device=_META),
     90: TritonOps.sized(132, hopper=True, device=_META),
 }
-"""The operations as a device of each compute capability runs them."""
+"""The operations by compute capability."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a model that decide which kernels it launches."""
+    """The properties of a model that select its kernels."""
 
     num_heads: int
     num_kv_heads: int
@@ -52,12 +52,12 @@ MODELS = {
     "phi-3-mini": ModelShape(32, 32, 96, 3072, 8192, 32064, False, 2047),
     "gemma-2b": ModelShape(8, 1, 256, 2048, 16384, 256000, False, None),
 }
-"""Every head size, grouping and option that the kernels are written for."""
+"""Every head size, grouping and option of the kernels."""
 
 
 GPT2 = ModelShape(12, 12, 64, 768, 3072, 50257, False, None)
 GEMMA3 = ModelShape(4, 1, 256, 1152, 6912, 262144, True, 512)
-"""Families with layers of their own."""
+"""Families with their own layers."""
 
 _MAIN = ("llama-8b", "qwen3-0.6b", "smollm2-135m")
 
@@ -92,11 +92,11 @@ BATCHES = {
     "chunk": _batch((512,), (2048,)),
     "beside": _batch((5, 1, 512), (1024, 1024, 2048)),
 }
-"""One row, a few (split), some tens, many (not split), a draft model's first step, a few verifies, a prompt chunk, all at once."""
+"""One row, a few (split), tens, many (not split), a draft model's first step, verifies, a prompt chunk, and a mix."""
 
 
 def _verifies(model: ModelShape) -> Batch:
-    """As many verifies as one launch takes."""
+    """The largest batch of verifies for one launch."""
     rows = 200 // model.num_kv_heads
     return _batch((5,) * rows, (1024,) * rows)
 
@@ -108,7 +108,7 @@ def _cache(model: ModelShape, dtype: torch.dtype) -> LayerCache:
 
 
 def _attention(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype, cache_dtype: torch.dtype) -> None:
-    """What `models.layers` runs between two projections."""
+    """The part of `models.layers` between two projections."""
     heads = model.num_heads + 2 * model.num_kv_heads
     head_norm = _empty(model.head_dim, dtype=dtype)
     spec = AttentionSpec(
@@ -127,7 +127,7 @@ def _attention_case(model: ModelShape, batch: Batch, cache_dtype: torch.dtype) -
 
 
 def _layer(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype) -> None:
-    """What `models.layers` runs, over a dense checkpoint."""
+    """A layer of `models.layers` with dense weights."""
     tokens = batch.positions.shape[0]
     attended = model.num_heads * model.head_dim
     qkv = attended + 2 * model.num_kv_heads * model.head_dim
@@ -151,7 +151,7 @@ def _layer_case(model: ModelShape, batch: Batch, dtype: torch.dtype) -> Case:
 
 
 def _gpt2_layer(ops: Ops, batch: Batch) -> None:
-    """What `models.families.gpt2` runs."""
+    """A layer of `models.families.gpt2`."""
     model, tokens = GPT2, batch.positions.shape[0]
     hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden)
     ops.layer_norm(hidden, norm, norm, 1e-5)
@@ -166,7 +166,7 @@ def _gpt2_layer(ops: Ops, batch: Batch) -> None:
 
 
 def _gemma3_layer(ops: Ops, batch: Batch, soft_cap: float) -> None:
-    """What `models.families.gemma3` runs: norms have float32 weights."""
+    """A layer of `models.families.gemma3`: norms have float32 weights."""
     model, tokens = GEMMA3, batch.positions.shape[0]
     attended = model.num_heads * model.head_dim
     hidden, norm = _empty(tokens, model.hidden), _empty(model.hidden, dtype=torch.float32)
@@ -198,7 +198,7 @@ def _gemma3_case(batch: Batch, soft_cap: float) -> Case:
 
 
 def _scaled_layer(ops: Ops, model: ModelShape, tokens: int, dtype: torch.dtype, rows: int, columns: int) -> None:
-    """The projections of `models.layers` over a quantized checkpoint; ``columns`` 0 are all of a weight row."""
+    """The projections of `models.layers` with quantized weights; ``columns`` 0 means a whole weight row."""
 
     def weight(n: int, k: int) -> ScaledWeight:
         across = columns or k
@@ -275,7 +275,7 @@ FEATURES = {
     "truncation": (_NOISE | _TRUNCATION, False),
     "everything": (~SamplingFeatures.NONE, True),
 }
-"""What the rows of a step may use together, and whether they have a mask."""
+"""Combinations of features, and whether rows have a mask."""
 
 _SCALED = {
     "fp8": (torch.float8_e4m3fn, 1, 0),

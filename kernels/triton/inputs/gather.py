@@ -1,7 +1,7 @@
 """A step's inputs from the slot table: one small upload, one kernel, no wait for the device.
 
-`gather` is ``Ops.gather``. `gather_planned` is the same for a plan that is already on the device, with upper bounds on
-the host, as a CUDA graph needs it: tokens past the last row are padding, which no kernel writes to the cache.
+`gather` is ``Ops.gather``. `gather_planned` does the same for a plan on the device, with upper bounds on the host, as a
+CUDA graph needs it. Tokens past the last row are padding, which no kernel writes to the cache.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _gather_kernel(
     logits_begin = tl.load(plan + num_rows + 1 + row)
     lane = tl.arange(0, BLOCK)
     if row == num_rows:
-        # One program row more than rows: it closes the list of starts and pads what the bucket holds beyond them.
+        # One program more than rows: it ends the list of starts and pads the rest of the bucket.
         tl.store(query_starts + row, query_begin, mask=part == 0)
         for base in range(query_begin + part * BLOCK, num_tokens, parts * BLOCK):
             index = base + lane
@@ -102,7 +102,7 @@ def _gather_kernel(
     tl.store(query_starts + row, query_begin, mask=part == 0)
     tl.store(context_lens + row, context_len, mask=part == 0)
     if part == 0:
-        # The row's place by context length is the number of rows that come before it.
+        # The row's rank by context length is the number of rows before it.
         own = tl.where(query_len > 0, context_len, 0)
         before = 0
         for base in range(0, num_rows, BLOCK):
@@ -139,7 +139,7 @@ def _gather_kernel(
 
 @dataclass(frozen=True, slots=True)
 class GatherBounds:
-    """What the host knows of a planned step: exact, or a bucket's upper bounds.
+    """A planned step's sizes as the host knows them: exact, or a bucket's upper bounds.
 
     Attributes:
         num_tokens: T, the length of the token tensors; tokens past the last row's are padding.
@@ -162,7 +162,7 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
         rows: [R] int64, the slot of each row.
         plan: [3 R + 2] int32: R + 1 query starts, R + 1 logits starts, and each row's computed tokens or `FROM_NEWEST`.
             A row whose two query starts are equal has no tokens.
-        bounds: what the host knows of it.
+        bounds: the plan's sizes, or upper bounds.
         block_size: tokens a cache block.
     """
     device = slots.tokens.device
@@ -175,7 +175,7 @@ def gather_planned(slots: SlotTable, rows: Tensor, plan: Tensor, bounds: GatherB
     context_lens = torch.empty(num_rows, dtype=torch.int32, device=device)
     longest_first = torch.empty(num_rows, dtype=torch.int32, device=device)
     block_tables = torch.empty((num_rows, max_blocks), dtype=torch.int32, device=device)
-    # Each by itself: an address that is a multiple of 16 in some steps only makes two kernels of everything it is given to.
+    # Separate allocations: an address that is a multiple of 16 in some steps only would double the kernels that read it.
     logits_index = torch.empty(num_logits, dtype=torch.int64, device=device)
     logits_slots = torch.empty_like(logits_index)
     logits_positions = torch.empty_like(logits_index)
@@ -253,10 +253,10 @@ def gather(
 
 
 def _query_bound(query_len: int, logits_count: int) -> int:
-    """A row's query length as attention is planned for it: short pieces of prompts go with the long ones.
+    """The query length for which a row's attention is planned: short pieces of prompts count as long ones.
 
-    As they do in graphs, whose kernels are compiled before anybody waits for them. A tile that fits the piece would be
-    one more kernel, compiled while a step waits for it: half a second, to save some microseconds.
+    So it is in graphs, whose kernels are compiled before they are needed. A tile that fits the piece would be one more
+    kernel: it would save microseconds, but its compilation delays a step by half a second.
     """
     decides = logits_count == query_len
     return query_len if decides or query_len <= 1 else max(query_len, SHORT_QUERY + 1)

@@ -1,7 +1,7 @@
-"""What a draft model reads before it writes the next draft of each row, and where that draft is stored.
+"""A draft model's inputs for the next draft of each row, and the write of that draft to the slot table.
 
-As in `gather.py`, but with fixed shapes and nothing from the host: how far each sequence has come is read from the slot
-table, so that all steps of a round can be in one CUDA graph.
+As in `gather.py`, but with fixed shapes and nothing from the host. Lengths are read from the slot table, so that one CUDA
+graph can hold all steps of a round.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def _gather_drafts_kernel(
         position = tl.where(wanted, decides - QUERY + lane, lane)
         token = tl.load(slot_tokens + slot * tokens_stride + position)
         block = tl.load(table + position // BLOCK_SIZE)
-        place = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
+        target = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
         index = row * QUERY + lane
         tl.store(token_ids + index, token.to(tl.int64))
         tl.store(positions + index, position.to(tl.int64))
-        tl.store(cache_index + index, tl.where(wanted, place, -1))
+        tl.store(cache_index + index, tl.where(wanted, target, -1))
         tl.store(query_starts + row, row * QUERY)
         tl.store(query_starts + row + 1, (row + 1) * QUERY)
         tl.store(context_lens + row, context_len)

@@ -14,27 +14,27 @@ from draftline.kernels.slots import SlotTable
 
 _BLOCK = 1024
 MAX_NGRAM = 8
-"""The longest end that is compared."""
+"""The largest number of tokens of the end that are compared."""
 
 
 @triton.jit
-def latest_place(
+def latest_match(
     tokens: tl.tensor, length: tl.tensor, LONGEST: tl.constexpr, BLOCK: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Where a sequence's end occurred last: the place behind it, and how many tokens before it are that end."""
-    # A place's score is how much of the end stands before it, then how late it is: both in one number.
+    """The last earlier occurrence of a sequence's end: the position behind it, and the number of matching tokens."""
+    # A position's score is the number of matching tokens before it, then the position: both in one number.
     best = tl.sum(tl.zeros([1], tl.int64), axis=0)
     for base in range(1, length, BLOCK):
-        place = base + tl.arange(0, BLOCK)
-        valid = place < length
+        position = base + tl.arange(0, BLOCK)
+        valid = position < length
         matched = tl.zeros([BLOCK], tl.int32)
         going = valid
         for back in tl.static_range(1, LONGEST + 1):
             end = tl.load(tokens + tl.maximum(length - back, 0))
-            token = tl.load(tokens + place - back, mask=going & (place >= back), other=-2)
+            token = tl.load(tokens + position - back, mask=going & (position >= back), other=-2)
             going = going & (token == end)
             matched += going.to(tl.int32)
-        score = tl.where(matched > 0, matched.to(tl.int64) * 2147483648 + place, 0)
+        score = tl.where(matched > 0, matched.to(tl.int64) * 2147483648 + position, 0)
         best = tl.maximum(best, tl.max(score, axis=0))
     at = tl.where(best > 0, best % 2147483648, tl.maximum(length - 1, 0))
     return at, best // 2147483648
@@ -54,7 +54,7 @@ def _ngram_kernel(
     slot = tl.load(rows + tl.program_id(0))
     length = tl.load(lengths + slot)
     tokens = slot_tokens + slot * tokens_stride
-    at, _ = latest_place(tokens, length, LONGEST, BLOCK)
+    at, _ = latest_match(tokens, length, LONGEST, BLOCK)
     period = tl.maximum(length - at, 1)
     draft = tl.arange(0, PADDED)
     wanted = draft < COUNT
@@ -62,7 +62,7 @@ def _ngram_kernel(
     tl.store(tokens + length + draft, token, mask=wanted)
 
 
-def draft_ngram(rows: Tensor, count: int, longest: int, slots: SlotTable) -> None:
+def draft_ngram(rows: Tensor, count: int, max_ngram: int, slots: SlotTable) -> None:
     """``Ops.draft_ngram`` by Triton kernels."""
     if not rows.shape[0] or not count:
         return
@@ -73,7 +73,7 @@ def draft_ngram(rows: Tensor, count: int, longest: int, slots: SlotTable) -> Non
         slots.tokens.stride(0),
         COUNT=count,
         PADDED=triton.next_power_of_2(count),
-        LONGEST=longest,
+        LONGEST=max_ngram,
         BLOCK=_BLOCK,
         num_warps=4,
     )

@@ -1,7 +1,7 @@
-"""Drafts from a hash table of n-grams on the device, behind n-gram lookup in the sequence itself.
+"""Drafts from a hash table of n-grams on the device, where n-gram lookup in the sequence itself finds less.
 
-Two launches: what the sequences have added since is noted, then drafts are read. Rows write the table at the same time,
-each entry as one 64-bit store, so that a check never stands beside another's token.
+Two launches: one records the sequences' new tokens, the other reads drafts. Rows write the table concurrently, each entry
+with one 64-bit store, so that a check always has its own token.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.slots import SlotTable
-from draftline.kernels.triton.inputs.ngram import latest_place
+from draftline.kernels.triton.inputs.ngram import latest_match
 
 _BLOCK = 1024
 
 
 @triton.jit
 def _key(first: tl.tensor, second: tl.tensor, third: tl.tensor) -> tl.tensor:
-    """The check of three tokens, as 32 bits in an int64; its lowest bits say where the table has them."""
+    """The check of three tokens, as 32 bits in an int64; its lowest bits are their index in the table."""
     mixed = first.to(tl.int64) * 0x9E3779B1 + second.to(tl.int64) * 0x85EBCA77 + third.to(tl.int64) * 0xC2B2AE3D
     mixed = mixed & 0xFFFFFFFF
     return mixed ^ (mixed >> 15)
@@ -38,9 +38,9 @@ def _learn_kernel(
 ) -> None:
     slot = tl.load(rows + tl.program_id(0))
     length = tl.load(lengths + slot)
-    place = length - COUNT + tl.arange(0, PADDED)
-    mask = (place >= 3) & (place < length)
-    tokens = slot_tokens + slot * tokens_stride + place
+    position = length - COUNT + tl.arange(0, PADDED)
+    mask = (position >= 3) & (position < length)
+    tokens = slot_tokens + slot * tokens_stride + position
     key = _key(
         tl.load(tokens - 3, mask=mask, other=0),
         tl.load(tokens - 2, mask=mask, other=0),
@@ -65,7 +65,7 @@ def _draft_kernel(
     slot = tl.load(rows + tl.program_id(0))
     length = tl.load(lengths + slot)
     tokens = slot_tokens + slot * tokens_stride
-    at, matched = latest_place(tokens, length, LONGEST, BLOCK)
+    at, matched = latest_match(tokens, length, LONGEST, BLOCK)
     period = tl.maximum(length - at, 1)
     third = tl.load(tokens + tl.maximum(length - 1, 0))
     second = tl.load(tokens + tl.maximum(length - 2, 0))
@@ -99,7 +99,7 @@ def learn_ngrams(rows: Tensor, count: int, ngrams: Tensor, slots: SlotTable) -> 
         )
 
 
-def draft_ngram_table(rows: Tensor, count: int, longest: int, ngrams: Tensor, slots: SlotTable) -> None:
+def draft_ngram_table(rows: Tensor, count: int, max_ngram: int, ngrams: Tensor, slots: SlotTable) -> None:
     """``Ops.draft_ngram_table`` by Triton kernels."""
     if rows.shape[0] and count:
         _draft_kernel[(rows.shape[0],)](
@@ -109,7 +109,7 @@ def draft_ngram_table(rows: Tensor, count: int, longest: int, ngrams: Tensor, sl
             _entries(ngrams),
             slots.tokens.stride(0),
             COUNT=count,
-            LONGEST=longest,
+            LONGEST=max_ngram,
             ENTRIES=ngrams.shape[0],
             BLOCK=_BLOCK,
             num_warps=4,

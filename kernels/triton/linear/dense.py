@@ -1,4 +1,4 @@
-"""Which kernel runs a dense linear layer, by the number of rows and the shape of the weight, never by the data.
+"""Dispatch of dense linear layers to kernels, by the number of rows and the weight's shape, never by the data.
 
 | rows | wide weights (output heads) | gate and up | the others |
 |---|---|---|---|
@@ -7,9 +7,9 @@
 | 17 to 64 | `gemm_m64.py` | `gemm_m64.py` | vendor's; with N or K up to 1,024 `gemm_split_k.py` |
 | more | vendor's | vendor's | vendor's |
 
-Measured on an H200 for the shapes of 0.1 to 8 billion parameters; see docs/benchmarks.md. Norm and activation are part
-of the first two rows' launches as far as their files say, and kernels of their own otherwise. The rows of a CUDA graph
-are those of its bucket, so a sequence's kernels change only with the size of its batch.
+Measured on an H200 for models of 0.1 to 8 billion parameters; see docs/benchmarks.md. Norm and activation are part of
+the first two rows' launches where their files say so, and separate kernels otherwise. A CUDA graph has its bucket's number
+of rows, so a sequence's kernels change only with the size of its batch.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ _SMALL = 1024
 
 
 def overlaps(x: Tensor, hopper: bool) -> bool:
-    """Whether launches overlap for so many tokens: with more, only the vendor's kernels stand between, which do not."""
+    """Whether launches overlap: with more tokens than these, most neighbours are the vendor's kernels, which do not."""
     return hopper and x.shape[0] <= MAX_GEMM_M64_ROWS
 
 
 def runs_gemm_m16(rows: int, weight: Tensor) -> bool:
-    """Whether `gemm_m16.py` runs so many rows."""
+    """Whether `gemm_m16` takes this number of rows."""
     # Exact float32 products do not run on matrix units.
     return 1 < rows <= MAX_GEMM_M16_ROWS and weight.element_size() == 2 and weight.shape[0] < _WIDE
 
 
 def prepares_norm(weight: Tensor) -> bool:
-    """Whether `gemm_m16.py` prepares the norm that follows an addition, rather than leave it to a launch of its own.
+    """Whether `gemm_m16` prepares the norm that follows an addition, which saves that norm's launch.
 
-    Of wide rows, every program would have more squares to join than the launch costs. Without its last factor, a norm may
-    exceed what float16 holds.
+    With wide rows, joining the squares in every program costs more than the launch. Without its last factor, a norm may
+    exceed float16's range.
     """
     return weight.shape[0] <= _SMALL and weight.dtype == torch.bfloat16
 
 
 def runs_gemm_m64(rows: int, weight: Tensor, hopper: bool) -> bool:
-    """Whether `gemm_m64.py` runs so many rows, if the layer is one of those it is for."""
+    """Whether `gemm_m64` takes this number of rows, if the layer is a wide one."""
     aligned = weight.shape[1] % 8 == 0
     return hopper and MAX_GEMM_M16_ROWS < rows <= MAX_GEMM_M64_ROWS and weight.element_size() == 2 and aligned
 
 
 def runs_gemm_split_k(rows: int, weight: Tensor, hopper: bool) -> bool:
-    """Whether `gemm_split_k.py` runs so many rows, if the layer is one of those it is for."""
+    """Whether `gemm_split_k` takes this number of rows of a narrow layer."""
     return runs_gemm_m64(rows, weight, hopper) and min(weight.shape) <= _SMALL
 
 

@@ -8,7 +8,7 @@ from triton import knobs
 
 INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
-# Adding and taking away 1.5 * 2^23 rounds a small float32 to the nearest integer, ties to even.
+# Adding and subtracting 1.5 * 2^23 rounds a small float32 to the nearest integer, ties to even.
 _TO_INTEGER = tl.constexpr(12582912.0)
 
 # The same for multiples of 2^-9, the distance of e4m3's smallest numbers.
@@ -25,7 +25,7 @@ def _to_integer(value: tl.tensor) -> tl.tensor:
 def round_to(value: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
     """Float32 as int8 or float8e4nv: within +-127 or +-448, to the nearest, ties to even.
 
-    Triton's interpreter, where kernels are tested, would lose carries: there FP8 is rounded first, and cast exactly.
+    Triton's interpreter, which runs the tests, would lose carries: there FP8 is rounded first, and cast exactly.
     """
     if dtype == tl.int8:
         rounded = _to_integer(value)
@@ -50,12 +50,12 @@ def round_to_halves(value: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
 
 @triton.jit
 def join_halves(sums: tl.tensor, HALVES: tl.constexpr) -> tl.tensor:
-    """[HALVES * M, N] sums of products, of a token's high half and then its low one (or of no halves) -> [M, N] float32."""
+    """[HALVES * M, N] sums of products, of each token's high half, then its low one -> [M, N] float32."""
     sums = sums.to(tl.float32)
     if HALVES == 2:
         pairs = tl.reshape(sums, (sums.shape[0] // 2, 2, sums.shape[1]))
-        place = tl.where(tl.arange(0, 2) == 0, 256.0, 1.0)
-        joined = tl.sum(pairs * place[None, :, None], axis=1)
+        factor = tl.where(tl.arange(0, 2) == 0, 256.0, 1.0)
+        joined = tl.sum(pairs * factor[None, :, None], axis=1)
     else:
         joined = sums
     return joined

@@ -1,12 +1,12 @@
-"""Linear layers for a few tokens, bound by reading the weight once: [M, K] times [N, K] transposed, M up to 16.
+"""Linear layers for up to 16 tokens, bound by reading the weight once: [M, K] times [N, K] transposed.
 
-On the matrix units: a program owns a few weight rows and each of its warps a share of K, so that even a narrow layer
-has enough loads in flight; the warps' partial sums are joined at the end. A row's result does not depend on the other
-rows of x. SwiGLU's activation and the addition to the residual stream are part of the launch. So are both ends of the norm
-that follows such an addition: the launch that adds multiplies by the norm's weight and sums squares, the one that reads
-multiplies its results by the rest (`kernels.residual`).
+On the matrix units. A program owns a few weight rows and each of its warps a share of K, so that even a narrow layer has
+enough loads in flight. The warps' partial sums are joined at the end. A row's result does not depend on the other rows of
+x. SwiGLU's activation and the addition to the residual stream are part of the launch. So are both parts of the norm that
+follows such an addition: the launch that adds multiplies by the norm's weight and sums squares, and the next launch
+multiplies its results by the remaining factor (`kernels.residual`).
 
-Not here: one token (`gemv.py`), more rows, where the vendor's matrix product wins, and quantized weights.
+Not here: one token (`gemv.py`), more rows (`gemm_m64.py`, `gemm_split_k.py`, or the vendor's), quantized weights.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from draftline.kernels.triton.linear.epilogue import finish
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 MAX_GEMM_M16_ROWS = 16
-"""The most rows of x that the kernel takes."""
+"""The largest number of rows of x."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,11 @@ class GemmM16Config:
 
     Attributes:
         block_n: output columns (weight rows) a program.
-        block_k: elements of K an iteration takes, of all warps together. With all of K in one, there is no pipeline: the
-            weights are asked for before the wait for the previous kernel, where launches overlap.
+        block_k: elements of K an iteration takes, of all warps together. If that is all of K, there is no pipeline: where
+            launches overlap, the weights are loaded before the wait for the previous kernel.
         num_warps: warps a program; each takes its share of ``block_k``.
         num_stages: depth of the pipeline that loads weights.
-        ahead: elements of each weight row that are asked for before the wait for the previous kernel, where launches
-            overlap.
+        ahead: where launches overlap, elements of each weight row to prefetch before the wait for the previous kernel.
     """
 
     block_n: int
@@ -79,7 +78,7 @@ def _gemm_m16_kernel(
 ) -> None:
     """A batch of SPLITS products, one a warp, each over its share of K. With SwiGLU the weight is [2 N, K].
 
-    PREPARE writes a norm's ``scaled`` and ``squares``; where SQUARES is not 0, ``squares`` has so many of each row of x.
+    PREPARE writes a norm's ``scaled`` and ``squares``. SQUARES, if not 0, is how many ``squares`` each row of x has.
     """
     SHARE: tl.constexpr = BLOCK_K // SPLITS
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -99,7 +98,7 @@ def _gemm_m16_kernel(
     acc_up = tl.zeros([SPLITS, BLOCK_M, BLOCK_N], tl.float32)
     out_mask = (m < num_rows)[:, None] & (n < N)[None, :]
     out_offset = m[:, None] * N + n[None, :]
-    # What is added at the end is asked for early, where its latency passes behind the weights'.
+    # Operands of the epilogue are loaded early: the weights' loads hide their latency.
     shift = None
     up_shift = None
     before = None
@@ -114,7 +113,7 @@ def _gemm_m16_kernel(
         square_offset = m[:, None] * SQUARES + part
         square_mask = (m < num_rows)[:, None] & (part < SQUARES)
     if HELD:
-        # All weights are asked for before the wait, and kept in registers.
+        # All weights are loaded before the wait, and kept in registers.
         weight_mask = n_mask & (k < K)
         tile = tl.load(weight + weight_offset, mask=weight_mask, other=0.0)
         if SWIGLU:
@@ -152,15 +151,15 @@ def _gemm_m16_kernel(
     stored = result.to(out.dtype.element_ty)
     tl.store(out + out_offset, stored, mask=out_mask)
     if PREPARE:
-        # Of what others will read, which is rounded; past N it is 0.
+        # Of the rounded values, which the next kernel reads; past N they are 0.
         wide = stored.to(tl.float32)
         tl.store(scaled + out_offset, (wide * factor).to(scaled.dtype.element_ty), mask=out_mask)
-        place = squares + m * tl.num_programs(0) + tl.program_id(0)
-        tl.store(place, tl.sum(tl.where(out_mask, wide * wide, 0.0), axis=1), mask=m < num_rows)
+        target = squares + m * tl.num_programs(0) + tl.program_id(0)
+        tl.store(target, tl.sum(tl.where(out_mask, wide * wide, 0.0), axis=1), mask=m < num_rows)
 
 
 def gemm_m16_config(n: int, k: int) -> GemmM16Config:
-    """A division that suits a layer with ``n`` weight rows of ``k`` elements; `benchmarks/kernels.py` compares others."""
+    """A good division for ``n`` weight rows of ``k`` elements; `benchmarks/kernels.py` compares others."""
     if k <= 1024:
         return GemmM16Config(block_n=16, block_k=1024, num_warps=4, num_stages=1)
     if n > k:

@@ -1,11 +1,11 @@
-"""Wide linear layers for some tens of tokens, still bound by reading the weight once: [M, K] times [N, K] transposed.
+"""Wide linear layers for up to 64 tokens, still bound by reading the weight once: [M, K] times [N, K] transposed.
 
-One tile holds all rows of x, up to 64, so that each weight is read by one program; tiles are copied by the hardware
-(tensor descriptors; fast from compute capability 9.0 on), several ahead. SwiGLU's activation is part of the launch. A
-row's result does not depend on the other rows of x.
+One tile holds all rows of x, so that each weight is read by one program. The hardware copies tiles, several ahead (tensor
+descriptors; fast from compute capability 9.0 on). SwiGLU's activation is part of the launch. A row's result does not
+depend on the other rows of x.
 
-Not here: weights with few rows (`gemm_split_k.py`), fewer tokens (`gemv.py`, `gemm_m16.py`), more, which are bound by
-arithmetic, and quantized weights.
+Not here: weights with few rows (`gemm_split_k.py`), fewer tokens (`gemv.py`, `gemm_m16.py`), more tokens, which are bound
+by arithmetic, and quantized weights.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
-# Elements of each weight row that are asked for before the wait for the previous kernel, where launches overlap.
+# Where launches overlap, elements of each weight row to prefetch before the wait for the previous kernel.
 _AHEAD = tl.constexpr(256)
 
 MAX_GEMM_M64_ROWS = 64
-"""The most rows of x that the kernel takes."""
+"""The largest number of rows of x."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _gemm_m64_kernel(
 
 
 def gemm_m64_config(n: int, *, swiglu: bool) -> GemmM64Config:
-    """A division that suits a layer with ``n`` output columns; `benchmarks/kernels.py` compares others."""
+    """A good division for ``n`` output columns; `benchmarks/kernels.py` compares others."""
     if n < 8192:
         return GemmM64Config(block_n=32, block_k=128, num_warps=4, num_stages=4)
     return GemmM64Config(block_n=64 if swiglu else 128, block_k=64, num_warps=4, num_stages=4)

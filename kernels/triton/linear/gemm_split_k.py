@@ -1,9 +1,8 @@
-"""Linear layers with few weight rows for some tens of tokens, bound by reading the weight once: [M, K] times [N, K]^T.
+"""Linear layers with few weight rows for up to 64 tokens, bound by reading the weight once: [M, K] times [N, K]^T.
 
-As in `gemm_m64.py`, a tile holds all rows of x, up to 64, and the hardware copies tiles. Where so few weight rows would
-not occupy the device, K is split between programs, and the one of a tile that ends last adds the parts up, always in the
-same order. The addition to the residual stream is part of the launch. A row's result does not depend on the other rows of
-x.
+As in `gemm_m64.py`, a tile holds all rows of x, and the hardware copies tiles. Where so few weight rows would not occupy
+the device, K is split between programs. The last program of a tile adds the parts up, always in the same order. The
+addition to the residual stream is part of the launch. A row's result does not depend on the other rows of x.
 
 Not here: wide layers and gate-and-up (`gemm_m64.py`), fewer tokens, more tokens, and quantized weights.
 """
@@ -21,7 +20,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 MAX_GEMM_SPLIT_K_ROWS = 64
-"""The most rows of x that the kernel takes."""
+"""The largest number of rows of x."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,8 @@ class GemmSplitKConfig:
         splits: parts of K.
         num_warps: warps a program.
         num_stages: depth of the pipeline that loads both tiles.
-        ahead: elements of each weight row that are asked for before the wait for the previous kernel, where launches
-            overlap; a multiple of 64.
+        ahead: where launches overlap, elements of each weight row to prefetch before the wait for the previous kernel; a
+            multiple of 64.
     """
 
     block_n: int
@@ -85,8 +84,8 @@ def _gemm_split_k_kernel(
     for k in tl.range(begin, tl.minimum(begin + SHARE, K), BLOCK_K):
         acc = tl.dot(x.load([0, k]), tl.trans(weight.load([first, k])), acc, input_precision=PRECISION)
     if SPLITS > 1:
-        place = (tile * SPLITS * BLOCK_M + m) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-        tl.store(partial + split * BLOCK_M * BLOCK_N + place, acc, mask=m < num_rows)
+        offset = (tile * SPLITS * BLOCK_M + m) * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        tl.store(partial + split * BLOCK_M * BLOCK_N + offset, acc, mask=m < num_rows)
         # All threads' stores come before the one that announces them.
         tl.debug_barrier()
         arrived = tl.atomic_add(arrivals + tile, 1, sem="acq_rel")
@@ -95,9 +94,9 @@ def _gemm_split_k_kernel(
         tl.store(arrivals + tile, 0)
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for part in tl.static_range(SPLITS):
-            # Not through the L1 cache, which need not have what other multiprocessors stored.
+            # Not through the L1 cache, which may lack other multiprocessors' stores.
             acc += tl.load(
-                partial + part * BLOCK_M * BLOCK_N + place, mask=m < num_rows, other=0.0, cache_modifier=".cg"
+                partial + part * BLOCK_M * BLOCK_N + offset, mask=m < num_rows, other=0.0, cache_modifier=".cg"
             )
     mask = (m < num_rows) & (n < N)
     if BIAS:
@@ -108,7 +107,7 @@ def _gemm_split_k_kernel(
 
 
 def gemm_split_k_config(n: int, k: int) -> GemmSplitKConfig:
-    """A division that suits a layer with ``n`` weight rows of ``k`` elements; `benchmarks/kernels.py` compares others."""
+    """A good division for ``n`` weight rows of ``k`` elements; `benchmarks/kernels.py` compares others."""
     if n <= 1024 and k >= 2048:
         return GemmSplitKConfig(block_n=32, block_k=64, splits=4, num_warps=4, num_stages=5)
     return GemmSplitKConfig(block_n=32, block_k=128, splits=1, num_warps=4, num_stages=4)
@@ -130,7 +129,7 @@ def gemm_split_k(
         x: [M, K].
         weight: [N, K]. A row is a multiple of 16 bytes.
         bias: [N], or None.
-        arrivals: int32 zeros, left as zeros; no other stream may use them meanwhile. With more tiles, K is not split.
+        arrivals: int32 zeros, left as zeros; no other stream may use them meanwhile. K is split for at most as many tiles.
         residual: [M, N], added to the result, or None.
         overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `gemm_split_k_config`.

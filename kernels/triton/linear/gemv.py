@@ -1,8 +1,8 @@
 """Linear layers for one token, bound by reading the weight once: [K] times [N, K] transposed.
 
 Every thread streams 16-byte pieces of a few weight rows through the plain arithmetic units, and the program joins the
-sums of its threads at the end. What stands before and after a layer costs more as a launch than as arithmetic here: the
-RMSNorm of the input, SwiGLU's activation and the addition to the residual stream are part of it.
+sums of its threads at the end. A layer's neighbours cost more as launches than as arithmetic here: the RMSNorm of the
+input, SwiGLU's activation and the addition to the residual stream are part of the launch.
 
 Not here: more tokens (`gemm_m16.py`), quantized weights.
 """
@@ -30,8 +30,7 @@ class GemvConfig:
         block_n: output columns a program.
         block_k: elements of K an iteration takes.
         num_warps: warps a program.
-        ahead: elements of each weight row that are asked for before the wait for the previous kernel, where launches
-            overlap.
+        ahead: where launches overlap, elements of each weight row to prefetch before the wait for the previous kernel.
     """
 
     block_n: int
@@ -69,7 +68,7 @@ def _gemv_kernel(
     acc = tl.zeros([BLOCK_N, CHUNKS], tl.float32)
     acc_up = tl.zeros([BLOCK_N, CHUNKS], tl.float32)
     square = tl.zeros([1, CHUNKS], tl.float32)
-    # Each iteration asks for the next weights before it uses its own, and the first are asked for before the wait.
+    # Each iteration loads the next weights before it uses its own. The first are loaded before the wait.
     tile = tl.load(weight_row + chunk, mask=row_mask & (chunk < K), other=0.0)
     tile_up = tile
     if SWIGLU:
@@ -82,7 +81,7 @@ def _gemv_kernel(
         prefetch(weight + rows + line)
         if SWIGLU:
             prefetch(weight + N * K + rows + line)
-    # What is added at the end is asked for here, where its latency passes behind the weights'.
+    # Operands of the epilogue are loaded here: the weights' loads hide their latency.
     out_mask = row < N
     shift = None
     up_shift = None
@@ -122,7 +121,7 @@ def _gemv_kernel(
 
 
 def gemv_config(n: int, k: int) -> GemvConfig:
-    """A division that suits a layer with ``n`` weight rows of ``k`` elements; `benchmarks/kernels.py` compares others."""
+    """A good division for ``n`` weight rows of ``k`` elements; `benchmarks/kernels.py` compares others."""
     if k >= 4096:
         return GemvConfig(block_n=1, block_k=1024, num_warps=1)
     if k > 1024:

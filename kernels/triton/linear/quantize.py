@@ -1,9 +1,9 @@
-"""Activations as eight-bit values, with a scale a token or a group of 128 of its channels: alone, and of an RMSNorm.
+"""Quantizing activations to eight bits, with a scale a token or one for each 128 of its channels, fused with an RMSNorm.
 
-Beside INT8 weights they have sixteen bits, as two values: a token is two rows, the high halves and then the low ones.
+For INT8 weights they have sixteen bits, as two values: a token is two rows, the high halves and then the low ones.
 
 One program a token where norm or scale needs its whole row; else one for a few groups, so that few tokens occupy the
-device. The scales lie by group and then token, as the matrix products read them.
+device. The scales are ordered by group, then token, as the matrix products read them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _quantize_kernel(
 
 
 def halves_of(weight_type: torch.dtype) -> int:
-    """How many eight-bit values stand for a value that is multiplied with a weight of this type."""
+    """How many eight-bit values represent one activation for a weight of this type."""
     return ACTIVATIONS[weight_type].itemsize // weight_type.itemsize
 
 
@@ -81,7 +81,7 @@ def quantize_rows(
     norm: tuple[Tensor, float] | None = None,
     overlap: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """What is multiplied with a weight of ``weight_type``: values of that type, and their scales.
+    """Quantize activations for a weight of ``weight_type``: values of that type, and scales.
 
     The values are [T, H, K]: H is 2 for int8, the high and the low half, and else 1. The scales are float32:
     [ceil(K / 128), T] where grouped, else [1, T].

@@ -1,4 +1,4 @@
-"""Which kernels run an eight-bit linear layer, by its format, the number of rows and the shape of the weight.
+"""Dispatch of eight-bit linear layers to kernels, by format, number of rows and the weight's shape.
 
 | rows | FP8, a scale a row | FP8 in blocks | INT8 |
 |---|---|---|---|
@@ -7,9 +7,9 @@
 | up to 127 | `scaled_gemm.py` | `scaled_gemm.py` | `scaled_gemm.py` |
 | more | vendor's | vendor's, where it can | `scaled_gemm.py` |
 
-Measured on an H200; see docs/benchmarks.md. `quantize.py` quantizes the input, with its norm, for all but the first. All multiply
-the same factors and keep more bits of the sums than the result has, so that they differ like kernels of dense
-layers do.
+Measured on an H200; see docs/benchmarks.md. `quantize.py` quantizes the input, with its norm, for all but the
+matrix-vector product. All multiply the same factors and keep more bits of the sums than the result has, so their results
+differ as little as those of dense layers' kernels.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from draftline.kernels.triton.linear.scaled_gemv import scaled_gemv
 from draftline.kernels.triton.pointwise.activations import silu_mul
 
 _VENDOR_ROWS = 128
-"""With so many, the vendor's product is as fast, although what stands beside it is a kernel of its own, and sooner launched."""
+"""From this number on, the vendor's product is as fast despite unfused neighbours, and it is launched faster."""
 
 _LONG_ROW = 16384
-"""A program of the matrix-vector product holds its whole input: not of more elements."""
+"""The longest input of the matrix-vector product, whose programs hold all of it in registers."""
 
 
 def runs_gemv(rows: int, weight: ScaledWeight) -> bool:
-    """Whether `scaled_gemv.py` runs so many rows."""
+    """Whether `scaled_gemv` takes this number of rows."""
     return rows == 1 and weight.data.dtype != torch.int8 and weight.data.shape[1] <= _LONG_ROW
 
 
 def runs_vendor(rows: int, weight: ScaledWeight, dtype: torch.dtype, hopper: bool) -> bool:
-    """Whether the vendor's product runs so many rows.
+    """Whether the vendor's product takes this number of rows.
 
-    It takes FP8 with a scale a token and a weight row, or in blocks of 128, and gives bfloat16.
+    It needs FP8 with a scale a token and a weight row, or in blocks of 128, and returns bfloat16.
     """
     if not hopper or rows < _VENDOR_ROWS or dtype != torch.bfloat16 or weight.data.dtype == torch.int8:
         return False

@@ -1,12 +1,12 @@
 """Eight-bit linear layers for many tokens, on the matrix units: [M, K] times [N, K] transposed.
 
-Where channels have scales, an iteration multiplies one group of 128, and adds it, scaled, to float32 sums. The two halves of
-an integer activation are rows of x like any other, whose sums are joined at the end. Tiles are copied by the hardware where
-it can (tensor descriptors; fast from compute capability 9.0 on). SwiGLU's activation and the addition to the residual stream
+Where channels have scales, an iteration multiplies one group of 128, and adds it, scaled, to float32 sums. The two halves
+of an integer activation are rows of x like any other; their sums are joined at the end. The hardware copies tiles where it
+can (tensor descriptors; fast from compute capability 9.0 on). SwiGLU's activation and the addition to the residual stream
 are part of the launch. A token's result does not depend on the others.
 
-Where there are too few tiles to occupy the device, K is split. The program that ends last adds the parts up, in their
-order, so that the result does not depend on who that is.
+Where there are too few tiles to occupy the device, K is split. The last program adds the parts up in their order, so the
+result does not depend on which program that is.
 
 Not here: few tokens (`scaled_gemv.py`, `scaled_gemm_m16.py`).
 """
@@ -26,10 +26,10 @@ from draftline.kernels.triton.linear.eight_bit import join_halves
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 
 _TILES_TOGETHER = 8
-"""Row tiles whose programs run side by side, so that they find one another's tiles in the L2 cache."""
+"""Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
 
 _EXACT_SUMS = tl.constexpr(128)
-"""How many FP8 products the matrix units may add up by themselves, which keeps some 14 bits of the sum."""
+"""How many FP8 products the matrix units may sum on their own, with some 14 bits of the sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _scaled_gemm_kernel(
         tl.store(arrivals + pid, 0)
         acc = tl.zeros([TOKENS, BLOCK_N], tl.float32)
         for part in tl.static_range(SPLITS):
-            # Not through the L1 cache, which need not have what other multiprocessors stored.
+            # Not through the L1 cache, which may lack other multiprocessors' stores.
             acc += tl.load(partial + part * size + offset, mask=mask, other=0.0, cache_modifier=".cg")
     if not GROUPED:
         factor = tl.load(x_scale + m, mask=m < num_rows, other=0.0)[:, None]
@@ -165,25 +165,25 @@ def _scaled_gemm_kernel(
     tl.store(out + offset, acc.to(out.dtype.element_ty), mask=mask)
 
 
-def scaled_gemm_config(rows: int, n: int, k: int, *, swiglu: bool, most_tiles: int) -> ScaledGemmConfig:
-    """A division that suits so many rows and output columns; `benchmarks/quantization.py` compares others.
+def scaled_gemm_config(rows: int, n: int, k: int, *, swiglu: bool, max_tiles: int) -> ScaledGemmConfig:
+    """A good division for these sizes; `benchmarks/quantization.py` compares others.
 
     Args:
         rows: rows of x; a half is a row.
         n: output columns.
         k: channels.
-        swiglu: whether the weight has gates beside.
-        most_tiles: the most tiles whose K may be split.
+        swiglu: whether the weight has gates too.
+        max_tiles: K is split for at most as many tiles.
     """
     if swiglu:
         if rows <= 64:
             return ScaledGemmConfig(block_m=64, block_n=128, num_warps=4, num_stages=4)
-        # Two programs fit into a multiprocessor, and one multiplies while the other begins or ends.
+        # Two programs fit a multiprocessor: one multiplies while the other starts or ends.
         return ScaledGemmConfig(block_m=128, block_n=64, num_warps=8, num_stages=3)
     if rows > 256:
         return ScaledGemmConfig(block_m=128, block_n=128, num_warps=8, num_stages=3)
     tiles = -(-rows // 64) * -(-n // 64)
-    splits = max(1, min(round(1.5 * most_tiles / tiles), 4, k // (8 * GROUP))) if tiles <= most_tiles else 1
+    splits = max(1, min(round(1.5 * max_tiles / tiles), 4, k // (8 * GROUP))) if tiles <= max_tiles else 1
     return ScaledGemmConfig(block_m=64, block_n=64, num_warps=4, num_stages=5, splits=splits)
 
 
@@ -216,7 +216,7 @@ def scaled_gemm(
     num_rows, halves, k = x.shape
     weight_rows = weight.data.shape[0]
     n = weight_rows // 2 if swiglu else weight_rows
-    config = config or scaled_gemm_config(num_rows * halves, n, k, swiglu=swiglu, most_tiles=arrivals.shape[0])
+    config = config or scaled_gemm_config(num_rows * halves, n, k, swiglu=swiglu, max_tiles=arrivals.shape[0])
     out = torch.empty((num_rows, n), dtype=dtype, device=x.device)
     partial = out
     if config.splits > 1:

@@ -1,11 +1,11 @@
-"""Eight-bit linear layers for a few tokens, bound by reading the weight once: `gemm_m16.py` with quantized factors.
+"""Eight-bit linear layers for up to 16 rows, bound by reading the weight once: `gemm_m16.py` with quantized factors.
 
-On the matrix units: a program owns a few weight rows, and each of its warps takes 128 channels an iteration, whose
-products it scales as it adds them to its sum where these channels have scales of their own. The warps' sums are joined at
-the end. The two halves of an integer activation are rows of x like any other until then. A token's result does not depend
-on the others. SwiGLU's activation and the addition to the residual stream are part of the launch.
+On the matrix units. A program owns a few weight rows, and each of its warps takes 128 channels an iteration. Where these
+have scales, the warp scales their products before adding them to its sum. The warps' sums are joined at the end. Until
+then the two halves of an integer activation are rows of x like any other. A token's result does not depend on the others.
+SwiGLU's activation and the addition to the residual stream are part of the launch.
 
-Not here: one token (`scaled_gemv.py`), and more, which fill the matrix units (`scaled_gemm.py`).
+Not here: one token (`scaled_gemv.py`), and more rows, which fill the matrix units (`scaled_gemm.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 MAX_SCALED_GEMM_M16_ROWS = 16
-"""The most rows of x that the kernel takes; a half is a row."""
+"""The largest number of rows of x; a half is a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _scaled_gemm_m16_kernel(
 
 
 def scaled_gemm_m16_config(n: int, k: int, *, grouped: bool) -> ScaledGemmM16Config:
-    """A division that suits a layer with ``n`` weight rows of ``k`` elements; `benchmarks/quantization.py` compares others.
+    """A good division for ``n`` weight rows of ``k`` elements; `benchmarks/quantization.py` compares others.
 
     ``grouped`` says that channels have scales in groups.
     """

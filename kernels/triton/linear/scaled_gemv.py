@@ -1,12 +1,13 @@
 """FP8 linear layers for one token, bound by reading the weight once.
 
-Every thread streams 8-byte pieces of a few weight rows. What stands before and after a layer is part of the launch, since a
-launch waits longer than this takes: the input's norm and its quantization, which each program does again for the weight rows
-that it has, SwiGLU's activation and the addition to the residual stream.
+Every thread streams 8-byte pieces of a few weight rows. A layer's neighbours are part of the launch, since they take less
+time than a launch's wait: the input's norm and quantization, which each program repeats for its weight rows, SwiGLU's
+activation and the addition to the residual stream.
 
-The plain arithmetic units would take longer to widen and multiply than the weights take to arrive, so the matrix units do
-it, with no exchange of data: each thread hands in its own pieces of two weight rows as a part of the left matrix, and its own
-piece of the input as a part of the right one. What four neighbouring threads' pieces give is then on the product's diagonal.
+The plain arithmetic units would take longer to widen and multiply than the weights take to arrive. So the matrix units
+multiply, with no exchange of data: each thread passes its own pieces of two weight rows as a part of the left matrix, and
+its own piece of the input as a part of the right one. The results of four neighbouring threads are then on the product's
+diagonal.
 
 Not here: integers, more tokens (`scaled_gemm_m16.py`).
 """
@@ -34,9 +35,9 @@ class ScaledGemvConfig:
 
     Attributes:
         pairs: pairs of weight rows that a program has at a time.
-        turns: how many times a program has so many, for the same input.
+        turns: how many times a program takes as many pairs, for the same input.
         num_warps: warps a program; each thread takes 8 elements of a row at a time.
-        ahead: pieces of 8 elements of each row that a thread asks for before it uses the first.
+        ahead: pieces of 8 elements of each row that a thread loads before it uses the first.
     """
 
     pairs: int
@@ -51,11 +52,11 @@ def _multiply(
 ) -> tuple[tl.tensor, tl.tensor]:
     """Add to the sums the products of two weight tiles [PAIRS, BLOCK_K], FP8, and x [1, BLOCK_K], float16.
 
-    Of the 16 x 8 product of a warp, thread 4 i + j has row i and row 8 + i of the left matrix, the first and the second
-    weight row, and column i of the right one, at the same four places: element (i, i) is the sum of threads 4 i to 4 i + 3.
-    ``acc`` are the elements that each thread has of two such products, for even and odd words. So every thread must have 8
-    neighbouring channels, and the threads of a warp the same weight row, as `_columns` has it; a test reads it off the
-    compiled kernel.
+    In a warp's 16 x 8 product, thread 4 i + j holds rows i and 8 + i of the left matrix (the first and the second weight
+    row) and column i of the right one, at the same four channels. Element (i, i) is the sum over threads 4 i to 4 i + 3.
+    ``acc`` has each thread's elements of two such products, for even and odd words. So every thread must hold 8
+    neighbouring channels, and the threads of a warp the same weight row, as `_columns` arranges. A test reads this off
+    the compiled kernel.
     """
     x = tl.broadcast_to(x, first.shape)
     if INTERPRETED:
@@ -93,7 +94,7 @@ def _multiply(
 
 @triton.jit
 def _sums(acc: tl.tensor, second_acc: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """What `_multiply` has summed for both weight rows, [PAIRS, BLOCK_K / 8] each: the diagonal's, and zeros elsewhere."""
+    """The sums of `_multiply` for both weight rows, [PAIRS, BLOCK_K / 8] each: the diagonal's, and zeros elsewhere."""
     PAIRS: tl.constexpr = acc.shape[0]
     CHUNKS: tl.constexpr = acc.shape[1] // _VECTOR
     if INTERPRETED:
@@ -128,20 +129,20 @@ def _sums(acc: tl.tensor, second_acc: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
         pack=8,
     )
     found = tl.reshape(found, (PAIRS, CHUNKS, _VECTOR))
-    place = tl.arange(0, _VECTOR)[None, None, :]
+    element = tl.arange(0, _VECTOR)[None, None, :]
     # Adding -0.0 changes nothing, so the compiler leaves it out.
-    return tl.sum(tl.where(place == 0, found, -0.0), axis=2), tl.sum(tl.where(place == 1, found, -0.0), axis=2)
+    return tl.sum(tl.where(element == 0, found, -0.0), axis=2), tl.sum(tl.where(element == 1, found, -0.0), axis=2)
 
 
 @triton.jit
 def _none() -> tl.tensor:
-    """No tensors, to which others are added."""
+    """An empty tuple of tensors, to append to."""
     return ()
 
 
 @triton.jit
 def _columns(BLOCK_K: tl.constexpr) -> tl.tensor:
-    """[1, BLOCK_K] channels, of which the compiler deals each thread 8 in a row, and each row to whole warps."""
+    """[1, BLOCK_K] channels: the compiler gives each thread 8 neighbouring ones, and each row to whole warps."""
     return tl.max_contiguous(tl.arange(0, BLOCK_K), 8)[None, :]
 
 
@@ -156,7 +157,7 @@ def _piece(
     STEPS: tl.constexpr,
     OUTPUTS: tl.constexpr,
 ) -> tl.tensor:
-    """[PAIRS, BLOCK_K]: a program's piece of the weight in its order: of the first turn's rows, then the next's."""
+    """[PAIRS, BLOCK_K]: one of a program's weight pieces, in the order of use: the first turn's, then the next's."""
     row = first_row + piece // STEPS * OUTPUTS
     col = piece % STEPS * BLOCK_K + _columns(BLOCK_K)
     return tl.load(weight + row.to(tl.int64)[:, None] * K + col, mask=(row < rows)[:, None] & (col < K), other=0.0)
@@ -164,7 +165,7 @@ def _piece(
 
 @triton.jit
 def _ends(source: tl.tensor, row: tl.tensor, rows: tl.constexpr, TOGETHER: tl.constexpr) -> tl.tensor:
-    """[PAIRS] float32: what a result is multiplied with, or what is added to it, one for TOGETHER rows."""
+    """[PAIRS] float32: a factor or an addend of each result; TOGETHER rows share one."""
     return tl.load(source + row // TOGETHER, mask=row < rows, other=0.0).to(tl.float32)
 
 
@@ -225,7 +226,7 @@ def _scaled_gemv_kernel(
     for step in tl.static_range(0, min(AHEAD, TURNS * STEPS)):
         firsts += (_piece(weight, first_start, step, N, K, BLOCK_K, STEPS, OUTPUTS),)
         seconds += (_piece(weight, second_start, step, rows, K, BLOCK_K, STEPS, OUTPUTS),)
-    # What is used at the end is asked for here, where its latency passes behind the weights'.
+    # Operands of the epilogue are loaded here: the weights' loads hide their latency.
     gains = _none()
     shifts = _none()
     befores = _none()
@@ -252,7 +253,7 @@ def _scaled_gemv_kernel(
             value *= tl.load(norm + step * BLOCK_K + col, mask=in_row, other=0.0).to(tl.float32)
         peak = tl.maximum(peak, tl.abs(value))
         values += (value,)
-    # What must be known of all channels before the first is rounded.
+    # Norm and scale need all channels before the first is rounded.
     factor = 1.0
     if NORM:
         factor = tl.rsqrt(tl.sum(tl.sum(square, axis=1), axis=0) / K + eps)
@@ -270,7 +271,7 @@ def _scaled_gemv_kernel(
             value *= factor
             largest = _of_groups(value, BLOCK_K, GROUP)
             inverse = LARGEST / tl.maximum(largest, 1.0e-30)
-            # All channels of a chunk have the same.
+            # All channels of a chunk share a scale.
             scales += (tl.max(tl.reshape(largest / LARGEST, (1, CHUNKS, _VECTOR)), axis=2),)
         rounded += (round_to(value * inverse, weight.dtype.element_ty).to(tl.float16),)
 
@@ -327,7 +328,7 @@ def _scaled_gemv_kernel(
 
 
 def scaled_gemv_config(n: int, k: int) -> ScaledGemvConfig:
-    """A division that suits a layer with ``n`` weight rows of ``k`` elements; `benchmarks/quantization.py` compares others."""
+    """A good division for ``n`` weight rows of ``k`` elements; `benchmarks/quantization.py` compares others."""
     num_warps = 4 if k >= 1024 else 2
     if n >= 4 * k:
         return ScaledGemvConfig(pairs=4, turns=2, num_warps=num_warps, ahead=4)

@@ -64,7 +64,7 @@ def _rms_norm_add_kernel(
     value = tl.load(x + row * N + cols, mask=mask, other=0.0).to(tl.float32)
     before = tl.load(residual + row * N + cols, mask=mask, other=0.0).to(tl.float32)
     inverse = tl.rsqrt(tl.sum(value * value, axis=0) / N + eps)
-    # What is added is rounded, as a norm of its own would be.
+    # The addend is rounded, as a separate norm would round it.
     normed = (value * inverse * scale).to(x.dtype.element_ty).to(tl.float32)
     tl.store(out + row * N + cols, (before + normed).to(out.dtype.element_ty), mask=mask)
 

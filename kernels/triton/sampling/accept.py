@@ -1,4 +1,4 @@
-"""Exact verification on the device: accept drafts while they are what was sampled, and commit what is accepted."""
+"""Exact verification on the device: accept drafts while they equal the samples, and commit the accepted tokens."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _accept_kernel(
     lengths: tl.tensor,
     accepted: tl.tensor,
     tokens_stride: int,
-    MOST: tl.constexpr,
+    MAX_SAMPLES: tl.constexpr,
 ) -> None:
-    """One program a row of the step: at most MOST sampled positions, one after the other."""
+    """One program a row of the step: at most MAX_SAMPLES consecutive sampled positions."""
     row = tl.program_id(0)
     start = tl.load(starts + row)
     count = tl.load(starts + row + 1) - start
@@ -31,19 +31,19 @@ def _accept_kernel(
         return
     slot = tl.load(row_slots + start)
     position = tl.load(row_positions + start)
-    index = tl.arange(0, MOST)
+    index = tl.arange(0, MAX_SAMPLES)
     sampled = tl.load(tokens + start + index, mask=index < count, other=-1)
-    place = slot_tokens + slot * tokens_stride + position + index
-    draft = tl.load(place, mask=index < count - 1, other=-2)
+    target = slot_tokens + slot * tokens_stride + position + index
+    draft = tl.load(target, mask=index < count - 1, other=-2)
     # The first position whose sample is not its draft; the last one has no draft.
-    parted = tl.min(tl.where((index < count) & (sampled != draft.to(tl.int64)), index, MOST), axis=0)
+    parted = tl.min(tl.where((index < count) & (sampled != draft.to(tl.int64)), index, MAX_SAMPLES), axis=0)
     length = parted + 1
-    tl.store(place, sampled.to(tl.int32), mask=index < length)
+    tl.store(target, sampled.to(tl.int32), mask=index < length)
     tl.store(lengths + slot, (position + length).to(tl.int32))
     tl.store(accepted + row, length)
 
 
-def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: SlotTable) -> Tensor:
+def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, max_samples: int, slots: SlotTable) -> Tensor:
     """``Ops.accept`` by Triton kernels."""
     count = starts.shape[0] - 1
     accepted = torch.empty(count, dtype=torch.int32, device=tokens.device)
@@ -57,7 +57,7 @@ def accept(tokens: Tensor, rows: SampleRows, starts: Tensor, most: int, slots: S
             slots.lengths,
             accepted,
             slots.tokens.stride(0),
-            MOST=triton.next_power_of_2(most),
+            MAX_SAMPLES=triton.next_power_of_2(max_samples),
             num_warps=1,
         )
     return accepted

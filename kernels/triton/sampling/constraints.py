@@ -1,6 +1,6 @@
 """Constraints on the device: masks of all positions of a verify, states after it, and forced tokens as drafts.
 
-Each is a chain of look-ups (see `draftline.kernels.constraints`), one program a row, and none waits for the host.
+Each is a chain of look-ups (see `draftline.kernels.constraints`), one program a row, without a wait for the host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BLOCK = 128
 def _after(
     words: tl.tensor, state: tl.tensor, classes: tl.tensor, token: tl.tensor, constrained: tl.tensor
 ) -> tl.tensor:
-    """The state that a token leads to; 0 where it is not allowed."""
+    """The state after a token; 0 where the token is not allowed."""
     pair = tl.load(words + classes + token // 2, mask=constrained, other=0)
     kind = (pair >> (token % 2 * 16)) & 0xFFFF
     return tl.load(words + state + _NEXT + kind, mask=constrained, other=0)
@@ -52,7 +52,7 @@ def _constrain_kernel(
     row = tl.program_id(0)
     begin = tl.load(starts + row)
     if row == num_rows:
-        # One program more than rows: what is beyond them is nobody's, and not constrained.
+        # One program more than rows: positions beyond the rows are not constrained.
         for base in range(begin, num_samples, BLOCK):
             index = base + tl.arange(0, BLOCK)
             nothing = tl.zeros([BLOCK], tl.int32)

@@ -1,7 +1,7 @@
 """Log-probabilities of chosen and of most likely tokens, without a sort and without a wait for the device.
 
 Two launches, as in `sample.py`: one pass over the vocabulary in parallel blocks, then one program a row that reads the
-few groups of tokens that can hold the most likely ones, once for each.
+few groups of tokens that can hold the most likely ones, once for each reported token.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def _survey_kernel(
     num_groups: tl.constexpr = (VOCAB + GROUP - 1) // GROUP
     tl.store(group_max + row * num_groups + group, largest, mask=group < num_groups)
     top = tl.max(largest, axis=0)
-    place = row * tl.num_programs(1) + block
-    tl.store(block_max + place, top)
-    # Where the largest is infinite, all that equal it weigh the same, and the others nothing.
+    offset = row * tl.num_programs(1) + block
+    tl.store(block_max + offset, top)
+    # If the largest is infinite, its equals weigh the same, and the others nothing.
     finite = (top > float("-inf")) & (top < float("inf"))
     weight = tl.exp(value - tl.where(finite, top, 0.0))
     weight = tl.where(finite, weight, ((value == top) & (ids < VOCAB)).to(tl.float32))
-    tl.store(block_sum + place, tl.sum(tl.sum(weight, axis=1), axis=0))
-    tl.store(block_larger + place, tl.sum(tl.sum(larger.to(tl.int32), axis=1), axis=0))
+    tl.store(block_sum + offset, tl.sum(tl.sum(weight, axis=1), axis=0))
+    tl.store(block_larger + offset, tl.sum(tl.sum(larger.to(tl.int32), axis=1), axis=0))
 
 
 @triton.jit
@@ -87,10 +87,10 @@ def _report_kernel(
     row = tl.program_id(0).to(tl.int64)
     logits += row * logits_stride
     index = tl.arange(0, PADDED_BLOCKS)
-    place = row * NUM_BLOCKS + index
+    offset = row * NUM_BLOCKS + index
     valid = index < NUM_BLOCKS
-    tops = tl.load(block_max + place, mask=valid, other=float("-inf"))
-    sums = tl.load(block_sum + place, mask=valid, other=0.0)
+    tops = tl.load(block_max + offset, mask=valid, other=float("-inf"))
+    sums = tl.load(block_sum + offset, mask=valid, other=0.0)
     top = tl.max(tops, axis=0)
     finite = (top > float("-inf")) & (top < float("inf"))
     weight = tl.exp(tops - tl.where(finite, top, 0.0))
@@ -101,8 +101,8 @@ def _report_kernel(
     chosen = tl.load(logits + tl.load(token_ids + row)).to(tl.float32)
     chosen = tl.where(chosen == chosen, chosen, float("-inf"))
     tl.store(chosen_logprob + row, tl.where(chosen == top, 0.0, chosen - top) - log_total)
-    larger = tl.sum(tl.load(block_larger + place, mask=valid, other=0), axis=0)
-    # Beside an infinite logit, finite ones are all equally impossible; the total counts those that are not.
+    larger = tl.sum(tl.load(block_larger + offset, mask=valid, other=0), axis=0)
+    # Next to an infinite logit, finite ones are equally impossible; the total counts the others.
     larger = tl.where(finite, larger, tl.where(chosen == top, 0, total.to(tl.int32)))
     tl.store(chosen_rank + row, 1 + larger.to(tl.int64))
 

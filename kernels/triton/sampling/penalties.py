@@ -1,4 +1,4 @@
-"""Penalties, logit bias and min_tokens: sparse edits of a copy of the logits, as many as the history is long.
+"""Penalties, logit bias and min_tokens: sparse edits of a copy of the logits, in time linear in the history.
 
 The order is the reference's: repetition penalty, frequency and presence penalties, bias, stop ids. Not here: the mask
 and the temperature, which touch every token and are applied where `sample.py` reads them.
@@ -35,7 +35,7 @@ def _count_kernel(
     VOCAB: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Count each token of a row's output; mark those of its prompt with a bit of their own."""
+    """Count each token of a row's output; mark tokens of its prompt with a separate bit."""
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(row_slots + row)
     length = tl.load(row_positions + row)
@@ -114,7 +114,7 @@ def _bias_kernel(
         known = (token >= 0) & (token < VOCAB)
         tl.atomic_add(edited + row * VOCAB + token, tl.load(bias_values + entry), mask=known, sem="relaxed")
     if MIN_TOKENS:
-        # A token can have a bias and be a stop id, and other threads may be writing the one when this one writes the other.
+        # A stop id may have a bias too: its write by another thread must come first.
         tl.debug_barrier()
         if tl.load(row_positions + row) < tl.load(min_length + slot):
             stop = tl.load(stop_ids + slot * STOPS + tl.arange(0, STOPS))
@@ -122,7 +122,7 @@ def _bias_kernel(
 
 
 def edited_logits(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
-    """Logits [S, V] with the rows' penalties, bias and min_tokens applied, in float32; the argument where there are none."""
+    """Logits [S, V] with the rows' penalties, bias and min_tokens applied, in float32; without any, the argument itself."""
     if not rows.features & EDITS:
         return logits
     count, vocab = logits.shape

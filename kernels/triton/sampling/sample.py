@@ -3,12 +3,12 @@
 Two launches. The first scores each block of each row, ``processed / T + gumbel``, and keeps its winner; where rows
 truncate, also the largest logit of every 64 tokens. The second picks the row's winner; a row without truncation is done.
 
-Top-k, top-p and min-p each keep a beginning of the same order, most likely first and lower ids first among equals. So a
-winner that they exclude excludes everything after it, and the next best score before it is the next candidate. One pass
-over the tokens before a candidate tells both whether it survives and who is next; the first candidate nearly always
+Top-k, top-p and min-p each keep a prefix of the same order: most likely first, and lower ids first among equals. So if
+they exclude a winner, they exclude everything after it, and the best score before it is the next candidate. One pass over
+the tokens before a candidate tells whether it survives, and which token is next. The first candidate nearly always
 survives, and a pass reads only the groups of 64 whose largest logit reaches the candidate's. The result is exact, with
-the reference's ties. (Sampling by rejection against such pivots is from FlashInfer; here the noise is fixed, so that the
-first survivor in the order of scores is the argmax over the survivors.)
+the reference's ties. (Sampling by rejection against such pivots is from FlashInfer. Here the noise is fixed, so the first
+survivor in the order of scores is the argmax over the survivors.)
 
 Not here: penalties, bias and min_tokens (`penalties.py`), reading logits (`scaled_logits.py`), log-probabilities.
 """
@@ -68,24 +68,24 @@ def _score_kernel(
         divisor = tl.where(noisy, temperature, 1.0)
     mask = mask_of(masks, mask_rows + row, mask_stride, MASKED)
     scaled = read_scaled(logits + row * logits_stride, mask, ids, ids < VOCAB, divisor, MASKED)
-    place = row * tl.num_programs(1) + block
+    offset = row * tl.num_programs(1) + block
     if TRUNCATED:
         largest = tl.max(scaled, axis=1)
         num_groups: tl.constexpr = (VOCAB + GROUP - 1) // GROUP
         tl.store(group_max + row * num_groups + group, largest, mask=group < num_groups)
         top = tl.max(largest, axis=0)
-        # Where nothing is above -inf, any finite number will do in its place: the sum is 0.
+        # If nothing is above -inf, any finite number serves as anchor: the sum is 0.
         anchor = tl.where(top > float("-inf"), top, 0.0)
-        tl.store(block_max + place, top)
-        tl.store(block_sum + place, tl.sum(tl.sum(tl.exp(scaled - anchor), axis=1), axis=0))
+        tl.store(block_max + offset, top)
+        tl.store(block_sum + offset, tl.sum(tl.sum(tl.exp(scaled - anchor), axis=1), axis=0))
     score = scaled
     if TEMPERATURE:
         if noisy:
             counter = group[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
             score = scaled + gumbel_noise(counter, tl.load(row_positions + row), tl.load(seeds + slot))
     best, best_id = best_of_tile(score, ids, VOCAB)
-    tl.store(block_score + place, best)
-    tl.store(block_id + place, best_id)
+    tl.store(block_score + offset, best)
+    tl.store(block_id + offset, best_id)
 
 
 @triton.jit
@@ -99,7 +99,7 @@ def _fallback(
     MASKED: tl.constexpr,
     MIN_TOKENS: tl.constexpr,
 ) -> tl.tensor:
-    """The token of a row without a finite logit: the lowest allowed id, one that is no early stop id if there is one."""
+    """The token of a row without a finite logit: the lowest allowed id, if possible no early stop id."""
     token = VOCAB
     second = VOCAB
     base = 0
@@ -174,7 +174,7 @@ def _choose_kernel(
         token = _fallback(mask, stop_ids + slot * STOPS, early, VOCAB, STOPS, 1024, MASKED, MIN_TOKENS)
     elif TRUNCATED:
         temperature = tl.load(temperatures + slot)
-        # Keep all, unless the row says otherwise.
+        # Keep everything, unless the row truncates.
         k = VOCAB
         p = 1.0
         least_weight = 0.0
@@ -193,7 +193,7 @@ def _choose_kernel(
             seed = tl.load(seeds + slot)
             tops = tl.load(block_max + row * NUM_BLOCKS + index, mask=index < NUM_BLOCKS, other=float("-inf"))
             top = tl.max(tops, axis=0)
-            # The weight that tokens before a survivor must stay below.
+            # A survivor has less weight than this before it.
             bound = tl.sum(tl.zeros([1], tl.float64), axis=0) + float("inf")
             if TOP_P:
                 if p < 1.0:
@@ -224,7 +224,7 @@ def _choose_kernel(
                     counter = group[:, None] * (GROUP // 4) + tl.arange(0, GROUP // 4)[None, :]
                     noise = gumbel_noise(counter, position, seed)
                     tile_score, tile_token = best_of_tile(tl.where(earlier, scaled + noise, float("-inf")), ids, VOCAB)
-                    # The list is in the order of ids: a later equal has a higher one.
+                    # The list is in the order of ids, so a later equal has a higher id.
                     next_token = tl.where(tile_score > next_score, tile_token, next_token)
                     next_score = tl.maximum(tile_score, next_score)
                 within = (before < k) & (mass < bound) & (tl.exp(pivot - top) >= least_weight)

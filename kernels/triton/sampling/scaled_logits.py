@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def mask_of(masks: tl.tensor, row: tl.tensor, stride: int, MASKED: tl.constexpr) -> tl.tensor:
-    """Where the mask begins whose number is at ``row``."""
+    """A pointer to the mask whose index is at ``row``."""
     if MASKED:
         masks += tl.load(row).to(tl.int64) * stride
     return masks
@@ -29,7 +29,7 @@ def read_scaled(
     if MASKED:
         word = tl.load(mask + ids // 32, mask=valid, other=0)
         value = tl.where(((word >> (ids % 32)) & 1) != 0, value, float("-inf"))
-    # The reference's quotient: correctly rounded, so that ties are the same ones.
+    # Correctly rounded, as the reference's quotient, so that ties are the same.
     return tl.div_rn(value, tl.zeros_like(value) + divisor)
 
 

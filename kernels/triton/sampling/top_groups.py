@@ -1,7 +1,7 @@
 """Finding the few large logits of a row without sorting it, by the largest logit of every group of tokens.
 
-A pass over the vocabulary leaves `GROUP` tokens' maximum for each group. Whoever then wants the tokens above some number
-reads only the groups whose maximum reaches it: about as many groups as there are such tokens.
+A pass over the vocabulary stores the maximum of each group of `GROUP` tokens. To find the tokens above some number, only
+the groups whose maximum reaches it are read: about as many groups as there are such tokens.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def select_groups(
     index = tl.arange(0, PADDED)
     largest = tl.load(group_max + index, mask=index < NUM_GROUPS, other=float("-inf"))
     chosen = ((largest >= least) & (index < NUM_GROUPS)).to(tl.int32)
-    place = tl.cumsum(chosen, axis=0) - 1
-    # Threads read entries that other threads write: between two lists, and before the first is read.
+    entry = tl.cumsum(chosen, axis=0) - 1
+    # Threads read entries that other threads write: wait between two lists, and before the first is read.
     tl.debug_barrier()
-    tl.store(selected + place, index, mask=chosen != 0)
+    tl.store(selected + entry, index, mask=chosen != 0)
     tl.debug_barrier()
     return tl.sum(chosen, axis=0)
 
@@ -63,7 +63,7 @@ def kth_group(group_max: tl.tensor, k: tl.tensor, NUM_GROUPS: tl.constexpr, PADD
     while high - low > 1:
         middle = (low + high) >> 1
         count = tl.sum((key >= middle).to(tl.int32), axis=0)
-        # Exactly k is as good as it gets: end the search by closing the interval.
+        # Exactly k is optimal: end the search by closing the interval.
         high = tl.where(count < k, middle, tl.where(count == k, middle + 1, high))
         low = tl.where(count < k, low, middle)
     return from_ordered(low.to(tl.int32))

@@ -25,7 +25,7 @@ def read_tile(
     TILE_GROUPS: tl.constexpr,
     MASKED: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Groups ``first`` and following of the list: their indices, their ids and their scaled logits."""
+    """A tile of listed groups, from entry ``first`` on: their indices, their ids and their scaled logits."""
     entry = first + tl.arange(0, TILE_GROUPS)
     listed = entry < count
     group = tl.load(selected + entry, mask=listed, other=0)
@@ -36,7 +36,7 @@ def read_tile(
 
 @triton.jit
 def weight(scaled: tl.tensor, top: tl.tensor) -> tl.tensor:
-    """``exp(scaled - top)``, in the float64 in which weights are summed."""
+    """``exp(scaled - top)`` as float64, for sums of weights."""
     return tl.exp(scaled - top).to(tl.float64)
 
 

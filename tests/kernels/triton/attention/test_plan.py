@@ -3,8 +3,8 @@ from __future__ import annotations
 import dataclasses
 
 from draftline.kernels.triton.attention.plan import (
+    MAX_QUERIES,
     MAX_SPLITS,
-    MOST_QUERIES,
     SHORT_QUERY,
     AttentionShape,
     max_split_programs,
@@ -82,7 +82,7 @@ def test_a_decode_s_history_is_split_while_the_device_has_room() -> None:
 
 
 def test_verifies_that_fill_the_device_are_one_launch() -> None:
-    for longest in range(2, MOST_QUERIES + 1):
+    for longest in range(2, MAX_QUERIES + 1):
         plan = plan_decode(LLAMA_8B, (1,) * 31 + (longest,), (500,) * 32)
         assert plan is not None
         assert longest <= plan.queries <= plan.tile.block_m // LLAMA_8B.group
@@ -113,7 +113,7 @@ def test_tiles_over_fp8_keys_stay_off_the_warpgroup_units() -> None:
 
 def test_other_batches_are_no_decodes() -> None:
     assert plan_decode(LLAMA_8B, (), ()) is None
-    assert plan_decode(LLAMA_8B, (1,) * 31 + (MOST_QUERIES + 1,), (50,) * 32) is None
+    assert plan_decode(LLAMA_8B, (1,) * 31 + (MAX_QUERIES + 1,), (50,) * 32) is None
     assert plan_decode(dataclasses.replace(LLAMA_8B, group=16), (5,) * 32, (50,) * 32) is None, "too large a tile"
     assert plan_decode(LLAMA_8B, (0, 0), (5, 5)) is None
     assert plan_decode(LLAMA_8B, (1, 0), (5, 5)) is not None

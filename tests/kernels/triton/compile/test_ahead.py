@@ -13,7 +13,7 @@ import pytest
 import torch
 from triton import knobs
 
-from draftline.kernels.compile_workers import Order
+from draftline.kernels.compile_workers import CompileJob
 from draftline.kernels.triton.compile import ahead
 from draftline.kernels.triton.compile.ahead import CompileAhead
 
@@ -77,24 +77,24 @@ class Named:
 
 
 class Workers:
-    """Stands for CompileWorkers: what it is ordered is on disk when it is finished."""
+    """Stands in for KernelCompileWorkers: submitted jobs are on disk once it has finished."""
 
     def __init__(self, function: Function) -> None:
         self.started = 0
         self.stopped = False
-        self.ordered: list[str] = []
+        self.submitted: list[str] = []
         self._function = function
 
-    def where_they_pay(self) -> Workers:
+    def start_if_useful(self) -> Workers:
         self.started += 1
         return self
 
-    def compile(self, order: Order) -> None:
-        assert (order.module, order.name, order.capability) == ("kernels", "function", 90)
-        self.ordered.append(order.specialization)
+    def compile(self, job: CompileJob) -> None:
+        assert (job.module, job.name, job.capability) == ("kernels", "function", 90)
+        self.submitted.append(job.specialization)
 
     def finish(self) -> None:
-        self._function.disk.update(self.ordered)
+        self._function.disk.update(self.submitted)
 
     def stop(self) -> None:
         self.stopped = True
@@ -118,7 +118,7 @@ def workers(function: Function, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
     workers = Workers(function)
-    monkeypatch.setattr(ahead, "CompileWorkers", workers)
+    monkeypatch.setattr(ahead, "KernelCompileWorkers", workers)
     return workers
 
 
@@ -161,7 +161,7 @@ def test_a_few_are_compiled_here(function: Function, workers: Workers) -> None:
 def test_many_are_compiled_by_others(function: Function, workers: Workers) -> None:
     rehearse(function, "abcdefgabcdefg")
     assert workers.started == 1
-    assert workers.ordered == list("bcdefg")
+    assert workers.submitted == list("bcdefg")
     assert function.compiled == ["a"]
     assert all(isinstance(kernel, Kernel) for kernel in function.device_caches[0][0].values())
 
@@ -176,12 +176,12 @@ def test_where_nothing_was_ever_compiled_others_start_at_once(
     with begun.rehearsal():
         for variant in "ab":
             function(variant)
-    assert workers.ordered == ["b"]
+    assert workers.submitted == ["b"]
     assert workers.started == 1
 
 
 def test_one_core_compiles_alone(function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "where_they_pay", lambda: None)
+    monkeypatch.setattr(workers, "start_if_useful", lambda: None)
     rehearse(function, "abcdefg")
     assert not workers.started
     assert sorted(function.compiled) == list("abcdefg")
@@ -217,7 +217,7 @@ def test_others_that_were_started_already_are_used(function: Function, workers: 
     with begun.rehearsal():
         function("a")
         function("b")
-    assert given.ordered == ["b"]
+    assert given.submitted == ["b"]
     assert not workers.started
 
 
