@@ -68,6 +68,7 @@ def test_the_plot_shows_the_load_workloads(tmp_path: Path) -> None:
 
 
 @needs_model
+@pytest.mark.long
 def test_streams_over_one_session_and_over_many_connections() -> None:
     """Against the server process of the benchmark itself."""
     with server(Model("smollm2", "smollm2", None), {"kv_cache_memory_gib": 0.1, "max_model_len": 64}) as address:
