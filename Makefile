@@ -13,18 +13,25 @@ TORCH := torch>=2.11,<2.14
 # VENV_FLAGS     for python -m venv; --system-site-packages keeps a torch that the machine already has
 # TORCH_INDEX    where torch comes from; https://download.pytorch.org/whl/cpu avoids the CUDA packages (several GB)
 # PYTEST_FLAGS   for pytest, as in PYTEST_FLAGS='tests/spec -k ngram'
+# GPU_FLAGS      for pytest on a GPU, as in GPU_FLAGS='-n 4 --dist loadgroup'
 # BENCH_FLAGS    for benchmarks/throughput.py
 PYTHON ?=
 VENV_FLAGS ?=
 TORCH_INDEX ?=
-# Files in their order: those with few and long tests must not be the last.
-PYTEST_FLAGS ?= -n auto --dist loadfile --no-loadscope-reorder
+# A process that has no tests left takes some of another's, so that all end together.
+PYTEST_FLAGS ?= -n auto --dist worksteal
+# Tests that compile the same kernels are a group, which one process runs. All processes share the GPU's memory.
+GPU_FLAGS ?= -n 12 --dist loadgroup
 BENCH_FLAGS ?=
+
+# Some environments turn off Python's caches of compiled modules. Without them every process compiles torch's anew: loading
+# it takes three times as long, and the tests start many processes.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-.PHONY: help demo setup setup-dev test test-slow check lint types imports proto kernels format bench clean
+.PHONY: help demo setup setup-dev test test-slow test-gpu check lint types imports proto kernels format bench clean
 
 help: ## list these tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +49,9 @@ test: setup-dev ## run the tests
 test-slow: setup-dev ## run the tests that take long
 	@$(BIN)/pytest -m slow $(PYTEST_FLAGS)
 
+test-gpu: setup-dev ## run the tests that need a GPU
+	@$(BIN)/pytest tests/gpu $(GPU_FLAGS)
+
 check: lint types imports proto kernels ## run every static check
 
 lint: setup-dev ## ruff: rules and format
@@ -58,7 +68,7 @@ imports: setup-dev ## which layer may import which
 proto: setup-dev ## lint the .proto files, and compare the generated code
 	@$(BIN)/python proto/generate.py --check && echo 'proto: clean, and the generated code is up to date'
 
-kernels: setup-dev ## compile every Triton kernel ahead of time (needs no GPU)
+kernels: setup-dev ## compile every Triton kernel ahead of time, in representative launches (needs no GPU)
 	@lines=$$($(BIN)/python -P -m draftline.kernels.triton.compile.aot); status=$$?; \
 	printf '%s\n' "$$lines" | grep -v ': ok '; exit $$status
 
@@ -122,4 +132,5 @@ $(VENV)/.runtime: $(VENV)/.torch pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.runtime
 	$(call step,[dev] What tests and checks need,$(PIP) --editable ".[dev]",$(INDEX_HINT))
+	@$(BIN)/pytest --collect-only -q >$(LOG) 2>&1 </dev/null || true # caches the bytecode of all that tests load
 	@touch $@

@@ -25,7 +25,8 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark all of tests/gpu with ``gpu``, and skip what is marked so where no GPU is found."""
+    """Mark all of tests/gpu with ``gpu``, and skip what is marked so where no GPU is found. Put long tests first."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     for item in items:
         if "gpu" in item.path.parent.parts:
             item.add_marker(pytest.mark.gpu)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from draftline.v1 import engine_pb2
 
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text()
@@ -18,6 +20,7 @@ def test_the_readme_has_examples() -> None:
     assert len(EXAMPLES) >= 2
 
 
+@pytest.mark.long
 def test_the_examples_run_and_print_text(tmp_path: Path) -> None:
     """Each by itself, though in one process: most of the time would go into loading torch."""
     script = tmp_path / "examples.py"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from itertools import product
 
 import pytest
+from covering import covering
 from drafters import Adversary, oracle
 from equality import GREEDY, assert_same, prompts, run_all, samplings
 from tiny import Client, alone, tiny_core
@@ -22,10 +22,15 @@ def solo() -> list[RequestOutput]:
     return [alone(p, s) for p, s in zip(prompts(16, 1), samplings(16, 1), strict=True)]
 
 
-@pytest.mark.parametrize("steps_ahead", [0, pytest.param(1, marks=pytest.mark.slow), 3])
-@pytest.mark.parametrize("prefix_caching", [True, False], ids=["prefix cache", "no prefix cache"])
-@pytest.mark.parametrize("token_budget", [9, 64, 512])
-@pytest.mark.parametrize("num_slots", [1, 3, 16])
+@pytest.mark.parametrize(
+    ("num_slots", "token_budget", "prefix_caching", "steps_ahead"),
+    covering(
+        {str(slots): slots for slots in (1, 3, 16)},
+        {str(budget): budget for budget in (9, 64, 512)},
+        {"prefix cache": True, "no prefix cache": False},
+        {str(steps): steps for steps in (0, 1, 3)},
+    ),
+)
 def test_batched_equals_solo(
     solo: list[RequestOutput], num_slots: int, token_budget: int, prefix_caching: bool, steps_ahead: int
 ) -> None:
@@ -81,9 +86,13 @@ def test_an_unseeded_request_reports_a_seed_that_repeats_it() -> None:
     )
 
 
-@pytest.mark.parametrize("steps_ahead", [0, 1, 3])
 @pytest.mark.parametrize(
-    ("name", "drafts"), list(product(["random", "always wrong"], [1, 4])), ids=lambda value: str(value)
+    ("name", "drafts", "steps_ahead"),
+    covering(
+        {name: name for name in ("random", "always wrong")},
+        {str(drafts): drafts for drafts in (1, 4)},
+        {str(steps): steps for steps in (0, 1, 3)},
+    ),
 )
 def test_drafts_change_nothing(solo: list[RequestOutput], name: str, drafts: int, steps_ahead: int) -> None:
     draw = random.Random(7)

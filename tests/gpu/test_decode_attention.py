@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from covering import covering
 from scattered_batch import OUTSIDE, scattered_batch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -21,21 +22,23 @@ BLOCK_SIZE = 16
 EPS = 1e-6
 MAX_CONTEXT = 4096
 HEADS = {
-    "32x8x128": (32, 8, 128),
-    "16x8x128": (16, 8, 128),
-    "9x3x64": (9, 3, 64),
-    "28x4x128": (28, 4, 128),
-    "8x8x80": (8, 8, 80),
-    "8x8x96": (8, 8, 96),
-    "8x1x256": (8, 1, 256),
+    "32x8x128": ((32, 8, 128),),
+    "16x8x128": ((16, 8, 128),),
+    "9x3x64": ((9, 3, 64),),
+    "28x4x128": ((28, 4, 128),),
+    "8x8x80": ((8, 8, 80),),
+    "8x8x96": ((8, 8, 96),),
+    "8x1x256": ((8, 1, 256),),
 }
 CONTEXTS = {
-    "1-short": (7,),
-    "1-long": (3999,),
-    "8": (1, 16, 17, 64, 65, 400, 1000, 2049),
-    "64": tuple(17 * row + 1 for row in range(64)),
-    "300": tuple(3 * row + 1 for row in range(300)),
+    "1-short": ((7,),),
+    "1-long": ((3999,),),
+    "8": ((1, 16, 17, 64, 65, 400, 1000, 2049),),
+    "64": (tuple(17 * row + 1 for row in range(64)),),
+    "300": (tuple(3 * row + 1 for row in range(300)),),
 }
+WINDOWS = {"full": None, "window": 100}
+TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @pytest.fixture(scope="module")
@@ -104,13 +107,12 @@ def assert_as_reference(
     assert not ops.arrivals.any()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("window", [None, 100], ids=["full", "window"])
-@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
-@pytest.mark.parametrize("context_lens", CONTEXTS.values(), ids=CONTEXTS.keys())
+@pytest.mark.parametrize(
+    ("heads", "context_lens", "window", "dtype"), covering(HEADS, CONTEXTS, WINDOWS, TYPES, group="decode")
+)
 def test_decode_attention(
-    context_lens: tuple[int, ...],
     heads: tuple[int, int, int],
+    context_lens: tuple[int, ...],
     window: int | None,
     dtype: torch.dtype,
     ops: TritonOps,
@@ -131,14 +133,14 @@ VERIFIES = {
 """Query lengths and context lengths."""
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("window", [None, 100], ids=["full", "window"])
-@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
-@pytest.mark.parametrize(("query_lens", "context_lens"), VERIFIES.values(), ids=VERIFIES.keys())
+@pytest.mark.parametrize(
+    ("heads", "query_lens", "context_lens", "window", "dtype"),
+    covering(HEADS, VERIFIES, WINDOWS, TYPES, group="verify"),
+)
 def test_verify_attention(
+    heads: tuple[int, int, int],
     query_lens: tuple[int, ...],
     context_lens: tuple[int, ...],
-    heads: tuple[int, int, int],
     window: int | None,
     dtype: torch.dtype,
     ops: TritonOps,

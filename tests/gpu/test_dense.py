@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from covering import covering
 from torch import Tensor
 
 from draftline.kernels.reference.ops import ReferenceOps
@@ -16,7 +17,7 @@ from draftline.kernels.triton.ops import TritonOps
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none here")
 
 EPS = 1e-6
-HALF_TYPES = [torch.bfloat16, torch.float16]
+TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +40,19 @@ def assert_near(actual: Tensor, expected: Tensor, bound: float = 8e-3) -> None:
     assert error < bound, f"relative error {error:.2e}, bound {bound:.0e}"
 
 
-@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
-@pytest.mark.parametrize("rows", [1, 2, 8, 16, 17, 64, 100])
+SIZES = [(960, 576), (4096, 1024), (1024, 3072), (6144, 4096), (4096, 14336), (40000, 1024)]
+
+
 @pytest.mark.parametrize(
-    ("n", "k"), [(960, 576), (4096, 1024), (1024, 3072), (6144, 4096), (4096, 14336), (40000, 1024)]
+    ("n", "k", "rows", "dtype", "biased"),
+    covering(
+        {f"{n}x{k}": (n, k) for n, k in SIZES},
+        {str(rows): rows for rows in (1, 2, 8, 16, 17, 64, 100)},
+        TYPES,
+        {"plain": False, "biased": True},
+        group="dense",
+    ),
 )
-@pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
 def test_dense_layers(
     n: int, k: int, rows: int, biased: bool, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator
 ) -> None:
@@ -64,9 +72,18 @@ def test_dense_layers(
     assert_near(ops.linear_add(x, weight, bias, Residual(residual), None).values, added.values)
 
 
-@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
-@pytest.mark.parametrize("rows", [1, 2, 5, 16, 40])
-@pytest.mark.parametrize(("hidden", "inner"), [(576, 1536), (1024, 3072), (2048, 8192), (4096, 4096)])
+@pytest.mark.parametrize(
+    ("hidden", "inner", "rows", "dtype"),
+    covering(
+        {
+            f"{hidden}x{inner}": (hidden, inner)
+            for hidden, inner in ((576, 1536), (1024, 3072), (2048, 8192), (4096, 4096))
+        },
+        {str(rows): rows for rows in (1, 2, 5, 16, 40)},
+        TYPES,
+        group="norm-after",
+    ),
+)
 def test_a_norm_after_an_addition(
     hidden: int, inner: int, rows: int, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator
 ) -> None:

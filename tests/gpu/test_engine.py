@@ -28,6 +28,15 @@ SHAPE = {
 }
 
 
+# Graphs are captured for every engine that has them, which takes seconds.
+DRAFTS = [
+    pytest.param(4, False, id="4-graphs"),
+    pytest.param(1, True, id="1-operations"),
+    pytest.param(1, False, id="1-graphs", marks=pytest.mark.slow),
+    pytest.param(4, True, id="4-operations", marks=pytest.mark.slow),
+]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's shape, with a tokenizer that only counts."""
@@ -47,10 +56,12 @@ def llm(folder: Path) -> LLM:
     )
 
 
+@pytest.mark.xdist_group("engine-plain")
 def test_the_engine_runs_on_the_gpu(llm: LLM) -> None:
     assert llm.info.device.startswith("cuda")
 
 
+@pytest.mark.xdist_group("engine-plain")
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_batched_equals_solo(llm: LLM, temperature: float) -> None:
     sampling = SamplingParams(temperature=temperature, seed=5, max_tokens=24, ignore_eos=True)
@@ -60,6 +71,7 @@ def test_batched_equals_solo(llm: LLM, temperature: float) -> None:
         assert output.outputs[0].token_ids == solo.outputs[0].token_ids
 
 
+@pytest.mark.xdist_group("engine-plain")
 def test_graphs_equal_operations(llm: LLM, folder: Path) -> None:
     """Greedy and drawn, with every feature that a sampling graph may have, and rows that come and go."""
     eager = LLM(
@@ -90,7 +102,8 @@ def test_graphs_equal_operations(llm: LLM, folder: Path) -> None:
             assert len(a.outputs[0].logprobs or []) == len(b.outputs[0].logprobs or [])
 
 
-@pytest.mark.parametrize("drafter", ["none", "ngram"])
+@pytest.mark.xdist_group("engine-drafts")
+@pytest.mark.parametrize("drafter", [pytest.param("none", marks=pytest.mark.slow), "ngram"])
 def test_prompts_in_chunks_beside_decodes(llm: LLM, folder: Path, drafter: str) -> None:
     """Steps with prompts are graphs, too: of one row and of many, with drafts beside the chunks."""
     chunked = LLM(
@@ -104,6 +117,7 @@ def test_prompts_in_chunks_beside_decodes(llm: LLM, folder: Path, drafter: str) 
     assert same >= len(prompts) - 1, f"{same} of {len(prompts)} equal; one near tie is forgiven"
 
 
+@pytest.mark.xdist_group("engine-drafts")
 def test_preemption_changes_nothing_with_steps_under_way(llm: LLM, folder: Path) -> None:
     tight = LLM(
         str(folder), load_format="dummy", device="cuda", dtype="float32", max_num_seqs=32, max_model_len=160,
@@ -116,8 +130,8 @@ def test_preemption_changes_nothing_with_steps_under_way(llm: LLM, folder: Path)
         assert a.outputs[0].token_ids == b.outputs[0].token_ids
 
 
-@pytest.mark.parametrize("enforce_eager", [False, True], ids=["graphs", "operations"])
-@pytest.mark.parametrize("draft_tokens", [1, 4])
+@pytest.mark.xdist_group("engine-drafts")
+@pytest.mark.parametrize(("draft_tokens", "enforce_eager"), DRAFTS)
 def test_drafts_change_nothing(llm: LLM, folder: Path, draft_tokens: int, enforce_eager: bool) -> None:
     """With sampled tokens and penalties, whose history changes inside a verify."""
     drafting = LLM(
@@ -141,6 +155,7 @@ def test_drafts_change_nothing(llm: LLM, folder: Path, draft_tokens: int, enforc
     assert same >= len(PROMPTS) - 1, f"{same} of {len(PROMPTS)} equal; one near tie is forgiven"
 
 
+@pytest.mark.xdist_group("engine-plain")
 def test_gpu_equals_cpu(llm: LLM, folder: Path) -> None:
     cpu = LLM(str(folder), load_format="dummy", device="cpu", dtype="float32", kv_cache_memory_gib=0.25)
     sampling = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
@@ -149,6 +164,7 @@ def test_gpu_equals_cpu(llm: LLM, folder: Path) -> None:
     assert same >= len(PROMPTS) - 1, f"{same} of {len(PROMPTS)} equal; one near tie is forgiven"
 
 
+@pytest.mark.xdist_group("engine-plain")
 def test_every_sampling_option_runs(llm: LLM) -> None:
     sampling = SamplingParams(
         temperature=0.9, top_p=0.9, top_k=40, min_p=0.01, repetition_penalty=1.1, presence_penalty=0.2,
@@ -159,8 +175,8 @@ def test_every_sampling_option_runs(llm: LLM) -> None:
         assert output.prompt_logprobs is not None
 
 
-@pytest.mark.parametrize("enforce_eager", [False, True], ids=["graphs", "operations"])
-@pytest.mark.parametrize("draft_tokens", [1, 4])
+@pytest.mark.xdist_group("engine-draft-model")
+@pytest.mark.parametrize(("draft_tokens", "enforce_eager"), DRAFTS)
 def test_a_draft_model_changes_nothing(llm: LLM, folder: Path, draft_tokens: int, enforce_eager: bool) -> None:
     """The target itself drafts, so nearly all is accepted; then others join that may not draft."""
     drafting = LLM(
@@ -181,7 +197,8 @@ def test_a_draft_model_changes_nothing(llm: LLM, folder: Path, draft_tokens: int
     assert stats.times.verify_s > 0
 
 
-@pytest.mark.parametrize("quantization", ["fp8", "int8"])
+@pytest.mark.xdist_group("engine-draft-model")
+@pytest.mark.parametrize("quantization", ["fp8", pytest.param("int8", marks=pytest.mark.slow)])
 def test_a_quantized_draft_model_changes_nothing(llm: LLM, folder: Path, quantization: str) -> None:
     drafting = LLM(
         str(folder), load_format="dummy", device="cuda", dtype="float32", kv_cache_memory_gib=0.5, max_num_seqs=32,
@@ -195,6 +212,7 @@ def test_a_quantized_draft_model_changes_nothing(llm: LLM, folder: Path, quantiz
     assert 0 < stats.accepted < stats.drafted
 
 
+@pytest.mark.xdist_group("engine-draft-model")
 def test_a_draft_model_adapts_to_drafts_that_are_always_wrong(llm: LLM, folder: Path) -> None:
     drafting = LLM(
         str(folder), load_format="dummy", device="cuda", dtype="float32", kv_cache_memory_gib=0.5, max_num_seqs=32,

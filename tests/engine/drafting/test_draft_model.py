@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from covering import covering
 from drafters import SomeSteps
 from equality import assert_same, prompts, run_all, samplings
 from tiny import CONFIG, Client, alone, draft_model, tiny_core
@@ -76,9 +77,14 @@ def computed_at_once(drafter: DraftModel, tokens: list[int]) -> KVCache:
     return cache
 
 
-@pytest.mark.parametrize("steps_ahead", [0, 1, 3])
-@pytest.mark.parametrize("drafts", [1, 4])
-@pytest.mark.parametrize("noise", [0.0, 0.03, 1.0], ids=["itself", "alike", "another"])
+@pytest.mark.parametrize(
+    ("noise", "steps_ahead", "drafts"),
+    covering(
+        {"itself": 0.0, "alike": 0.03, "another": 1.0},
+        {str(steps): steps for steps in (0, 1, 3)},
+        {str(drafts): drafts for drafts in (1, 4)},
+    ),
+)
 def test_a_draft_model_changes_nothing(solo: list[RequestOutput], noise: float, drafts: int, steps_ahead: int) -> None:
     client = Client(
         tiny_core(drafter=draft_model(drafts, noise=noise), num_slots=5, token_budget=40, steps_ahead=steps_ahead)
@@ -106,9 +112,12 @@ def test_the_target_as_its_own_draft_is_always_right(temperature: float, steps_a
         assert steps_ahead or speculation.steps <= -(-41 // 5) + (len(prompt) < 2)
 
 
-@pytest.mark.parametrize("prefix_caching", [True, False], ids=["prefix cache", "no prefix cache"])
-@pytest.mark.parametrize("num_blocks", [64, 14], ids=["roomy", "tight"])
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+@pytest.mark.parametrize(
+    ("num_blocks", "prefix_caching"),
+    [(64, True), (64, False), (14, True), (14, False)],
+    ids=["roomy-prefix cache", "roomy-no prefix cache", "tight-prefix cache", "tight-no prefix cache"],
+)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_the_draft_cache_is_right_after_every_step(num_blocks: int, prefix_caching: bool, seed: int) -> None:
     """Drafts now and then, prefix hits, equal blocks joined, preemption, partial acceptance: what it has is right."""
     drafter = draft_model(3, noise=0.03, num_blocks=num_blocks)

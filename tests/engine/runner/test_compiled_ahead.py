@@ -9,24 +9,34 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).parents[2] / "helpers" / "launch_variants.py"
+HELPERS = Path(__file__).parents[2] / "helpers"
+NEXT = "--- the next engine ---"
+pytestmark = pytest.mark.long
 
 
+# Shape, most rows, most drafts a row and longest context of engines, which one process looks at: it has to load torch.
 @pytest.mark.parametrize(
-    ("shape", "max_rows", "drafts", "max_len"),
+    "engines",
     [
-        ("qwen3", 256, 0, 640),
-        ("llama-8b", 64, 4, 2048),
-        pytest.param("smollm2", 32, 0, 2048, marks=pytest.mark.slow),
-        pytest.param("qwen3", 1, 0, 4096, marks=pytest.mark.slow),
-        pytest.param("llama-8b", 48, 16, 300, marks=pytest.mark.slow),
+        [("qwen3", 256, 0, 640), ("llama-8b", 64, 4, 2048)],
+        pytest.param(
+            [("smollm2", 32, 0, 2048), ("qwen3", 1, 0, 4096), ("llama-8b", 48, 16, 300)], marks=pytest.mark.slow
+        ),
     ],
+    ids=["common", "others"],
 )
-def test_steps_by_operation_launch_what_graphs_have_too(shape: str, max_rows: int, drafts: int, max_len: int) -> None:
+def test_steps_by_operation_launch_what_graphs_have_too(engines: list[tuple[str, int, int, int]]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = (sys.executable, str(PROGRAM), shape, str(max_rows), str(drafts), str(max_len))
+    lines = [f"main({', '.join(repr(str(part)) for part in engine)}); print({NEXT!r})" for engine in engines]
+    program = "\n".join(
+        (f"import sys; sys.path.insert(0, {str(HELPERS)!r})", "from launch_variants import main", *lines)
+    )
+    command = (sys.executable, "-c", program)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    launched, *unforeseen = done.stdout.splitlines()
-    assert int(launched) >= 10
-    assert not unforeseen
+    *found, _ = done.stdout.split(f"{NEXT}\n")
+    assert len(found) == len(engines)
+    for text in found:
+        launched, *unforeseen = text.splitlines()
+        assert int(launched) >= 10
+        assert not unforeseen

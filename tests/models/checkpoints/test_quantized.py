@@ -214,14 +214,17 @@ def test_the_engine_converts_the_embedded_model() -> None:
     params = SamplingParams(temperature=0, max_tokens=12)
     texts = []
     for quantization in ("auto", "int8"):
-        llm = LLM("smollm2", dtype="bfloat16", quantization=quantization, max_model_len=64, drafter="none")
+        llm = LLM(
+            "smollm2", dtype="bfloat16", quantization=quantization, max_model_len=64, kv_cache_memory_gib=0.01,
+            drafter="none",
+        )  # fmt: skip
         texts.append(llm.generate(prompts, params, use_tqdm=False)[0].outputs[0].text)
         formats = llm.info.quantization
     assert formats == "int8"
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("kv_cache_dtype", ["bfloat16", "fp8", "int8"])
+@pytest.mark.parametrize("kv_cache_dtype", [pytest.param("bfloat16", marks=pytest.mark.slow), "fp8", "int8"])
 def test_a_narrower_cache_has_more_blocks(kv_cache_dtype: str) -> None:
     llm = LLM("smollm2", kv_cache_dtype=kv_cache_dtype, max_model_len=64, kv_cache_memory_gib=0.01, drafter="none")
     # Of 30 layers with 3 heads of 64: the bytes of keys and values of a block of 16 tokens.

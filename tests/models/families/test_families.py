@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 import torch
 import transformers
-from closeness import assert_model_close, nudged
+from closeness import assert_model_close, nudged, rounding
 from torch import Tensor
 
 from draftline.kernels.batch import Batch, KVCache
@@ -169,6 +169,17 @@ class Case:
     checkpoint: Checkpoint
     model: Model
     ops: ReferenceOps
+    expected: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def logits(self, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The reference's logits of some tokens, and those of the one that differs by roundings."""
+        known = self.expected.get(tuple(tokens))
+        if known is None:
+            with torch.inference_mode():
+                ids = torch.tensor([list(tokens)])
+                known = self.reference(ids).logits[0], self.nudged(ids).logits[0]
+            self.expected[tuple(tokens)] = known
+        return known
 
 
 def build(name: str, folder: Path) -> Case:
@@ -202,10 +213,7 @@ def random_tokens(count: int, seed: int) -> list[int]:
 
 def assert_close(actual: Tensor, family: Case, tokens: Sequence[int], first: int = 0) -> None:
     """Logits of some tokens, from ``first`` on, are those of transformers."""
-    with torch.inference_mode():
-        ids = torch.tensor([list(tokens)])
-        expected, of_nudged = (model(ids).logits[0, first:] for model in (family.reference, family.nudged))
-    assert_model_close(actual, expected, of_nudged)
+    assert_model_close(actual, *(logits[first:] for logits in family.logits(tokens)))
 
 
 def test_whole_prompts_in_one_ragged_batch(family: Case) -> None:
@@ -220,9 +228,10 @@ def test_whole_prompts_in_one_ragged_batch(family: Case) -> None:
 @pytest.mark.parametrize("chunk", [1, 5, 16, 50])
 def test_chunks_of_any_size(family: Case, chunk: int) -> None:
     model, ops = family.model, family.ops
-    tokens = random_tokens(90, 1)
+    count = 60
+    tokens = random_tokens(count, 1)
     paged = Paged(model, ops, [tokens], seed=chunk)
-    logits = [paged.run([(0, start, min(chunk, 90 - start))])[0] for start in range(0, 90, chunk)]
+    logits = [paged.run([(0, start, min(chunk, count - start))])[0] for start in range(0, count, chunk)]
     assert_close(torch.cat(logits), family, tokens)
 
 
@@ -249,7 +258,11 @@ def test_mixed_steps_of_chunks_decodes_and_verifies(family: Case) -> None:
 
 
 def test_greedy_tokens_equal_transformers(family: Case) -> None:
-    reference, model, ops = family.reference, family.model, family.ops
+    """One forward of transformers over each whole output: by induction its greedy tokens are ours, if every one is.
+
+    Where two logits are as close as roundings are apart, either may be greater.
+    """
+    model, ops = family.model, family.ops
     prompts = [random_tokens(count, 100 + count) for count in (3, 17, 30, 61, 90)]
     paged = Paged(model, ops, prompts)
     outputs: list[list[int]] = [[] for _ in prompts]
@@ -263,11 +276,10 @@ def test_greedy_tokens_equal_transformers(family: Case) -> None:
             paged.write(slot, end, outputs[slot][-1:])
             rows.append((slot, end, 1))
     for prompt, output in zip(prompts, outputs, strict=True):
-        ids = torch.tensor([prompt])
-        expected = cast(Any, reference).generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=32, do_sample=False, pad_token_id=0
-        )
-        assert output == expected[0, len(prompt) :].tolist()
+        expected, of_nudged = (logits[len(prompt) - 1 : -1] for logits in family.logits([*prompt, *output]))
+        behind = expected.max(dim=-1).values - expected.gather(1, torch.tensor(output)[:, None])[:, 0]
+        assert behind.max() <= 2 * rounding(expected, of_nudged)
+        assert behind.count_nonzero() <= 1
 
 
 def test_only_the_wanted_logits_come_back(family: Case) -> None:

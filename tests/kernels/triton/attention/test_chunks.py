@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from covering import covering
 from scattered_batch import scattered_batch
 from torch import Tensor
 from torch.testing import assert_close
@@ -17,14 +18,21 @@ from draftline.kernels.triton.ops import TritonOps
 
 BLOCK_SIZE = 16
 EPS = 1e-5
+FEW_SMS = 16
+"""Multiprocessors for which histories are split into a few parts. Each part is a program, which the interpreter runs."""
 
 
-@pytest.mark.parametrize("window", [None, 37], ids=["full", "window"])
-@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(3, 1, 32), (2, 2, 80)])
+BATCHES = {
+    "prompt": ((40,), (40,)),
+    "prompt-and-chunk": ((50, 35), (50, 70)),
+    "mixed": ((1, 37, 0, 5, 33), (60, 90, 4, 40, 40)),
+}
+HEADS = {"3-1-32": (3, 1, 32), "2-2-80": (2, 2, 80)}
+WINDOWS = {"full": None, "window": 37}
+
+
 @pytest.mark.parametrize(
-    ("query_lens", "context_lens"),
-    [((40,), (40,)), ((50, 35), (50, 70)), ((1, 37, 0, 5, 33), (60, 90, 4, 40, 40))],
-    ids=["prompt", "prompt-and-chunk", "mixed"],
+    ("query_lens", "context_lens", "num_heads", "num_kv_heads", "head_dim", "window"), covering(BATCHES, HEADS, WINDOWS)
 )
 def test_as_the_operations_one_by_one(
     query_lens: tuple[int, ...],
@@ -44,7 +52,7 @@ def test_as_the_operations_one_by_one(
     rope = draw(max(context_lens), 2, head_dim // 2)
     norms = (draw(head_dim), draw(head_dim))
     qkv = draw(sum(query_lens), (num_heads + 2 * num_kv_heads) * head_dim)
-    ops = TritonOps.sized(132, hopper=False, device=rng.device)
+    ops = TritonOps.sized(FEW_SMS, hopper=False, device=rng.device)
     spec = AttentionSpec(rope, head_dim**-0.5, window, norms=norms, eps=EPS)
     expected = ReferenceOps().rope_attention(qkv.clone(), batch, LayerCache(expected_keys, expected_values), spec)
     out = ops.rope_attention(qkv, batch, LayerCache(keys, values), spec)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 # One process for all of it, since most of its time is importing torch and collecting the launches. Without the
 # interpreter of kernels that tests run in.
 _SCRIPT = """

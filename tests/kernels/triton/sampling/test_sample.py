@@ -7,6 +7,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from covering import covering
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -89,22 +90,22 @@ def first_rows(rows: SampleRows, count: int) -> SampleRows:
     return dataclasses.replace(rows, slots=rows.slots[:count], positions=rows.positions[:count])
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["", "masked"])
-@pytest.mark.parametrize("ties", [False, True], ids=["", "ties"])
+ASKED = {
+    "greedy": (NONE, 3000),
+    "noise": (TEMPERATURE, 1537),
+    "top-k": (TEMPERATURE | TOP_K, 300),
+    "top-p": (TEMPERATURE | TOP_P, 1100),
+    "min-p": (TEMPERATURE | MIN_P, 70),
+    "truncated": (TEMPERATURE | TOP_K | TOP_P | MIN_P, 1100),
+    "penalties": (PENALTIES, 300),
+    "bias-min-tokens": (TEMPERATURE | LOGIT_BIAS | MIN_TOKENS, 300),
+    "everything": (~NONE, 500),
+}
+
+
 @pytest.mark.parametrize(
-    ("features", "vocab"),
-    [
-        (NONE, 3000),
-        (TEMPERATURE, 1537),
-        (TEMPERATURE | TOP_K, 300),
-        (TEMPERATURE | TOP_P, 1100),
-        (TEMPERATURE | MIN_P, 70),
-        (TEMPERATURE | TOP_K | TOP_P | MIN_P, 1100),
-        (PENALTIES, 300),
-        (TEMPERATURE | LOGIT_BIAS | MIN_TOKENS, 300),
-        (~NONE, 500),
-    ],
-    ids=["greedy", "noise", "top-k", "top-p", "min-p", "truncated", "penalties", "bias-min-tokens", "everything"],
+    ("features", "vocab", "ties", "masked"),
+    covering(ASKED, {"different": False, "ties": True}, {"free": False, "masked": True}),
 )
 def test_sample_is_the_reference_s(
     features: SamplingFeatures, vocab: int, ties: bool, masked: bool, device: torch.device, rng: torch.Generator
