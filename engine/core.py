@@ -233,7 +233,7 @@ class Core:
         if times is not None:
             self._drafts.add_times(times)
         self._steps += 1
-        decoding = sum(row.start >= row.sequence.prompt_len for row in plan.rows)
+        decoding = sum([row.start >= row.sequence.prompt_len for row in plan.rows])
         self._token_gaps.add(now - self._read_at, decoding)
         self._read_at = now
         # Stop checks, text and constraints, output by output. Each keeps the tokens up to its end.

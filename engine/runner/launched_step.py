@@ -132,9 +132,9 @@ def _logprobs(
 ) -> LogprobTensors | None:
     """Of every token that a row sampled, where it asked for them."""
     wanted = [row.sequence.sampling.logprobs for row in rows]
-    top = max([-1 if wants is None else wants for wants in wanted])
-    if top < 0:
+    if wanted.count(None) == len(wanted):
         return None
+    top = max([0 if wants is None else wants for wants in wanted])
     logit_indices: list[int] = []
     token_indices: list[int] = []
     logits_end = tokens_end = 0
