@@ -2,12 +2,13 @@
 
 There are three texts, since the effect of an error depends on the confidence of the model:
 
-- the model's own samples at temperature 1, where the rise of the log-perplexity estimates the Kullback-Leibler divergence;
+- the model's own samples at temperature 1, where the rise of the log-perplexity estimates the Kullback-Leibler
+  divergence;
 - its greedy answers to questions;
 - the documentation of this repository.
 
-A CPU uses quantized weights, but unquantized activations. `GpuArithmetic` quantizes activations too, with the plain torch
-reference of the GPU's kernels, so that the loss of quality on a GPU can be measured without one.
+A CPU uses quantized weights, but unquantized activations. `GpuArithmetic` quantizes activations too, with the plain
+torch reference of the GPU's kernels, so that the loss of quality on a GPU can be measured without one.
 """
 
 from __future__ import annotations

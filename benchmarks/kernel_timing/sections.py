@@ -1,8 +1,8 @@
 """Time Triton operations at the shapes of real models, in several tile configurations, after a check of the results.
 
-Every time is that of a replayed CUDA graph, over inputs that exceed the L2 cache where those of a real step would. The table
-also has the share of the measured copy bandwidth or matrix rate of the device. A variant is named by the options that it
-changes; ``default`` is the engine's choice. It needs a GPU.
+Every time is that of a replayed CUDA graph, over inputs that exceed the L2 cache where those of a real step would. The
+table also has the share of the measured copy bandwidth or matrix rate of the device. A variant is named by the options
+that it changes; ``default`` is the engine's choice. It needs a GPU.
 
 The command is benchmarks/kernels.py.
 """

@@ -1,7 +1,7 @@
 """``DecoderLayers``: the Llama-like decoder of the model families, in differentiable torch operations.
 
-The engine's own forward pass reads a paged cache through kernels without gradients. This one is for training and evaluation
-only: it runs whole sequences without a cache. Embedding and output projection are left to the caller.
+The engine's own forward pass reads a paged cache through kernels without gradients. This one is for training and
+evaluation only: it runs whole sequences without a cache. Embedding and output projection are left to the caller.
 """
 
 from __future__ import annotations

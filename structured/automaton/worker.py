@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def _set_alarms(seconds: float) -> None:
-    """End this process after ``seconds`` of processor time or four times as many by the clock; 0 cancels both alarms."""
+    """End this process after ``seconds`` of processor time, or four times as long by the clock; 0 cancels that."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, 4 * seconds)
 

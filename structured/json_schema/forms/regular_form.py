@@ -1,7 +1,7 @@
 """A language as one regular expression, if it is regular and small.
 
-Values are written in place: a schema that recurses, or leaves the values of members open, has no such form. Members in any
-order need every permutation, so only a few are allowed.
+Values are written in place: a schema that recurses, or leaves the values of members open, has no such form. Members in
+any order need every permutation, so only a few are allowed.
 """
 
 from __future__ import annotations
