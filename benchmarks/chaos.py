@@ -1,10 +1,10 @@
-"""A soak test: a real server with clients that cancel, disconnect, stall, set deadlines and send nonsense, while steps fail.
+"""A soak test: a real server with clients that cancel, disconnect, stall and send nonsense, while steps fail.
 
     python benchmarks/chaos.py --requests 2000
 
-Clients send a few dozen different requests, each of which was first run alone. A request that finishes must have the same
-tokens as alone. At the end all blocks must be free, no task or thread may be left, and memory may not have grown since half of
-the requests. The result is a JSON line; the exit status is 1 if a check fails.
+Clients send a few dozen different requests, each of which was first run alone. A request that finishes must have the
+same tokens as alone. At the end all blocks must be free, no task or thread may be left, and memory may not have grown
+since half of the requests. The result is a JSON line; the exit status is 1 if a check fails.
 """
 
 from __future__ import annotations

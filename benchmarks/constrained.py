@@ -6,11 +6,12 @@
 Three sections, as JSON lines:
 
 - mask: microseconds to write the mask of one row on the host, along a document, by an automaton, by llguidance, and by
-  llguidance for 64 rows at once. Also microseconds of the look-ups of a verify step of 64 rows with 5 positions, on a CPU.
-- rate: tokens/s of batches without constraints, with an automaton for every row or every other row, and with a grammar for
-  every row. Rounds alternate; the result is the median, also relative to the unconstrained batch.
-- steps: steps to extract a record from a text, without drafts, and with forced drafts only. It needs a model that ends its
-  documents, so it excludes --shape.
+  llguidance for 64 rows at once. Also microseconds of the look-ups of a verify step of 64 rows with 5 positions, on a
+  CPU.
+- rate: tokens/s of batches without constraints, with an automaton for every row or every other row, and with a grammar
+  for every row. Rounds alternate; the result is the median, also relative to the unconstrained batch.
+- steps: steps to extract a record from a text, without drafts, and with forced drafts only. It needs a model that ends
+  its documents, so it excludes --shape.
 """
 
 from __future__ import annotations

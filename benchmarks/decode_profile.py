@@ -2,10 +2,10 @@
 
     python benchmarks/decode_profile.py --shape qwen3-0.6b --rows 64 --trace trace.json.gz
 
-All rows decode while a window of steps is measured twice. The first time, the host's clock measures how long the host waits
-for the device; if it does not wait, the host limits the step. The second time, torch.profiler records the kernels. The device
-is busy during the graphs of steps (``busy_by_steps``), and during their kernels (``busy_by_kernels``): between two dependent
-kernels of a graph there is a gap of about a microsecond.
+All rows decode while a window of steps is measured twice. The first time, the host's clock measures how long the host
+waits for the device; if it does not wait, the host limits the step. The second time, torch.profiler records the
+kernels. The device is busy during the graphs of steps (``busy_by_steps``), and during their kernels
+(``busy_by_kernels``): between two dependent kernels of a graph there is a gap of about a microsecond.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Waits:
 
 
 def covered(kernels: Sequence[Kernel], bridge_us: float) -> float:
-    """The share of the time in which a kernel runs, from the first start to the last end. Gaps up to ``bridge_us`` count."""
+    """The share of the time, from first start to last end, in which a kernel runs. Gaps up to ``bridge_us`` count."""
     ordered = sorted(kernels, key=lambda kernel: kernel.start)
     first = end = ordered[0].start
     idle = 0.0

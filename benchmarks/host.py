@@ -3,11 +3,12 @@
     python benchmarks/host.py
     python benchmarks/host.py --rows 1,256 --variants plain,stop --best-of 9
 
-While the device computes one step, the host processes the previous one and launches the next. If that takes less time than
-the device's step, the host costs nothing. This benchmark shows from which step size on that holds. The engine is the real one,
-one step ahead as on a GPU, but without the device: the executor writes the inputs of a graph as the real one does, and
-returns tokens that were sampled beforehand. The time of a step is the mean over a window of steps, so work that comes up once
-a block of tokens has its share. *Not* measured: the time of a GPU's driver for graphs and copies, and the server's work.
+While the device computes one step, the host processes the previous one and launches the next. If that takes less time
+than the device's step, the host costs nothing. This benchmark shows from which step size on that holds. The engine is
+the real one, one step ahead as on a GPU, but without the device: the executor writes the inputs of a graph as the real
+one does, and returns tokens that were sampled beforehand. The time of a step is the mean over a window of steps, so
+work that comes up once a block of tokens has its share. *Not* measured: the time of a GPU's driver for graphs and
+copies, and the server's work.
 
 Results are JSON lines, on standard output or in --output; a table of them goes to standard error.
 """

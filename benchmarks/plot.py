@@ -2,9 +2,9 @@
 
     python benchmarks/plot.py benchmarks/results/h200.jsonl --output docs/throughput.svg
 
-The length of a bar is the speed of an engine relative to the first peer in --peers; the label at its end is in tokens/s. Of
-several results for one engine, model and workload, the last in the file counts. The same numbers are printed as a Markdown
-table.
+The length of a bar is the speed of an engine relative to the first peer in --peers; the label at its end is in
+tokens/s. Of several results for one engine, model and workload, the last in the file counts. The same numbers are
+printed as a Markdown table.
 """
 
 from __future__ import annotations

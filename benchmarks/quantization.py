@@ -4,11 +4,11 @@
     python benchmarks/quantization.py --sections quality --gpu-arithmetic    the same on a CPU, with a GPU's arithmetic
     python benchmarks/quantization.py --sections layers,attention,memory,divisions    needs a GPU
 
-- ``layers``: the four projections of a layer with their fusions, by number of rows, after a check against float64: eight-bit
-  formats compared with bfloat16, and with bfloat16 products of the vendor's library.
+- ``layers``: the four projections of a layer with their fusions, by number of rows, after a check against float64:
+  eight-bit formats compared with bfloat16, and with bfloat16 products of the vendor's library.
 - ``attention``: attention of a decode step over caches of each dtype.
-- ``memory``: the shape of Llama-8B with dummy weights, loaded in each format: the memory of its parts, and the peak while
-  loading.
+- ``memory``: the shape of Llama-8B with dummy weights, loaded in each format: the memory of its parts, and the peak
+  while loading.
 - ``divisions``: other tile configurations of the eight-bit products than the default ones, at the sizes of Llama-8B.
 - ``quality``: perplexity, see eight_bit/quality.py.
 

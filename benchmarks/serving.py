@@ -5,8 +5,8 @@
     python benchmarks/serving.py --shape qwen3-0.6b --streams 256         256 streams over one Session, then over 256
                                                                           connections, compared with offline throughput
 
-The server is one process, all clients are another. Results are JSON lines, on standard output or in --output; a table of them
-goes to standard error.
+The server is one process, all clients are another. Results are JSON lines, on standard output or in --output; a table
+of them goes to standard error.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python benchmarks/startup.py --shape qwen3-0.6b --cold
 
-The clock starts before the process, and stops when grpc.health.v1 answers SERVING. With --cold the kernel cache is empty;
-without it, the second of two starts counts.
+The clock starts before the process, and stops when grpc.health.v1 answers SERVING. With --cold the kernel cache is
+empty; without it, the second of two starts counts.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     python benchmarks/throughput.py                                    the embedded model, on this machine's device
     python benchmarks/throughput.py --shape qwen3-0.6b --workloads nano,bs1,bs64
     python benchmarks/throughput.py --compare transformers             compared with generate(), in alternating rounds
-    python benchmarks/throughput.py --dtype auto,bfloat16 --compare llama.cpp      two dtypes of Draftline compared with llama.cpp
+    python benchmarks/throughput.py --dtype auto,bfloat16 --compare llama.cpp                  two dtypes and llama.cpp
 
-Every round runs each workload twice: once with one token a request, which gives the prefill time, and once in full. Results
-are JSON lines, on standard output or in --output; a table of them goes to standard error. *Not* measured: latency under load,
-the server, and speculative decoding, whose gain depends on the text.
+Every round runs each workload twice: once with one token a request, which gives the prefill time, and once in full.
+Results are JSON lines, on standard output or in --output; a table of them goes to standard error. *Not* measured:
+latency under load, the server, and speculative decoding, whose gain depends on the text.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ThroughputResult:
         seconds: wall time of the whole workload.
         prefill_s: wall time of the same requests with one token each.
         tokens_per_s: generated tokens divided by ``seconds``.
-        decode_tokens_per_s: tokens after the first of each request, divided by the time after prefill; None without any.
+        decode_tokens_per_s: tokens after the first of each request, divided by the time after prefill; or None.
         prompt_tokens_per_s: prompt tokens divided by ``prefill_s``.
         rounds: each round's (prefill_s, total_s).
     """

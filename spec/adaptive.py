@@ -1,15 +1,15 @@
 """``DraftLengths``: chooses the number of drafts of each step, so that speculation is faster than decoding, or off.
 
 A step that verifies K drafts a row takes longer than a step that verifies none, but decides more tokens if drafts are
-accepted. The duration of a step is measured once, by rows and drafts (`CostTable`). The acceptance rate is estimated from
-each sequence's recent drafts. The draft length is the one with the most tokens/s:
+accepted. The duration of a step is measured once, by rows and drafts (`CostTable`). The acceptance rate is estimated
+from each sequence's recent drafts. The draft length is the one with the most tokens/s:
 
     sum over rows of (1 - a ** (K + 1)) / (1 - a)   divided by   seconds(rows, K)
 
 where a is the acceptance rate of a row, with drafts accepted independently of one another (Leviathan et al. 2023,
-https://arxiv.org/abs/2211.17192, equation 1). All rows of a step have the same length, since the longest sets the cost of the
-step; rows with a very low acceptance rate get no drafts. A change of length must promise a gain of a few percent. While
-speculation is off, occasional probes with the shortest length measure whether it would be faster again.
+https://arxiv.org/abs/2211.17192, equation 1). All rows of a step have the same length, since the longest sets the cost
+of the step; rows with a very low acceptance rate get no drafts. A change of length must promise a gain of a few
+percent. While speculation is off, occasional probes with the shortest length measure whether it would be faster again.
 
 This module deals with costs and counts only: no tensors, and nothing that changes an output.
 """

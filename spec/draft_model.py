@@ -1,12 +1,12 @@
 """``DraftModel``: drafts with a smaller model that has the target's vocabulary.
 
-The draft model has its own keys and values, in blocks with the numbers of the target's: one block table serves both. Each
-draft is sampled as the target will sample it, with the noise of the same seed and position. So the two models agree as
-often as their distributions allow (Gumbel coupling).
+The draft model has its own keys and values, in blocks with the numbers of the target's: one block table serves both.
+Each draft is sampled as the target will sample it, with the noise of the same seed and position. So the two models
+agree as often as their distributions allow (Gumbel coupling).
 
-K drafts take K forward passes. The last draft is never an input, so if all drafts are accepted, the cache lacks that token
-and the newest one. Therefore the first pass of every round has two tokens as input. A cache that lacks more has to catch up
-first; `engine.drafting.cache` keeps track of that.
+K drafts take K forward passes. The last draft is never an input, so if all drafts are accepted, the cache lacks that
+token and the newest one. Therefore the first pass of every round has two tokens as input. A cache that lacks more has
+to catch up first; `engine.drafting.cache` keeps track of that.
 """
 
 from __future__ import annotations

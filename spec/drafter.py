@@ -1,7 +1,8 @@
 """``Drafter``: proposes the next tokens of decoding sequences, for the target model to verify.
 
-A drafter works on slots, not on sequences. It writes its drafts into the slot table, behind each sequence's known tokens;
-only the device needs to know their number. So the step is the same for every drafter, and `NoDrafter` is a drafter too.
+A drafter works on slots, not on sequences. It writes its drafts into the slot table, behind each sequence's known
+tokens; only the device needs to know their number. So the step is the same for every drafter, and `NoDrafter` is a
+drafter too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``NGramTable``: n-gram lookup across sequences, in a table of the n-grams that the server has generated.
 
-`NGram` finds nothing in a text that does not repeat itself. The table maps every three tokens seen, in any sequence that was
-drafted for, to the token that followed last. It lives on the device, which also updates and reads it; new entries overwrite
-old ones. The text of one client can make another's output faster, but never different.
+`NGram` finds nothing in a text that does not repeat itself. The table maps every three tokens seen, in any sequence
+that was drafted for, to the token that followed last. It lives on the device, which also updates and reads it; new
+entries overwrite old ones. The text of one client can make another's output faster, but never different.
 """
 
 from __future__ import annotations

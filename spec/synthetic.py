@@ -1,7 +1,7 @@
 """Synthetic acceptance: drafts are accepted by chance, to measure the speed at a given acceptance rate.
 
-Models with random weights accept no drafts. With synthetic acceptance a step does the same work, and decides as many tokens
-as with a draft model of the wanted quality. The outputs are meaningless: for benchmarks only.
+Models with random weights accept no drafts. With synthetic acceptance a step does the same work, and decides as many
+tokens as with a draft model of the wanted quality. The outputs are meaningless: for benchmarks only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def synthetic_acceptance(accept: Accept, chance: float) -> Accept:
 
 
 def chance_of_length(length: float, drafts: int) -> float:
-    """The acceptance chance of each draft for a mean acceptance length: ``1 + a + … + a ** drafts = length``, solved for a.
+    """The acceptance chance that gives a mean acceptance length: ``1 + a + … + a ** drafts = length``, solved for a.
 
     Raises:
         ValueError: no chance gives this length.

@@ -1,7 +1,7 @@
 """``ConstraintCompiler``: compiles constraints in the background, each once.
 
-Threads compile grammars, worker processes (`automaton.worker_pool`) compile automata; the caller never blocks. Requests for
-a constraint that is being compiled share its future. An LRU cache keeps compiled constraints.
+Threads compile grammars, worker processes (`automaton.worker_pool`) compile automata; the caller never blocks. Requests
+for a constraint that is being compiled share its future. An LRU cache keeps compiled constraints.
 """
 
 from __future__ import annotations

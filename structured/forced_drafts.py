@@ -1,8 +1,8 @@
 """Forced text as drafts: where only one text can follow, the tokens that the model would most likely write it with.
 
 The mask rarely allows a single token even there, since many tokenizations spell the same text. So the canonical
-tokenization of the forced text is drafted, and the model accepts or rejects it. The last token is left out: it depends on
-the text behind it, which is not forced.
+tokenization of the forced text is drafted, and the model accepts or rejects it. The last token is left out: it depends
+on the text behind it, which is not forced.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ Whitespace = Literal["compact", "spaced", "free"]
 
 * compact: none.
 * spaced: one space after ":" and ",", as Python's json.dumps writes by default.
-* free: up to a few spaces after ":". After "," and inside brackets: up to a few spaces, or one newline with a bounded indent.
+* free: up to a few spaces after ":". After "," and inside brackets: up to a few spaces, or one
+  newline with a bounded indent.
 
 All are bounded, so a model can never produce whitespace without end.
 """
@@ -34,7 +35,8 @@ class Language:
             outlines-core uses); None if there is none.
         grammar: the same language as a Lark grammar of llguidance, with the start symbol "start".
         unenforced: parts of the constraint that are not enforced; empty unless best effort was asked for.
-        not_regular: why there is no regex; None if there is one. For a schema it starts with "#", a JSON pointer and ": ".
+        not_regular: why there is no regex; None if there is one. For a schema it starts with "#", a JSON pointer
+            and a colon.
     """
 
     regex: str | None

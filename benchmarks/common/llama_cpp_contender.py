@@ -39,8 +39,8 @@ class _Piece:
 class LlamaCpp(Contender):
     """llama.cpp on the cores of this process, with the GGUF file's own format, a float16 cache and no drafts.
 
-    All requests are sequences of one context and decode together. Each number of requests needs a new context, so its first
-    run takes longer.
+    All requests are sequences of one context and decode together. Each number of requests needs a new context, so its
+    first run takes longer.
     """
 
     name = "llama.cpp"

@@ -1,7 +1,7 @@
 """Offline workloads: the number and the lengths of requests, for any engine.
 
-Prompts are token ids drawn uniformly from the vocabulary. Outputs have a fixed length: end-of-sequence is ignored. The seed is
-fixed, so two engines, or two versions of one, get exactly the same work.
+Prompts are token ids drawn uniformly from the vocabulary. Outputs have a fixed length: end-of-sequence is ignored. The
+seed is fixed, so two engines, or two versions of one, get exactly the same work.
 """
 
 from __future__ import annotations

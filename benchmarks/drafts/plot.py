@@ -2,8 +2,8 @@
 
     python benchmarks/drafts/plot.py benchmarks/results/h200-speculation.jsonl --output docs/speculation.svg
 
-One line for each model, drafter, dataset and choice of draft lengths. Of several results for one point, the last in the file
-counts.
+One line for each model, drafter, dataset and choice of draft lengths. Of several results for one point, the last in the
+file counts.
 """
 
 from __future__ import annotations

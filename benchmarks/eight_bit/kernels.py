@@ -39,7 +39,7 @@ ROWS = (1, 4, 16, 64, 256, 2048, 8192)
 
 
 def make_scaled(weight: Tensor, kind: str) -> ScaledWeight:
-    """A weight in a format: ``fp8`` or ``int8`` (one scale a row), or ``fp8-block`` (one scale a block of 128 x 128)."""
+    """A weight in the format ``fp8`` or ``int8`` (a scale a row), or ``fp8-block`` (a scale a block of 128 x 128)."""
     n, k = weight.shape
     if kind != "fp8-block":
         data, scale = quantize(weight, FP8 if kind == "fp8" else INT8, -1)

@@ -2,12 +2,13 @@
 
 There are three texts, since the effect of an error depends on the confidence of the model:
 
-- the model's own samples at temperature 1, where the rise of the log-perplexity estimates the Kullback-Leibler divergence;
+- the model's own samples at temperature 1, where the rise of the log-perplexity estimates the Kullback-Leibler
+  divergence;
 - its greedy answers to questions;
 - the documentation of this repository.
 
-A CPU uses quantized weights, but unquantized activations. `GpuArithmetic` quantizes activations too, with the plain torch
-reference of the GPU's kernels, so that the loss of quality on a GPU can be measured without one.
+A CPU uses quantized weights, but unquantized activations. `GpuArithmetic` quantizes activations too, with the plain
+torch reference of the GPU's kernels, so that the loss of quality on a GPU can be measured without one.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _QUESTIONS = (
     "Describe the life cycle of a butterfly.", "What is inflation in economics?", "Compare cats and dogs as pets.",
     "How does a bicycle stay upright?", "What is machine learning?", "Plan a day in Paris.", "Write a poem about the sea.",
 )  # fmt: skip
-_DOCUMENTS = ("README.md", "docs/architecture.md", "docs/benchmarks.md", "CONTRIBUTING.md", "LICENSE")
+DOCUMENTS = ("README.md", "docs/architecture.md", "docs/benchmarks.md", "CONTRIBUTING.md", "LICENSE")
+"""Files of the repository that make up the text ``documentation``."""
 
 _WINDOW = 512
 """Tokens of a piece of text. Its first tokens have little context, in every format."""
@@ -117,7 +119,7 @@ def make_texts(llm: LLM, tokens: int) -> dict[str, list[Piece]]:
         SamplingParams(temperature=0, max_tokens=min(tokens // len(_QUESTIONS), _WINDOW)),
         use_tqdm=False,
     )
-    documents = "\n\n".join((ROOT / name).read_text() for name in _DOCUMENTS)
+    documents = "\n\n".join((ROOT / name).read_text() for name in DOCUMENTS)
     (read,) = llm.generate([documents[: 6 * tokens]], SamplingParams(max_tokens=1), use_tqdm=False)
     words = tuple(read.prompt_token_ids[:tokens])
     return {

@@ -24,7 +24,7 @@ from draftline.kernels.triton.attention.plan import (
 from draftline.kernels.triton.attention.ragged import run_launch
 from draftline.kernels.triton.linear.dense import overlaps
 from draftline.kernels.triton.ops import TritonOps
-from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, LLAMA_8B, QWEN3, SMOLLM2, Model, make_batch, randn
+from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, LLAMA_8B, QWEN3, SMOLLM2, ModelSizes, make_batch, randn
 from kernel_timing.timing import Bench, Call, copies_beyond_cache, relative_error
 
 
@@ -53,7 +53,7 @@ def plain_attention(q: Tensor, batch: Batch, cache: LayerCache, spec: AttentionS
     return ReferenceOps().attention(ends(q, batch).float(), few, wide, spec)
 
 
-def make_cache(model: Model, blocks: int) -> LayerCache:
+def make_cache(model: ModelSizes, blocks: int) -> LayerCache:
     """Random keys and values."""
     shape = (blocks, BLOCK_SIZE, model.kv_heads, model.head_dim)
     return LayerCache(randn(*shape), randn(*shape))
@@ -62,7 +62,7 @@ def make_cache(model: Model, blocks: int) -> LayerCache:
 def attention_case(
     bench: Bench,
     ops: TritonOps,
-    model: Model,
+    model: ModelSizes,
     section: str,
     sizes: tuple[int, int, int],
     tiles: list[Tile],
@@ -130,7 +130,7 @@ def attention_case(
 
 
 def decode_case(
-    bench: Bench, ops: TritonOps, model: Model, rows: int, context: int, tiles: list[Tile], splits: list[int]
+    bench: Bench, ops: TritonOps, model: ModelSizes, rows: int, context: int, tiles: list[Tile], splits: list[int]
 ) -> None:
     """One decode batch, rotation and cache write included: the default plan, then each tile, then each split count."""
     batch = make_batch(rows, 1, context)

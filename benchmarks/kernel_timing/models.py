@@ -16,8 +16,8 @@ EPS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """The sizes of a model's kernels."""
+class ModelSizes:
+    """The sizes of a model, which determine those of its kernels."""
 
     name: str
     layers: int
@@ -45,9 +45,9 @@ class Model:
         }
 
 
-LLAMA_8B = Model("llama-8b", 32, 4096, 32, 8, 128, 14336, 128256, False)
-QWEN3 = Model("qwen3-0.6b", 28, 1024, 16, 8, 128, 3072, 151936, True)
-SMOLLM2 = Model("smollm2-135m", 30, 576, 9, 3, 64, 1536, 49152, False)
+LLAMA_8B = ModelSizes("llama-8b", 32, 4096, 32, 8, 128, 14336, 128256, False)
+QWEN3 = ModelSizes("qwen3-0.6b", 28, 1024, 16, 8, 128, 3072, 151936, True)
+SMOLLM2 = ModelSizes("smollm2-135m", 30, 576, 9, 3, 64, 1536, 49152, False)
 
 
 def randn(*shape: int, scale: float = 1.0, dtype: torch.dtype = DTYPE) -> Tensor:

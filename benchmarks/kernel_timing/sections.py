@@ -1,8 +1,8 @@
 """Time Triton operations at the shapes of real models, in several tile configurations, after a check of the results.
 
-Every time is that of a replayed CUDA graph, over inputs that exceed the L2 cache where those of a real step would. The table
-also has the share of the measured copy bandwidth or matrix rate of the device. A variant is named by the options that it
-changes; ``default`` is the engine's choice. It needs a GPU.
+Every time is that of a replayed CUDA graph, over inputs that exceed the L2 cache where those of a real step would. The
+table also has the share of the measured copy bandwidth or matrix rate of the device. A variant is named by the options
+that it changes; ``default`` is the engine's choice. It needs a GPU.
 
 The command is benchmarks/kernels.py.
 """
@@ -29,12 +29,12 @@ from draftline.kernels.triton.linear.gemm_m64 import gemm_m64
 from draftline.kernels.triton.linear.gemv import GemvConfig, gemv, gemv_config
 from draftline.kernels.triton.ops import TritonOps
 from kernel_timing.attention import decode, prefill
-from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, Model, make_batch, randn
+from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, ModelSizes, make_batch, randn
 from kernel_timing.steps import DecodeStep, VendorOps, make_weights
 from kernel_timing.timing import Bench, Ceilings, copies_beyond_cache, relative_error
 
 
-def elementwise_case(bench: Bench, ops: TritonOps, model: Model, tokens: int) -> None:
+def elementwise_case(bench: Bench, ops: TritonOps, model: ModelSizes, tokens: int) -> None:
     """One model and number of tokens."""
     count = copies_beyond_cache(tokens * model.intermediate * 6, 16) if tokens > 64 else 16
     batch = make_batch(tokens, 1, 64)
@@ -163,7 +163,7 @@ GEMM_M16_CONFIGS = [
 
 
 def linear_case(
-    bench: Bench, model: Model, rows: int, name: str, shape: tuple[int, int], with_variants: bool
+    bench: Bench, model: ModelSizes, rows: int, name: str, shape: tuple[int, int], with_variants: bool
 ) -> dict[str, float]:
     """One weight: microseconds by implementation, ``best`` of all configurations."""
     n, k = shape

@@ -22,7 +22,7 @@ from draftline.kernels.triton.ops import TritonOps
 from draftline.models.decoder import EagerForward
 from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
 from draftline.quant.dense import DenseLinear
-from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, Model, make_batch, randn
+from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, ModelSizes, make_batch, randn
 
 MAX_LENGTH = 4096
 """The bound on the length of a row."""
@@ -51,7 +51,7 @@ class VendorOps(TritonOps):
         return self.attention(self.rope_write_kv(qkv, batch, cache, spec), batch, cache, spec)
 
 
-def make_weights(model: Model) -> DecoderWeights:
+def make_weights(model: ModelSizes) -> DecoderWeights:
     """The weights of a decoder whose activations stay near 1 in every layer."""
     rope = torch.randn(MAX_LENGTH, 2, model.head_dim // 2, device=DEVICE)
 
@@ -84,7 +84,7 @@ class DecodeStep:
         num_bytes: the bytes that it must read: the weights, and the keys and values of the rows.
     """
 
-    def __init__(self, model: Model, weights: DecoderWeights, rows: int, query_len: int, context: int) -> None:
+    def __init__(self, model: ModelSizes, weights: DecoderWeights, rows: int, query_len: int, context: int) -> None:
         batch = make_batch(rows, query_len, context)
         tokens = rows * query_len
         index = torch.arange(tokens, device=DEVICE)

@@ -1,4 +1,4 @@
-"""The outcome of a schema with a constraint engine: whether it accepts all valid instances, and rejects all invalid ones.
+"""The outcome of a schema with a constraint engine: whether it accepts exactly the valid instances.
 
 The tokenizer has one token a byte, so vocabularies play no role. The outcome of a schema is:
 

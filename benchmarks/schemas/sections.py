@@ -1,10 +1,10 @@
 """Structured output: the schemas that are enforced exactly, and compile times, compared with other engines.
 
     python benchmarks/structured.py --schemas FOLDER
-    python benchmarks/structured.py --schemas FOLDER --suite JSON-SCHEMA-TEST-SUITE/tests/draft2020-12 --engines draftline
+    python benchmarks/structured.py --suite JSON-SCHEMA-TEST-SUITE/tests/draft2020-12 --engines draftline
 
-FOLDER holds files with a ``schema`` and ``tests``, a list of ``data`` and ``valid``. Files of the official suite are lists of
-these. Engines that are not installed are left out.
+FOLDER holds files with a ``schema`` and ``tests``, a list of ``data`` and ``valid``. Files of the official suite are
+lists of these. Engines that are not installed are left out.
 
 Results are JSON lines, on standard output or in --output; a table of them goes to standard error.
 """

@@ -1,8 +1,8 @@
 """The acceptance of drafts on text that the target wrote greedily, counted as a server would.
 
-A server drafts K tokens, verifies them, keeps those that the target agrees with and one more, and drafts again from there.
-Accepted drafts are the target's own text. So one forward pass over that text gives the draft model's proposals at every
-position, and the count is exact without any drafting.
+A server drafts K tokens, verifies them, keeps those that the target agrees with and one more, and drafts again from
+there. Accepted drafts are the target's own text. So one forward pass over that text gives the draft model's proposals
+at every position, and the count is exact without any drafting.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def served(answers: Iterable[tuple[int, Callable[[int], int]]], draft_tokens: in
     """Count as a server would: after each verify step, draft again behind the tokens that it decided.
 
     Args:
-        answers: for each answer its number of tokens, and a function from an index to the number of drafts from there on
-            that are right. The first token needs no verify step: the prefill decides it.
+        answers: for each answer its number of tokens, and a function from an index to the number of drafts from there
+            on that are right. The first token needs no verify step: the prefill decides it.
         draft_tokens: K, the drafts of a verify step.
     """
     verifies = tokens = 0

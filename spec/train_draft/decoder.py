@@ -1,7 +1,7 @@
 """``DecoderLayers``: the Llama-like decoder of the model families, in differentiable torch operations.
 
-The engine's own forward pass reads a paged cache through kernels without gradients. This one is for training and evaluation
-only: it runs whole sequences without a cache. Embedding and output projection are left to the caller.
+The engine's own forward pass reads a paged cache through kernels without gradients. This one is for training and
+evaluation only: it runs whole sequences without a cache. Embedding and output projection are left to the caller.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DecoderLayers(nn.Module):
 
     def __init__(self, config: ModelConfig, rope: Tensor) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(_Layer(config, window) for window in config.sliding_windows)
+        self.layers = nn.ModuleList(_DecoderLayer(config, window) for window in config.sliding_windows)
         self.norm = _Norm(config.hidden_size, config.norm_eps)
         self.register_buffer("rope", rope, persistent=False)
 
@@ -154,7 +154,7 @@ class _Norm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
-class _Attention(nn.Module):
+class _SelfAttention(nn.Module):
     def __init__(self, config: ModelConfig, window: int | None) -> None:
         super().__init__()
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -187,11 +187,11 @@ class _Mlp(nn.Module):
         return y
 
 
-class _Layer(nn.Module):
+class _DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig, window: int | None) -> None:
         super().__init__()
         self.input_layernorm = _Norm(config.hidden_size, config.norm_eps)
-        self.self_attn = _Attention(config, window)
+        self.self_attn = _SelfAttention(config, window)
         self.post_attention_layernorm = _Norm(config.hidden_size, config.norm_eps)
         self.mlp = _Mlp(config)
 

@@ -1,8 +1,8 @@
 """Distillation: a draft model learns the distributions of the target on the target's own text.
 
-The loss is KL(target || draft) over the whole vocabulary (Hinton et al. 2015, https://arxiv.org/abs/1503.02531). DistillSpec
-(https://arxiv.org/abs/2310.08461) applies it to a target's own samples for speculation. The target's logits are computed
-again in every step: to store them would take a hundred kilobytes a token.
+The loss is KL(target || draft) over the whole vocabulary (Hinton et al. 2015, https://arxiv.org/abs/1503.02531).
+DistillSpec (https://arxiv.org/abs/2310.08461) applies it to a target's own samples for speculation. The target's logits
+are computed again in every step: to store them would take a hundred kilobytes a token.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def kl_to_target(hidden: Tensor, target_hidden: Tensor, head: Tensor) -> Tensor:
 class _KlToTarget(torch.autograd.Function):
     """KL(target || draft), with the gradient computed in the forward pass, in chunks.
 
-    The gradient with respect to the draft's logits is softmax(draft) - softmax(target). Autograd would keep several float32
-    tensors of [tokens, vocab] until the backward pass.
+    The gradient with respect to the draft's logits is softmax(draft) - softmax(target). Autograd would keep several
+    float32 tensors of [tokens, vocab] until the backward pass.
     """
 
     @staticmethod

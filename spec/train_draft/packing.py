@@ -1,7 +1,7 @@
 """Sequences packed into one row of tokens, and attention within each sequence.
 
-Projections, norms and the loss run on the packed tokens, without padding. Attention runs on [sequences, longest]: for that
-shape every version of torch has a fused causal attention with gradients.
+Projections, norms and the loss run on the packed tokens, without padding. Attention runs on [sequences, longest]: for
+that shape every version of torch has a fused causal attention with gradients.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Packed:
         padded: [T], each token's index in [B * longest], where each sequence has a row.
         count: B.
         longest: the number of tokens of the longest sequence.
-        predicting: [P], the indices of tokens that an answer token follows: of each sequence the last token of the prompt,
-            and all tokens of the answer but the last.
+        predicting: [P], the indices of tokens that an answer token follows: of each sequence the last token of the
+            prompt, and all tokens of the answer but the last.
     """
 
     tokens: Tensor
@@ -100,7 +100,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, window:
 
 
 def batches(samples: Sequence[Sample], tokens: int, rng: random.Random) -> Iterator[list[Sample]]:
-    """Every sample once, in random order, in batches of at most ``tokens`` tokens. A longer sample is a batch of its own."""
+    """Every sample once, in random order, in batches of at most ``tokens`` tokens. A longer sample is its own batch."""
     batch: list[Sample] = []
     room = tokens
     for index in rng.sample(range(len(samples)), len(samples)):

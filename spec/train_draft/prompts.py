@@ -1,7 +1,7 @@
 """Prompts for the target to answer: instructions, and extraction to JSON, made from templates and word lists.
 
-Every list has a training part and a held-out part. So a held-out prompt shares neither its template nor any inserted words
-with a training prompt.
+Every list has a training part and a held-out part. So a held-out prompt shares neither its template nor any inserted
+words with a training prompt.
 """
 
 from __future__ import annotations

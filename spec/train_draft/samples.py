@@ -148,8 +148,8 @@ class Samples(Sequence[Sample]):
 def ends_in_loop(tokens: npt.NDArray[np.int32]) -> bool:
     """Whether a text ends in a loop.
 
-    A loop repeats a period of up to ``MAX_PERIOD`` tokens three times, over at least 24 tokens. The very last token, which
-    may be end-of-sequence, need not be part of it.
+    A loop repeats a period of up to ``MAX_PERIOD`` tokens three times, over at least 24 tokens. The very last token,
+    which may be end-of-sequence, need not be part of it.
     """
     tail: list[int] = tokens[-_LOOP_REPEATS * MAX_PERIOD - 1 :].tolist()
     for body in (tail, tail[:-1]):

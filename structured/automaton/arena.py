@@ -1,7 +1,8 @@
 """``AutomatonArena``: allocates the device's constraint table to automata.
 
-The table's size is fixed when the engine starts. An automaton is written into it when an output first needs it. It stays
-until its memory is wanted for another: then automata without a running output are evicted, least recently used first.
+The table's size is fixed when the engine starts. An automaton is written into it when an output first needs it. It
+stays until its memory is wanted for another: then automata without a running output are evicted, least recently used
+first.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class AutomatonArena:
         return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
     def _room(self, size: int, masks: int) -> int | None:
-        """The address of ``size`` newly taken words, with ``masks`` masks free, or None. Evicts unused automata if need be."""
+        """Take ``size`` words, with ``masks`` masks free, evicting others if need be. Returns the address, or None."""
         while True:
             begin = self._take(size) if len(self._free_masks) >= masks else None
             if begin is not None:

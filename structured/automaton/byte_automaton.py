@@ -1,7 +1,7 @@
 """From a regular expression to a finite automaton over bytes: built by outlines-core, then pruned and minimised.
 
-outlines-core builds an automaton over any vocabulary. Here the vocabulary is the 256 bytes: `token_automaton` derives the
-moves of real tokens from it, much faster than outlines-core would.
+outlines-core builds an automaton over any vocabulary. Here the vocabulary is the 256 bytes: `token_automaton` derives
+the moves of real tokens from it, much faster than outlines-core would.
 
 outlines-core matches leftmost-first, as in searching: "a|ab" would never match "ab". A "$" behind the expression makes
 every match reach the end of the text, which makes the alternatives equal. outlines-core accepts "$" only behind an

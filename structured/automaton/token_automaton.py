@@ -1,8 +1,8 @@
 """From an automaton over bytes to an automaton over tokens, as tables in which every question is a look-up.
 
-Tokens with the same moves in every state form a class, and most tokens share one: inside a string, all tokens of n plain
-letters are alike. So moves are computed for classes of token prefixes, byte by byte. Prefixes with the same moves in every
-state are merged after each byte, and no move is computed for a single token.
+Tokens with the same moves in every state form a class, and most tokens share one: inside a string, all tokens of n
+plain letters are alike. So moves are computed for classes of token prefixes, byte by byte. Prefixes with the same moves
+in every state are merged after each byte, and no move is computed for a single token.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _classify(automaton: ByteAutomaton, tokens: Sequence[bytes], max_bytes: int)
 def _advance(
     table: Ints, kinds: Ints, steps: npt.NDArray[np.int64], step_of: npt.NDArray[np.int64]
 ) -> tuple[Ints, npt.NDArray[np.int64]]:
-    """The moves of prefix classes after one more byte: the distinct rows, of which the first leads nowhere, and each token's row."""
+    """The moves of prefix classes after one more byte: distinct rows, the first one dead, and each token's row."""
     symbols = table.shape[1]
     before, symbol = np.divmod(steps, symbols)
     flat = table.reshape(-1)

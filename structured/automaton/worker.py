@@ -30,7 +30,7 @@ class WorkerSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class CompileJob:
+class AutomatonJob:
     """One regular expression; ``budgets`` asks for masks by distance to acceptance."""
 
     regex: str
@@ -43,7 +43,7 @@ ALARMS = (signal.SIGPROF, signal.SIGALRM)
 Answer = TokenAutomaton | InvalidConstraintError | AutomatonTooLargeError | RuntimeError
 
 
-def compile_job(setup: WorkerSetup, job: CompileJob) -> Answer:
+def compile_job(setup: WorkerSetup, job: AutomatonJob) -> Answer:
     """The automaton of a job, or the error that it ends in."""
     limits = setup.limits
     try:
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def _set_alarms(seconds: float) -> None:
-    """End this process after ``seconds`` of processor time or four times as many by the clock; 0 cancels both alarms."""
+    """End this process after ``seconds`` of processor time, or four times as long by the clock; 0 cancels that."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, 4 * seconds)
 
@@ -79,7 +79,7 @@ def _set_alarms(seconds: float) -> None:
 def _serve(setup: WorkerSetup, jobs: BinaryIO, answers: BinaryIO) -> None:
     while True:
         try:
-            job: CompileJob = pickle.load(jobs)
+            job: AutomatonJob = pickle.load(jobs)
         except EOFError:
             return
         _set_alarms(setup.limits.seconds)

@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
 from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.automaton.worker import ALARMS, Answer, CompileJob, WorkerSetup
+from draftline.structured.automaton.worker import ALARMS, Answer, AutomatonJob, WorkerSetup
 
 
 class AutomatonWorkerPool:
@@ -52,11 +52,11 @@ class AutomatonWorkerPool:
             raise AutomatonTooLargeError(f"it has {size} bytes; at most {max_size} are allowed")
         with self._free:
             process, used = self._take()
-            answer = self._ask(process, CompileJob(regex, budgets))
+            answer = self._ask(process, AutomatonJob(regex, budgets))
             if used and process.returncode is not None and -process.returncode not in ALARMS:
                 # The worker may have been dying before it got the job: try once more.
                 process, _ = self._take()
-                answer = self._ask(process, CompileJob(regex, budgets))
+                answer = self._ask(process, AutomatonJob(regex, budgets))
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -110,7 +110,7 @@ class AutomatonWorkerPool:
             process.stdin.flush()
         return process
 
-    def _ask(self, process: subprocess.Popen[bytes], job: CompileJob) -> Answer:
+    def _ask(self, process: subprocess.Popen[bytes], job: AutomatonJob) -> Answer:
         """Send a job to a worker that was taken, and give the worker back."""
         assert process.stdin is not None
         assert process.stdout is not None

@@ -14,6 +14,6 @@ def regex_grammar(regex: str) -> str:
 
 
 def regex_error(grammar: str) -> str | None:
-    """Where a regular expression in a Lark grammar is malformed, as a multi-line message; None if all are well-formed."""
+    """The error of a malformed regular expression in a Lark grammar, in several lines; None if all are well-formed."""
     message = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar))
     return message.strip() if "regex parse error" in message else None

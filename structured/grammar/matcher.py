@@ -1,8 +1,8 @@
 """``GrammarMatcher``: llguidance's Earley parser behind the contract of `Matcher`.
 
-This file reconciles the differences between the two. Tokens are offered to the parser, never forced on it: a parser that
-has consumed an illegal token is unusable. The parser never sees end-of-sequence, because it can roll that back in some
-states only.
+This file reconciles the differences between the two. Tokens are offered to the parser, never forced on it: a parser
+that has consumed an illegal token is unusable. The parser never sees end-of-sequence, because it can roll that back in
+some states only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a JSON Schema to the language of the texts of its instances. Keywords without an exact form are rejected by name."""
+"""From a JSON Schema to the language of its instances. Keywords without an exact form are rejected by name."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def json_schema_language(
         best_effort: ignore and report keywords that cannot be enforced, instead of rejecting the schema.
         limits: bounds on its size.
         order: the order of the members of an object.
-        max_repetition: a bound on repetitions that the schema leaves unbounded (characters, digits, items, unnamed members);
-            None is no bound. Recursion stays unbounded.
+        max_repetition: a bound on repetitions that the schema leaves unbounded (characters, digits, items, unnamed
+            members); None is no bound. Recursion stays unbounded.
 
     Raises:
         UnsupportedConstraintError: parts of it cannot be enforced exactly; the error names all of them.

@@ -30,8 +30,8 @@ class Counter:
 def kinds(shape: ArrayShape, index: int) -> Iterator[tuple[Demands, tuple[int, ...]]]:
     """The kinds of items at an index: the demands on an item, and the counts that it adds to.
 
-    For a count with an upper bound, an item is counted exactly if it meets the demands of the count. Without one, such an
-    item may also go uncounted.
+    For a count with an upper bound, an item is counted exactly if it meets the demands of the count. Without one, such
+    an item may also go uncounted.
     """
     choices = [(True, False) if index >= one.start else (False,) for one in shape.contains]
     for counted in itertools.product(*choices):

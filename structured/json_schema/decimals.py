@@ -1,13 +1,13 @@
 """The JSON texts of a set of numbers, as syntax trees over the characters of the text.
 
-Every number can be written in plain notation, like -12.50. Scientific notation is allowed where its whole range of exponents
-lies in the set. For numbers without conditions these are all exponents of a 64-bit float. For bounded numbers these are the
-magnitudes that json.dumps writes that way: from 1e16 on, and below 1e-4. An integer may also be written 1.0: JSON Schema has
-accepted that since draft 6, and json.dumps writes integral floats so.
+Every number can be written in plain notation, like -12.50. Scientific notation is allowed where its whole range of
+exponents lies in the set. For numbers without conditions these are all exponents of a 64-bit float. For bounded numbers
+these are the magnitudes that json.dumps writes that way: from 1e16 on, and below 1e-4. An integer may also be written
+1.0: JSON Schema has accepted that since draft 6, and json.dumps writes integral floats so.
 
-Values are compared as decimals, but most readers round fractions to a 64-bit float before validation. So texts that rounding
-would carry out of the set are excluded. Fractions have at most 15 digits if divisibility matters, and an excluded bound
-excludes all decimals up to the next float.
+Values are compared as decimals, but most readers round fractions to a 64-bit float before validation. So texts that
+rounding would carry out of the set are excluded. Fractions have at most 15 digits if divisibility matters, and an
+excluded bound excludes all decimals up to the next float.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ _Interval = tuple[Fraction, bool, Fraction | None, bool]
 
 
 def _as_floats(numbers: NumberSet) -> NumberSet:
-    """The interval with the nearest float inside in place of each excluded bound, except near zero, where floats are dense."""
+    """The interval with the nearest float inside for each excluded bound, except near zero, where floats are dense."""
 
     def inside(bound: Fraction | None, is_open: bool, towards: float) -> tuple[Fraction | None, bool]:
         if bound is None or not is_open or not _TINY < abs(bound) < _HUGE:
@@ -386,7 +386,7 @@ def _expression(numbers: NumberSet, magnitudes: Node) -> Node:
 
 
 def _short_floats(numbers: NumberSet) -> Node:
-    """Multiples of an integer written like 10.0, if the last digits decide and the bounds include all numbers of a sign."""
+    """Multiples of an integer written like 10.0, if the last digits decide and all numbers of a sign are in bounds."""
     step = int(numbers.step or 1)
     width = next((width for width in range(1, 4) if 10**width % step == 0), 0)
     if width == 0:

@@ -12,7 +12,7 @@ MAX_VALUES: Final = 60
 
 
 def unique_values(shape: ArrayShape, expand: Callable[[Demands], Shapes]) -> list[Shapes] | None:
-    """The possible values of the items of ``shape``, one `Shapes` each; None unless they are a short list of scalars."""
+    """The possible values of items of ``shape``, one `Shapes` each; None unless they are a short list of scalars."""
     if shape.prefix or shape.contains or shape.rest == ANY:
         return None
     items = expand(shape.rest)

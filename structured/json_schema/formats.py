@@ -1,7 +1,8 @@
 """String formats as sets of strings.
 
-Formats defined here are enforced; all others are annotations, as in the standard. Each set is a subset of its RFC and of the
-strings that common validators accept, so every generated string passes. It includes everything written in practice.
+Formats defined here are enforced; all others are annotations, as in the standard. Each set is a subset of its RFC and
+of the strings that common validators accept, so every generated string passes. It includes everything written in
+practice.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _IPV6: Final = "(?:" + "|".join(
 
 
 def _label(max_length: int) -> str:
-    """A label of a host name. Labels with "--" as third and fourth character are excluded: they must be valid punycode."""
+    """A label of a host name. Labels with "--" at the third character are excluded: they must be valid punycode."""
     inner = "[A-Za-z0-9-]"
     edge = "[A-Za-z0-9]"
     return f"{edge}(?:{inner}?{edge}|{inner}{inner}{edge}|{inner}(?:{edge}{inner}|-{edge}){inner}{{0,{max_length - 5}}}{edge})?"

@@ -1,4 +1,4 @@
-"""The layout of a grammar rule's 64-bit parameter, which records the members that an object has, and conditions on it."""
+"""``Layout``: the 64-bit parameter of a grammar rule, which records the members of an object, and conditions on it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ BITS: Final = 64
 class Layout:
     """The meaning of each bit of an object's parameter.
 
-    In order: required properties; the conditions of ``ObjectShape.some``; a flag for unnamed members; a counter of members
-    that are not required; optional properties, while bits are left. An optional property without a bit may be written
-    twice, which leaves the object valid. Required members are not counted, so there is always room for them.
+    In order: required properties; the conditions of ``ObjectShape.some``; a flag for unnamed members; a counter of
+    members that are not required; optional properties, while bits are left. An optional property without a bit may be
+    written twice, which leaves the object valid. Required members are not counted, so there is always room for them.
 
     Attributes:
         bit_of: the bit of each property.

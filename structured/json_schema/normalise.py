@@ -1,7 +1,7 @@
 """From schemas to shapes: the values that satisfy each keyword, and the values that do not.
 
-Every keyword is a *clause* with these two readings. A schema is the intersection of its clauses, its negation the union of
-their negations. So `not`, `oneOf`, `if` and dependencies need no special cases. A clause without an exact reading is
+Every keyword is a *clause* with these two readings. A schema is the intersection of its clauses, its negation the union
+of their negations. So `not`, `oneOf`, `if` and dependencies need no special cases. A clause without an exact reading is
 reported and left out.
 """
 
@@ -62,8 +62,8 @@ class Normaliser:
         document: the schema document.
         limits: bounds on the expansion.
         format_set: the strings of each format.
-        wider: a normaliser that proves emptiness in place of this one, or None. Its formats include all strings that any
-            validator accepts.
+        wider: a normaliser that proves emptiness in place of this one, or None. Its formats include all strings that
+            any validator accepts.
 
     Attributes:
         violations: the parts that cannot be enforced, by pointer and keyword.

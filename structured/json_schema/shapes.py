@@ -1,8 +1,8 @@
 """The normalised form: a set of JSON values as a union of simple shapes, type by type.
 
-The value of a member or an item is a set of `Demand`: schemas that must hold, and schemas that must not. Demands are expanded
-to shapes lazily, so recursion costs nothing. The intersection of two values is the union of their demands. Equal demands are
-one node of the language.
+The value of a member or an item is a set of `Demand`: schemas that must hold, and schemas that must not. Demands are
+expanded to shapes lazily, so recursion costs nothing. The intersection of two values is the union of their demands.
+Equal demands are one node of the language.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ def meet_objects(one: ObjectShape, other: ObjectShape) -> Iterator[ObjectShape]:
 
 
 def settle_object(shape: ObjectShape, some: tuple[Members, ...]) -> Iterator[ObjectShape]:
-    """The objects of ``shape`` (which has no ``some`` yet) that have a member, named or not, for each condition in ``some``."""
+    """The objects of ``shape``, which has no ``some`` yet, with a member, named or not, for each condition in ``some``."""
     named = dict(shape.named)
     for name in sorted(shape.required):
         if name not in named:

@@ -1,7 +1,7 @@
 """Sets of strings: bounds on the length, patterns and formats that match or do not match, and listed strings.
 
-A StringSet is a conjunction in the terms of the schema. Automata decide membership, emptiness and disjointness. Its syntax
-tree stays small if there is only one pattern or one length.
+A StringSet is a conjunction in the terms of the schema. Automata decide membership, emptiness and disjointness. Its
+syntax tree stays small if there is only one pattern or one length.
 """
 
 from __future__ import annotations

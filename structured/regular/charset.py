@@ -1,4 +1,4 @@
-"""Sets of Unicode code points as sorted, disjoint, inclusive ranges. Surrogates are not characters, and never in a set."""
+"""Sets of Unicode code points as sorted, disjoint, inclusive ranges. Surrogates are never in a set."""
 
 import functools
 from collections.abc import Iterable

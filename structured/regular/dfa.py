@@ -1,7 +1,7 @@
 """Deterministic automata of syntax trees: conjunctions, complements and emptiness.
 
-The letters of an automaton are classes of characters that none of its sets tells apart. Sizes are bounded: a larger automaton
-raises `TooComplexError` instead of taking long.
+The letters of an automaton are classes of characters that none of its sets tells apart. Sizes are bounded: a larger
+automaton raises `TooComplexError` instead of taking long.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Nfa:
 
 
 def _alphabet(sets: Iterable[CharSet]) -> tuple[tuple[int, ...], tuple[int, ...], list[CharSet]]:
-    """The coarsest partition that respects all sets: starts, the letter of each interval, the characters of each letter."""
+    """The coarsest partition that respects all sets: interval starts, their letters, and the characters of each letter."""
     distinct = list(dict.fromkeys(sets))
     bounds = {0}
     for one in distinct:

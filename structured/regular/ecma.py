@@ -1,7 +1,7 @@
 """ECMA-262 patterns, the dialect of JSON Schema, as syntax trees over code points.
 
-Lookarounds, backreferences and word boundaries are not translated: `UntranslatablePatternError` names them. Capturing groups
-and lazy repetitions do not change the language, so they are read as plain ones.
+Lookarounds, backreferences and word boundaries are not translated: `UntranslatablePatternError` names them. Capturing
+groups and lazy repetitions do not change the language, so they are read as plain ones.
 """
 
 import functools

@@ -157,7 +157,7 @@ def has_anchor(node: Node) -> bool:
 
 
 def to_regex(node: Node) -> str:
-    """The text of an anchor-free tree in the dialect of Rust's regex crates. It can stand between the slashes of Lark."""
+    """The text of an anchor-free tree in the dialect of Rust's regex crates. It needs no escapes in Lark."""
     memo: dict[int, str] = {}
 
     def group(child: Node) -> str:

@@ -6,7 +6,8 @@ import math
 
 import pytest
 import torch
-from eight_bit.quality import VARIANTS, GpuArithmetic, Piece, perplexity
+from common.provenance import ROOT
+from eight_bit.quality import DOCUMENTS, VARIANTS, GpuArithmetic, Piece, perplexity
 from quantization import main
 
 from draftline import LLM, SamplingParams, quant
@@ -71,3 +72,7 @@ def test_gpu_sections_without_a_gpu_are_an_error(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sys.argv", ["quantization.py", "--sections", "layers"])
     with pytest.raises(SystemExit, match="layers needs a GPU"):
         main()
+
+
+def test_the_documents_of_the_perplexity_exist() -> None:
+    assert all((ROOT / name).is_file() for name in DOCUMENTS)

@@ -1,7 +1,7 @@
 """A language as a Lark grammar for llguidance.
 
-Scalars and member names are terminals, so the parser sees a handful of lexemes a member. Values are rules. For members in any
-order, the 64-bit parameter of a rule records the properties written so far.
+Scalars and member names are terminals, so the parser sees a handful of lexemes a member. Values are rules. For members
+in any order, the 64-bit parameter of a rule records the properties written so far.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class LarkWriter:
         return self._named(" | ".join(bodies)) if bodies else ""
 
     def _native(self, numbers: NumberSet) -> str:
-        """Multiples without a short expression, as a JSON Schema for llguidance: it is exact for integers in plain notation."""
+        """Multiples without a short expression, as a JSON Schema for llguidance, which is exact for plain integers."""
         assert numbers.step is not None
         low, high = numbers.integral_bounds()
         schema = {"type": "integer", "multipleOf": int(numbers.step)}

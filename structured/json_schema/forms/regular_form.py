@@ -1,7 +1,7 @@
 """A language as one regular expression, if it is regular and small.
 
-Values are written in place: a schema that recurses, or leaves the values of members open, has no such form. Members in any
-order need every permutation, so only a few are allowed.
+Values are written in place: a schema that recurses, or leaves the values of members open, has no such form. Members in
+any order need every permutation, so only a few are allowed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def regular_form(graph: Graph, whitespace: Whitespace, order: PropertyOrder, max
     Raises:
         NotRegularError: it recurses, or would be too large.
     """
-    writer = _Writer(graph, whitespace, order, max_repetition)
+    writer = _RegexWriter(graph, whitespace, order, max_repetition)
     tree = writer.value(graph.root, 1)
     if _positions(tree, {}) > MAX_POSITIONS:
         raise NotRegularError(_TOO_MANY, "")
@@ -84,7 +84,7 @@ def _positions(node: Node, known: dict[int, int]) -> int:
     return size
 
 
-class _Writer:
+class _RegexWriter:
     def __init__(self, graph: Graph, whitespace: Whitespace, order: PropertyOrder, max_repetition: int | None) -> None:
         self._graph = graph
         self._whitespace: Whitespace = whitespace

@@ -1,8 +1,8 @@
 r"""The JSON texts of strings, as syntax trees over the characters of the text.
 
-Every character has a canonical spelling: itself, or the short escape that JSON requires. Characters that json.dumps escapes by
-default may also be written \uXXXX, with digits of either case, and as a surrogate pair beyond the basic plane. No other
-escapes are allowed: a value has few texts, and two spellings of one name never count as two names.
+Every character has a canonical spelling: itself, or the short escape that JSON requires. Characters that json.dumps
+escapes by default may also be written \uXXXX, with digits of either case, and as a surrogate pair beyond the basic
+plane. No other escapes are allowed: a value has few texts, and two spellings of one name never count as two names.
 """
 
 import functools

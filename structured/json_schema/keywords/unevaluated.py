@@ -1,7 +1,7 @@
 """unevaluatedProperties and unevaluatedItems: the members and items that no other applicable schema has evaluated.
 
-Every combination of subschemas that can hold together is a case, with its evaluated members and items. Within one case the
-keyword is as simple as additionalProperties or items.
+Every combination of subschemas that can hold together is a case, with its evaluated members and items. Within one case
+the keyword is as simple as additionalProperties or items.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def _noted(options: list[tuple[Location, list[Case]]], expander: Expander) -> li
 
 
 def _any_of(expander: Expander, options: list[tuple[Location, list[Case]]]) -> list[Case]:
-    """The cases of anyOf: options that evaluate something each hold or fail. Another clause demands that any option holds."""
+    """The cases of anyOf: each option that evaluates something holds or fails. Another clause demands that one holds."""
     telling = [(option, inner) for option, inner in options if not all(case.silent() for case in inner)]
     cases: list[Case] = []
     for combination in itertools.product((True, False), repeat=len(telling)):

@@ -29,7 +29,7 @@ def spellings(value: Any) -> list[str]:
 
 
 def verdict(schema: Any, tests: list[dict[str, Any]]) -> str:
-    """The outcome: "exact", "refused", or "incomplete" if a valid value is rejected. An accepted invalid value fails."""
+    """The outcome: "exact", "refused", or "incomplete" if a valid value is rejected. An accepted invalid one fails."""
     try:
         walker = Walker.of_grammar(json_schema_language(json.dumps(schema)).grammar)
     except UnsupportedConstraintError:
