@@ -1,6 +1,6 @@
-"""The parts of a Llama-like decoder: attention, gated MLP, layers, over `Ops` and `Linear`. Others share what fits.
+"""The parts of a Llama-like decoder over `Ops` and `Linear`: attention, gated MLP, layers. Other families reuse them.
 
-They hold weights and call operations; what depends on the device or the weight format is behind those two.
+They hold weights and call operations. Device and weight format are hidden behind those two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Attention:
     Attributes:
         qkv: merged query, key and value projection.
         output: the output projection.
-        spec: what stands between them.
+        spec: rotation, norms and scores between the two.
     """
 
     qkv: Linear
@@ -87,7 +87,7 @@ class DecoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class DecoderWeights:
-    """All of a decoder.
+    """A decoder's weights.
 
     Attributes:
         embedding: [vocab, hidden] token embeddings.

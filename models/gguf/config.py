@@ -1,8 +1,7 @@
 """A GGUF file's metadata as the ``config.json`` that its model had before it was converted.
 
-Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What the metadata ask for and the families here cannot
-do is refused, not ignored. What a conversion drops cannot be brought back: of Mistral 7B v0.1's sliding window, as with
-llama.cpp, nothing is left.
+Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Unsupported features in the metadata are rejected, not
+ignored. Fields that a conversion drops are lost: Mistral 7B v0.1's sliding window is gone, as in llama.cpp.
 """
 
 from __future__ import annotations
