@@ -15,7 +15,7 @@ def fp8_scheme(config: Mapping[str, object]) -> Scheme:
     """The scheme of a ``quantization_config`` with this method.
 
     Raises:
-        UnsupportedFormatError: it asks for what is not done here; the message names the field.
+        UnsupportedFormatError: it requests an unsupported feature; the message names the field.
     """
     expect(config, "fmt", "e4m3", None)
     # Static activation scales may be there; quantizing each token by its own loses less.

@@ -1,4 +1,4 @@
-"""Attention's part of `kernel_sections.py`: decodes, verifies and prompt chunks, checked and timed."""
+"""Attention's part of `sections.py`: decodes, verifies and prompt chunks, checked and timed."""
 
 from __future__ import annotations
 

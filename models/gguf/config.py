@@ -43,7 +43,7 @@ def gguf_config(file: GGUFFile, rope_factors: Sequence[float] | None) -> ModelCo
 
     Args:
         file: the file.
-        rope_factors: its ``rope_freqs.weight``, if it has one: what each rotary frequency is divided by.
+        rope_factors: its ``rope_freqs.weight``, if it has one: the divisor of each rotary frequency.
 
     Raises:
         ModelLoadError: the architecture or something it asks for is not supported, or a key is missing or malformed.
@@ -99,7 +99,7 @@ def _num_layers(fields: GGUFFields, arch: str, file: GGUFFile) -> int:
     key = f"{arch}.block_count"
     layers = fields.integer(key)
     if f"blk.{layers - 1}.attn_norm.weight" not in file.tensors:
-        raise fields.error(key, f"says {layers}, but the file has no tensors of so many layers")
+        raise fields.error(key, f"says {layers}, but the file lacks tensors of that many layers")
     return layers
 
 

@@ -19,7 +19,7 @@ class TokenizerData:
         eos_ids: the ids that end a sequence.
         unused_ids: ids that fill up the vocabulary and stand for no text.
         chat_template: the Jinja source, or None.
-        template_variables: what the template can use: ``bos_token``, ``eos_token``, ….
+        template_variables: available to the template: ``bos_token``, ``eos_token``, ….
     """
 
     where: str

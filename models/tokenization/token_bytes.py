@@ -42,7 +42,7 @@ def token_bytes(backend: Backend) -> TokenBytes:
     for token, index in vocab.items():
         table[index] = convention.token(token)
     for index, added in backend.get_added_tokens_decoder().items():
-        # What is matched in normalized text stands for text that normalizes to it.
+        # A token that is matched in normalized text represents text that normalizes to it.
         matched = (
             backend.normalizer.normalize_str(added.content)
             if added.normalized and backend.normalizer
