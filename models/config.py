@@ -20,7 +20,7 @@ class ModelConfig:
     """The shape of a decoder-only transformer.
 
     Attributes:
-        family: key into ``models.FAMILIES``.
+        family: key into ``families.FAMILIES``.
         vocab_size: rows of the embedding.
         hidden_size: width of the residual stream.
         intermediate_size: width of the gated MLP.

@@ -190,7 +190,7 @@ def _filled(content: Tensor, dtype: torch.dtype) -> LayerCache:
 
 
 def memory(bench: Bench, ops: TritonOps) -> None:
-    """Llama-8B's shape, loaded: the weights' bytes beside the allocator's, and the most while loading."""
+    """Llama-8B's shape, loaded: the weights' bytes, the allocator's, and its peak while loading."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(LLAMA_3_1_8B))
         dense = 0
@@ -235,7 +235,7 @@ _GEMM = [
 
 
 def divisions(bench: Bench, ops: TritonOps) -> None:
-    """Every product alone, by other divisions; ``default`` is what the engine uses."""
+    """Every product alone, by other divisions; the engine uses ``default``."""
     cases: list[tuple[str, int, str, Iterable[Any]]] = [
         ("fp8", 1, "gemv", _GEMV), ("fp8", 1, "gemm_m16", _GEMM_M16), ("int8", 1, "gemm_m16", _GEMM_M16),
         ("fp8", 16, "gemm_m16", _GEMM_M16), ("fp8", 64, "gemm", _GEMM), ("int8", 2048, "gemm", _GEMM[4:]),
@@ -276,7 +276,7 @@ def divisions(bench: Bench, ops: TritonOps) -> None:
 def _runner(
     kernel: str, arrivals: Tensor, plain: Tensor, x: Tensor, scale: Tensor, swiglu: bool, residual: Tensor | None
 ) -> Callable[[ScaledWeight, Any], Tensor]:
-    """Of ``plain``, or what it is quantized to: the matrix-vector product does that itself."""
+    """A product of ``plain``, quantized beforehand except for the matrix-vector product."""
     options: dict[str, Any] = {"swiglu": swiglu, "residual": residual}
     if kernel == "gemv":
         return lambda weight, config: scaled_gemv(plain, weight, None, overlap=True, config=config, **options)
@@ -295,7 +295,7 @@ SECTIONS: dict[str, Callable[[Bench, TritonOps], None]] = {
 
 
 def run_sections(names: list[str], deadline: float, out: Path | None) -> None:
-    """Run the sections, print what they found, and save it."""
+    """Run the sections, print the results, and save them."""
     torch.manual_seed(0)
     ops = TritonOps.for_device(DEVICE)
     bench = Bench(Ceilings.measure(), deadline)

@@ -1,4 +1,4 @@
-"""The sizes of the models whose kernels `kernel_sections.py` times, and inputs of those sizes."""
+"""The sizes of the models whose kernels `sections.py` times, and inputs of those sizes."""
 
 from __future__ import annotations
 

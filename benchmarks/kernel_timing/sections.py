@@ -1,8 +1,8 @@
 """Time the Triton operations at the shapes of real models: checked first, several tile configurations in one run.
 
-Every number is a CUDA graph's replay, over inputs that exceed the L2 cache where a real step's would, beside the share
+Every number is a CUDA graph's replay, over inputs that exceed the L2 cache where a real step's would, next to the share
 of the device's measured copy bandwidth or matrix rate. Needs a GPU. The table comes last; variants are named by what
-they change, ``default`` is what the engine uses.
+they change; the engine uses ``default``.
 
 `kernels.py` is the command.
 """

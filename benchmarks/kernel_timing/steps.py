@@ -1,4 +1,4 @@
-"""A whole decode step in one CUDA graph, with random weights: what the kernels add up to, launches included.
+"""A whole decode step in one CUDA graph, with random weights: the sum of its kernels, launches included.
 
 Greedy, without an engine around it: from token ids to sampled tokens, as the engine's own forward pass runs it.
 """
@@ -30,7 +30,7 @@ MAX_LENGTH = 4096
 
 @dataclass(frozen=True, slots=True)
 class VendorOps(TritonOps):
-    """Nothing fused, nothing overlapped, and every product the vendor's: what the others are compared with."""
+    """Nothing fused, nothing overlapped, and every product the vendor's: the baseline."""
 
     @override
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -81,7 +81,7 @@ class DecodeStep:
     """One model's step for a fixed batch.
 
     Attributes:
-        num_bytes: what it must read at least: the weights, and the rows' keys and values.
+        num_bytes: the least that it must read: the weights, and the rows' keys and values.
     """
 
     def __init__(self, model: Model, weights: DecoderWeights, rows: int, query_len: int, context: int) -> None:

@@ -1,4 +1,4 @@
-"""Timing device code by replaying CUDA graphs, and a table of what came out. For `kernel_sections.py`."""
+"""Timing device code by replaying CUDA graphs, and a table of what came out. For `sections.py`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CACHE_BYTES = 400 * 2**20
 """Inputs are rotated until they exceed this: several times the largest L2 cache."""
 
 
-_MOST_FAILURES = 12
+_MAX_FAILURES = 12
 """Failures that the table lists; the saved results have all."""
 
 
-def copies_beyond_cache(num_bytes: int, most: int = 64) -> int:
+def copies_beyond_cache(num_bytes: int, max_copies: int = 64) -> int:
     """How many copies of an input of this size the caches cannot hold."""
-    return max(1, min(most, -(-_CACHE_BYTES // num_bytes)))
+    return max(1, min(max_copies, -(-_CACHE_BYTES // num_bytes)))
 
 
 def graph_time(calls: Sequence[Call], budget_ms: float = 60.0) -> float:
@@ -176,9 +176,9 @@ class Bench:
                 lines.append(
                     f"{section:<10} {case:<34} {row.variant:<26} {row.microseconds:9.2f} {row.percent:5.1f}%  {row.rate}"
                 )
-        lines += [f"FAILED {name}" for name in self.failed[:_MOST_FAILURES]]
-        if len(self.failed) > _MOST_FAILURES:
-            lines.append(f"and {len(self.failed) - _MOST_FAILURES} more failed")
+        lines += [f"FAILED {name}" for name in self.failed[:_MAX_FAILURES]]
+        if len(self.failed) > _MAX_FAILURES:
+            lines.append(f"and {len(self.failed) - _MAX_FAILURES} more failed")
         if self.left_out:
             lines.append(f"left out for time: {len(self.left_out)}, first {self.left_out[0]}")
         return "\n".join(lines)

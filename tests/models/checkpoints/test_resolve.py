@@ -1,4 +1,4 @@
-"""What a model may be called, and what is said of names that are none."""
+"""Names of models, and the errors of names that are none."""
 
 from __future__ import annotations
 
