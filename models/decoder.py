@@ -124,8 +124,8 @@ class EagerForward:
         ops, eps, weights = self._ops, self._eps, self._weights
         residual = Residual(F.embedding(batch.token_ids, weights.embedding).to(self._dtype))
         # The last norm reads only the tokens whose logits are wanted, so it is not prepared.
-        following = (*(layer.attention_norm for layer in weights.layers[1:]), None)
-        for layer, next_norm, layer_cache in zip(weights.layers, following, cache.layers, strict=True):
+        next_norms = (*(layer.attention_norm for layer in weights.layers[1:]), None)
+        for layer, next_norm, layer_cache in zip(weights.layers, next_norms, cache.layers, strict=True):
             residual = layer.attention(residual, layer.attention_norm, eps, layer.mlp_norm, batch, layer_cache, ops)
             residual = layer.mlp(residual, layer.mlp_norm, eps, next_norm, ops)
         wanted = Residual(residual.values.index_select(0, batch.logits_index))

@@ -49,5 +49,5 @@ class DenseLinear(torch.nn.Module, Linear):
         return ops.norm_swiglu(x, norm, eps, self._weight, self._bias)
 
     @override
-    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
-        return ops.linear_add(x, self._weight, self._bias, residual, following)
+    def linear_add(self, x: Tensor, residual: Residual, next_norm: Tensor | None, ops: Ops) -> Residual:
+        return ops.linear_add(x, self._weight, self._bias, residual, next_norm)

@@ -45,10 +45,10 @@ class Linear(Protocol):
         """``silu(gate) * up`` of ``norm_linear``, gates first: [T, in_features] -> [T, out_features / 2]."""
         ...
 
-    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
+    def linear_add(self, x: Tensor, residual: Residual, next_norm: Tensor | None, ops: Ops) -> Residual:
         """``residual + self(x)``: [T, in_features], [T, out_features] -> [T, out_features]; may overwrite ``residual``.
 
-        ``following`` is the weight of the norm that reads the result next, if any.
+        ``next_norm`` is the weight of the norm that reads the result next, if any.
         """
         ...
 
@@ -71,7 +71,7 @@ class SeparateLinear(torch.nn.Module, Linear):
         return ops.silu_mul(self.norm_linear(x, norm, eps, ops))
 
     @override
-    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
-        del following
+    def linear_add(self, x: Tensor, residual: Residual, next_norm: Tensor | None, ops: Ops) -> Residual:
+        del next_norm
         y: Tensor = self(x)
         return Residual(residual.values + y)

@@ -81,6 +81,6 @@ class ScaledLinear(Linear):
         return ops.scaled_norm_swiglu(x.values, norm, eps, self._weight, self._bias)
 
     @override
-    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
-        del following
+    def linear_add(self, x: Tensor, residual: Residual, next_norm: Tensor | None, ops: Ops) -> Residual:
+        del next_norm
         return Residual(ops.scaled_linear_add(x, self._weight, self._bias, residual.values))

@@ -186,9 +186,9 @@ class ReferenceOps(Ops):
 
     @override
     def linear_add(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, next_norm: Tensor | None
     ) -> Residual:
-        del following
+        del next_norm
         return Residual(residual.values + F.linear(x, weight, bias))
 
     def _rotation(self, batch: Batch, rope: Tensor, rows: int) -> tuple[Tensor, Tensor]:
