@@ -106,7 +106,7 @@ class Ops(Protocol):
         ...
 
     def linear_add(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, next_norm: Tensor | None
     ) -> Residual:
         """``residual + linear(x)``: [T, K], [T, N] -> [T, N]. It may be written over ``residual``.
 
@@ -115,7 +115,7 @@ class Ops(Protocol):
             weight: [N, K].
             bias: [N], or None.
             residual: [T, N].
-            following: [N], the weight of the next norm, which may be prepared, or None.
+            next_norm: [N], the weight of the next norm, which may be prepared, or None.
         """
         ...
 

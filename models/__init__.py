@@ -1,1 +1,1 @@
-"""Model families, the checkpoints that they are read from, and tokenizers."""
+"""Model families, their checkpoints, and tokenizers."""

@@ -1,4 +1,4 @@
-"""What the engine needs to know of a decoder's shape, independent of the file it came from."""
+"""``ModelConfig``: the shape of a decoder, independent of its file format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ModelConfig:
     """The shape of a decoder-only transformer.
 
     Attributes:
-        family: key into ``models.FAMILIES``.
+        family: key into ``families.FAMILIES``.
         vocab_size: rows of the embedding.
         hidden_size: width of the residual stream.
         intermediate_size: width of the gated MLP.
@@ -28,7 +28,7 @@ class ModelConfig:
         num_heads: query heads.
         num_kv_heads: key/value heads.
         head_dim: size of one head.
-        max_positions: the longest context the model was made for, in tokens.
+        max_positions: the longest context that the model was trained for, in tokens.
         norm_eps: the norms' epsilon.
         rope_theta: base of the rotary frequencies; 0 where positions are learned.
         rope_scaling: Llama 3's scaling, or None.
@@ -41,9 +41,9 @@ class ModelConfig:
         bos_token_id: the beginning-of-sequence id, or None.
         eos_token_ids: the ids that end a sequence.
         local_rope_theta: base of the rotary frequencies of layers with a window, or None where it is ``rope_theta``.
-        rope_factor: what positions are divided by in layers without a window (linear scaling).
-        attention_scale: what attention scores are multiplied with, or None where it is ``head_dim ** -0.5``.
-        attention_soft_cap: see ``Ops.attention``; 0 is none.
+        rope_factor: divides positions in layers without a window (linear scaling).
+        attention_scale: multiplies attention scores, or None where it is ``head_dim ** -0.5``.
+        attention_soft_cap: see `AttentionSpec`; 0 is none.
         logits_soft_cap: the same for the logits.
     """
 
@@ -75,5 +75,5 @@ class ModelConfig:
 
     @property
     def score_scale(self) -> float:
-        """What attention scores are multiplied with."""
+        """The factor of attention scores."""
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale

@@ -30,19 +30,19 @@ class Decoder(Model):
     """A decoder-only transformer with its weights, on one device.
 
     Args:
-        checkpoint: where the weights come from.
-        config: the model's shape; ``config.max_positions`` is the longest sequence it will run.
+        checkpoint: the weights.
+        config: the model's shape; ``config.max_positions`` is the longest sequence that it will run.
         ops: the device's operations.
-        dtype: what weights are kept in.
-        device: where it runs.
+        dtype: of the weights.
+        device: of the weights.
 
     Attributes:
         config: the model's shape.
-        dtype: what weights are kept in.
+        dtype: of the weights.
         cache_dtype: of activations and cache.
-        device: where it runs.
-        quantization: the formats that its layers' projections run in, for reports.
-        nbytes: memory that its weights take.
+        device: of the weights.
+        quantization: the formats of its layers' projections, for reports.
+        nbytes: bytes of its weights.
 
     Raises:
         ModelLoadError: a tensor is missing, or has another shape or format than it should.
@@ -123,9 +123,9 @@ class EagerForward:
         """[S, vocab] logits; see ``Model.forward``."""
         ops, eps, weights = self._ops, self._eps, self._weights
         residual = Residual(F.embedding(batch.token_ids, weights.embedding).to(self._dtype))
-        # The last norm reads only those tokens whose logits are wanted.
-        following = (*(layer.attention_norm for layer in weights.layers[1:]), None)
-        for layer, next_norm, layer_cache in zip(weights.layers, following, cache.layers, strict=True):
+        # The last norm reads only the tokens whose logits are wanted, so it is not prepared.
+        next_norms = (*(layer.attention_norm for layer in weights.layers[1:]), None)
+        for layer, next_norm, layer_cache in zip(weights.layers, next_norms, cache.layers, strict=True):
             residual = layer.attention(residual, layer.attention_norm, eps, layer.mlp_norm, batch, layer_cache, ops)
             residual = layer.mlp(residual, layer.mlp_norm, eps, next_norm, ops)
         wanted = Residual(residual.values.index_select(0, batch.logits_index))

@@ -2,4 +2,4 @@
 
 
 class ModelLoadError(ValueError):
-    """A checkpoint that cannot be loaded. The message names the file and the tensor or field, and what is wrong."""
+    """A checkpoint that cannot be loaded. The message names the file, the tensor or field, and the problem."""

@@ -1,7 +1,7 @@
 """Reading an HF ``config.json``: typed fields, clear errors, and the parts all decoders share.
 
-What differs between families (biases, windows, norms) is each family's own file. Defaults of absent fields are
-transformers' own.
+The differences between families (biases, windows, norms) are in each family's file. Defaults of absent fields are those of
+transformers.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from draftline.models.config import ModelConfig, RopeScaling
 from draftline.models.errors import ModelLoadError
 
 SLIDING, FULL = "sliding_attention", "full_attention"
-"""What ``layer_types`` calls layers with and without a sliding window."""
+"""The names of layers with and without a sliding window in ``layer_types``."""
 
 
 class HfConfig:
     """A ``config.json`` (or one of its objects), read field by field.
 
-    Every method raises ModelLoadError, naming the field, when the field is missing and has no default or holds
-    something else than it should. ``null`` counts as missing, as it does in transformers.
+    Every method raises ModelLoadError, naming the field, if the field has a wrong type or is missing without a default.
+    ``null`` counts as missing, as in transformers.
     """
 
     def __init__(self, values: Mapping[str, object], where: str = "config.json") -> None:
@@ -121,7 +121,7 @@ def decoder_config(
     qk_norm: bool,
     default_head_dim: int | None = None,
 ) -> ModelConfig:
-    """The ModelConfig of a Llama-like decoder: what all families read alike, and what this one told.
+    """The ModelConfig of a Llama-like decoder, from the fields that all families share and from this family's arguments.
 
     Args:
         hf: the config.json.
@@ -134,7 +134,7 @@ def decoder_config(
         default_head_dim: the head size where config.json has none; None is hidden_size / num_attention_heads.
 
     Raises:
-        ModelLoadError: a field is missing, malformed, or asks for what no decoder here does.
+        ModelLoadError: a field is missing, malformed, or requests an unsupported feature.
     """
     activation = hf.text("hidden_act", "silu")
     if activation != "silu":

@@ -1,6 +1,6 @@
-"""The parts of a Llama-like decoder: attention, gated MLP, layers, over `Ops` and `Linear`. Others share what fits.
+"""The parts of a Llama-like decoder over `Ops` and `Linear`: attention, gated MLP, layers. Other families reuse them.
 
-They hold weights and call operations; what depends on the device or the weight format is behind those two.
+They hold weights and call operations. Device and weight format are hidden behind those two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Attention:
     Attributes:
         qkv: merged query, key and value projection.
         output: the output projection.
-        spec: what stands between them.
+        spec: rotation, norms and scores between the two.
     """
 
     qkv: Linear
@@ -35,17 +35,17 @@ class Attention:
         residual: Residual,
         norm: Tensor,
         eps: float,
-        following: Tensor | None,
+        next_norm: Tensor | None,
         batch: Batch,
         cache: LayerCache,
         ops: Ops,
     ) -> Residual:
         """The residual stream [T, hidden], with the attention of its norm added; it may be written over.
 
-        Writes the batch's keys and values to the cache. ``following`` is the weight of the norm that reads the result.
+        Writes the batch's keys and values to the cache. ``next_norm`` is the weight of the norm that reads the result.
         """
         qkv = self.qkv.norm_linear(residual, norm, eps, ops)
-        return self.output.linear_add(ops.rope_attention(qkv, batch, cache, self.spec), residual, following, ops)
+        return self.output.linear_add(ops.rope_attention(qkv, batch, cache, self.spec), residual, next_norm, ops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class GatedMlp:
     gate_up: Linear
     down: Linear
 
-    def __call__(self, residual: Residual, norm: Tensor, eps: float, following: Tensor | None, ops: Ops) -> Residual:
+    def __call__(self, residual: Residual, norm: Tensor, eps: float, next_norm: Tensor | None, ops: Ops) -> Residual:
         """The residual stream [T, hidden], with the MLP of its norm added; it may be written over.
 
-        ``following`` is the weight of the norm that reads the result, where that is every row's.
+        ``next_norm`` is the weight of the norm that reads the result, where that is every row's.
         """
-        return self.down.linear_add(self.gate_up.norm_swiglu(residual, norm, eps, ops), residual, following, ops)
+        return self.down.linear_add(self.gate_up.norm_swiglu(residual, norm, eps, ops), residual, next_norm, ops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class DecoderLayer:
 
 @dataclass(frozen=True, slots=True)
 class DecoderWeights:
-    """All of a decoder.
+    """A decoder's weights.
 
     Attributes:
         embedding: [vocab, hidden] token embeddings.

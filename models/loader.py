@@ -21,16 +21,15 @@ from draftline.quant import CONVERT
 
 
 def open_checkpoint(model: str, *, load_format: str = "auto", quantization: str = "auto") -> Checkpoint:
-    """Open a model's checkpoint; tensors are read when they are asked for.
+    """Open a model's checkpoint. Tensors are read on demand.
 
     Args:
         model: see `resolve_model`.
         load_format: ``auto`` reads the model's files; ``dummy`` reads its configuration and makes random weights.
-        quantization: ``auto`` leaves weights as the files have them; else what dense ones are converted to
-            (``quant.CONVERT``).
+        quantization: ``auto`` keeps the files' formats; else the format to convert dense weights to (``quant.CONVERT``).
 
     Raises:
-        ModelLoadError: there is no such model, or its files are missing, damaged or not supported.
+        ModelLoadError: the model does not exist, or its files are missing, damaged or not supported.
     """
     return _converted(_open(model, load_format), quantization)
 
@@ -56,11 +55,11 @@ def _open(model: str, load_format: str) -> Checkpoint:
 def open_draft_checkpoint(
     model: str, target: Checkpoint, *, load_format: str = "auto", quantization: str = "auto"
 ) -> Checkpoint:
-    """Open a draft model's checkpoint: what its folder shares with its target comes from ``target``.
+    """Open a draft model's checkpoint, with the weights that it shares from ``target``.
 
     Args:
         model: a draft's folder (`draft_folder`), or any model that `open_checkpoint` opens.
-        target: the checkpoint of the model that it drafts for.
+        target: the target model's checkpoint.
         load_format: see `open_checkpoint`.
         quantization: see `open_checkpoint`; the draft's own.
 
@@ -90,7 +89,7 @@ def _open_folder(source: ModelSource) -> Checkpoint:
     if draft_of is not None and draft_of.shared:
         raise ModelLoadError(
             f"{path}: {DRAFT_OF}: this is a draft model that takes {', '.join(draft_of.shared)} from its target"
-            f" {draft_of.model}; it cannot be loaded by itself, only as the draft model of that"
+            f" {draft_of.model}; it cannot be loaded by itself, only as the draft model of that target"
         )
     return with_scales(SafetensorsCheckpoint(source.path, _folder_config(source)), read_json_object(path), str(path))
 

@@ -1,4 +1,4 @@
-"""``Model``: what the engine and the drafters need of a model, whatever its family."""
+"""``Model``: the interface of a model to the engine and the drafters, whatever its family."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Model(Protocol):
 
     Attributes:
         config: its shape.
-        dtype: what its weights are kept in.
+        dtype: of its weights.
         cache_dtype: of its activations and cache; float32 where a CPU runs float16 weights.
-        device: where it runs.
+        device: of its weights.
         quantization: the formats that its projections run in, joined with ``+``, for reports.
-        nbytes: memory that its weights take.
+        nbytes: bytes of its weights.
     """
 
     config: ModelConfig

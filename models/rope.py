@@ -19,7 +19,7 @@ def rope_table(config: ModelConfig, device: torch.device) -> Tensor:
 
 
 def local_rope_table(config: ModelConfig, device: torch.device) -> Tensor:
-    """The same for layers with a sliding window, which are not scaled: of ``local_rope_theta``."""
+    """The same with ``local_rope_theta``, unscaled, for layers with a sliding window."""
     return _table(_frequencies(config.local_rope_theta or config.rope_theta, config.head_dim), config, device)
 
 
@@ -38,7 +38,7 @@ def _table(frequencies: Tensor, config: ModelConfig, device: torch.device) -> Te
 
 
 def _scale_llama3(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """Llama 3.1's scaling: long wavelengths are stretched by ``factor``, short ones kept, those between blended."""
+    """Llama 3.1's scaling: stretches long wavelengths by ``factor``, keeps short ones, blends in between."""
     wavelengths = 2 * math.pi / frequencies
     blend = (scaling.original_max_positions / wavelengths - scaling.low_freq_factor) / (
         scaling.high_freq_factor - scaling.low_freq_factor

@@ -1,10 +1,10 @@
 """``ScriptedForward``: a decoder's forward pass as one TorchScript program, for CPUs.
 
-A decode step of a small model is a thousand operations of a microsecond or two each. Called one by one from Python they
-take longer than the projections between them, and let the other threads fall asleep before each of those: SmolLM2's 30
-layers took 18 ms a step on two cores, and 13 ms as one program (10 of them the projections).
+A decode step of a small model has a thousand operations of one or two microseconds. Called one by one from Python they
+take longer than the projections between them, and the other threads fall asleep before each projection. SmolLM2's 30
+layers took 18 ms a step on two cores, and 13 ms as one program (10 of them in the projections).
 
-The operations are `kernels.functional`'s, which `ReferenceOps` is made of too.
+The operations are those of `kernels.reference.functional`, as in `ReferenceOps`.
 """
 
 # No ``from __future__ import annotations`` here: TorchScript reads the annotations.
@@ -35,14 +35,14 @@ _Program = Callable[
 class ScriptedForward:
     """The forward pass on a CPU.
 
-    Where projections want more rows than there are tokens, the padding goes through all layers, which costs nothing,
-    instead of being added and taken away at each projection.
+    Where projections need more rows than there are tokens, the padding passes through all layers, which costs nothing. So
+    no projection adds and removes it.
 
     Args:
         weights: the decoder; its linears are modules.
         config: its shape.
         dtype: of the activations.
-        rows_to_run: how many rows to compute for so many tokens.
+        rows_to_run: the number of rows to compute, by the number of tokens.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ScriptedForward:
         )
 
     def _warm_up(self, config: ModelConfig, dtype: torch.dtype) -> None:
-        """Run twice, as TorchScript optimises a program in its second run: not while the first request waits."""
+        """Run twice: TorchScript optimises a program in its second run, and no request should wait for that."""
         one = torch.zeros(1, dtype=torch.int64)
         batch = Batch(one, one, one, one, one + 1, one[None].int(), one, (1,), (1,))
         shape = (config.num_layers, 1, 16, config.num_kv_heads, config.head_dim)
@@ -94,7 +94,7 @@ class ScriptedForward:
 
 
 class _Layer(torch.nn.Module):
-    """One pre-norm layer. ``window`` says which of the step's masks are its."""
+    """One pre-norm layer. ``window`` is the index of its masks in the step's."""
 
     def __init__(self, layer: DecoderLayer, config: ModelConfig, window: int) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class _Decoder(torch.nn.Module):
         for window in self.windows:
             masks.append([functional_step.mask(group, window, self.dtype) for group in groups])
         cos, signed_sin = functional_step.rotation(self.rope, positions)
-        results = functional_step.where_results_are(groups, rows, heads)
+        results = functional_step.result_index(groups, rows, heads)
         step = Step(cache_index, cos, signed_sin, groups, masks, results)
         residual = F.embedding(token_ids, self.embedding).to(self.dtype)
         for index, layer in enumerate(self.layers):
@@ -195,7 +195,7 @@ class _Decoder(torch.nn.Module):
 
 def _compiled(decoder: _Decoder) -> _Program:
     with warnings.catch_warnings():
-        # TorchScript is no longer developed, but nothing that took its place runs without a C++ compiler.
+        # TorchScript is no longer developed, but its successors need a C++ compiler.
         warnings.simplefilter("ignore", DeprecationWarning)
         program: _Program = torch.jit.script(decoder.eval()).forward
     return program

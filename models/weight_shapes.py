@@ -1,6 +1,6 @@
 """The weights that a Llama-like decoder's configuration implies: HF's names and layouts, with their shapes.
 
-Other families' are in their own files. ``families.weight_shapes`` has them all.
+Other families' shapes are in their own files; ``families.weight_shapes`` covers all.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def decoder_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 
 def check_shape(wanted: Shape | None, name: str, shape: Shape, where: object) -> None:
-    """Raise ModelLoadError where the tensor ``name`` of file ``where`` has not the shape that its model needs.
+    """Raise ModelLoadError unless the tensor ``name`` of file ``where`` has the wanted shape.
 
-    None passes: what the configuration does not imply may be a quantized format's own.
+    None passes: a tensor that the configuration does not imply may belong to a quantized format.
     """
     if wanted is not None and shape != wanted:
         raise ModelLoadError(f"{where}: {name}: has shape {list(shape)}, but the configuration needs {list(wanted)}")

@@ -1,4 +1,4 @@
-"""``Weights``: a checkpoint's tensors as what a model is made of: projections, tables and vectors of the right shape."""
+"""``Weights``: a checkpoint's tensors as a model's parts: projections, tables and vectors of the right shape."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from draftline.quant.tensor import RawTensor
 
 
 class Weights:
-    """Reads a checkpoint's tensors, checks their shapes, and counts what they take.
+    """Reads a checkpoint's tensors, checks their shapes, and counts their memory.
 
-    Every method raises ModelLoadError where a tensor is missing or has another shape than the configuration says.
+    Every method raises ModelLoadError if a tensor is missing or its shape differs from the configuration.
 
     Args:
-        checkpoint: where they come from.
-        dtype: what they are kept in.
-        device: where they go.
+        checkpoint: the tensors.
+        dtype: of the weights.
+        device: of the weights.
         scaled: see `quant.make_linear`.
 
     Attributes:
-        nbytes: memory that embeddings and projections took so far.
+        nbytes: bytes of the embeddings and projections read so far.
     """
 
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, *, scaled: bool) -> None:
@@ -44,11 +44,11 @@ class Weights:
         return quant.make_table(self._raw(name, size), dtype=dtype, device=self._device)
 
     def vector_plus_one(self, name: str, size: int) -> Tensor:
-        """A norm's weights that are kept as their distance from 1 (Gemma), in float32: rounding them would lose it."""
+        """A norm's weights that are stored minus 1 (Gemma), in float32: rounding the sum would lose precision."""
         return 1.0 + quant.make_table(self._raw(name, size), dtype=torch.float32, device=self._device)
 
     def positions(self, name: str, rows: int, columns: int) -> Tensor:
-        """The first rows of an embedding of positions, which may have more than the model is to run."""
+        """The first rows of a position embedding, which may have more rows than the model will run."""
         raw = self._checkpoint.tensor(name)
         if len(raw.shape) != 2 or raw.shape[0] < rows or raw.shape[1] != columns:
             raise ModelLoadError(f"{name}: has shape {list(raw.shape)}, the configuration says {[rows, columns]}")

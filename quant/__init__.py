@@ -1,13 +1,13 @@
 """Weight formats: how a checkpoint's tensors become the model's projections, tables and vectors.
 
 A format is a file here and a line in ``DEQUANTIZE``; one that can run without being dequantized has a line in
-``make_linear`` too. How a checkpoint says that it is quantized is a line in ``SCHEMES``, and what dense weights can be
-converted to while they are loaded one in ``CONVERT``. What runs a weight depends on its format, the device and the dtype,
-never on the number of rows: batching must not change an output.
+``make_linear`` too. A checkpoint's quantization scheme is a line in ``SCHEMES``, and a format that dense weights can be
+converted to on loading is one in ``CONVERT``. A weight's format, the device and the dtype select its implementation, never
+the number of rows: batching must not change an output.
 
-On a GPU eight-bit weights with scales (FP8, INT8) run as they are, and activations are quantized, to FP8 or, beside INT8, to
-sixteen bits; any other weight is dequantized to the dtype, and activations have it too. On a CPU the dtype says how much is
-kept:
+On a GPU eight-bit weights with scales (FP8, INT8) run as stored. Activations are quantized to FP8, or for INT8 weights to
+sixteen bits. Any other weight is dequantized to the dtype, and activations have it too. On a CPU the dtype decides the
+precision:
 
 - float32: everything, to the last bit of the format. Activations are float32.
 - float16: weights are rounded to float16; activations, sums and the cache are float32, since CPUs compute in nothing
@@ -62,7 +62,7 @@ SCHEMES: dict[str, Callable[[Mapping[str, object]], Scheme]] = {
 """By ``quant_method`` of a checkpoint's ``quantization_config``."""
 
 CONVERT: dict[str, Callable[[RawTensor, Tensor], RawTensor]] = {"fp8": to_fp8, "int8": to_int8}
-"""What dense weights can be converted to, from (tensor, its values)."""
+"""Conversions of dense weights, by format: from the tensor and its values."""
 
 _FP8_CAPABILITY = (8, 9)
 
@@ -71,7 +71,7 @@ def scheme_of(config: Mapping[str, object]) -> Scheme:
     """The scheme of a checkpoint's ``quantization_config``.
 
     Raises:
-        UnsupportedFormatError: nothing here reads such a checkpoint; the message names the field.
+        UnsupportedFormatError: the scheme is not supported; the message names the field.
     """
     method = config.get("quant_method")
     make = SCHEMES.get(str(method))
@@ -93,19 +93,19 @@ def dequantize(raw: RawTensor) -> Tensor:
 
 
 def compute_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """The dtype of activations and cache where weights are kept in ``dtype``."""
+    """The dtype of activations and cache for weights in ``dtype``."""
     return torch.float32 if device.type == "cpu" and dtype == torch.float16 else dtype
 
 
 def preferred_cpu_dtype(weight_format: str) -> torch.dtype:
-    """The dtype that a CPU is fastest in with weights of this format, at no loss worth naming."""
+    """The fastest dtype on a CPU for weights of this format, without a significant loss."""
     if weight_format == "F32":
         return torch.float32
     return torch.float16 if padding_rows() is not None else torch.bfloat16
 
 
 def rows_to_run(count: int, dtype: torch.dtype, device: torch.device) -> int:
-    """How many rows a batch of ``count`` should be padded to, once, so that no projection has to pad its own input."""
+    """The number of rows to pad a batch of ``count`` to, once, so that no projection pads its own input."""
     return half.rows_to_run(count) if device.type == "cpu" and dtype == torch.float16 else count
 
 
@@ -122,9 +122,9 @@ def make_linear(
     Args:
         parts: weights [out_features, in_features] with the same in_features (queries, keys and values; gate and up).
         bias: [sum of out_features], or None.
-        dtype: what weights are kept in.
-        device: where it runs.
-        scaled: run eight-bit weights as they are, with quantized activations, where they can be: see `Ops.runs_scaled`.
+        dtype: of the weights.
+        device: of the projection.
+        scaled: where possible, run eight-bit weights as stored, with quantized activations; see `Ops.runs_scaled`.
 
     Raises:
         UnsupportedFormatError: a part's format is not known, or the device is too old for it.
@@ -144,7 +144,7 @@ def make_linear(
 def make_head(raw: RawTensor, *, dtype: torch.dtype, device: torch.device, scaled: bool = False) -> Linear:
     """The output projection. On a CPU its logits are float32 whatever ``dtype`` is; elsewhere they are ``dtype``.
 
-    It is not converted: the smallest differences between logits decide tokens. See `make_linear` for the arguments.
+    It is never converted, since the smallest differences between logits decide tokens. See `make_linear` for arguments.
     """
     raw = raw.on(device)
     if scaled and mergeable([raw]):

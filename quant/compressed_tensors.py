@@ -17,7 +17,7 @@ def compressed_tensors_scheme(config: Mapping[str, object]) -> Scheme:
     """The scheme of a ``quantization_config`` with this method.
 
     Raises:
-        UnsupportedFormatError: it asks for what is not done here; the message names the field.
+        UnsupportedFormatError: it requests an unsupported feature; the message names the field.
     """
     expect(config, "format", "float-quantized", "int-quantized", "naive-quantized", None)
     expect(config, "quantization_status", "compressed", "frozen", None)

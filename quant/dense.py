@@ -21,7 +21,7 @@ def dequantize_dense(raw: RawTensor) -> Tensor:
 class DenseLinear(torch.nn.Module, Linear):
     """A weight in the activations' dtype: what GPUs run, through the device's own dense operations.
 
-    On a CPU its results depend, in the last bits, on how many rows there are: see `quant.prepacked` for what runs there.
+    On a CPU the last bits of its results depend on the number of rows; `quant.prepacked` runs there instead.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -49,5 +49,5 @@ class DenseLinear(torch.nn.Module, Linear):
         return ops.norm_swiglu(x, norm, eps, self._weight, self._bias)
 
     @override
-    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
-        return ops.linear_add(x, self._weight, self._bias, residual, following)
+    def linear_add(self, x: Tensor, residual: Residual, next_norm: Tensor | None, ops: Ops) -> Residual:
+        return ops.linear_add(x, self._weight, self._bias, residual, next_norm)

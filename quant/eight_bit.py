@@ -15,7 +15,7 @@ TYPES = {"F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8}
 """The formats, by their safetensors names."""
 
 NAMES = {torch.float8_e4m3fn: "fp8", torch.int8: "int8"}
-"""What they are called elsewhere."""
+"""Their names in reports."""
 
 
 def dequantize_scaled(raw: RawTensor) -> Tensor:
@@ -32,7 +32,7 @@ def dequantize_scaled(raw: RawTensor) -> Tensor:
 
 
 def with_scales(raw: RawTensor, scale: RawTensor, rows: int, columns: int) -> RawTensor:
-    """A checkpoint's eight-bit weight and the tensor of its scales, checked against one another.
+    """Combine and check a checkpoint's eight-bit weight and the tensor of its scales.
 
     Args:
         raw: the weight, [N, K].
@@ -41,7 +41,7 @@ def with_scales(raw: RawTensor, scale: RawTensor, rows: int, columns: int) -> Ra
         columns: weight columns that share a scale; 0 for all.
 
     Raises:
-        UnsupportedFormatError: shape, type or values are not what they should be; the message names both tensors.
+        UnsupportedFormatError: shape, type or values do not fit; the message names both tensors.
     """
     n, k = raw.shape
     rows, columns = rows or n, columns or k

@@ -1,6 +1,6 @@
 """FP8 as transformers writes it (``quant_method: fp8``; Qwen3-8B-FP8, DeepSeek-V3): e4m3, a scale for each 128 x 128 block.
 
-A weight's scales are beside it as ``weight_scale_inv`` (they multiply, whatever the name says). Where the configuration
+A weight's scales are stored as ``weight_scale_inv`` (despite the name, they multiply). Where the configuration
 has no block size, one ``weight_scale`` is for the whole weight.
 """
 
@@ -15,7 +15,7 @@ def fp8_scheme(config: Mapping[str, object]) -> Scheme:
     """The scheme of a ``quantization_config`` with this method.
 
     Raises:
-        UnsupportedFormatError: it asks for what is not done here; the message names the field.
+        UnsupportedFormatError: it requests an unsupported feature; the message names the field.
     """
     expect(config, "fmt", "e4m3", None)
     # Static activation scales may be there; quantizing each token by its own loses less.

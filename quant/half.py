@@ -1,13 +1,13 @@
 """Float16 weights with float32 activations on a CPU, through FBGEMM.
 
-Half the memory traffic of float32, which is what a decode step waits for, at 11 significant bits: a bfloat16 weight keeps
-all its bits (below 2^-14 it is rounded to a multiple of 2^-24), a dequantized one is off by at most 2^-11 of itself.
+It halves float32's memory traffic, which bounds a decode step, at 11 significant bits. A bfloat16 weight keeps all its
+bits (below 2^-14 it is rounded to a multiple of 2^-24); a dequantized one has a relative error of at most 2^-11.
 Activations and sums stay float32. On two cores with AVX2 it ran SmolLM2's projections faster than oneDNN's float32 and
-than torch's packed int4 at every number of rows above 3, and as fast as the latter below.
+torch's packed int4 at every number of rows above 3, and as fast as the latter below.
 
-FBGEMM computes rows in tiles whose heights depend on how many rows there are, and its lowest tiles add up in another
-order than the rest. So rows are padded to a count that makes no such tile; which counts those are, `padding_rows` finds
-out once, by trying. Then every row has the same bits whatever it is batched with.
+FBGEMM computes rows in tiles whose heights depend on the number of rows, and its lowest tiles add in another order than
+the rest. So rows are padded to a count without such tiles. `padding_rows` finds these counts once, by experiment. Then
+every row has the same bits whatever its batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HalfLinear(SeparateLinear):
         weight: [out_features, in_features] float32, within float16's range.
         bias: [out_features], or None.
         dtype: of the result.
-        padding: what `padding_rows` returned.
+        padding: the result of `padding_rows`.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, padding: tuple[int, ...]) -> None:
@@ -62,16 +62,16 @@ def fits(weight: Tensor) -> bool:
 
 
 def rows_to_run(count: int) -> int:
-    """How many rows a batch of ``count`` can be padded to so that no product pads its own input."""
+    """The number of rows to pad a batch of ``count`` to, so that no product pads its own input."""
     padding = padding_rows()
     return count if padding is None else count + padding[count % len(padding)]
 
 
 @functools.cache
 def padding_rows() -> tuple[int, ...] | None:
-    """How many rows to add to ``count`` rows: the element ``count % length``.
+    """The number of rows to add to ``count`` rows, at index ``count % length``.
 
-    None where torch has no FBGEMM (CPUs other than x86), or where its results follow no such rule.
+    None without FBGEMM (CPUs other than x86), or where its results follow no such rule.
     """
     generator = torch.Generator().manual_seed(0)
     try:
@@ -86,7 +86,7 @@ def padding_rows() -> tuple[int, ...] | None:
 
 
 def _period(good: list[bool]) -> tuple[int, ...] | None:
-    """The padding of each count below the period with which good counts come again; none where there is no such."""
+    """The padding of each count below the period of good counts; None where there is no period."""
     for period in range(1, len(good) // 2):
         if good[period:] == good[:-period]:
             ahead = good[:period] * 2

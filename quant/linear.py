@@ -1,4 +1,4 @@
-"""``Linear``: what a projection is to the model, whatever format its weights are stored in."""
+"""``Linear``: a projection as the model sees it, whatever its weights' format."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from draftline.kernels.residual import Residual
 class Linear(Protocol):
     """``y = x @ weight.T + bias``.
 
-    Those that run on a CPU are ``torch.nn.Module`` objects that TorchScript can compile, for `models.scripted`.
+    CPU implementations are ``torch.nn.Module`` objects that TorchScript can compile, for `models.scripted`.
 
     Attributes:
         in_features: width of the input.
         out_features: width of the output.
-        format: the format the weights are kept and run in, for reports (``int4``, ``float16``, …).
-        nbytes: memory that the weights take.
+        format: the weights' format in memory, for reports (``int4``, ``float16``, …).
+        nbytes: bytes of the weights.
     """
 
     in_features: int
@@ -38,23 +38,23 @@ class Linear(Protocol):
         ...
 
     def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """Of ``rms_norm(x, norm, eps)``: [T, in_features] -> [T, out_features]."""
+        """``linear`` of ``rms_norm(x, norm, eps)``: [T, in_features] -> [T, out_features]."""
         ...
 
     def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        """``silu(gate) * up`` of ``norm_linear``, whose first half are the gates: [T, in_features] -> [T, out_features / 2]."""
+        """``silu(gate) * up`` of ``norm_linear``, gates first: [T, in_features] -> [T, out_features / 2]."""
         ...
 
-    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
-        """``residual + self(x)``: [T, out_features], [T, in_features] -> [T, out_features]; may overwrite ``residual``.
+    def linear_add(self, x: Tensor, residual: Residual, next_norm: Tensor | None, ops: Ops) -> Residual:
+        """``residual + self(x)``: [T, in_features], [T, out_features] -> [T, out_features]; may overwrite ``residual``.
 
-        ``following`` is the weight of the norm that reads the result next, if any.
+        ``next_norm`` is the weight of the norm that reads the result next, if any.
         """
         ...
 
 
 class SeparateLinear(torch.nn.Module, Linear):
-    """A ``Linear`` whose neighbours are operations of their own: what a format without fused kernels derives from."""
+    """A ``Linear`` whose neighbours are separate operations: the base of formats without fused kernels."""
 
     @override
     def linear(self, x: Tensor, ops: Ops) -> Tensor:
@@ -71,7 +71,7 @@ class SeparateLinear(torch.nn.Module, Linear):
         return ops.silu_mul(self.norm_linear(x, norm, eps, ops))
 
     @override
-    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
-        del following
+    def linear_add(self, x: Tensor, residual: Residual, next_norm: Tensor | None, ops: Ops) -> Residual:
+        del next_norm
         y: Tensor = self(x)
         return Residual(residual.values + y)

@@ -1,8 +1,8 @@
 """Float32 weights on a CPU, packed once for oneDNN.
 
-Plain ``F.linear`` in float32 takes another kernel for one row than for many, so a row's result changes in the last bits
-with the batch it is in. oneDNN's packed form gave every row the same bits at every row count on all CPUs tried, and is
-faster; it is also the exact form of every quantized format, since nothing is rounded beyond float32.
+Plain ``F.linear`` in float32 uses another kernel for one row than for many, so the last bits of a row's result depend on
+its batch. oneDNN's packed form gave every row the same bits at every row count on all CPUs tried, and is faster. It is also
+the exact form of every quantized format, since nothing is rounded beyond float32.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Eight-bit projections on a GPU: several parts' weights and scales merged, and run as they are."""
+"""Eight-bit projections on a GPU: several parts' weights and scales merged, and run as stored."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from draftline.quant.linear import Linear
 from draftline.quant.tensor import RawTensor, Scales
 
 _ALIGNED = 16
-"""Weight rows are a multiple of so many bytes, for the copies of tiles."""
+"""Bytes that a weight row must be a multiple of, for the copies of tiles."""
 
 
 def mergeable(parts: Sequence[RawTensor]) -> bool:
-    """Whether the parts can run as one eight-bit weight: all of one format, and with scales that one layout holds."""
+    """Whether the parts can run as one eight-bit weight: of one format, and with one layout of scales."""
     width = parts[0].shape[1]
     layouts = {None if part.scales is None else _columns(part.scales, width) for part in parts}
     return (
@@ -35,8 +35,8 @@ def mergeable(parts: Sequence[RawTensor]) -> bool:
 def merged(parts: Sequence[RawTensor]) -> ScaledWeight:
     """The parts' weights one above the other, with their scales in one layout.
 
-    A part need not end where a block of its scales does. So a scale is repeated for as many rows as divide all blocks
-    and all parts but the last.
+    A part need not end at a block of its scales. So scales are repeated: one for each run of as many rows as divide all
+    blocks and all parts but the last.
     """
     scales = [part.scales for part in parts if part.scales is not None]
     rows = math.gcd(*(scale.rows for scale in scales), *(part.shape[0] for part in parts[:-1]))
@@ -53,7 +53,7 @@ def _columns(scales: Scales, width: int) -> int:
 
 
 class ScaledLinear(Linear):
-    """An eight-bit weight, run as it is by the device's operations. See `Linear`."""
+    """An eight-bit weight, run as stored by the device's operations. See `Linear`."""
 
     def __init__(self, weight: ScaledWeight, bias: Tensor | None) -> None:
         self._weight = weight
@@ -81,6 +81,6 @@ class ScaledLinear(Linear):
         return ops.scaled_norm_swiglu(x.values, norm, eps, self._weight, self._bias)
 
     @override
-    def linear_add(self, x: Tensor, residual: Residual, following: Tensor | None, ops: Ops) -> Residual:
-        del following
+    def linear_add(self, x: Tensor, residual: Residual, next_norm: Tensor | None, ops: Ops) -> Residual:
+        del next_norm
         return Residual(ops.scaled_linear_add(x, self._weight, self._bias, residual.values))

@@ -1,4 +1,4 @@
-"""``Scheme``: where a quantized checkpoint keeps the scales of its weights, as its ``quantization_config`` says."""
+"""``Scheme``: the location of a quantized checkpoint's scales, from its ``quantization_config``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from draftline.quant.tensor import RawTensor
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A checkpoint's way to store eight-bit weights. Those that it left dense need no mention: their format says so.
+    """A checkpoint's way to store eight-bit weights. Dense ones are known by their format.
 
     Attributes:
         name: for reports.
         format: ``F8_E4M3`` or ``I8``.
-        scale: what stands in a scale's name in the place of ``weight``.
+        scale: replaces ``weight`` in the name of a weight to give its scale's.
         rows: weight rows that share a scale; 0 for all.
         columns: weight columns that share a scale; 0 for all.
     """

@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """What eight-bit values are multiplied with: ``data[n, k] * values[n // rows, k // columns]``.
+    """The scales of eight-bit values: ``data[n, k] * values[n // rows, k // columns]``.
 
     Attributes:
         values: [ceil(N / rows), ceil(K / columns)] float32.
@@ -33,7 +33,7 @@ class RawTensor:
         shape: the logical shape, as HF has it: [out_features, in_features] for a linear.
         data: a dense tensor of that shape, or a GGUF format's raw blocks as uint8 [rows, bytes a row].
         scales: of F8_E4M3 and I8, else None.
-        convert_to: the format that a projection should be converted to before it runs (``quant.CONVERT``); None: its own.
+        convert_to: the format to convert a projection to before it runs (``quant.CONVERT``); None: its own.
     """
 
     name: str

@@ -42,7 +42,7 @@ class VendorOps(TritonOps):
 
     @override
     def linear_add(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, next_norm: Tensor | None
     ) -> Residual:
         return Residual(residual.values.add_(linear(x, weight, bias)))
 

@@ -1,1 +1,1 @@
-"""The operations in plain torch: what a CPU runs, and the oracle of every kernel test. `ops.ReferenceOps` is all of them."""
+"""The operations in plain torch: the CPU path, and the oracle of every kernel test; `ops.ReferenceOps` implements `Ops`."""

@@ -1,4 +1,4 @@
-"""Exact verification in plain torch; see ``Ops.accept``."""
+"""Exact verification in plain torch."""
 
 from __future__ import annotations
 

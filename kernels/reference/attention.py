@@ -1,16 +1,17 @@
-"""Which rows of a batch the reference attention computes together, and in what shape.
+"""Grouping of a batch's rows for the reference attention: rows of equal shape are computed together.
 
 Rows with the same number of query tokens and the same padded context length are one group: one gather of queries, one of
 keys and values, and one ``scaled_dot_product_attention`` a layer (`functional.attend`).
 
 On a CPU a query's result has the same bits in a decode, a verify, a prompt chunk of any size and any batch. torch's
-kernel there takes keys 512 at a time and hands tiles of queries to BLAS, whose order of additions depends on the tile's
-height, on the number of keys, and on where its buffers lie, which in turn depends on the height. With tiles that are a
-multiple of a vector's worth high, and with certain numbers of keys, none of that shows: so both axes are padded to those.
-They were found by trying (AVX2, MKL; every head size from 16 to 256); on a GPU torch promises nothing of the kind.
+kernel there takes keys 512 at a time and passes tiles of queries to BLAS. BLAS's order of additions depends on the tile's
+height, on the number of keys, and on the addresses of its buffers, which depend on the height too. With tile heights that
+are multiples of a vector's length, and with certain numbers of keys, the order is always the same. So both axes are padded
+to such sizes. They were found by experiment (AVX2, MKL; every head size from 16 to 256). On a GPU torch makes no such
+promise.
 
-What is read beyond a sequence's own keys (the rest of its last block, a neighbour's) is hidden by the mask; it must be
-finite, as the cache's zeros and all keys and values are.
+The mask hides keys beyond a sequence's own (the rest of its last block, a neighbour's). They must be finite, as the
+cache's zeros and all keys and values are.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ def group_rows(batch: Batch, heads_per_key: int, num_blocks: int, block_size: in
 
 
 def _padded_keys(context_len: int) -> int:
-    """The number of keys that a row with this context is computed with."""
+    """The padded number of keys for a row with this context."""
     whole, rest = divmod(context_len - 1, _KEY_BLOCK)
     return whole * _KEY_BLOCK + next(size for size in _KEYS_IN_LAST_BLOCK if size > rest)
 
 
 def _first_index(batch: Batch, rows: list[int], keys: int, num_blocks: int, block_size: int) -> int:
-    """The first of one row's places, if they lie in order, so that the cache need not be copied; else -1.
+    """The first cache entry of one row, if its entries are contiguous, so that the cache need not be copied; else -1.
 
-    Whatever follows them is read as well, and hidden by the mask.
+    The entries behind them are read as well; the mask hides them.
     """
     if len(rows) > 1 or batch.block_tables.device.type != "cpu":
         return -1

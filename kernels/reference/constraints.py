@@ -82,7 +82,7 @@ def draft_forced(rows: Tensor, count: int, slots: SlotTable, constraints: Constr
 
 
 def _after(words: npt.NDArray[np.int32], state: _Ints, classes: _Ints, token: npt.NDArray[np.integer]) -> _Ints:
-    """The states that tokens lead to; 0 where they are not allowed. Of state 0, anything."""
+    """The states after tokens; 0 where a token is not allowed. Undefined for state 0."""
     token = token.astype(np.int64)
     kind = (words[classes + token // 2] >> (token % 2 * 16)) & 0xFFFF
     after: _Ints = words[state + NEXT + kind].astype(np.int64)
@@ -90,7 +90,7 @@ def _after(words: npt.NDArray[np.int32], state: _Ints, classes: _Ints, token: np
 
 
 def _mask_rows(words: npt.NDArray[np.int32], state: _Ints, left: _Ints) -> npt.NDArray[np.int32]:
-    """The rows of the states' masks, with ``left`` tokens to come. Of state 0, anything."""
+    """The rows of the states' masks, with ``left`` tokens to come. Undefined for state 0."""
     mask_rows = words[state + MASK]
     for row in np.flatnonzero(words[state + BUDGETS]):
         budgets = words[state[row] + BUDGETS]

@@ -1,7 +1,7 @@
 """The reference operations as functions of tensors alone, in the part of Python that TorchScript compiles.
 
 `ReferenceOps` is made of them, and so is the program that runs a whole decoder on a CPU (`draftline.models.scripted`).
-What they need beyond the layer's own tensors, `functional_step` works out once a step.
+`functional_step` computes their other arguments, which a step's layers share.
 """
 
 # No ``from __future__ import annotations`` here: TorchScript cannot read postponed annotations of a NamedTuple.
@@ -22,8 +22,8 @@ class Group(NamedTuple):
         positions: [B, M] each folded query's position in its sequence.
         indices: the cache entries to gather; empty where there is a ``first``.
         key_shape: B, G, S, D.
-        strides: of the keys, in what was gathered or, where one row's keys lie in order, in the cache itself.
-        first: where in the cache the only row's keys begin, in elements; -1 where they must be gathered.
+        strides: of the keys in the gathered tensor or, where one row's keys are contiguous, in the cache itself.
+        first: the first element of the only row's keys in the cache; -1 where they must be gathered.
         gathered: room for the keys and for the values, [len(indices), G, D] each, used by one layer after the other.
     """
 
@@ -80,7 +80,7 @@ def write_cache(cache: Tensor, scales: Tensor | None, index: Tensor, rows: Tenso
 
 
 def read_cache(cache: Tensor, scales: Tensor | None, group: Group, room: Tensor, dtype: torch.dtype) -> Tensor:
-    """The keys or values of a group's rows, [B, G, S, D]; a view of the cache where they lie in order."""
+    """The keys or values of a group's rows, [B, G, S, D]; a view of the cache where they are contiguous."""
     if group.first >= 0:
         heads = cache.as_strided(group.key_shape, group.strides, cache.storage_offset() + group.first)
     else:
@@ -101,8 +101,8 @@ def read_cache(cache: Tensor, scales: Tensor | None, group: Group, room: Tensor,
 def gelu(x: Tensor) -> Tensor:
     """GELU with tanh's approximation.
 
-    In double precision: a thread computes its last few elements one by one, which in float32 gives other bits than the
-    vectors before them, and where they are depends on the batch.
+    In double precision: a thread computes its last few elements one by one. In float32 these have other bits than
+    elements computed in vectors, and the batch decides which they are.
     """
     return F.gelu(x.to(torch.float64), approximate="tanh").to(x.dtype)
 
@@ -115,7 +115,7 @@ def soft_cap(x: Tensor, cap: float) -> Tensor:
 def capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, cap: float) -> Tensor:
     """``scaled_dot_product_attention`` with soft-capped scores.
 
-    In double precision: the bits of matrix products depend on how many rows there are, and rounding hides it.
+    In double precision: the bits of matrix products depend on the number of rows, and rounding hides that.
     """
     scores = q.to(torch.float64).matmul(k.to(torch.float64).transpose(2, 3)).mul_(scale)
     weights = soft_cap(scores, cap).add_(mask).softmax(3)
@@ -166,8 +166,8 @@ def attend(
         value_scales: the same for the values.
         groups: the batch's rows by shape.
         masks: each group's additive mask, [B, 1, M, S].
-        results: [T * H] where each query head's result is, among those of all groups.
-        scale: what scores are multiplied with.
+        results: [T * H], the index of each query head's result among those of all groups.
+        scale: multiplies the scores.
         cap: the soft cap of the scores; 0 is none.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What the layers of one step share, as functions of tensors in the part of Python that TorchScript compiles.
+"""The data that one step's layers share, as functions of tensors in the part of Python that TorchScript compiles.
 
 The attention's rows are grouped by shape on the host (`reference_attention`); here a group becomes indices and masks.
 """
@@ -14,16 +14,16 @@ from draftline.kernels.reference.functional import Group
 
 
 class RowGroup(NamedTuple):
-    """B rows of a batch that are attended together.
+    """B rows of a batch whose attention is computed together.
 
     Attributes:
-        rows: [B] which rows.
-        first_tokens: [B] where their queries begin, among the batch's tokens.
+        rows: [B], indices of the rows.
+        first_tokens: [B], the index of each row's first query among the batch's tokens.
         context_lens: [B] their contexts.
         query_len: query tokens of each.
-        queries: M, the query positions that each is computed with, see `make_group`.
-        keys: S, the number of keys that each is computed with.
-        first_index: the first of the only row's places, where they lie in order; else -1.
+        queries: M, the padded number of query positions of each, see `make_group`.
+        keys: S, the padded number of keys of each.
+        first_index: the first cache entry of the only row, where its entries are contiguous; else -1.
     """
 
     rows: list[int]
@@ -52,15 +52,15 @@ class HeadShape(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What the layers of one forward share.
+    """The data that the layers of one forward pass share.
 
     Attributes:
-        cache_index: [T] int64, where each token's key and value go.
+        cache_index: [T] int64, the cache entry of each token's key and value.
         cos: [T or more, 1, D], see `functional.rotate`.
         signed_sin: [T or more, 1, D].
         groups: the rows by shape.
-        masks: for each kind of window that layers have, each group's mask.
-        results: see `where_results_are`.
+        masks: for each window of some layer, each group's mask.
+        results: see `result_index`.
     """
 
     cache_index: Tensor
@@ -74,7 +74,7 @@ class Step(NamedTuple):
 def rotation(rope: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines and signed sines of these positions, [T, 1, D] each, as `functional.rotate` takes them.
 
-    ``rope`` is ``Ops.rope_write_kv``'s.
+    ``rope`` is `AttentionSpec.rope`.
     """
     cos, sin = rope.index_select(0, positions).unbind(1)
     return torch.cat((cos, cos), dim=-1).unsqueeze(1), torch.cat((-sin, sin), dim=-1).unsqueeze(1)
@@ -91,8 +91,8 @@ def make_group(group: RowGroup, batch_tables: Tensor, block_size: int, heads: He
         cache: [entries, G, D] keys or values of any layer; only dtype and device matter.
     """
     device = batch_tables.device
-    # The heads that share a key head are folded into the query axis, heads within tokens; the padding repeats the last
-    # of them, so that no query is without keys.
+    # The heads that share a key head are folded into the query axis, heads within tokens. The padding repeats the last
+    # of them, so that every query has keys.
     group_size = heads.queries // heads.keys
     fold = torch.arange(group.queries, device=device).clamp_(max=group.query_len * group_size - 1)
     offset = fold.div(group_size, rounding_mode="floor")
@@ -106,9 +106,9 @@ def make_group(group: RowGroup, batch_tables: Tensor, block_size: int, heads: He
     if group.first_index >= 0:
         first = group.first_index * heads.keys * heads.size
     else:
-        # All rows have as many places as the longest. Of each, S keys are read: those beyond its places are the next
-        # row's, hidden by the mask, and only the last row needs more. Table entries past a row's last block are
-        # undefined, so its last block stands for them.
+        # All rows get as many entries as the longest. S keys of each are read: those beyond its entries are the next
+        # row's, which the mask hides, and only the last row needs more. Block table entries past a row's last block are
+        # undefined, so its last block replaces them.
         position = torch.arange(longest, device=device)
         column = torch.minimum(position, contexts - 1).div(block_size, rounding_mode="floor")
         blocks = batch_tables.index_select(0, torch.tensor(group.rows, device=device)).gather(1, column)
@@ -128,8 +128,8 @@ def make_group(group: RowGroup, batch_tables: Tensor, block_size: int, heads: He
     )
 
 
-def where_results_are(groups: list[Group], padded_tokens: int, heads: HeadShape) -> Tensor:
-    """Where each query head's result is among all groups' results: [padded_tokens * H]; of a repeated one, any."""
+def result_index(groups: list[Group], padded_tokens: int, heads: HeadShape) -> Tensor:
+    """[padded_tokens * H], the index of each query head's result among all groups' results; of a repeated one, any."""
     sources = torch.cat([group.queries for group in groups])
     token = sources.div(heads.queries_apart, rounding_mode="floor")
     target = sources - token * (heads.queries_apart - heads.queries)
@@ -138,7 +138,7 @@ def where_results_are(groups: list[Group], padded_tokens: int, heads: HeadShape)
 
 
 def mask(group: Group, window: int, dtype: torch.dtype) -> Tensor:
-    """A group's additive mask [B, 1, M, S]: 0 where a query may look, minus infinity elsewhere. Window 0 is none."""
+    """A group's additive mask [B, 1, M, S]: 0 for visible keys, else minus infinity. Window 0 is none."""
     position = group.positions.unsqueeze(1).unsqueeze(3)
     key = torch.arange(group.key_shape[2], device=position.device)
     hidden = key > position

@@ -1,12 +1,12 @@
-"""What turns a row of logits into the distribution that is sampled: penalties, bias, masks, truncation.
+"""From a row of logits to the distribution that is sampled: penalties, bias, masks, truncation.
 
-Each function works on one row and on what that row asks for, and touches no more of it than it must: a penalty costs as
-much as the history is long, truncation sorts the tokens that can survive it. One row at a time also keeps the row in
-cache and makes its result independent of its neighbours.
+Each function works on one row and its parameters, and touches as little of it as it can. A penalty costs time linear in
+the history; truncation sorts only the tokens that can survive it. One row at a time also keeps the row in the CPU's cache
+and makes its result independent of its neighbours.
 
 The definitions are those of vLLM and Hugging Face transformers, with every tie decided (higher logit first, then lower
-id). Rows are numpy arrays: a row needs many small operations, and numpy's start sooner. The draw itself is in
-`sampling.py`.
+id). Rows are numpy arrays: a row needs many small operations, and numpy has less overhead. Not here: the draw itself
+(`sampling.py`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch import Tensor
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 
 MIN_TEMPERATURE = 1e-5
-"""Temperatures below this are greedy: dividing by them would drown the noise, and in the end overflow."""
+"""Lower temperatures are greedy: dividing by them would make the noise negligible, and finally overflow."""
 
 _COMMON_SHARE = 1e-4
 
-# For each byte of a mask, the most that its eight tokens' logits may be.
+# For each byte of a mask, the upper bounds of its eight tokens' logits.
 _CEILINGS = np.where(
     np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little") != 0, np.inf, -np.inf
 ).astype(np.float32)
@@ -38,7 +38,7 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RowParams:
-    """One row's parameters, on the host. What the step's features leave out is neutral. See `SlotTable`."""
+    """One row's parameters, on the host; neutral for features that the step does not use. See `SlotTable`."""
 
     slot: int
     position: int
@@ -57,7 +57,7 @@ class RowParams:
 
     @property
     def has_mask(self) -> bool:
-        """Whether not everything is allowed."""
+        """Whether some tokens are not allowed."""
         return self.mask_row > 0
 
     @property
@@ -129,7 +129,7 @@ def process(logits: Floats, params: RowParams, slots: SlotTable, mask: Tensor | 
         mask: [ceil(V / 32)] int32 of allowed-token bits, or None.
 
     Returns:
-        [V]; what must not be sampled is -inf.
+        [V]; tokens that must not be sampled are -inf.
     """
     processed = logits.copy()
     if params.is_penalised:

@@ -11,18 +11,18 @@ from draftline.kernels.slots import SlotTable
 
 
 def continuation(tokens: Sequence[int], count: int, max_ngram: int) -> list[int]:
-    """What followed the last time that the sequence's end occurred before.
+    """The continuation of the last earlier occurrence of the sequence's end.
 
-    The end is its last ``max_ngram`` tokens, or as many of them as occur earlier, but at least one; of several such places
-    the latest counts. What follows it is read on into what is drafted itself, so that a repetition is continued.
+    The end is its last ``max_ngram`` tokens, or as many of them as occur earlier, but at least one. Of several such
+    occurrences the latest counts. A continuation may read on into the drafts themselves, so that a repetition goes on.
 
     Args:
         tokens: the sequence.
         count: how many tokens to draft.
-        max_ngram: tokens of the longest end that is compared.
+        max_ngram: at most how many tokens of the end are compared.
 
     Returns:
-        ``count`` tokens; the last token repeated where it has not occurred before.
+        ``count`` tokens; where the last token has not occurred before, its repetitions.
     """
     length = len(tokens)
     at, _ = latest_match(tokens, max_ngram)
@@ -31,7 +31,7 @@ def continuation(tokens: Sequence[int], count: int, max_ngram: int) -> list[int]
 
 
 def latest_match(tokens: Sequence[int], max_ngram: int) -> tuple[int, int]:
-    """What `continuation` reads on from, and how many tokens before it are the sequence's end."""
+    """The position behind the last earlier occurrence of the sequence's end, and the number of matching tokens."""
     length = len(tokens)
     best, at = 0, length - 1
     for position in range(length - 1, 0, -1):
@@ -54,13 +54,13 @@ def draft_ngram(rows: Tensor, count: int, max_ngram: int, slots: SlotTable) -> N
 
 
 CONTEXT = 3
-"""Tokens that a table's entry is found by."""
+"""Tokens that are hashed to a table's entry."""
 
 _MIX = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D)
 
 
 def ngram_key(context: Sequence[int], entries: int) -> tuple[int, int]:
-    """Where a table of ``entries`` has what follows CONTEXT tokens, and the check that it must have there (int32)."""
+    """The entry of CONTEXT tokens in a table of ``entries``, and the check that it must have (int32)."""
     mixed = sum(token * factor for token, factor in zip(context, _MIX, strict=True)) & 0xFFFFFFFF
     mixed ^= mixed >> 15
     return mixed & (entries - 1), mixed - ((mixed >> 31) << 32)

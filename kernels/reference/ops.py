@@ -1,7 +1,7 @@
 """``ReferenceOps``: every operation in plain torch. The CPU path, and the oracle of every other implementation's tests.
 
-It runs on any device. On a CPU each row's result is the same, to the bit, whatever else is in the batch; how, is said
-where it takes care.
+It runs on any device. On a CPU each row's result has the same bits whatever else is in the batch; comments say where that
+takes care.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def norm_factors(weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 class _Attention:
-    """The attention of one batch, in layers of one shape: what `functional.attend` wants, made once."""
+    """The arguments of `functional.attend` for one batch and layers of one shape, made once."""
 
     def __init__(self, batch: Batch, tokens: int, heads: HeadShape, keys: Tensor) -> None:
         self._made_for = (tokens, heads, keys.shape)
@@ -44,11 +44,11 @@ class _Attention:
         self.groups = [
             functional_step.make_group(shape, batch.block_tables, block_size, heads, keys) for shape in shapes
         ]
-        self.results = functional_step.where_results_are(self.groups, tokens, heads)
+        self.results = functional_step.result_index(self.groups, tokens, heads)
         self._masks: dict[tuple[int | None, torch.dtype], list[Tensor]] = {}
 
     def serves(self, batch: Batch, tokens: int, heads: HeadShape, keys: Tensor) -> bool:
-        """Whether it was made with such arguments, of this very batch."""
+        """Whether it was made for this very batch, with these sizes."""
         return self._batch is batch and self._made_for == (tokens, heads, keys.shape)
 
     def masks(self, window: int | None, dtype: torch.dtype) -> list[Tensor]:
@@ -65,34 +65,34 @@ _ZERO = np.zeros(1, np.int64)
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The numbers from each start on, as many as its length, one range after the other."""
+    """The concatenated ranges ``start``, ``start + 1``, … of each length."""
     ends = lengths.cumsum()
     ranges: np.ndarray = np.arange(lengths.sum()) + (starts - ends + lengths).repeat(lengths)
     return ranges
 
 
 def flat_cache(cache: Tensor) -> Tensor:
-    """A layer's keys or values [num_blocks, block_size, G, D], or their scales without D, as [places, G, D]."""
+    """A layer's keys or values [num_blocks, block_size, G, D], or their scales without D, as [entries, G, D]."""
     return cache.view(-1, *cache.shape[2:])
 
 
 def flat_scales(scales: tuple[Tensor, Tensor] | None) -> tuple[Tensor | None, Tensor | None]:
-    """A layer's scales of keys and values as [places, G]; None where the cache has none."""
+    """A layer's scales of keys and values as [entries, G]; None where the cache has none."""
     return (None, None) if scales is None else (flat_cache(scales[0]), flat_cache(scales[1]))
 
 
 class ReferenceOps(Ops):
     """`Ops` in plain torch.
 
-    What a batch's layers share (rotations, the attention's indices and masks) is computed by the first of them and remembered until
-    the next batch comes. Use one from one thread at a time.
+    A batch's first layer computes what all share (rotations, the attention's indices and masks); the next batch replaces
+    it. Use one from one thread at a time.
 
-    Activations may have more rows than the batch has tokens: padding, at the end, whose results mean nothing and are
-    written nowhere. Keys and values may be of another dtype than the activations.
+    Activations may have more rows than the batch has tokens: padding at the end, whose results are undefined and are not
+    written to the cache. Keys and values may have another dtype than the activations.
     """
 
     scripted = True
-    # They would be scaled up again for every product.
+    # Eight-bit weights would be dequantized again for every product.
     runs_scaled = False
 
     def __init__(self) -> None:
@@ -186,13 +186,13 @@ class ReferenceOps(Ops):
 
     @override
     def linear_add(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, next_norm: Tensor | None
     ) -> Residual:
-        del following
+        del next_norm
         return Residual(residual.values + F.linear(x, weight, bias))
 
     def _rotation(self, batch: Batch, rope: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-        """What `functional_step.rotation` gives for the batch, padded to so many rows; made once for each table."""
+        """The batch's `functional_step.rotation`, padded to ``rows``; made once for each table."""
         self._rotations = [known for known in self._rotations if known[0] is batch]
         for _, table, rotation in self._rotations:
             if table is rope:

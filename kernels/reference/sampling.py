@@ -2,18 +2,18 @@
 
 The token of a row is ``argmax(processed / T + gumbel(seed, position, token))`` over the tokens that the row's mask and
 truncation leave, ties to the lowest id: the Gumbel-max trick (Gumbel 1954) with the noise of `philox.py` and the
-processing of `logits.py`. The result is that of this formula, bit by bit, in float32; most of the work in
-it is left out where a bound shows that it cannot matter (the noise never exceeds 16.64). Tensors of another device are
-brought to the host, so that every device gives the same tokens.
+processing of `logits.py`. The result is that of this formula, bit by bit, in float32. Most of its work is skipped where a
+bound shows that it cannot matter (the noise never exceeds 16.64). Tensors of another device are copied to the host, so
+every device gives the same tokens.
 
-What no sampler should be given has a defined outcome too, in its own row only:
+Degenerate logits have defined outcomes too, and affect only their own row:
 
 * NaN logits count as -inf;
 * a row whose largest logit, divided by the temperature, is infinite is greedy: +inf beats every finite logit, and of
   several the lowest id is taken;
 * a row without any logit above -inf gives the lowest id that its mask and min_tokens allow (see `fallback`).
 
-Nothing here is differentiable, and nothing is kept between calls.
+Not here: gradients, or state between calls.
 """
 
 from __future__ import annotations
@@ -123,14 +123,14 @@ def _draw(scaled: Floats, best_id: int, params: RowParams) -> int:
     """
     best = float(scaled[best_id])
     # The winner's sum is at least the most likely token's, which survives every truncation. The slack is some ten times
-    # what the roundings of both can add up to.
+    # the largest rounding error of both.
     least = best + token_gumbel(params.seed, params.position, best_id) - 1e-6 * (100 + abs(best))
     if params.is_truncated:
         blocks, scores = _blocks_of(survivors(scaled, best, params), scaled)
     else:
         blocks, scores = _blocks_reaching(least - GUMBEL_MAX, scaled)
     u = block_uniform(blocks, params.position, params.seed)
-    # -log(-log(u)) <= -log(1 - u), so who has 1 - u > exp(score - least) cannot win. That spares nearly all logarithms.
+    # -log(-log(u)) <= -log(1 - u), so tokens with 1 - u > exp(score - least) cannot win. That saves nearly all logarithms.
     indices = np.flatnonzero(1 - u <= np.exp(scores - np.float32(least)))
     sums = scores.reshape(-1)[indices] + to_gumbel(u.reshape(-1)[indices])
     # Ascending blocks of ascending tokens: the first of equals is the one with the lowest id.

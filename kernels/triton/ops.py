@@ -147,9 +147,9 @@ class TritonOps(Ops):
 
     @override
     def linear_add(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, following: Tensor | None
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, next_norm: Tensor | None
     ) -> Residual:
-        return linear_add(x, weight, bias, residual, following, hopper=self.hopper, arrivals=self.arrivals)
+        return linear_add(x, weight, bias, residual, next_norm, hopper=self.hopper, arrivals=self.arrivals)
 
     @override
     def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:

@@ -1,16 +1,16 @@
 """A draft model's folder: an HF folder that leaves out what the draft shares with its target.
 
-Its ``config.json`` is an ordinary one with one field more, which says so::
+Its ``config.json`` has one additional field::
 
     "draft_of": {
-        "model": "smollm2",                         the target, as its user calls it
-        "tokenizer": "smollm2",                     where the tokenizer of both is
-        "shared": ["model.embed_tokens.weight"]     weights that are the target's, by HF's names
+        "model": "smollm2",                         the target's name
+        "tokenizer": "smollm2",                     the model whose tokenizer both use
+        "shared": ["model.embed_tokens.weight"]     the target's weights that the draft uses, by HF's names
     }
 
 ``model.safetensors`` has all other weights that the configuration implies. The vocabulary is the target's, token by
-token. Such a folder is no model by itself: `loader.open_checkpoint` refuses it, `loader.open_draft_checkpoint` takes it
-together with a target. An ordinary folder has no such field, and can be a draft model too.
+token. Such a folder is not a model by itself: `loader.open_checkpoint` rejects it, and `loader.open_draft_checkpoint`
+opens it together with a target. A folder without this field can be a draft model too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 from torch import Tensor
+from typing_extensions import override
 
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.checkpoints.hf_fields import hf_fields
@@ -41,12 +42,12 @@ EMBEDDINGS = ("model.embed_tokens.weight", "lm_head.weight")
 
 @dataclass(frozen=True, slots=True)
 class DraftOf:
-    """What a draft model's folder says of its target.
+    """A draft model's reference to its target.
 
     Attributes:
-        model: the target, as its user calls it.
-        tokenizer: where the tokenizer of both is.
-        shared: names of the weights that are the target's.
+        model: the target's name.
+        tokenizer: the model whose tokenizer both use.
+        shared: names of the target's weights that the draft uses.
     """
 
     model: str
@@ -55,7 +56,7 @@ class DraftOf:
 
 
 def read_draft_of(values: Mapping[str, object], where: str) -> DraftOf | None:
-    """The field of a ``config.json``, or None where it has none and the folder is an ordinary one.
+    """The ``draft_of`` field of a ``config.json``, or None if it is absent.
 
     Args:
         values: the file's content.
@@ -81,11 +82,11 @@ def write_draft_folder(
     """Write a draft model that shares its target's embedding and output projection.
 
     Args:
-        folder: where to; made if missing, and its files are written over.
+        folder: created if missing; its files are overwritten.
         config: the draft's shape.
         weights: its own weights by HF's names: all that ``config`` implies but the shared ones. Saved in bfloat16.
-        target: what the target is called.
-        tokenizer: where its tokenizer is.
+        target: the target's name.
+        tokenizer: the model whose tokenizer both use.
     """
     shared = tuple(name for name in EMBEDDINGS if name in weight_shapes(config))
     own = weight_shapes(config).keys() - set(shared)
@@ -97,25 +98,25 @@ def write_draft_folder(
     }
     folder.mkdir(parents=True, exist_ok=True)
     saved = {name: value.to(device="cpu", dtype=torch.bfloat16).contiguous() for name, value in weights.items()}
-    # Not save_file, which makes a file that only its owner may read.
+    # Not save_file: only the owner may read its file.
     (folder / "model.safetensors").write_bytes(save(saved, metadata={"format": "pt"}))
     (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 
-class SharingCheckpoint:
-    """A draft model's folder with its target's weights in the places where it shares them."""
+class SharingCheckpoint(Checkpoint):
+    """A draft model's folder, completed with the weights of its target."""
 
     def __init__(self, own: Checkpoint, target: Checkpoint, shared: tuple[str, ...], where: str) -> None:
-        """Put the two together.
+        """Combine the two.
 
         Args:
             own: the folder's weights.
             target: the target's checkpoint.
-            shared: names of what is the target's.
+            shared: names of the target's weights that the draft uses.
             where: the file that error messages name.
 
         Raises:
-            ModelLoadError: the target is not one that this draft can share anything with.
+            ModelLoadError: the draft does not fit the target.
         """
         for field in ("vocab_size", "hidden_size", "tied_embeddings"):
             mine, its = getattr(own.config, field), getattr(target.config, field)
@@ -127,9 +128,10 @@ class SharingCheckpoint:
         self.config = own.config
         self._own, self._target, self._shared = own, target, frozenset(shared)
 
+    @override
     def __contains__(self, name: str) -> bool:
         return name in (self._target if name in self._shared else self._own)
 
+    @override
     def tensor(self, name: str) -> RawTensor:
-        """Read one tensor. See `Checkpoint.tensor`."""
         return (self._target if name in self._shared else self._own).tensor(name)

@@ -6,25 +6,27 @@ import math
 import zlib
 
 import torch
+from typing_extensions import override
 
+from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import weight_shapes
 from draftline.quant.tensor import RawTensor
 
 STANDARD_DEVIATION = 0.02
-"""Of the random weights: what HF's models are initialised with, small enough for finite logits at any depth."""
+"""Of the random weights: as HF initialises models, small enough for finite logits at any depth."""
 
 
 _POOL_SIZE = 4_194_301
-"""How many numbers are drawn; larger weights repeat them. A prime, so that no two rows of a matrix are equal."""
+"""The number of random numbers; larger weights repeat them. A prime, so that no two rows of a matrix are equal."""
 
 
-class DummyCheckpoint:
+class DummyCheckpoint(Checkpoint):
     """Every weight that ``config`` implies, in BF16: normal where it is a matrix or a bias, ones where it is a norm.
 
-    A weight depends on its name and shape alone, so two loads of one configuration give the same model. Drawing billions
-    of numbers would take minutes: all weights are cut from one pool.
+    A weight depends only on its name and shape, so two loads of one configuration give the same model. All weights are
+    slices of one pool, since drawing billions of numbers would take minutes.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -33,11 +35,12 @@ class DummyCheckpoint:
         self._pool = torch.empty(_POOL_SIZE).normal_(0.0, STANDARD_DEVIATION, generator=generator).to(torch.bfloat16)
         self._shapes = weight_shapes(config)
 
+    @override
     def __contains__(self, name: str) -> bool:
         return name in self._shapes
 
+    @override
     def tensor(self, name: str) -> RawTensor:
-        """Make one weight. See `Checkpoint.tensor`."""
         shape = self._shapes.get(name)
         if shape is None:
             raise ModelLoadError(f"dummy weights: {name}: the configuration implies no such tensor")

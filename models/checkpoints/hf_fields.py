@@ -1,4 +1,4 @@
-"""A ModelConfig as the fields of an HF ``config.json``: the other way of `families.config_from_hf`."""
+"""A ModelConfig as the fields of an HF ``config.json``: the inverse of `families.config_from_hf`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MODEL_TYPES = {
 
 
 def hf_fields(config: ModelConfig) -> dict[str, object]:
-    """What ``config_from_hf`` reads as ``config``."""
+    """The fields that ``config_from_hf`` reads as ``config``."""
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": config.rope_theta}
     if config.rope_scaling is not None:
         scaling = config.rope_scaling

@@ -12,7 +12,7 @@ def read_json_object(path: Path) -> dict[str, object]:
     """The object in a JSON file.
 
     Raises:
-        ModelLoadError: the file is missing, unreadable, not JSON, or holds something else than an object.
+        ModelLoadError: the file is missing, unreadable, not JSON, or not an object.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -28,5 +28,5 @@ def read_json_object(path: Path) -> dict[str, object]:
 
 
 def read_json_object_if_there(path: Path) -> dict[str, object]:
-    """The same, or an empty dict where there is no such file."""
+    """`read_json_object`, or an empty dict if the file does not exist."""
     return read_json_object(path) if path.exists() else {}

@@ -1,9 +1,11 @@
-"""Checkpoints whose weights are quantized: in their files, or while they are loaded."""
+"""Checkpoints with quantized weights: quantized in their files, or on loading."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+
+from typing_extensions import override
 
 from draftline import quant
 from draftline.models.checkpoints.checkpoint import Checkpoint
@@ -13,7 +15,7 @@ from draftline.quant.tensor import RawTensor
 
 
 def with_scales(checkpoint: Checkpoint, values: Mapping[str, object], where: str) -> Checkpoint:
-    """An HF folder's checkpoint; where its ``config.json`` says that it is quantized, weights come with their scales.
+    """An HF folder's checkpoint, with scales on the weights if its ``config.json`` has a ``quantization_config``.
 
     Args:
         checkpoint: the folder's tensors.
@@ -21,7 +23,7 @@ def with_scales(checkpoint: Checkpoint, values: Mapping[str, object], where: str
         where: the file that error messages name.
 
     Raises:
-        ModelLoadError: it is quantized in a way that nothing here reads.
+        ModelLoadError: the quantization scheme is not supported.
     """
     config = values.get("quantization_config")
     if config is None:
@@ -35,18 +37,19 @@ def with_scales(checkpoint: Checkpoint, values: Mapping[str, object], where: str
     return ScaledCheckpoint(checkpoint, scheme, where)
 
 
-class ScaledCheckpoint:
-    """A checkpoint with eight-bit weights, each of which has its scales beside it under another name."""
+class ScaledCheckpoint(Checkpoint):
+    """A checkpoint with eight-bit weights, whose scales are separate tensors."""
 
     def __init__(self, checkpoint: Checkpoint, scheme: Scheme, where: str) -> None:
         self.config = checkpoint.config
         self._checkpoint, self._scheme, self._where = checkpoint, scheme, where
 
+    @override
     def __contains__(self, name: str) -> bool:
         return name in self._checkpoint
 
+    @override
     def tensor(self, name: str) -> RawTensor:
-        """Read one tensor. See `Checkpoint.tensor`."""
         raw = self._checkpoint.tensor(name)
         if raw.format != self._scheme.format or len(raw.shape) != 2:
             return raw
@@ -59,17 +62,18 @@ class ScaledCheckpoint:
             raise ModelLoadError(f"{self._where}: {error}") from error
 
 
-class ConvertedCheckpoint:
-    """A checkpoint whose projections are converted to another format when they are put on their device."""
+class ConvertedCheckpoint(Checkpoint):
+    """A checkpoint whose projections are converted to another format on their device."""
 
     def __init__(self, checkpoint: Checkpoint, convert_to: str) -> None:
         """``convert_to`` is a key of ``quant.CONVERT``."""
         self.config = checkpoint.config
         self._checkpoint, self._convert_to = checkpoint, convert_to
 
+    @override
     def __contains__(self, name: str) -> bool:
         return name in self._checkpoint
 
+    @override
     def tensor(self, name: str) -> RawTensor:
-        """Read one tensor. See `Checkpoint.tensor`."""
         return replace(self._checkpoint.tensor(name), convert_to=self._convert_to)

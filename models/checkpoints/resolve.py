@@ -1,4 +1,4 @@
-"""From what a user calls a model to the files on this machine. It finds files and downloads them; it opens none."""
+"""``resolve_model``: from a model's name to its files on this machine. It finds and downloads files, and opens none."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from draftline.models.errors import ModelLoadError
 
 TOKENIZER_FILES = ("config.json", "generation_config.json", "tokenizer*", "vocab*", "merges.txt", "*.jinja")
-"""What a hub repository's tokenizer and configuration are in."""
+"""The files of a tokenizer and a configuration in a hub repository."""
 
 MODEL_FILES = (*TOKENIZER_FILES, "model*.safetensors", "model.safetensors.index.json")
-"""What a hub repository's whole model is in."""
+"""The files of a whole model in a hub repository."""
 
 _TOKENIZER_ALONE = ("tokenizer.json", "tokenizer_config.json")
-"""A folder with these and no model is a source too, of a tokenizer."""
+"""A folder with these files and no model is the source of a tokenizer."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -35,12 +35,12 @@ class SourceKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Where a model's files are.
+    """The location of a model's files.
 
     Attributes:
-        kind: what they are.
+        kind: of the files.
         path: the folder, or the GGUF file.
-        name: what the user called the model.
+        name: the user's name for the model.
     """
 
     kind: SourceKind
@@ -79,12 +79,12 @@ def resolve_model(model: str, hub_files: Sequence[str] = MODEL_FILES) -> ModelSo
     """Find a model's files, downloading them where ``model`` is a hub id.
 
     Args:
-        model: an alias of ``EMBEDDED_MODELS`` or ``EMBEDDED_DRAFTS``; an HF folder or its config.json; a .gguf file or a folder with one; or a
-            hub id (``org/name``).
+        model: an alias of ``EMBEDDED_MODELS`` or ``EMBEDDED_DRAFTS``; an HF folder or its config.json; a .gguf file or a
+            folder with one; or a hub id (``org/name``).
         hub_files: the patterns of the files to download from a hub.
 
     Raises:
-        ModelLoadError: there is no such model, or what is there cannot be told apart.
+        ModelLoadError: the model does not exist, or the name is ambiguous.
     """
     if model in EMBEDDED_MODELS:
         return _embedded(model, EMBEDDED_MODELS[model])
@@ -134,12 +134,12 @@ def _in_folder(folder: Path, name: str) -> ModelSource:
 
 
 def _download(repo: str, files: Sequence[str]) -> Path:
-    import huggingface_hub  # only a hub id needs it, and it takes a while to import
+    import huggingface_hub  # slow to import, and only hub ids need it
 
     try:
         return Path(huggingface_hub.snapshot_download(repo, allow_patterns=list(files)))
-    except Exception as error:  # whatever the network, the hub or the cache did: the model is not to be had
+    except Exception as error:  # network, hub or cache failures alike
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelLoadError(
-            f"{repo}: no such folder here, and not to be had from the hub or its local cache: {reason[0]}"
+            f"{repo}: no such folder here, and not available from the hub or its local cache: {reason[0]}"
         ) from error

@@ -1,6 +1,6 @@
 """``SafetensorsCheckpoint``: an HF folder's model.safetensors, whole or in shards, read tensor by tensor.
 
-Which formats can run is not decided here: every dtype that safetensors gives torch passes through by its name.
+Not here: which formats can run. Every dtype that safetensors gives torch passes through by its name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Protocol, cast
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from typing_extensions import override
 
+from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.checkpoints.json_file import read_json_object
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
@@ -29,7 +31,7 @@ class _Header(Protocol):
 
 
 class _File(Protocol):
-    """What is used of `safe_open`, whose methods have no types."""
+    """The used part of `safe_open`, whose methods have no types."""
 
     def keys(self) -> list[str]: ...
     def get_slice(self, name: str) -> _Header: ...
@@ -38,14 +40,14 @@ class _File(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Weight:
-    """Where a weight is: its tensor's name in the files, and whether that is transposed."""
+    """A weight's tensor in the files: its name, and whether it is transposed."""
 
     stored_name: str
     transposed: bool
 
 
-class SafetensorsCheckpoint:
-    """The weights of an HF folder. All headers are read and checked on opening, tensors when they are asked for."""
+class SafetensorsCheckpoint(Checkpoint):
+    """The weights of an HF folder. Opening reads and checks all headers; tensors are read on demand."""
 
     def __init__(self, folder: Path, config: ModelConfig) -> None:
         """Open the folder's files.
@@ -71,11 +73,12 @@ class SafetensorsCheckpoint:
             if weight.stored_name != name:
                 raise ModelLoadError(f"{folder}: {name}: is the same weight as {weight.stored_name}")
 
+    @override
     def __contains__(self, name: str) -> bool:
         return name in self._weights
 
+    @override
     def tensor(self, name: str) -> RawTensor:
-        """Read one tensor. See `Checkpoint.tensor`."""
         weight = self._weights.get(name)
         if weight is None:
             raise ModelLoadError(f"{self._folder}: {name}: not in this checkpoint")
@@ -112,7 +115,7 @@ def _indexed(folder: Path) -> dict[str, Path]:
         raise ModelLoadError(f"{index}: weight_map: missing, or not an object")
     paths: dict[str, Path] = {}
     for name, file in weight_map.items():
-        # A shard lies beside its index; a path that leads elsewhere is not one that HF's tools write.
+        # A shard is in its index's folder: HF's tools write no other paths.
         if not isinstance(file, str) or Path(file).name != file:
             raise ModelLoadError(f"{index}: weight_map: {name}: {file!r} is not a file name")
         path = folder / file

@@ -29,10 +29,10 @@ class Family:
     """One architecture.
 
     Attributes:
-        config: its config.json as a ModelConfig.
-        build: the model with its weights, from (checkpoint, config, ops, dtype, device).
-        shapes: every weight's, by its name in `Checkpoint`.
-        stored: what a tensor in an HF folder is, by its name there.
+        config: reads its config.json as a ModelConfig.
+        build: makes the model with its weights, from (checkpoint, config, ops, dtype, device).
+        shapes: gives every weight's shape, by its name in `Checkpoint`.
+        stored: maps a tensor's name in an HF folder to the weight.
     """
 
     config: Callable[[HfConfig], ModelConfig]
@@ -61,7 +61,7 @@ def config_from_hf(hf: Mapping[str, object], where: str = "config.json") -> Mode
 
     Raises:
         ModelLoadError: the architecture is not supported (the message lists those that are), or a field is missing,
-            malformed, or asks for something that the family does not do here.
+            malformed, or requests an unsupported feature.
     """
     config = HfConfig(hf, where)
     architectures = config.strings("architectures")
@@ -89,11 +89,11 @@ def build_model(
     """The model of a checkpoint, with its weights.
 
     Args:
-        checkpoint: where the weights come from.
+        checkpoint: the weights.
         config: the checkpoint's own, perhaps with a smaller ``max_positions``.
         ops: the device's operations.
-        dtype: what weights are kept in; see `draftline.quant`.
-        device: where it runs.
+        dtype: of the weights; see `draftline.quant`.
+        device: of the weights.
 
     Raises:
         ModelLoadError: a tensor is missing, or has a wrong shape or a format that is not supported.

@@ -34,7 +34,7 @@ _ACTIVATION = "gelu_pytorch_tanh"
 
 
 def gemma3_config(hf: HfConfig) -> ModelConfig:
-    """Gemma 3: of a model that also sees images, what ``text_config`` says. Absent fields are as in transformers."""
+    """Gemma 3; for a model that also sees images, its ``text_config``. Absent fields are as in transformers."""
     text = hf.section("text_config") or hf
     activation = text.text("hidden_activation", _ACTIVATION)
     if activation != _ACTIVATION:
@@ -126,7 +126,7 @@ def gemma3_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 
 def gemma3_stored(name: str) -> Stored:
-    """What a tensor of this name is: beside a model that sees images, the text's names are one level deeper."""
+    """The weight of a tensor of this name. In a model that also sees images, the text's names are one level deeper."""
     for prefix, replacement in (("language_model.", ""), ("model.language_model.", "model.")):
         if name.startswith(prefix):
             return Stored(replacement + name.removeprefix(prefix))

@@ -72,7 +72,7 @@ def gpt2_config(hf: HfConfig) -> ModelConfig:
 
 
 def gpt2_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """Every weight of a model, in the order of the forward pass; names are as Llama's where there are such."""
+    """Every weight of a model, in the order of the forward pass, with Llama's names where these exist."""
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes: dict[str, Shape] = {
         "model.embed_tokens.weight": (config.vocab_size, hidden),
@@ -111,7 +111,7 @@ _IN_LAYER = {
 
 
 def gpt2_stored(name: str) -> Stored:
-    """What a tensor of this name is; one that is no weight (the causal masks of old files) keeps its name."""
+    """The weight of a tensor of this name; others (the causal masks of old files) keep their names."""
     hf, openai = _HF_NAME.fullmatch(name), _OPENAI_NAME.fullmatch(name)
     if hf:
         layer, module, kind = hf[1], hf[2], hf[3]

@@ -1,4 +1,4 @@
-"""How a family's checkpoints store its weights, where that differs from Llama's names and layouts in HF."""
+"""The storage of a family's weights, where it differs from Llama's names and layouts in HF."""
 
 from __future__ import annotations
 

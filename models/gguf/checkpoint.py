@@ -1,6 +1,6 @@
 """``GGUFCheckpoint``: a GGUF file's weights under HF's names and in HF's layout, still in the file's block formats.
 
-Nothing is dequantized here; which formats run, and how, is `quant`'s.
+Not here: dequantization, and which formats run (`quant`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 from torch import Tensor
+from typing_extensions import override
 
+from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import weight_shapes
 from draftline.models.gguf.config import EMBEDDING, OUTPUT, ROPE_FACTORS, architecture, gguf_config
@@ -45,7 +47,7 @@ _IN_LAYER: dict[str, str] = {
 _DENSE: dict[str, torch.dtype] = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-class GGUFCheckpoint:
+class GGUFCheckpoint(Checkpoint):
     """The weights of one GGUF file. Tensors that need no reordering share the file's mapped memory."""
 
     def __init__(self, file: GGUFFile) -> None:
@@ -65,16 +67,17 @@ class GGUFCheckpoint:
             raise ModelLoadError(f"{file.path}: {name}: the tensor is missing")
         for name in self._tensors.keys() - self._shapes.keys():
             raise ModelLoadError(f"{file.path}: {self._tensors[name].name}: the configuration implies no such tensor")
-        # What the llama conversion permutes, and by how many heads.
+        # The projections that the llama conversion permutes, and by how many heads.
         self._permuted: dict[str, int] = {}
         if architecture(GGUFFields(file)) == "llama":
             self._permuted = {"q_proj": self.config.num_heads, "k_proj": self.config.num_kv_heads}
 
+    @override
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
+    @override
     def tensor(self, name: str) -> RawTensor:
-        """Read one tensor. See `Checkpoint.tensor`."""
         tensor = self._tensors.get(name)
         if tensor is None:
             raise ModelLoadError(f"{self._file.path}: {name}: not in this file")
@@ -127,7 +130,7 @@ def _described(tensor: GGUFTensor) -> str:
 
 @functools.cache
 def _known(type_name: str) -> bool:
-    """Whether the type is dense or one that the gguf package can dequantize: it can say so only by trying."""
+    """Whether the type is dense, or the gguf package can dequantize it, which only trying tells."""
     if type_name in _DENSE:
         return True
     ggml_type = GGMLQuantizationType.__members__.get(type_name)

@@ -1,8 +1,7 @@
 """A GGUF file's metadata as the ``config.json`` that its model had before it was converted.
 
-Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What the metadata ask for and the families here cannot
-do is refused, not ignored. What a conversion drops cannot be brought back: of Mistral 7B v0.1's sliding window, as with
-llama.cpp, nothing is left.
+Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Unsupported features in the metadata are rejected, not
+ignored. Fields that a conversion drops are lost: Mistral 7B v0.1's sliding window is gone, as in llama.cpp.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def gguf_config(file: GGUFFile, rope_factors: Sequence[float] | None) -> ModelCo
 
     Args:
         file: the file.
-        rope_factors: its ``rope_freqs.weight``, if it has one: what each rotary frequency is divided by.
+        rope_factors: its ``rope_freqs.weight``, if it has one: the divisor of each rotary frequency.
 
     Raises:
         ModelLoadError: the architecture or something it asks for is not supported, or a key is missing or malformed.
@@ -100,7 +99,7 @@ def _num_layers(fields: GGUFFields, arch: str, file: GGUFFile) -> int:
     key = f"{arch}.block_count"
     layers = fields.integer(key)
     if f"blk.{layers - 1}.attn_norm.weight" not in file.tensors:
-        raise fields.error(key, f"says {layers}, but the file has no tensors of so many layers")
+        raise fields.error(key, f"says {layers}, but the file lacks tensors of that many layers")
     return layers
 
 

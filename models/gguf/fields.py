@@ -13,7 +13,7 @@ from draftline.models.gguf.file import GGUFFile, Value
 class GGUFFields:
     """The metadata of one file.
 
-    Every method raises ModelLoadError when the key is missing and has no default, or holds something else.
+    Every method raises ModelLoadError if the key has a wrong type or is missing without a default.
     """
 
     def __init__(self, file: GGUFFile) -> None:
@@ -43,7 +43,7 @@ class GGUFFields:
         return value
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """An integer; where there is one for each layer, the one that all layers have."""
+        """An integer; an array with one for each layer must have equal ones."""
         value = self._value(key, default)
         if isinstance(value, list) and value and value.count(value[0]) == len(value):
             value = value[0]
@@ -56,7 +56,7 @@ class GGUFFields:
         return self.integer(key) if self.has(key) else None
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A float32, as the shortest decimal that rounds to it: what the config.json before conversion had."""
+        """A float32, as the shortest decimal that rounds to it, as in the config.json before conversion."""
         value = self._value(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self._mismatch(key, "a number", value)

@@ -1,8 +1,8 @@
 """``GGUFFile``: the metadata and the tensor table of a GGUF file, memory-mapped.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The gguf package's own reader makes several numpy
-arrays for each string of a vocabulary, which takes seconds; this one makes one ``str``. What metadata and tensors mean
-for a model is not its business.
+arrays for each string of a vocabulary, which takes seconds; this one makes one ``str``. Not here: the meaning of metadata
+and tensors for a model (`checkpoint.py`, `config.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SCALARS: dict[int, str] = {
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """Where one tensor lies.
+    """The location and layout of one tensor.
 
     Attributes:
         name: its name in the file.
@@ -51,7 +51,7 @@ class GGUFTensor:
 
     @property
     def num_rows(self) -> int:
-        """How many runs of the last axis it has."""
+        """The number of runs along the last axis."""
         return math.prod(self.shape[:-1])
 
 
@@ -71,7 +71,7 @@ class GGUFFile:
             ModelLoadError: it is no GGUF file, of another version, truncated or damaged.
         """
         self.path = path
-        # Private and writable, because torch takes no read-only memory; what is not written is never copied.
+        # Private and writable, since torch needs writable memory; unwritten pages are never copied.
         try:
             with path.open("rb") as file:
                 self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -92,7 +92,7 @@ class GGUFFile:
 
 
 class _Cursor:
-    """Reads values one after the other, and raises ModelLoadError where the file ends too early."""
+    """Reads consecutive values; raises ModelLoadError if the file ends too early."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path = path
@@ -211,7 +211,7 @@ def _tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, GGUFTenso
 
 
 def _tensor(cursor: _Cursor, what: str) -> GGUFTensor:
-    """A tensor's description; its offset is still from where the tensors' data begin."""
+    """A tensor's description; its offset is relative to the start of the tensor data."""
     name = cursor.string(what)
     num_dimensions = cursor.uint32(name)
     if not 1 <= num_dimensions <= _MAX_DIMENSIONS:

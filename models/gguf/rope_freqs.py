@@ -1,8 +1,8 @@
-"""Llama 3's rotary scaling, recovered from the per-frequency factors that a GGUF file has in its place.
+"""Llama 3's rotary scaling, recovered from the per-frequency factors of a GGUF file.
 
-llama.cpp's converter evaluates the scaling and stores what each rotary frequency is divided by (``rope_freqs.weight``).
-The engine computes frequencies from `RopeScaling`, so the factors are turned back into the scaling that made them, and
-it is accepted only if it gives those factors again.
+llama.cpp's converter evaluates the scaling and stores each rotary frequency's divisor (``rope_freqs.weight``). The engine
+computes frequencies from `RopeScaling`. So the scaling is recovered from the factors, and accepted only if it reproduces
+them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from draftline.models.config import RopeScaling
 
 _TOLERANCE = 1e-4
-"""Relative, of a factor: they are float32, from float32 frequencies."""
+"""Relative tolerance of a factor: they are float32, from float32 frequencies."""
 
 
 def scaling_of_factors(factors: Sequence[float], rope_theta: float) -> RopeScaling | None:
@@ -34,7 +34,7 @@ def scaling_of_factors(factors: Sequence[float], rope_theta: float) -> RopeScali
 
 
 def llama3_factors(scaling: RopeScaling, rope_theta: float, count: int) -> list[float]:
-    """What each of ``count`` rotary frequencies is divided by (https://arxiv.org/abs/2407.21783, as in HF).
+    """The divisors of ``count`` rotary frequencies (https://arxiv.org/abs/2407.21783, as in HF).
 
     Frequencies that turn more than ``high_freq_factor`` times in the original context stay, those that turn less than
     ``low_freq_factor`` times are divided by ``factor``, and between them the reciprocal goes linearly with the turns.
@@ -48,7 +48,7 @@ def llama3_factors(scaling: RopeScaling, rope_theta: float, count: int) -> list[
 
 
 def _turns(positions: float, rope_theta: float, count: int) -> list[float]:
-    """How often each frequency turns within this many positions."""
+    """The number of turns of each frequency within this many positions."""
     return [positions * rope_theta ** (-index / count) / (2 * math.pi) for index in range(count)]
 
 

@@ -1,6 +1,6 @@
 """The tokenizer in a GGUF file, built from the file's own fields.
 
-The fields: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and for what it leaves open llama.cpp's vocabulary.
+The fields: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and llama.cpp's vocabulary for unspecified details.
 Two kinds: ``gpt2`` is byte-level BPE with merges, ``llama`` is SentencePiece's BPE with scores.
 """
 
@@ -64,7 +64,7 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
         (_isolate(r"[\p{P}\$\+<=>\^~\|]+"), _GPT2, _isolate(r"\p{N}+"), _isolate("[0-9][0-9][0-9]"))
     ),
 }
-"""By ``tokenizer.ggml.pre``, which is a name that llama.cpp gives to what the original tokenizer.json does."""
+"""By ``tokenizer.ggml.pre``, llama.cpp's name for the pre-tokenizer of the original tokenizer.json."""
 
 
 def read_gguf_tokenizer(file: GGUFFile) -> TokenizerData:
@@ -192,7 +192,7 @@ def _sentencepiece_bpe(vocabulary: _Vocabulary) -> _Built:
 
 
 def _add_boundary_tokens(vocabulary: _Vocabulary, built: _Built) -> None:
-    """Let encoding put the beginning and end of sequence around a text, where the file says so."""
+    """Make encoding add the beginning and end of sequence to a text, if the file says so."""
     template: list[str] = ["$A"]
     special: list[tuple[str, int]] = []
     for name, default in (("bos", built.add_bos), ("eos", False)):

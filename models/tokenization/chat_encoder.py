@@ -1,19 +1,19 @@
 """``ChatEncoder``: a conversation as token ids, in which only the chat template's own markers are special tokens.
 
-``<|im_end|>`` in a message is text that someone wrote, not the end of the message. So special tokens are recognised by
-who wrote them:
+``<|im_end|>`` in a message is text that its author wrote, not the end of the message. So special tokens are recognised by
+their author:
 
-1. Where a message holds the name of a special token, the name is replaced by a private stand-in before rendering, so
-   that the template can neither tell nor change it.
-2. In the rendered text, the special tokens' names are now the template's. Each is replaced by a private marker, and the
-   stand-ins are turned back into the names they stand for.
-3. The text is encoded in one go by a tokenizer that knows the markers and not the special tokens, and the markers' ids
-   are exchanged for the special tokens'.
+1. A special token's name in a message is replaced by a private placeholder before rendering, so that the template can
+   neither recognise nor change it.
+2. All special tokens' names in the rendered text are now the template's. Each is replaced by a private marker, and the
+   placeholders are replaced by the original names.
+3. A tokenizer that knows the markers but not the special tokens encodes the whole text. The markers' ids are then
+   replaced by the special tokens'.
 
-Encoding in one go keeps everything else as it is: how text next to a special token is split, white space that a
-special token swallows, the space that SentencePiece puts first. So a conversation without special tokens' names has the
-ids that HF's ``apply_chat_template`` gives, and templates may trim or test contents as they like. Added tokens that are
-not special (``<think>``) are vocabulary like any other and are recognised in messages too, as HF does.
+Encoding the whole text at once keeps everything else unchanged: the splitting of text next to a special token, white space
+that a special token absorbs, SentencePiece's leading space. So a conversation without special tokens' names has the ids of
+HF's ``apply_chat_template``, and templates may trim or test contents freely. Added tokens that are not special
+(``<think>``) are ordinary vocabulary, and are recognised in messages too, as in HF.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ChatEncoder:
 
 
 def _secret() -> str:
-    """What nobody can write who cannot guess it: decimal digits, which templates trim, case and escape no further."""
+    """A string that cannot be guessed: decimal digits, which templates do not trim, case or escape."""
     return f"{secrets.randbits(128):039}"
 
 
@@ -104,7 +104,7 @@ def check_unicode(text: str) -> None:
 
 
 def _as_marker(token: AddedToken, markers: dict[str, str]) -> AddedToken:
-    """A special token under its marker's name, matched wherever that stands; other added tokens as they are."""
+    """A special token under its marker's name, matched anywhere; other added tokens unchanged."""
     marker = markers.get(token.content)
     if marker is None:
         return token
@@ -112,6 +112,6 @@ def _as_marker(token: AddedToken, markers: dict[str, str]) -> AddedToken:
 
 
 def _any_of(names: Iterable[str]) -> re.Pattern[str]:
-    """Matches any of the names, the longest where several begin at one place, as the tokenizers library does."""
+    """Matches any of the names, the longest of several at one position, as the tokenizers library does."""
     longest_first = sorted(names, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")

@@ -21,7 +21,7 @@ class ChatTemplate:
 
         Args:
             source: the Jinja template.
-            variables: what it can use besides the messages: ``bos_token``, ``eos_token``, ….
+            variables: available to it besides the messages: ``bos_token``, ``eos_token``, ….
 
         Raises:
             ValueError: it is no valid template.

@@ -1,4 +1,4 @@
-"""``TokenizerData``: what a model's files say of its tokenizer, whichever files they are."""
+"""``TokenizerData``: a tokenizer's data from a model's files, whatever their format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Backend
 
 @dataclass(frozen=True, slots=True)
 class TokenizerData:
-    """The parts that a `Tokenizer` is made of.
+    """The parts of a `Tokenizer`.
 
     Attributes:
         where: the file or folder, for error messages.
@@ -19,7 +19,7 @@ class TokenizerData:
         eos_ids: the ids that end a sequence.
         unused_ids: ids that fill up the vocabulary and stand for no text.
         chat_template: the Jinja source, or None.
-        template_variables: what the template can use: ``bos_token``, ``eos_token``, ….
+        template_variables: available to the template: ``bos_token``, ``eos_token``, ….
     """
 
     where: str
@@ -31,14 +31,14 @@ class TokenizerData:
     template_variables: dict[str, str] = field(default_factory=dict)
 
     def files(self) -> dict[str, str]:
-        """The files that HF's tokenizers are loaded from, by name."""
+        """The files, by name, from which HF's tokenizers are loaded."""
         config: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast", **self.template_variables}
         if self.chat_template is not None:
             config["chat_template"] = self.chat_template
         return {"tokenizer.json": self.backend.to_str(), "tokenizer_config.json": json.dumps(config)}
 
     def within(self, vocab_size: int) -> TokenizerData:
-        """The same without the special tokens that a model of so many tokens does not have: their names stay text.
+        """The same without special tokens beyond the model's vocabulary: their names stay text.
 
         The smallest Gemma 3 sees no images, but has the tokenizer of those that do.
         """

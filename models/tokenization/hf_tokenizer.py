@@ -54,7 +54,7 @@ def _backend(folder: Path) -> Backend:
 
     try:
         backend = AutoTokenizer.from_pretrained(str(folder), local_files_only=True).backend_tokenizer
-    except Exception as error:  # anything may come out of a conversion
+    except Exception as error:  # a conversion may raise anything
         raise ModelLoadError(f"{folder}: the tokenizer cannot be converted to a tokenizer.json: {error}") from error
     if not isinstance(backend, Backend):
         raise ModelLoadError(f"{folder}: the tokenizer cannot be converted to a tokenizer.json")

@@ -19,7 +19,7 @@ _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """What a tokenizer's tokens stand for.
+    """The bytes of a tokenizer's tokens.
 
     Attributes:
         table: each token's bytes by id; empty for ids that no token has.
@@ -42,7 +42,7 @@ def token_bytes(backend: Backend) -> TokenBytes:
     for token, index in vocab.items():
         table[index] = convention.token(token)
     for index, added in backend.get_added_tokens_decoder().items():
-        # What is matched in normalized text stands for text that normalizes to it.
+        # A token that is matched in normalized text represents text that normalizes to it.
         matched = (
             backend.normalizer.normalize_str(added.content)
             if added.normalized and backend.normalizer
@@ -54,7 +54,7 @@ def token_bytes(backend: Backend) -> TokenBytes:
 
 @dataclass(frozen=True, slots=True)
 class _Convention:
-    """How names become bytes.
+    """A convention of names for bytes.
 
     Attributes:
         token: of the vocabulary's tokens.

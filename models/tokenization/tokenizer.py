@@ -30,7 +30,7 @@ class Tokenizer:
     """
 
     def __init__(self, data: TokenizerData) -> None:
-        """Build from what a model's files say.
+        """Build from a model's tokenizer data.
 
         Raises:
             ModelLoadError: the vocabulary's convention is not supported, or the chat template is not valid.
@@ -73,11 +73,11 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model says how a conversation becomes text."""
+        """Whether the model has a chat template."""
         return self._chat is not None
 
     def files(self) -> dict[str, str]:
-        """Files, by name, that HF's tokenizers are loaded from: for others who must tokenize as this one does."""
+        """Files, by name, from which HF's tokenizers are loaded, for clients that must tokenize as this one does."""
         return self._data.files()
 
     def encode(self, text: str) -> list[int]:
@@ -94,7 +94,7 @@ class Tokenizer:
         return ids
 
     def encode_text(self, text: str) -> list[int]:
-        """The ids of a text that stands in the midst of another: nothing is put before it.
+        """The ids of a text in the midst of another: no space or token is added before it.
 
         Raises:
             ValueError: the text has surrogate code points, which no Unicode text has.
@@ -103,7 +103,7 @@ class Tokenizer:
         if not self._strips_space:
             ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
             return ids
-        # A space would be put before it, unless something else stands there: a character that is a token by itself.
+        # A space would be added before it, unless the text has another start: a character that is a token by itself.
         ids = self._backend.encode(_LEAD + text, add_special_tokens=False).ids
         before = b""
         for index, token_id in enumerate(ids):

@@ -1,4 +1,4 @@
-"""Eight-bit weights: what their scales mean, how parts are merged, and what is refused."""
+"""Eight-bit weights: scales, merged parts, and rejected tensors."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def _decode_attention_kernel(
     OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
-    """A row has up to QUERIES query tokens, where that is more than one; NEW is what a tile of them is padded to."""
+    """A row has up to QUERIES query tokens; NEW is the padded height of a tile of them."""
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     HALF: tl.constexpr = HEAD_DIM // 2
     EACH: tl.constexpr = WINDOWED and QUERIES > 1

@@ -90,7 +90,7 @@ BATCHES = {
     "two": _batch((2,) * 2, (1024,) * 2),
     "verify": _batch((5,) * 4, (1024,) * 4),
     "chunk": _batch((512,), (2048,)),
-    "beside": _batch((5, 1, 512), (1024, 1024, 2048)),
+    "mixed": _batch((5, 1, 512), (1024, 1024, 2048)),
 }
 """One row, a few (split), tens, many (not split), a draft model's first step, verifies, a prompt chunk, and a mix."""
 

@@ -116,7 +116,7 @@ def linear_add(
     weight: Tensor,
     bias: Tensor | None,
     residual: Residual,
-    following: Tensor | None,
+    next_norm: Tensor | None,
     *,
     hopper: bool,
     arrivals: Tensor,
@@ -126,7 +126,7 @@ def linear_add(
     if x.shape[0] == 1:
         return Residual(gemv(x, weight, bias, residual=before, overlap=overlap))
     if runs_gemm_m16(x.shape[0], weight):
-        prepared = following if prepares_norm(weight) else None
+        prepared = next_norm if prepares_norm(weight) else None
         return gemm_m16_add(x, weight, bias, before, prepared, overlap=overlap)
     if runs_gemm_split_k(x.shape[0], weight, hopper):
         return Residual(gemm_split_k(x, weight, bias, arrivals=arrivals, residual=before, overlap=overlap))

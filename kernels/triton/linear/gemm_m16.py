@@ -206,19 +206,19 @@ def gemm_m16_add(
     weight: Tensor,
     bias: Tensor | None,
     residual: Tensor,
-    following: Tensor | None,
+    next_norm: Tensor | None,
     *,
     overlap: bool = False,
     config: GemmM16Config | None = None,
 ) -> Residual:
-    """``residual + x @ weight.T + bias``, and the norm with the weight ``following`` [N] prepared, where that is given.
+    """``residual + x @ weight.T + bias``, and the norm with the weight ``next_norm`` [N] prepared, where that is given.
 
     Args:
         x: [M, K].
         weight: [N, K].
         bias: [N], or None.
         residual: [M, N].
-        following: the weight of the norm that reads the result next, or None.
+        next_norm: the weight of the norm that reads the result next, or None.
         overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `gemm_m16_config`.
 
@@ -227,10 +227,10 @@ def gemm_m16_add(
     """
     config = config or gemm_m16_config(*weight.shape)
     out, prepared = torch.empty_like(residual), None
-    if following is not None:
+    if next_norm is not None:
         parts = triton.cdiv(weight.shape[0], config.block_n)
         squares = torch.empty((x.shape[0], parts), dtype=torch.float32, device=x.device)
-        prepared = PreparedNorm(following, torch.empty_like(residual), squares)
+        prepared = PreparedNorm(next_norm, torch.empty_like(residual), squares)
     _launch(x, weight, bias, out, config, residual=residual, prepare=prepared, overlap=overlap)
     return Residual(out, prepared)
 

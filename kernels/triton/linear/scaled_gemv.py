@@ -215,7 +215,7 @@ def _scaled_gemv_kernel(
     GROUPS: tl.constexpr = (K + GROUP - 1) // GROUP
     STEPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     OUTPUTS: tl.constexpr = PAIRS if SWIGLU else 2 * PAIRS
-    # A pair is a gate and what it is for, or two outputs.
+    # A pair is a gate and its up row, or two outputs.
     first_start = tl.program_id(0) * (TURNS * OUTPUTS) + tl.arange(0, PAIRS)
     second_start = first_start + (N if SWIGLU else PAIRS)
     rows: tl.constexpr = 2 * N if SWIGLU else N

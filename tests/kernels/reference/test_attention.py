@@ -15,7 +15,7 @@ from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 
 EXACT = torch.backends.cpu.get_cpu_capability() == "AVX2"
-"""Where the bits were seen to be equal; elsewhere BLAS has other kernels, and closeness is what is promised."""
+"""Where the bits are known to be equal. Elsewhere BLAS has other kernels, and results are only close."""
 
 
 def naive_attention(
@@ -33,7 +33,7 @@ def naive_attention(
 
 @dataclass
 class Sequences:
-    """Histories of several sequences in a shuffled paged cache, whose unused places hold large numbers."""
+    """Histories of several sequences in a shuffled paged cache, whose unused entries hold large numbers."""
 
     q: list[Tensor]
     k: list[Tensor]

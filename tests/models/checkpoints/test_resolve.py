@@ -1,4 +1,4 @@
-"""What a model may be called, and what is said of names that are none."""
+"""Names of models, and the errors of names that are none."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with pytest.raises(ModelLoadError) as caught:
         resolve_model("some-org/some-model.v1")
     assert str(caught.value) == (
-        "some-org/some-model.v1: no such folder here, and not to be had from the hub or its local cache: cannot find it"
+        "some-org/some-model.v1: no such folder here, and not available from the hub or its local cache: cannot find it"
     )
 
 

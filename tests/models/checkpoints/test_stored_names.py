@@ -1,4 +1,4 @@
-"""The names under which checkpoints store GPT-2 and Gemma 3, and what is said of a tensor that does not fit."""
+"""The names under which checkpoints store GPT-2 and Gemma 3, and the errors of tensors that do not fit."""
 
 from __future__ import annotations
 

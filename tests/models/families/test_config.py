@@ -1,4 +1,4 @@
-"""What an HF config.json says, and what it may not say."""
+"""Reading an HF config.json: supported and rejected fields."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def gemma3(**fields: object) -> ModelConfig:
 
 
 def test_gemma3_as_its_first_checkpoints_write_it() -> None:
-    """gemma-3-4b-it's config.json, in what it says and what it leaves out."""
+    """gemma-3-4b-it's config.json, with its fields and omissions."""
     config = config_from_hf(
         {
             "architectures": ["Gemma3ForConditionalGeneration"],

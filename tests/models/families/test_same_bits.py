@@ -1,4 +1,4 @@
-"""On a CPU a token's logits have the same bits however its sequence was computed and whatever ran beside it.
+"""On a CPU a token's logits have the same bits however its sequence was computed and whatever else was in its batch.
 
 That is what lets speculation, chunking, batching, prefix hits and preemption change no output at all.
 """
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 BLOCK = 16
 MAX_LEN = 256
 EXACT = torch.backends.cpu.get_cpu_capability() == "AVX2"
-"""Where the bits were seen to be equal; elsewhere BLAS has other kernels, and closeness is what is promised."""
+"""Where the bits are known to be equal. Elsewhere BLAS has other kernels, and results are only close."""
 
 CONFIG = llama(
     hidden_size=96,

@@ -444,8 +444,8 @@ def test_every_truncation_is_found_on_opening(small_file: Path) -> None:
 def test_damage_anywhere_is_a_load_error_or_harmless(small_file: Path, data: st.DataObject) -> None:
     content = bytearray(small_file.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, len(content) - 1))
-        content[place] = data.draw(st.integers(0, 255))
+        index = data.draw(st.integers(0, len(content) - 1))
+        content[index] = data.draw(st.integers(0, 255))
     spoiled = small_file.with_name("spoiled.gguf")
     spoiled.write_bytes(content)
     complaint = load_error(spoiled)

@@ -1,4 +1,4 @@
-"""Tokenizers from a GGUF file's own fields: pre-tokenizers, merges, scores, boundary tokens, and what is refused."""
+"""Tokenizers from a GGUF file's own fields: pre-tokenizers, merges, scores, boundary tokens, and rejected files."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ DIGITS = {"gpt-2": ["12345"], "smollm": ["1", "2", "3", "4", "5"], "llama-bpe": 
 
 @pytest.mark.parametrize("pre", DIGITS)
 def test_digits_are_split_as_the_model_was_trained(tmp_path: Path, pre: str) -> None:
-    """With a vocabulary that would merge any digits, what is split is the pre-tokenizer's doing."""
+    """With a vocabulary that would merge any digits, only the pre-tokenizer splits."""
     runs = ["12", "34", "123", "1234", "12345"]
     vocab = {token: index for index, token in enumerate([*"12345", *runs])}
     merges = [("1", "2"), ("12", "3"), ("3", "4"), ("123", "4"), ("1234", "5")]

@@ -73,7 +73,7 @@ def assert_as_one_by_one(
     qkv = draw(tokens + 1, (num_heads + 2 * num_kv_heads) * head_dim)
     ops = TritonOps.sized(num_sms, hopper=False, device=rng.device)
     spec = AttentionSpec(rope, head_dim**-0.5, window, norms=norms, eps=EPS)
-    for _ in range(2):  # the second time, what the first one left behind
+    for _ in range(2):  # the second time on the first one's leftovers
         # A copy: the operation may rotate it in place.
         out = ops.rope_attention(qkv.clone(), padded(batch, 512), LayerCache(keys, values), spec)
         expected = ReferenceOps().rope_attention(qkv[:tokens], batch, LayerCache(expected_keys, expected_values), spec)
@@ -176,7 +176,7 @@ def test_verifies_with_split_histories(
 def test_a_verify_writes_only_where_it_may(rng: torch.Generator) -> None:
     batch, pool = make_batch((4, 3), (30, 20), rng)
     hidden = torch.tensor([1, 5], device=rng.device)
-    places = batch.cache_index.clone()
+    entries = batch.cache_index.clone()
     batch = dataclasses.replace(batch, cache_index=batch.cache_index.index_fill(0, hidden, -1))
     keys, values = torch.zeros(2, pool, BLOCK_SIZE, 1, 16, device=rng.device)
     rope = torch.randn(30, 2, 8, generator=rng, device=rng.device)
@@ -185,4 +185,4 @@ def test_a_verify_writes_only_where_it_may(rng: torch.Generator) -> None:
     ops.rope_attention(qkv, batch, LayerCache(keys, values), AttentionSpec(rope, 0.25))
     for cache in (keys, values):
         written = set(cache.flatten(0, 1).any(dim=(1, 2)).nonzero().flatten().tolist())
-        assert written == set(places.tolist()) - set(places[hidden].tolist())
+        assert written == set(entries.tolist()) - set(entries[hidden].tolist())

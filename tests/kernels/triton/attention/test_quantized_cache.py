@@ -1,4 +1,4 @@
-"""FP8 and INT8 caches: the kernels against the reference, and the reference against what it rounds."""
+"""FP8 and INT8 caches: the kernels against the reference, and the reference against unrounded keys and values."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_kernels_and_reference_agree(
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_token_is_the_same_in_a_chunk_and_alone(kind: str, rng: torch.Generator) -> None:
-    """A chunk reads its own keys from the activations: they must be what the cache has."""
+    """A chunk reads its own keys from the activations: they must equal the cache's."""
     kv_heads, head_dim, length = 1, 32, 48
     rope = torch.randn(length, 2, head_dim // 2, generator=rng, device=rng.device)
     qkv = torch.randn(length, 4 * head_dim, generator=rng, device=rng.device)
@@ -129,7 +129,7 @@ def test_a_token_is_the_same_in_a_chunk_and_alone(kind: str, rng: torch.Generato
 
 
 def test_large_numbers_saturate(rng: torch.Generator) -> None:
-    """FP8 has no infinity: what is beyond its range becomes its largest number."""
+    """FP8 has no infinity: larger numbers become its largest one."""
     batch, pool = scattered_batch((3,), (3,), rng, block_size=BLOCK_SIZE)
     qkv = torch.full((3, 3 * 32), 1000.0, device=rng.device)
     rope = torch.zeros(3, 2, 16, device=rng.device)

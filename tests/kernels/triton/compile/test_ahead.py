@@ -31,7 +31,7 @@ class Kernel:
 
 @dataclass(eq=False)
 class Function:
-    """Stands for a JITFunction, with what is on disk."""
+    """Stands in for a JITFunction and its cache on disk."""
 
     disk: set[str] = field(default_factory=set)
     compiled: list[str] = field(default_factory=list)

@@ -51,8 +51,8 @@ def test_the_query_is_the_newest_token_and_the_one_before_in_the_first_step(
         expected = list(range(decides - query, decides))
         assert batch.positions[begin:end].tolist() == expected
         assert batch.token_ids[begin:end].tolist() == slots.tokens[slot, expected].tolist()
-        places = [int(slots.block_tables[slot, p // BLOCK_SIZE]) * BLOCK_SIZE + p % BLOCK_SIZE for p in expected]
-        assert batch.cache_index[begin:end].tolist() == places
+        entries = [int(slots.block_tables[slot, p // BLOCK_SIZE]) * BLOCK_SIZE + p % BLOCK_SIZE for p in expected]
+        assert batch.cache_index[begin:end].tolist() == entries
         used = -(-decides // BLOCK_SIZE)
         assert batch.block_tables[row, :used].tolist() == slots.block_tables[slot, :used].tolist()
     padding = set(range(len(inputs.positions))) - set(rows.values())

@@ -1,4 +1,4 @@
-"""Dense layers and what is fused into them, whichever kernels run them: against plain torch."""
+"""Dense layers and their fusions, whichever kernels run them, against plain torch."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_the_choice_of_kernel() -> None:
     chosen = [runs_gemm_m16(rows, weight(512, torch.bfloat16)) for rows in (1, 2, 16, 17)]
     assert chosen == [False, True, True, False]
     assert not runs_gemm_m16(8, weight(512, torch.float32)), "exact float32 products do not run on matrix units"
-    tall = [runs_gemm_m64(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
-    assert tall == [False, True, True, False]
+    m64 = [runs_gemm_m64(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
+    assert m64 == [False, True, True, False]
     assert not runs_gemm_m64(32, weight(512, torch.bfloat16), hopper=False)
-    split = [runs_gemm_split_k(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
-    assert split == [False, True, True, False]
+    split_k = [runs_gemm_split_k(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
+    assert split_k == [False, True, True, False]
     assert not runs_gemm_split_k(40, torch.empty(2048, 2048, dtype=torch.bfloat16, device="meta"), hopper=True)
     assert not runs_gemm_m16(8, weight(128_000, torch.bfloat16)), "an output head"

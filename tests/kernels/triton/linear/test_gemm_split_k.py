@@ -28,7 +28,7 @@ def test_gemm_split_k(
 ) -> None:
     x, weight, bias, residual = draw(rng, rows, k), draw(rng, n, k), draw(rng, n), draw(rng, rows, n)
     plain, options = linear(x, weight), {"arrivals": arrivals, "config": config}
-    for _ in range(2):  # the second time, what the first one left behind
+    for _ in range(2):  # the second time on the first one's leftovers
         assert_close(gemm_split_k(x, weight, None, **options), plain, rtol=1e-4, atol=1e-4)
     assert_close(gemm_split_k(x, weight, bias, **options), plain + bias, rtol=1e-4, atol=1e-4)
     added = gemm_split_k(x, weight, bias, residual=residual, **options)

@@ -24,13 +24,13 @@ def test_drafts_are_accepted_while_they_are_what_was_sampled(function: Accept, d
         count, position = rng.randrange(6), rng.randrange(1, 24)
         drafts = [rng.randrange(1, 3) for _ in range(count)]
         sampled = [rng.randrange(1, 3) for _ in range(count)]
-        for place, draft in enumerate(drafts[:-1]):
-            table.tokens[slot, position + place] = expected_tokens[slot, position + place] = draft
+        for index, draft in enumerate(drafts[:-1]):
+            table.tokens[slot, position + index] = expected_tokens[slot, position + index] = draft
         length = 0
-        for place, token in enumerate(sampled):
+        for index, token in enumerate(sampled):
             length += 1
-            expected_tokens[slot, position + place] = token
-            if place == count - 1 or token != drafts[place]:
+            expected_tokens[slot, position + index] = token
+            if index == count - 1 or token != drafts[index]:
                 break
         starts.append(starts[-1] + count)
         slots += [slot] * count
