@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc.aio
 import pytest
 import torch
+import transformers
 
-from draftline import LLM, EngineConfig, SamplingParams
+from draftline import LLM, EngineConfig, SamplingParams, quant
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
 from draftline.engine.threaded_engine import start_engine
+from draftline.models.families import weight_shapes
+from draftline.models.loader import open_checkpoint
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
@@ -41,16 +45,51 @@ def llm() -> LLM:
     return LLM(**OPTIONS)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("prompts", [PROMPTS[::11], pytest.param(PROMPTS, marks=pytest.mark.slow)], ids=["some", "all"])
-def test_greedy_tokens_are_those_of_transformers(prompts: list[str], llm: LLM) -> None:
-    """One forward of transformers over each whole output: by induction its greedy tokens are ours, if every one is."""
-    from transformers import AutoModelForCausalLM
-
+def read_by_transformers() -> transformers.PreTrainedModel:
+    """Its own reading of the file takes many seconds."""
     assert SPEC is not None
     assert SPEC.submodule_search_locations
     folder = Path(SPEC.submodule_search_locations[0])
     (file,) = folder.glob("*.gguf")
-    reference = AutoModelForCausalLM.from_pretrained(str(folder), gguf_file=file.name, dtype=torch.float32)
+    model: transformers.PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(
+        str(folder), gguf_file=file.name, dtype=torch.float32
+    )
+    return model
+
+
+def read_here() -> transformers.PreTrainedModel:
+    """Its model with the configuration and weights that are read here; `tests/models/test_smollm2.py` compares these."""
+    checkpoint = open_checkpoint("smollm2")
+    config = checkpoint.config
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            num_key_value_heads=config.num_kv_heads,
+            max_position_embeddings=config.max_positions,
+            rms_norm_eps=config.norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+            tie_word_embeddings=True,
+        )
+    )
+    weights = {name: quant.dequantize(checkpoint.tensor(name)) for name in weight_shapes(config)}
+    model.load_state_dict(weights | {"lm_head.weight": weights["model.embed_tokens.weight"]})
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("prompts", "read"),
+    [(PROMPTS[::11], read_here), pytest.param(PROMPTS, read_by_transformers, marks=pytest.mark.slow)],
+    ids=["some", "all"],
+)
+def test_greedy_tokens_are_those_of_transformers(
+    prompts: list[str], read: Callable[[], transformers.PreTrainedModel], llm: LLM
+) -> None:
+    """One forward of transformers over each whole output: by induction its greedy tokens are ours, if every one is."""
+    reference = read()
     outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=64, ignore_eos=True), use_tqdm=False)
     for output in outputs:
         tokens = output.outputs[0].token_ids

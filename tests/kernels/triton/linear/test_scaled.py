@@ -152,7 +152,7 @@ def test_a_row_has_the_same_factors_in_every_batch(kind: str, arrivals: Tensor, 
 
 @pytest.mark.parametrize("kind", COMMON_OR_SLOW)
 def test_configs(kind: str, rng: torch.Generator) -> None:
-    weight, x = make_weight(rng, 80, 320, kind), draw(rng, 70, 320)
+    weight, x = make_weight(rng, 48, 320, kind), draw(rng, 70, 320)
     product = exact_product(x, weight)
     for config in (ScaledGemmConfig(128, 64, 8, 3), ScaledGemmConfig(64, 32, 4, 2, splits=3)):
         near(run(x, weight, None, config=config), product)
