@@ -7,7 +7,7 @@ import torch
 from draftline.kernels.batch import Batch
 
 OUTSIDE = 2**30
-"""A block that no pool has: whoever reads it is found out."""
+"""A block that no pool has: a kernel that reads it fails its test."""
 
 
 def scattered_batch(

@@ -187,14 +187,14 @@ class Client:
         self._accumulators[name] = Accumulator.of(request)
         self.core.add(request)
 
-    def run(self, most_steps: int = 10_000) -> dict[str, RequestOutput]:
+    def run(self, max_steps: int = 10_000) -> dict[str, RequestOutput]:
         """Step until everything has ended, checking all invariants after every step."""
-        for _ in range(most_steps):
+        for _ in range(max_steps):
             if not self.core.has_work:
                 return {name: accumulator.result() for name, accumulator in self._accumulators.items()}
             self.core.step()
             self.core.check()
-        raise AssertionError(f"not finished after {most_steps} steps")
+        raise AssertionError(f"not finished after {max_steps} steps")
 
     def _sink(self, updates: Iterable[tuple[str, Update]]) -> None:
         for name, update in updates:
