@@ -50,7 +50,7 @@ class ScriptedForward:
     ) -> None:
         self._heads_per_key = config.num_heads // config.num_kv_heads
         self._rows_to_run = rows_to_run
-        self._run: _Program = _compiled(_Decoder(weights, config, dtype))
+        self._run: _Program = _compiled(_ScriptedDecoder(weights, config, dtype))
         self._cache: KVCache | None = None
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -93,7 +93,7 @@ class ScriptedForward:
                 self(batch, cache)
 
 
-class _Layer(torch.nn.Module):
+class _ScriptedLayer(torch.nn.Module):
     """One pre-norm layer. ``window`` is the index of its masks in the step's."""
 
     def __init__(self, layer: DecoderLayer, config: ModelConfig, window: int) -> None:
@@ -141,7 +141,7 @@ class _Layer(torch.nn.Module):
         return residual + self.down(functional.silu_mul(gate_up))
 
 
-class _Decoder(torch.nn.Module):
+class _ScriptedDecoder(torch.nn.Module):
     def __init__(self, weights: DecoderWeights, config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
         windows = sorted({window or 0 for window in config.sliding_windows})
@@ -151,7 +151,7 @@ class _Decoder(torch.nn.Module):
         self.embedding = weights.embedding
         self.rope = weights.layers[0].attention.spec.rope
         self.layers = torch.nn.ModuleList(
-            _Layer(layer, config, windows.index(window or 0))
+            _ScriptedLayer(layer, config, windows.index(window or 0))
             for layer, window in zip(weights.layers, config.sliding_windows, strict=True)
         )
         self.norm, self.floor = norm_factors(weights.norm, config.norm_eps)
@@ -193,7 +193,7 @@ class _Decoder(torch.nn.Module):
         return logits.to(torch.float32)
 
 
-def _compiled(decoder: _Decoder) -> _Program:
+def _compiled(decoder: _ScriptedDecoder) -> _Program:
     with warnings.catch_warnings():
         # TorchScript is no longer developed, but its successors need a C++ compiler.
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -14,9 +14,9 @@ from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.triton.attention.decode import decode_attention
 from draftline.kernels.triton.attention.plan import (
+    AttentionLaunch,
     AttentionShape,
     DecodePlan,
-    Launch,
     Tile,
     plan_attention,
     plan_decode,
@@ -88,10 +88,10 @@ def attention_case(
     (plan,) = plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0])
     out = torch.empty(q.shape[0], model.heads * model.head_dim, dtype=DTYPE, device=DEVICE)
 
-    def runs(launch: Launch) -> list[Call]:
+    def runs(launch: AttentionLaunch) -> list[Call]:
         return [partial(run_launch, launch, q, batch, cache, spec, out, own=qkv) for cache in caches]
 
-    def error(launch: Launch) -> float:
+    def error(launch: AttentionLaunch) -> float:
         out.fill_(float("nan"))
         runs(launch)[0]()
         return relative_error(ends(out, batch), expected)
@@ -101,7 +101,7 @@ def attention_case(
     moved = 2.0 * 2 * rows * context * model.kv_heads * model.head_dim + 4.0 * q.numel()
     case = f"{model.name} {rows}x{query_len} ctx {context}"
 
-    def measure(variant: str, launch: Launch) -> None:
+    def measure(variant: str, launch: AttentionLaunch) -> None:
         bench.case(
             section, case, variant, runs(launch), num_bytes=moved, flops=flops, check=lambda: error(launch), bound=1e-2
         )

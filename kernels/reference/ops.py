@@ -33,7 +33,7 @@ def norm_factors(weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     return weight.float() * size**0.5, torch.full((), (size * eps) ** 0.5, device=weight.device)
 
 
-class _Attention:
+class _BatchAttention:
     """The arguments of `functional.attend` for one batch and layers of one shape, made once."""
 
     def __init__(self, batch: Batch, tokens: int, heads: HeadShape, keys: Tensor) -> None:
@@ -97,7 +97,7 @@ class ReferenceOps(Ops):
 
     def __init__(self) -> None:
         self._rotations: list[tuple[Batch, Tensor, tuple[Tensor, Tensor]]] = []
-        self._attention: _Attention | None = None
+        self._attention: _BatchAttention | None = None
 
     @override
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -142,7 +142,7 @@ class ReferenceOps(Ops):
         heads = HeadShape(num_heads, q.stride(0) // head_dim, cache.keys.shape[2], head_dim)
         known = self._attention
         if known is None or not known.serves(batch, tokens, heads, cache.keys):
-            known = self._attention = _Attention(batch, tokens, heads, cache.keys)
+            known = self._attention = _BatchAttention(batch, tokens, heads, cache.keys)
         q_heads = q.as_strided(((tokens - 1) * heads.queries_apart + num_heads, head_dim), (head_dim, 1))
         masks = known.masks(spec.window, q.dtype)
         results = functional.attend(

@@ -21,7 +21,7 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
-from draftline.models.families.stored import Stored
+from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import FULL, SLIDING, HfConfig, windows_by_type
 from draftline.models.layers import Attention
 from draftline.models.model import Model
@@ -125,16 +125,16 @@ def gemma3_shapes(config: ModelConfig) -> dict[str, Shape]:
     return shapes
 
 
-def gemma3_stored(name: str) -> Stored:
+def gemma3_stored(name: str) -> StoredWeight:
     """The weight of a tensor of this name. In a model that also sees images, the text's names are one level deeper."""
     for prefix, replacement in (("language_model.", ""), ("model.language_model.", "model.")):
         if name.startswith(prefix):
-            return Stored(replacement + name.removeprefix(prefix))
-    return Stored(name)
+            return StoredWeight(replacement + name.removeprefix(prefix))
+    return StoredWeight(name)
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _Gemma3Layer:
     """One layer, with a norm before and after each of its halves."""
 
     attention_norm: Tensor
@@ -187,13 +187,13 @@ class Gemma3(Model):
         return ops.soft_cap(logits, cap) if cap else logits
 
 
-def _layer(weights: Weights, config: ModelConfig, index: int, rope: Tensor) -> _Layer:
+def _layer(weights: Weights, config: ModelConfig, index: int, rope: Tensor) -> _Gemma3Layer:
     prefix = f"model.layers.{index}."
     hidden, intermediate, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     queries, keys = config.num_heads * head_dim, config.num_kv_heads * head_dim
     attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
     qkv = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-    return _Layer(
+    return _Gemma3Layer(
         attention_norm=weights.vector_plus_one(f"{prefix}input_layernorm.weight", hidden),
         attention=Attention(
             qkv=weights.linear(attention, qkv, hidden, bias=config.qkv_bias),

@@ -22,7 +22,7 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.residual import Residual
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
-from draftline.models.families.stored import Stored
+from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import HfConfig
 from draftline.models.layers import Attention
 from draftline.models.model import Model
@@ -110,7 +110,7 @@ _IN_LAYER = {
 }
 
 
-def gpt2_stored(name: str) -> Stored:
+def gpt2_stored(name: str) -> StoredWeight:
     """The weight of a tensor of this name; others (the causal masks of old files) keep their names."""
     hf, openai = _HF_NAME.fullmatch(name), _OPENAI_NAME.fullmatch(name)
     if hf:
@@ -118,12 +118,12 @@ def gpt2_stored(name: str) -> Stored:
     elif openai:
         layer, module, kind = openai[1], openai[2].replace("/", "."), _OPENAI_KINDS[openai[3]]
     else:
-        return Stored(name)
+        return StoredWeight(name)
     known = (_TOP_LEVEL if layer is None else _IN_LAYER).get(module)
     if known is None:
-        return Stored(name)
+        return StoredWeight(name)
     prefix = "model." if layer is None else f"model.layers.{layer}."
-    return Stored(f"{prefix}{known}.{kind}", transposed=kind == "weight" and "_proj" in known)
+    return StoredWeight(f"{prefix}{known}.{kind}", transposed=kind == "weight" and "_proj" in known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class _LayerNorm:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layer:
+class _Gpt2Layer:
     """One pre-norm layer: attention, then an MLP with one hidden layer."""
 
     attention_norm: _LayerNorm
@@ -189,9 +189,9 @@ def _norm(weights: Weights, config: ModelConfig, name: str) -> _LayerNorm:
     return _LayerNorm(weights.vector(f"{name}.weight", size), weights.vector(f"{name}.bias", size), config.norm_eps)
 
 
-def _layer(weights: Weights, config: ModelConfig, prefix: str, spec: AttentionSpec) -> _Layer:
+def _layer(weights: Weights, config: ModelConfig, prefix: str, spec: AttentionSpec) -> _Gpt2Layer:
     hidden, inner = config.hidden_size, config.intermediate_size
-    return _Layer(
+    return _Gpt2Layer(
         attention_norm=_norm(weights, config, f"{prefix}input_layernorm"),
         attention=Attention(
             qkv=weights.linear(f"{prefix}self_attn.", {"qkv_proj": 3 * hidden}, hidden, bias=True),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredWeight:
     """A tensor of a file as a weight of the model.
 
     Attributes:
@@ -18,6 +18,6 @@ class Stored:
     transposed: bool = False
 
 
-def as_named(name: str) -> Stored:
+def as_named(name: str) -> StoredWeight:
     """The tensor of that name is the weight of that name."""
-    return Stored(name)
+    return StoredWeight(name)

@@ -45,7 +45,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class AttentionLaunch:
     """One launch over the rows whose query length is in ``[min_query, max_query]``.
 
     Attributes:
@@ -156,7 +156,7 @@ def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, block_n:
 @lru_cache(maxsize=64)
 def plan_attention(
     shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...], num_tokens: int
-) -> tuple[Launch, ...]:
+) -> tuple[AttentionLaunch, ...]:
     """The launches of one batch: none for an empty one, two where short and long rows are mixed.
 
     Cached, since every layer of a step needs the same plan.
@@ -183,14 +183,14 @@ def plan_attention(
             split_rows = rows
             context = max(c for q, c in zip(query_lens, context_lens, strict=True) if 0 < q <= SHORT_QUERY)
         splits = num_splits(shape, split_rows * tiles_per_row, context, tile.block_n)
-        launches.append(Launch(tile, 1, longest_short, tiles_per_row, rows * tiles_per_row, splits))
+        launches.append(AttentionLaunch(tile, 1, longest_short, tiles_per_row, rows * tiles_per_row, splits))
     if mixed:
         tile = long_tile(shape)
         queries_a_tile = tile.block_m // shape.group
         # Row r's tiles start at query_starts[r] // queries_a_tile + r, so this many cover every division into rows.
         tiles = num_tokens // queries_a_tile + rows
         # Starts where the other launch ends: with bounds for lengths, any row may have any length up to the longest.
-        launches.append(Launch(tile, longest_short + 1, longest, 0, tiles, 1))
+        launches.append(AttentionLaunch(tile, longest_short + 1, longest, 0, tiles, 1))
     return tuple(launches)
 
 

@@ -26,7 +26,7 @@ from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.fp8_cache import as_float16, pairs
 from draftline.kernels.triton.attention.join import join_splits
 from draftline.kernels.triton.attention.online_softmax import NO_KEY, attend_cache, attend_own
-from draftline.kernels.triton.attention.plan import AttentionShape, Launch, plan_attention
+from draftline.kernels.triton.attention.plan import AttentionLaunch, AttentionShape, plan_attention
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _LOG2_E = math.log2(math.e)
@@ -247,7 +247,7 @@ def attention(
 
 
 def run_launch(
-    launch: Launch,
+    launch: AttentionLaunch,
     q: Tensor,
     batch: Batch,
     cache: LayerCache,

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
-from draftline.kernels.triton.attention.plan import Launch, Tile
+from draftline.kernels.triton.attention.plan import AttentionLaunch, Tile
 from draftline.kernels.triton.attention.ragged import attention, run_launch
 
 
@@ -149,13 +149,13 @@ def test_soft_cap(device: torch.device, rng: torch.Generator) -> None:
 @pytest.mark.parametrize(
     "launch",
     [
-        Launch(Tile(32, 16, 4, 2), 1, 60, 0, 68 // 8 + 3, 1),
-        Launch(Tile(16, 32, 4, 2), 1, 60, 15, 45, 1),
-        Launch(Tile(64, 16, 4, 2), 1, 60, 4, 12, 4),
+        AttentionLaunch(Tile(32, 16, 4, 2), 1, 60, 0, 68 // 8 + 3, 1),
+        AttentionLaunch(Tile(16, 32, 4, 2), 1, 60, 15, 45, 1),
+        AttentionLaunch(Tile(64, 16, 4, 2), 1, 60, 4, 12, 4),
     ],
     ids=["search", "by-row", "by-row-split"],
 )
-def test_every_mapping_of_programs_to_rows(launch: Launch, device: torch.device, rng: torch.Generator) -> None:
+def test_every_mapping_of_programs_to_rows(launch: AttentionLaunch, device: torch.device, rng: torch.Generator) -> None:
     batch, pool = make_batch((1, 60, 7), (33, 75, 7), 16, rng)
     cache = make_cache(batch, pool, 16, 1, 32, rng)
     q = torch.randn(68, 4, 32, generator=rng, device=device)
