@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from pathlib import Path
 
 # Read once, when torch loads its OpenMP runtime, which is after this file. Tests run in several processes; a runtime
 # that spins while it waits, or takes every core, makes each of them many times slower.
@@ -20,6 +21,12 @@ try:
     ctypes.CDLL("libcuda.so.1")
 except OSError:
     os.environ.setdefault("TRITON_INTERPRET", "1")
+# Processes that build the same module at once replace it while another loads it, and Python, which knows a module by its
+# inode, can then mistake it for the next one. So each process of pytest-xdist has a cache of its own.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    os.environ["TRITON_CACHE_DIR"] = str(
+        Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache") / worker
+    )
 
 import pytest
 

@@ -41,12 +41,14 @@ class _Missing:
     Attributes:
         function: Triton's JITFunction.
         job: the function's variant.
+        signature: the types of its arguments in order, which decide the module that launches it.
         variants: the function's compiled variants, by key.
         key: this one's.
     """
 
     function: Any
     job: CompileJob
+    signature: tuple[str, ...]
     variants: dict[str, object]
     key: str
 
@@ -109,7 +111,8 @@ class CompileAhead:
         variants = function.device_caches[compile["device"]][0]
         variants[key] = _Pending()
         job = CompileJob(str(fn.module), str(fn.name), data, self._capability)
-        self._found.append(_Missing(function, job, variants, key))
+        signature = tuple(map(str, compile["signature"].values()))
+        self._found.append(_Missing(function, job, signature, variants, key))
         if self._workers is not None:
             self._workers.compile(job)
         elif len(self._found) == _FEW + 1:
@@ -132,9 +135,14 @@ class CompileAhead:
         Threads help here: Triton builds a C module for each kernel's arguments, and waits for the C compiler.
         """
         index = torch.cuda.current_device() if self._device.index is None else self._device.index
+        # One kernel of each signature first, then the others, which find its module: a module that a second thread builds
+        # and replaces while the first loads it can be mistaken for another later, since Python knows it by its inode.
+        first = {kernel.signature: kernel for kernel in self._found}
+        others = [kernel for kernel in self._found if first[kernel.signature] is not kernel]
         with ThreadPoolExecutor(initializer=lambda: torch.cuda.set_device(index)) as pool:
-            for done in [pool.submit(_loaded, kernel) for kernel in self._found]:
-                done.result()
+            for kernels in (first.values(), others):
+                for done in [pool.submit(_loaded, kernel) for kernel in kernels]:
+                    done.result()
         self._found.clear()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -106,12 +107,20 @@ async def test_calls_beyond_the_streams_of_a_connection_wait_at_the_client(
     engine.hold()
     async with grpc.aio.insecure_channel(server.address) as channel:
         await channel.channel_ready()  # from then on the client knows the limit; the server may refuse earlier calls
-        stub = InferenceServiceStub(channel)
+        stub: AsyncStub = InferenceServiceStub(channel)
+
+        async def text(call: grpc.aio.UnaryStreamCall[Any, Any]) -> str:
+            try:
+                return "".join([response.delta.text async for response in call])
+            except grpc.aio.AioRpcError as error:
+                # The server may still count a stream whose end the client has seen, and refuse the next, which never ran.
+                assert error.code() is grpc.StatusCode.UNAVAILABLE, error
+                return await text(stub.Generate(text_request("abc", max_tokens=3)))
+
         calls = [stub.Generate(text_request("abc", max_tokens=3)) for _ in range(5)]
         await asyncio.to_thread(engine.wait_running, 2)
         engine.release()
-        for call in calls:
-            assert "".join([response.delta.text async for response in call]) == "abc"
+        assert [await text(call) for call in calls] == ["abc"] * 5
     await server.abort()
 
 

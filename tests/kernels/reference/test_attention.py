@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from exactness import EXACT
 from torch import Tensor
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 
-EXACT = torch.backends.cpu.get_cpu_capability() == "AVX2"
 """Where the bits are known to be equal. Elsewhere BLAS has other kernels, and results are only close."""
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from exactness import EXACT
 from random_checkpoint import RandomCheckpoint, llama
 from torch import Tensor
 
@@ -25,7 +26,6 @@ from draftline.models.model import Model
 CPU = torch.device("cpu")
 BLOCK = 16
 MAX_LEN = 256
-EXACT = torch.backends.cpu.get_cpu_capability() == "AVX2"
 """Where the bits are known to be equal. Elsewhere BLAS has other kernels, and results are only close."""
 
 CONFIG = llama(

@@ -51,7 +51,7 @@ class Function:
 
     def _compile(self, variant: str, *, warmup: bool) -> Kernel | None:
         hook = knobs.runtime.jit_cache_hook
-        told: dict[str, Any] = {"specialization_data": variant, "device": 0}
+        told: dict[str, Any] = {"specialization_data": variant, "signature": {"x": variant}, "device": 0}
         named = Named("kernels", "function", self)
         if hook and hook(key=variant, fn=named, compile=told, is_manual_warmup=warmup, repr="", already_compiled=False):
             return None
