@@ -38,9 +38,8 @@ async def submit(engine: EngineClient, request_id: str, request: GenerateRequest
     If the caller is cancelled while a thread submits the request, the request is cancelled as soon as it is submitted.
     """
     if request.constraint is not None and engine.compiler is not None:
-        await compile_constraint(
-            engine.compiler, request.constraint
-        )  # so that engine.submit finds it in the compiler's cache
+        # So that engine.submit finds it in the compiler's cache.
+        await compile_constraint(engine.compiler, request.constraint)
     if prompt_size(request.prompt) < LONG:
         engine.submit(request_id, request, sink)
         return
