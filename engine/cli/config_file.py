@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
-from pydantic import BaseModel
 
 from draftline.engine.errors import UsageError
-from draftline.engine.options import suggestion
+from draftline.engine.options import Options, suggestion
 
 
-def read_config_file(path: Path, models: Iterable[type[BaseModel]]) -> dict[str, object]:
+def read_config_file(path: Path, models: Iterable[type[Options]]) -> dict[str, object]:
     """Read the options that a file sets, by field name. The values are YAML's, and not validated.
 
     Raises:

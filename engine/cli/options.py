@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from draftline.engine.cli.config_file import read_config_file
@@ -21,15 +21,15 @@ from draftline.engine.cli.errors import reported_errors
 from draftline.engine.cli.topics import topic, value_name
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
-from draftline.engine.options import bounds, choices, has_default, number, without_none
+from draftline.engine.options import Options, bounds, choices, has_default, number, without_none
 from draftline.engine.params import Constraint, Speculation
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.validation import violations
 
-CONFIGURATIONS: tuple[type[BaseModel], ...] = (EngineConfig, ServerConfig)
+CONFIGURATIONS: tuple[type[Options], ...] = (EngineConfig, ServerConfig)
 """The models of a configuration file. Every command accepts a file with options of all of them, and uses its own."""
 
-_FLAGS: Mapping[tuple[type[BaseModel], str], str] = {
+_FLAGS: Mapping[tuple[type[Options], str], str] = {
     (Speculation, "enabled"): "speculation",
     (Speculation, "draft_tokens"): "drafts",  # the engine has draft_tokens of its own
     (Constraint, "json_schema"): "schema",
@@ -38,7 +38,7 @@ _FLAGS: Mapping[tuple[type[BaseModel], str], str] = {
 
 _TEXT_OR_FILE = {"json_schema", "grammar"}
 
-_Model = TypeVar("_Model", bound=BaseModel)
+_Model = TypeVar("_Model", bound=Options)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -74,13 +74,13 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _model(annotation: object) -> type[BaseModel] | None:
+def _model(annotation: object) -> type[Options] | None:
     """The model in ``Model`` or ``Model | None``, or None for any other annotation."""
     bare = without_none(annotation)
-    return bare if isinstance(bare, type) and issubclass(bare, BaseModel) else None
+    return bare if isinstance(bare, type) and issubclass(bare, Options) else None
 
 
-def _option(model: type[BaseModel], name: str, field: FieldInfo) -> inspect.Parameter:
+def _option(model: type[Options], name: str, field: FieldInfo) -> inspect.Parameter:
     flag = "--" + _flag(model, name).replace("_", "-")
     kind = _cli_type(field.annotation)
     declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
@@ -94,7 +94,7 @@ def _option(model: type[BaseModel], name: str, field: FieldInfo) -> inspect.Para
     return _parameter(_flag(model, name), kind, option)
 
 
-def _flag(model: type[BaseModel], name: str) -> str:
+def _flag(model: type[Options], name: str) -> str:
     return _FLAGS.get((model, name), name)
 
 
@@ -137,7 +137,7 @@ def _switch_note(flag: str, field: FieldInfo) -> str:
     return f"on by default; {off}" if field.default else off
 
 
-def _given(model: type[BaseModel], options: dict[str, Any]) -> Iterator[tuple[str, object]]:
+def _given(model: type[Options], options: dict[str, Any]) -> Iterator[tuple[str, object]]:
     """Remove the model's options from ``options``; yield those that were given, in the types of their fields."""
     for name, field in model.model_fields.items():
         value = options.pop(_flag(model, name))
@@ -180,7 +180,7 @@ def _build(
         raise UsageError("; ".join(wrong)) from error
 
 
-def _origin(model: type[BaseModel], field: str, flags: Mapping[str, object], path: Path | None) -> str:
+def _origin(model: type[Options], field: str, flags: Mapping[str, object], path: Path | None) -> str:
     """The source of a wrong value: a flag or the file; empty for an error of the model as a whole."""
     name = field.partition("[")[0].partition(".")[0]
     if not name:

@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args, get_origin
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from draftline.engine.config import EngineConfig
-from draftline.engine.options import choices, without_none
+from draftline.engine.options import Options, choices, without_none
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.training.config import TrainDraftConfig
 
-TOPICS: Mapping[type[BaseModel], Mapping[str, Sequence[str]]] = {
+TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
     EngineConfig: {
         "Model": ("model", "tokenizer", "load_format", "dtype", "quantization", "device", "enforce_eager"),
         "Memory": (
@@ -105,7 +104,7 @@ _VALUES: Mapping[str, str] = {
 """Values that a type alone does not describe."""
 
 
-def topic(model: type[BaseModel], name: str) -> str | None:
+def topic(model: type[Options], name: str) -> str | None:
     """The panel of an option; None for a model without topics."""
     return next((title for title, names in TOPICS.get(model, {}).items() if name in names), None)
 

@@ -61,15 +61,16 @@ class GraphExecutor(Executor):
         self._forward, result = forward.record(gather_and_forward)
         self._result = ForwardResult(unowned(result.logits), result.slots, result.positions)
         self._sampling: dict[SamplingFeatures, tuple[torch.cuda.CUDAGraph, SampleResult]] = {}
-        self._draft_inputs = GraphInput(draft_words(shape.rows), parts.table.tokens.device) if shape.drafts else None
-        self._draft: torch.cuda.CUDAGraph | None = None
+        self._draft: tuple[GraphInput, torch.cuda.CUDAGraph] | None = None
 
     def add_drafts(self) -> None:
         """Capture the round of drafts."""
-        assert self._draft_inputs is not None, "the shape has no drafts"
-        words, size = self._draft_inputs.tensor, self._shape.rows
-        rows = DraftRows(words[:size], words[size:].view(torch.int32)[:size], self._shape.drafts)
-        self._draft, _ = self._forward_recorder.record(lambda: self._parts.drafter.propose(rows, self._parts.table))
+        size, table = self._shape.rows, self._parts.table
+        inputs = GraphInput(draft_words(size), table.tokens.device)
+        slots, drafts = inputs.tensor[:size], inputs.tensor[size:].view(torch.int32)[:size]
+        rows = DraftRows(slots, drafts, self._shape.drafts)
+        graph, _ = self._forward_recorder.record(lambda: self._parts.drafter.propose(rows, table))
+        self._draft = inputs, graph
 
     def add_sampling(self, features: SamplingFeatures) -> tuple[torch.cuda.CUDAGraph, SampleResult]:
         """Capture sampling and acceptance with these features."""
@@ -87,10 +88,10 @@ class GraphExecutor(Executor):
 
     @override
     def draft(self, rows: tuple[Row, ...]) -> None:
-        assert self._draft_inputs is not None, "the shape has no drafts"
         assert self._draft is not None, "the round of drafts is not captured"
-        self._draft_inputs.upload(lambda stage: fill_drafts(stage.numpy(), self._shape.rows, rows))
-        self._draft.replay()
+        inputs, graph = self._draft
+        inputs.upload(lambda stage: fill_drafts(stage.numpy(), self._shape.rows, rows))
+        graph.replay()
 
     @override
     def forward(self, rows: tuple[Row, ...]) -> ForwardResult:

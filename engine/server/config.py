@@ -5,13 +5,13 @@ from __future__ import annotations
 import ipaddress
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from draftline.engine.options import Options
 
 
-class ServerConfig(BaseModel):
+class ServerConfig(Options):
     """The options of a server. Its engine has options of its own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str = Field(
         default="127.0.0.1", min_length=1, description="address to listen on; '0.0.0.0' or '::' is every interface"

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from draftline.engine.config import EngineConfig
 from draftline.engine.options import Options
 from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.server.config import ServerConfig
 from draftline.engine.training.config import TrainDraftConfig
 
 
@@ -31,6 +32,7 @@ from draftline.engine.training.config import TrainDraftConfig
         (SamplingParams, "structured_outputs", r"Pass constraint=Constraint\(...\)"),
         (SamplingParams, "zzz", "zzz: is not an option of SamplingParams "),
         (Constraint, "regexp", "did you mean regex?"),
+        (ServerConfig, "prot", "prot: is not an option of ServerConfig; did you mean port?"),
         (Speculation, "draft_token", "did you mean draft_tokens?"),
     ],
 )
@@ -49,7 +51,9 @@ def test_vllms_spellings_are_accepted_where_they_mean_something() -> None:
         SamplingParams(top_k=-2)
 
 
-@pytest.mark.parametrize("model", [SamplingParams, Speculation, Constraint, EngineConfig, TrainDraftConfig])
+@pytest.mark.parametrize(
+    "model", [SamplingParams, Speculation, Constraint, EngineConfig, ServerConfig, TrainDraftConfig]
+)
 def test_help_lists_every_option_with_its_meaning(model: type[Options]) -> None:
     text = " ".join(pydoc.plain(pydoc.render_doc(model)).replace("|", " ").split())
     for name, field in model.model_fields.items():
