@@ -4,7 +4,8 @@ A decode step of a small model has a thousand operations of one or two microseco
 take longer than the projections between them, and the other threads fall asleep before each projection. SmolLM2's 30
 layers took 18 ms a step on two cores, and 13 ms as one program (10 of them in the projections).
 
-The operations are those of `kernels.reference.functional`, as in `ReferenceOps`.
+The operations are those of `kernels.reference.functional`, as in `ReferenceOps`. TorchScript's optimisations are off: they
+found nothing to make faster here, and took 3 s of SmolLM2's start.
 """
 
 # No ``from __future__ import annotations`` here: TorchScript reads the annotations.
@@ -56,7 +57,6 @@ class ScriptedForward:
         self._values: list[Tensor] = []
         self._key_scales: _Scales = []
         self._value_scales: _Scales = []
-        self._warm_up(config, dtype)
 
     def __call__(self, batch: Batch, cache: KVCache) -> Tensor:
         """[S, vocab] float32 logits; see ``Model.forward``."""
@@ -67,30 +67,22 @@ class ScriptedForward:
             scales = [flat_scales(layer.scales) for layer in cache.layers]
             self._key_scales, self._value_scales = [keys for keys, _ in scales], [values for _, values in scales]
         num_blocks, block_size = cache.layers[0].keys.shape[:2]
-        return self._run(
-            batch.token_ids,
-            batch.positions,
-            batch.cache_index,
-            batch.block_tables,
-            batch.logits_index,
-            self._rows_to_run(batch.token_ids.shape[0]),
-            group_rows(batch, self._heads_per_key, num_blocks, block_size),
-            block_size,
-            self._keys,
-            self._values,
-            self._key_scales,
-            self._value_scales,
-        )
-
-    def _warm_up(self, config: ModelConfig, dtype: torch.dtype) -> None:
-        """Run twice: TorchScript optimises a program in its second run, and no request should wait for that."""
-        one = torch.zeros(1, dtype=torch.int64)
-        batch = Batch(one, one, one, one, one + 1, one[None].int(), one, (1,), (1,))
-        shape = (config.num_layers, 1, 16, config.num_kv_heads, config.head_dim)
-        cache = KVCache.allocate(*shape, dtype=dtype, device=torch.device("cpu"))
-        with torch.inference_mode():
-            for _ in range(2):
-                self(batch, cache)
+        groups = group_rows(batch, self._heads_per_key, num_blocks, block_size)
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]  # in this thread alone
+            return self._run(
+                batch.token_ids,
+                batch.positions,
+                batch.cache_index,
+                batch.block_tables,
+                batch.logits_index,
+                self._rows_to_run(batch.token_ids.shape[0]),
+                groups,
+                block_size,
+                self._keys,
+                self._values,
+                self._key_scales,
+                self._value_scales,
+            )
 
 
 class _ScriptedLayer(torch.nn.Module):

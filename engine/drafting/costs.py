@@ -16,6 +16,9 @@ from draftline.spec.adaptive import CostTable
 _CONTEXT = 256
 """Tokens of each sequence in the measured steps."""
 
+_ENOUGH_S = 0.1
+"""Seconds of a step's rounds after which no more follow. A disturbance matters less, the longer a step takes."""
+
 
 @torch.inference_mode()
 def measure_costs(
@@ -28,7 +31,8 @@ def measure_costs(
         table: the slot table.
         row_counts: rows to measure.
         draft_lens: drafts a row to measure.
-        rounds: how often each step is timed. The fastest counts: disturbances only make a step slower.
+        rounds: how often each step is timed, or fewer times where it is long. The fastest counts: disturbances only make
+            a step slower.
     """
     draft_lens = tuple(draft_lens)
     # The table has room for drafts behind the longest sequence, the model has no positions for them.
@@ -51,8 +55,8 @@ def _row(slot: int, known: int, drafts: int) -> Row:
 
 def _time(runner: Runner, rows: tuple[Row, ...], table: SlotTable, rounds: int) -> float:
     known = rows[0].known
-    taken = []
-    for _ in range(rounds):
+    taken: list[float] = []
+    while len(taken) < rounds and sum(taken) < _ENOUGH_S:
         table.lengths.fill_(known)  # what the last round has accepted is forgotten
         _finish(table)
         start = time.perf_counter()

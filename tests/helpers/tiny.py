@@ -29,6 +29,7 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SlotTable
 from draftline.models.config import ModelConfig
 from draftline.models.families import build_model
+from draftline.models.model import Model
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.forced import ForcedFirst
@@ -39,6 +40,14 @@ from draftline.structured.constraint import KINDS
 from draftline.structured.vocabulary import ByteVocabulary
 
 CONFIG = llama(eos_token_ids=(0,))
+
+
+@functools.cache
+def tiny_model(config: ModelConfig, seed: int = 0, noise: float = 0.0) -> Model:
+    """The model of some random weights, all engines' in common. They take turns: no two may run steps at the same time."""
+    device = torch.device("cpu")
+    weights = RandomCheckpoint(config, std=0.3, seed=seed, noise=noise)
+    return build_model(weights, config, select_ops(device), torch.float32, device)
 
 
 def tiny_core(
@@ -61,8 +70,7 @@ def tiny_core(
     always drafting as much as the drafter can.
     """
     device, dtype = torch.device("cpu"), torch.float32
-    ops = select_ops(device)
-    model = build_model(RandomCheckpoint(config, std=0.3), config, ops, dtype, device)
+    ops, model = select_ops(device), tiny_model(config)
     drafter = drafter or NoDrafter()
     max_len = min(config.max_positions, num_blocks * block_size)
     cache = KVCache.allocate(
@@ -153,8 +161,7 @@ def draft_model(
 ) -> DraftModel:
     """A drafter that is the tiny model itself where ``noise`` is 0 and ``seed`` is too."""
     device, dtype = torch.device("cpu"), torch.float32
-    ops = select_ops(device)
-    model = build_model(RandomCheckpoint(config, std=0.3, seed=seed, noise=noise), config, ops, dtype, device)
+    ops, model = select_ops(device), tiny_model(config, seed, noise)
     cache = KVCache.allocate(
         config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -73,6 +74,18 @@ def test_costs_are_measured_for_every_shape_and_leave_the_table_clean() -> None:
     assert costs.draft_lens == (0, 2)
     assert costs.seconds(3, 2) > 0
     assert not table.lengths.any()
+
+
+def test_a_long_step_is_timed_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU with a large model, steps of drafts take seconds, and the engine's start waits for all of them."""
+    clock = iter(range(100))
+    monkeypatch.setattr(
+        "draftline.engine.drafting.costs.time", SimpleNamespace(perf_counter=lambda: next(clock) * 0.06)
+    )
+    clockwork = Clockwork()
+    costs = measure_costs(clockwork, SlotTable.allocate(1, 60, 4, torch.device("cpu")), (1,), (0,), rounds=3)
+    assert clockwork.asked == [(1, 0)] * 2
+    assert costs.seconds(1, 0) == pytest.approx(0.06)
 
 
 @pytest.mark.parametrize(
