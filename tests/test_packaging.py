@@ -133,10 +133,9 @@ def test_an_editable_install_is_imported_from_the_checkout(editable: Path, check
     assert origin.resolve() == checkout / "engine" / "params.py"
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_no_layer_is_a_top_level_package_of_an_editable_install(editable: Path, tmp_path: Path, layer: str) -> None:
-    code = f"import importlib.util; print(importlib.util.find_spec({layer!r}))"
-    assert run(editable, "-I", "-c", code, cwd=tmp_path).strip() == "None"
+def test_no_layer_is_a_top_level_package_of_an_editable_install(editable: Path, tmp_path: Path) -> None:
+    code = f"from importlib.util import find_spec; print([name for name in {LAYERS} if find_spec(name)])"
+    assert run(editable, "-I", "-c", code, cwd=tmp_path).strip() == "[]"
 
 
 def test_the_makefile_installs_the_torch_that_the_package_needs() -> None:

@@ -71,8 +71,8 @@ def test_the_plot_shows_the_load_workloads(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_streams_over_one_session_and_over_many_connections() -> None:
     """With the server process of the benchmark itself."""
-    # With drafts, their costs would be measured first.
-    options = {"kv_cache_memory_gib": 0.1, "max_model_len": 64, "drafter": "none"}
+    # What starts fast: costs of drafts would be measured first, and weights packed as float16.
+    options = {"kv_cache_memory_gib": 0.1, "max_model_len": 64, "drafter": "none", "dtype": "float32"}
     with server(BenchmarkModel("smollm2", "smollm2", None), options) as address:
         vocab_size = served_model(address).vocab_size
         lines = list(measure_streams(address, streams_workload(4, 8, 6), vocab_size, best_of=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +13,7 @@ from small_vocabulary import allowed, vocabulary
 
 from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.matcher import AutomatonMatcher
-from draftline.structured.automaton.token_automaton import compile_tokens
+from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.lark import regex_grammar
@@ -36,9 +37,14 @@ GRAMMARS = GrammarBackend(VOCABULARY)
 Make = Callable[[str], Matcher]
 
 
-def by_automaton(expression: str) -> Matcher:
+@functools.cache
+def automaton_of(expression: str) -> TokenAutomaton:
     automaton = compile_bytes(expression, 10_000)
-    return AutomatonMatcher(compile_tokens(automaton, VOCABULARY.tokens, EOS, budgets=False, max_bytes=1 << 24))
+    return compile_tokens(automaton, VOCABULARY.tokens, EOS, budgets=False, max_bytes=1 << 24)
+
+
+def by_automaton(expression: str) -> Matcher:
+    return AutomatonMatcher(automaton_of(expression))
 
 
 def by_grammar(expression: str) -> Matcher:

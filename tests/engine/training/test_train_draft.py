@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,23 @@ def small(target: Path) -> list[object]:
     return [part for name, value in options.items() for part in (f"--{name}", value)]
 
 
+@dataclass(frozen=True)
+class Trained:
+    """A draft model trained from scratch, its samples, and what the command said."""
+
+    draft: Path
+    answers: Path
+    result: Result
+
+
+@pytest.fixture(scope="module")
+def trained(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    folder = tmp_path_factory.mktemp("trained")
+    draft, answers = folder / "draft", folder / "answers.npz"
+    result = run(draft, *small(target), "--epochs", 2, "--evaluations", 2, "--samples", answers)
+    return Trained(draft, answers, result)
+
+
 def test_help_lists_every_option() -> None:
     text = re.sub(r"[\s│]+", " ", run("--help").stdout)
     for name, field in TrainDraftConfig.model_fields.items():
@@ -80,9 +97,8 @@ def test_a_family_with_layers_of_its_own_is_refused(tmp_path: Path) -> None:
     assert "GPT2LMHeadModel: draft models can be trained for Llama-like models only" in " ".join(result.stderr.split())
 
 
-def test_from_a_target_to_a_draft_and_again_from_its_samples(target: Path, tmp_path: Path) -> None:
-    draft, answers = tmp_path / "draft", tmp_path / "answers.npz"
-    result = run(draft, *small(target), "--epochs", 2, "--evaluations", 2, "--samples", answers)
+def test_from_a_target_to_a_draft_and_again_from_its_samples(target: Path, trained: Trained, tmp_path: Path) -> None:
+    draft, answers, result = trained.draft, trained.answers, trained.result
     assert result.exit_code == 0, result.output
     assert (
         len(re.findall(r"(draft model|n-gram) +(general|json) +\d\.\d{3} tokens per verification", result.stdout)) == 4
@@ -109,28 +125,26 @@ def test_from_a_target_to_a_draft_and_again_from_its_samples(target: Path, tmp_p
     assert "draft_of" in refused.stderr
 
 
-def test_a_saved_draft_gives_its_logits_again(target: Path, tmp_path: Path) -> None:
-    answers = tmp_path / "answers.npz"
-    result = run(tmp_path / "draft", *small(target), "--epochs", 1, "--evaluations", 1, "--samples", answers)
-    assert result.exit_code == 0, result.output
+def test_a_saved_draft_gives_its_logits_again(target: Path, trained: Trained) -> None:
+    assert trained.result.exit_code == 0, trained.result.output
     checkpoint = open_checkpoint(str(target))
     model = Target(checkpoint, torch.float32, torch.device("cpu"))
-    packed = pack(list(Samples.load(answers))[:4], torch.device("cpu"))
-    saved = Draft.from_checkpoint(model, open_draft_checkpoint(str(tmp_path / "draft"), checkpoint))
-    trained = Draft.from_layers(model, [0, 2])
-    before = trained.hidden(packed)
-    trained.layers.load_state_dict(saved.layers.state_dict())
-    torch.testing.assert_close(trained.hidden(packed), saved.hidden(packed))
+    packed = pack(list(Samples.load(trained.answers))[:4], torch.device("cpu"))
+    saved = Draft.from_checkpoint(model, open_draft_checkpoint(str(trained.draft), checkpoint))
+    fresh = Draft.from_layers(model, [0, 2])
+    before = fresh.hidden(packed)
+    fresh.layers.load_state_dict(saved.layers.state_dict())
+    torch.testing.assert_close(fresh.hidden(packed), saved.hidden(packed))
     assert not torch.allclose(before, saved.hidden(packed))
 
 
 def test_samples_are_the_targets_own_answers(target: Path) -> None:
     llm = LLM(str(target), device="cpu", dtype="float32", max_num_seqs=16, kv_cache_memory_gib=0.05)
     lines: list[str] = []
-    plan = SamplePlan(tokens=1500, answer_tokens=24, held_out=5)
+    plan = SamplePlan(tokens=800, answer_tokens=24, held_out=3)
     samples = [sample for new in write_samples(llm, plan, lines.append) for sample in new]
     parts = {split: [s for s in samples if s.split is split] for split in Split}
-    assert sum(s.answer_len for s in parts[Split.TRAIN]) >= 1500
+    assert sum(s.answer_len for s in parts[Split.TRAIN]) >= 800
     assert all({s.kind for s in part} == set(Kind) for part in parts.values())
     assert all(1 <= s.answer_len <= 24 for s in samples)
     assert not any(ends_in_loop(s.tokens[s.prompt_len :]) for s in samples)
@@ -151,8 +165,8 @@ def test_writing_goes_on_where_it_was_broken_off(target: Path) -> None:
     begun = next(write_samples(llm, plan, lambda line: None))
     begun += next(write_samples(llm, plan, lambda line: None, begun))
     assert trained_tokens(begun) > 0
-    rest = [s for new in write_samples(llm, replace(plan, tokens=1500), lambda line: None, begun) for s in new]
-    assert trained_tokens(begun) + trained_tokens(rest) >= 1500
+    rest = [s for new in write_samples(llm, replace(plan, tokens=800), lambda line: None, begun) for s in new]
+    assert trained_tokens(begun) + trained_tokens(rest) >= 800
     assert {s.split for s in rest} == {Split.TRAIN}
     asked = [s.tokens[: s.prompt_len].tobytes() for s in (*begun, *rest)]
     assert len(set(asked)) == len(asked)
