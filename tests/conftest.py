@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 from pathlib import Path
 
@@ -29,6 +30,14 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     )
 
 import pytest
+
+# Collecting imports everything and makes a hundred thousand objects, none of them garbage.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from here on."""
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

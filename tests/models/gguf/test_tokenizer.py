@@ -109,7 +109,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 prompts = st.text(max_size=40) | st.text("ab'sS \n\r\t12345é!①½", max_size=40)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(prompt=prompts)
 def test_texts_have_the_ids_of_the_original(pair: tuple[Tokenizer, Backend], prompt: str) -> None:
     tokenizer, original = pair
@@ -120,7 +120,7 @@ def composed(original: Backend, text: str) -> str:
     return str(original.normalizer.normalize_str(text)) if original.normalizer is not None else text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(prompt=prompts)
 def test_the_bytes_of_the_tokens_are_the_text(pair: tuple[Tokenizer, Backend], prompt: str) -> None:
     tokenizer, original = pair

@@ -18,14 +18,14 @@ SCHEMAS = sorted((DATA / "schemas").glob("*.json"))
 SUITE = sorted((DATA / "jsts").glob("*.json"))
 
 
-def spellings(value: Any) -> list[str]:
-    return [
+def spellings(value: Any) -> set[str]:
+    return {
         json.dumps(value, separators=(",", ":")),
         json.dumps(value),
         json.dumps(value, indent=2),
         json.dumps(value, indent=4),
         json.dumps(value, ensure_ascii=False),
-    ]
+    }
 
 
 def verdict(schema: Any, tests: list[dict[str, Any]]) -> str:

