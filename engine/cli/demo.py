@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated
@@ -61,7 +61,7 @@ COMMAND = (sys.executable, "-m", "draftline")
 """The command that starts the server, before its arguments."""
 
 _STOP_S = 30.0
-"""Timeout of the server's end after SIGTERM, in seconds."""
+"""Timeout of the server's end after SIGTERM, or after a connection to it broke, in seconds."""
 
 _SCHEMA_TOKENS = 64
 """Lower bound of an answer's max_tokens where it has a schema: enough for a whole document."""
@@ -186,7 +186,7 @@ async def _server(console: Console, engine: EngineConfig) -> AsyncIterator[str]:
             console.print(f"server: process {process.pid} listens on {address}")
             try:
                 yield address
-            except grpc.RpcError as error:
+            except grpc.aio.AioRpcError as error:
                 raise await _failure(process, log, error) from error
             process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(_STOP_S):
@@ -211,14 +211,14 @@ async def _address(process: asyncio.subprocess.Process, log: IO[bytes]) -> str:
     return address.strip()
 
 
-async def _failure(process: asyncio.subprocess.Process, log: IO[bytes], error: grpc.RpcError) -> DemoError:
-    """Explain a failed call. Mostly the server has died, and its process ends a moment later."""
-    try:
-        async with asyncio.timeout(1.0):
-            code = await process.wait()
-    except TimeoutError:
-        return DemoError(f"a call failed: {error}")
-    return DemoError(f"the server exited with code {code}:\n{_tail(log)}")
+async def _failure(process: asyncio.subprocess.Process, log: IO[bytes], error: grpc.aio.AioRpcError) -> DemoError:
+    """Explain a failed call. Where the connection broke the server has mostly died, and its process ends a little later."""
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S):
+                code = await process.wait()
+            return DemoError(f"the server exited with code {code}:\n{_tail(log)}")
+    return DemoError(f"a call failed: {error}")
 
 
 def _tail(log: IO[bytes]) -> str:
