@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from exact_cpu import EXACT
 from exact_mixes import Alone, Case, Wanted, check_crowd, check_mix, mixes, start, write_model
-from exactness import EXACT
 from hypothesis import HealthCheck, given, settings
 
 from draftline.engine.core import Core

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from exactness import EXACT
+from exact_cpu import EXACT
 from gguf import GGMLQuantizationType
 from gguf.quants import quantize as gguf_quantize
 from torch import Tensor
