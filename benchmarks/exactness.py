@@ -130,7 +130,9 @@ def measure(
     def answers_of(column: Column, chosen: Mapping[str, Sequence[GenerateRequest]]) -> EngineAnswers:
         config = EngineConfig.model_validate(dict(common) | dict(column.options))
         answers = column.ask(config, list(chosen.values()), column.concurrencies, column.count)
-        gc.collect()  # the engine's memory, before the next one takes its own
+        # The engine's memory, before the next one takes its own, perhaps in another process.
+        gc.collect()
+        torch.cuda.empty_cache()
         return answers
 
     alone = answers_of(ALONE, suites)
