@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 from exact_cpu import EXACT
-from exact_mixes import Alone, Case, Wanted, check_crowd, check_mix, mixes, start, write_model
+from exact_mixes import Alone, Case, Wanted, check_crowd, check_mix, mixes, start
+from exact_models import write_model
 from hypothesis import HealthCheck, given, settings
 
 from draftline.engine.core import Core

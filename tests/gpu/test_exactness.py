@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from exact_mixes import Alone, Case, Wanted, check_crowd, check_mix, mixes, start, write_model
+from exact_mixes import Alone, Case, Wanted, check_crowd, check_mix, mixes, start
+from exact_models import write_model
 from hypothesis import HealthCheck, given, settings
 
 from draftline.engine.core import Core
