@@ -13,6 +13,7 @@ import torch
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.drafting.build import DrafterParts
+from draftline.engine.fingerprint import SystemFingerprint
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import ExecutorParts, Executors
@@ -148,6 +149,13 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         step_tokens=loaded.step_tokens,
     )
 
+    fingerprint = SystemFingerprint.of(
+        device,
+        dtype=loaded.dtype,
+        weights=model.quantization,
+        conversion=config.quantization,
+        cache_dtype=loaded.cache_dtype,
+    )
     info = EngineInfo(
         model=config.model,
         config=shape,
@@ -161,12 +169,14 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         block_size=config.block_size,
         drafters=(parts.drafter.name,) if parts.drafter.max_draft_tokens else (),
         constraint_kinds=KINDS,
+        system_fingerprint=str(fingerprint),
         synthetic_acceptance=config.synthetic_acceptance,
     )
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
         config.model, time.monotonic() - started, info.quantization, info.dtype, info.device, blocks, config.block_size,
     )  # fmt: skip
+    logger.info("system fingerprint %s: %s", fingerprint, fingerprint.facts)
     return Core(
         scheduler,
         runner,

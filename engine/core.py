@@ -121,6 +121,7 @@ class Core:
                 self._eos_ids,
                 drafter=self._drafter,
                 synthetic=self.info.synthetic_acceptance is not None,
+                system_fingerprint=self.info.system_fingerprint,
             )
             self._scheduler.add(sequence)
 

@@ -132,6 +132,7 @@ class Finished:
         seed: reproduces the output, with ``n = 1``.
         stopped_by_token: whether ``matched_stop`` is a token id.
         json_valid: whether the text is a JSON document; None without a JSON constraint.
+        system_fingerprint: of the engine; see `EngineInfo`.
     """
 
     ends_output: ClassVar[bool] = True
@@ -147,6 +148,7 @@ class Finished:
     seed: int
     stopped_by_token: bool = False
     json_valid: bool | None = None
+    system_fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,3 +191,8 @@ class RequestOutput:
     def finished(self) -> bool:
         """Whether every output has ended."""
         return all(output.finish_reason is not None for output in self.outputs)
+
+    @property
+    def system_fingerprint(self) -> str | None:
+        """The fingerprint of the engine that made the outputs; None until one has ended."""
+        return next((output.finished.system_fingerprint for output in self.outputs if output.finished), None)

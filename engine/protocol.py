@@ -73,6 +73,8 @@ class EngineInfo:
         block_size: tokens in a block.
         drafters: the names of the drafters; empty if speculation is off.
         constraint_kinds: the kinds of constraints that requests may have.
+        system_fingerprint: names the device kind, data types, versions and arithmetic. Engines of one model with the same
+            fingerprint give the same outputs.
         synthetic_acceptance: the rate at which drafts are accepted at random, for a benchmark. None accepts them by the
             model. With a rate, outputs have no meaning.
     """
@@ -89,6 +91,7 @@ class EngineInfo:
     block_size: int
     drafters: tuple[str, ...]
     constraint_kinds: tuple[str, ...]
+    system_fingerprint: str
     synthetic_acceptance: float | None = None
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 
+from draftline.engine.fingerprint import cpu_name
+
 ROOT = Path(__file__).resolve().parents[2]
 """The repository's root."""
 
@@ -47,16 +49,7 @@ class Conditions:
 def _machine(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_cpu_name()}, {len(os.sched_getaffinity(0))} cores"
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    return f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores"
 
 
 def _commit() -> str | None:

@@ -104,6 +104,7 @@ def finished(end: pb.Finished) -> Finished:
         constraint_complete=end.constraint_complete if end.HasField("constraint_complete") else None,
         json_valid=end.json_valid if end.HasField("json_valid") else None,
         seed=end.seed,
+        system_fingerprint=end.system_fingerprint,
     )
 
 

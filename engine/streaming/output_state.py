@@ -68,6 +68,7 @@ class OutputState:
         *,
         drafter: str = "none",
         synthetic: bool = False,
+        system_fingerprint: str = "",
     ) -> None:
         """Create the state of an output without tokens.
 
@@ -78,6 +79,7 @@ class OutputState:
             eos_ids: the model's end-of-sequence ids.
             drafter: the drafter's name.
             synthetic: whether drafts are accepted by chance.
+            system_fingerprint: of the engine.
         """
         self.request = request
         self.sequence = sequence
@@ -97,6 +99,7 @@ class OutputState:
         self._json = "" if constraint is not None and constraint.is_json else None
         self._drafts = DraftTally(drafter)
         self._synthetic = synthetic
+        self._system_fingerprint = system_fingerprint
 
     def mark_scheduled(self, now: float) -> None:
         """Note the time of the output's first step. Later calls, after preemptions, do nothing."""
@@ -244,4 +247,5 @@ class OutputState:
             json_valid=None if self._json is None else is_json(self._json),
             seed=sequence.seed,
             stopped_by_token=end.stopped_by_token,
+            system_fingerprint=self._system_fingerprint,
         )

@@ -104,6 +104,7 @@ def fake_info() -> EngineInfo:
         block_size=16,
         drafters=(),
         constraint_kinds=(),
+        system_fingerprint="fp_fake",
     )
 
 
@@ -290,4 +291,5 @@ def _finished(live: _Live, index: int, reason: FinishReason) -> Finished:
         timing=Timing(0.001, 0.002, 0.003, 0.004),
         constraint_complete=None,
         seed=sequence.seed,
+        system_fingerprint="fp_fake",
     )

@@ -91,6 +91,7 @@ def tiny_core(
         block_size=block_size,
         drafters=(drafter.name,) if drafter.max_draft_tokens else (),
         constraint_kinds=KINDS,
+        system_fingerprint="fp_tiny",
         synthetic_acceptance=synthetic_acceptance,
     )
     scheduler = Scheduler(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from exactness import EXACT
+from exact_cpu import EXACT
 from gguf import GGMLQuantizationType
 from gguf.quants import quantize as gguf_quantize
 from torch import Tensor
@@ -72,14 +72,16 @@ def test_int4() -> None:
         assert torch.equal(linear(x[17 : 17 + count]), together[17 : 17 + count])
 
 
-def test_prepacked() -> None:
-    linear = PrepackedLinear(weight(96, 320), None, torch.float32)
-    x = inputs(300, 320)
+@pytest.mark.parametrize(("outputs", "width"), [(96, 320), (576, 1024), (33, 1030), (576, 1536), (64, 8192)])
+def test_prepacked(outputs: int, width: int) -> None:
+    linear = PrepackedLinear(weight(outputs, width), torch.arange(outputs) / 8, torch.float32)
+    x = inputs(300, width)
     together = linear(x)
     for count in COUNTS:
         alone, batched = linear(x[17 : 17 + count]), together[17 : 17 + count]
         assert torch.equal(alone, batched) or not EXACT
         torch.testing.assert_close(alone, batched, rtol=1e-5, atol=1e-6)
+    assert linear(x[:0]).shape == (0, outputs)
 
 
 def test_a_weight_beyond_float16_is_kept_in_float32() -> None:

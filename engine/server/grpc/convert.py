@@ -135,6 +135,7 @@ def finished(end: Finished) -> pb.Finished:
         constraint_complete=end.constraint_complete,
         json_valid=end.json_valid,
         seed=end.seed,
+        system_fingerprint=end.system_fingerprint,
     )
 
 
@@ -156,6 +157,7 @@ def model_response(info: EngineInfo) -> pb.GetModelResponse:
         constraint_kinds=info.constraint_kinds,
         version=__version__,
         synthetic_acceptance=info.synthetic_acceptance,
+        system_fingerprint=info.system_fingerprint,
     )
 
 

@@ -683,6 +683,7 @@ class Finished(_message.Message):
     CONSTRAINT_COMPLETE_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     JSON_VALID_FIELD_NUMBER: _builtins.int
+    SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     finish_reason: Global___FinishReason.ValueType
     matched_stop: _builtins.str
@@ -693,6 +694,8 @@ class Finished(_message.Message):
     """Reproduces this output as SamplingParams.seed with n = 1."""
     json_valid: _builtins.bool
     """Whether the text is a JSON document. Unset unless the constraint is a JSON schema or object."""
+    system_fingerprint: _builtins.str
+    """Of the engine that made the output. See GetModelResponse."""
     @_builtins.property
     def usage(self) -> Global___Usage: ...
     @_builtins.property
@@ -711,10 +714,11 @@ class Finished(_message.Message):
         constraint_complete: _builtins.bool | None = ...,
         seed: _builtins.int = ...,
         json_valid: _builtins.bool | None = ...,
+        system_fingerprint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "constraint_complete", b"constraint_complete", "json_valid", b"json_valid", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "json_valid", b"json_valid", "matched_stop", b"matched_stop", "seed", b"seed", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "json_valid", b"json_valid", "matched_stop", b"matched_stop", "seed", b"seed", "speculation", b"speculation", "system_fingerprint", b"system_fingerprint", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__constraint_complete: _TypeAlias = _typing.Literal["constraint_complete"]  # noqa: Y015
     _WhichOneofArgType__constraint_complete: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete"]  # noqa: Y015
@@ -1043,6 +1047,7 @@ class GetModelResponse(_message.Message):
     CONSTRAINT_KINDS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     SYNTHETIC_ACCEPTANCE_FIELD_NUMBER: _builtins.int
+    SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model as given to the server: a name or a path."""
     family: _builtins.str
@@ -1058,6 +1063,10 @@ class GetModelResponse(_message.Message):
     version: _builtins.str
     synthetic_acceptance: _builtins.float
     """The rate at which drafts are accepted at random, for a benchmark. If set, outputs have no meaning."""
+    system_fingerprint: _builtins.str
+    """Names the device kind, data types, versions and arithmetic of the engine. For the same model, prompt, parameters and seed,
+    engines with the same fingerprint give the same output.
+    """
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1082,10 +1091,11 @@ class GetModelResponse(_message.Message):
         constraint_kinds: _abc.Iterable[_builtins.str] | None = ...,
         version: _builtins.str = ...,
         synthetic_acceptance: _builtins.float | None = ...,
+        system_fingerprint: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance", "synthetic_acceptance", b"synthetic_acceptance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance", "block_size", b"block_size", "cache_blocks", b"cache_blocks", "constraint_kinds", b"constraint_kinds", "device", b"device", "drafters", b"drafters", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "family", b"family", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model", b"model", "quantization", b"quantization", "synthetic_acceptance", b"synthetic_acceptance", "version", b"version", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance", "block_size", b"block_size", "cache_blocks", b"cache_blocks", "constraint_kinds", b"constraint_kinds", "device", b"device", "drafters", b"drafters", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "family", b"family", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model", b"model", "quantization", b"quantization", "synthetic_acceptance", b"synthetic_acceptance", "system_fingerprint", b"system_fingerprint", "version", b"version", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__synthetic_acceptance: _TypeAlias = _typing.Literal["synthetic_acceptance"]  # noqa: Y015
     _WhichOneofArgType__synthetic_acceptance: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance"]  # noqa: Y015

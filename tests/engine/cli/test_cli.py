@@ -202,6 +202,7 @@ def test_chat_goes_on_after_a_question_that_is_too_long() -> None:
 def test_info_shows_the_model_without_generating() -> None:
     facts = json.loads(run("info", "--json").stdout)
     assert (facts["model"], facts["layers"], facts["cache_tokens"]) == ("fake", 2, 16384)
+    assert facts["system_fingerprint"] == "fp_fake"
     table = run("info")
     assert table.exit_code == 0
     assert re.search(r"cache tokens +16384", table.stdout)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from exactness import EXACT
+from exact_cpu import EXACT
 from torch import Tensor
 
 from draftline.kernels.attention_spec import AttentionSpec

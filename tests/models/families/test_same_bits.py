@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from exactness import EXACT
+from exact_cpu import EXACT
 from random_checkpoint import RandomCheckpoint, llama
 from torch import Tensor
 

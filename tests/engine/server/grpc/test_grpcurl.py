@@ -78,6 +78,7 @@ async def test_generate(address: str) -> None:
     assert "".join(str(message["delta"]["text"]) for message in deltas) == "abca"
     assert end["finished"]["finish_reason"] == "FINISH_REASON_LENGTH"
     assert end["finished"]["seed"] == "7"
+    assert end["finished"]["system_fingerprint"] == "fp_fake"
 
 
 async def test_session_from_standard_input(address: str) -> None:

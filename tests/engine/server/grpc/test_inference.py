@@ -313,6 +313,7 @@ async def test_get_model(stub: AsyncStub) -> None:
         block_size=16,
         eos_token_ids=[0],
         version=__version__,
+        system_fingerprint="fp_fake",
     )
 
 

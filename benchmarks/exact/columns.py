@@ -1,0 +1,97 @@
+"""``Column``: one way in which an engine may compute an answer that must not change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from draftline.engine.config import EngineConfig
+from draftline.engine.protocol import GenerateRequest
+from draftline.engine.stats import EngineStats
+from exact.answers import Count, EngineAnswers, answer, answer_in_fresh_process
+
+SMALL_CHUNK = 48
+"""Tokens of a step whose prompts are to be computed in many pieces."""
+
+Asking = Callable[[EngineConfig, Sequence[Sequence[GenerateRequest]], Sequence[int], Count], EngineAnswers]
+
+
+def _steps(stats: EngineStats) -> int:
+    return stats.steps
+
+
+def _prefix_hits(stats: EngineStats) -> int:
+    return stats.prefix_hit_tokens
+
+
+def _preemptions(stats: EngineStats) -> int:
+    return stats.preemptions
+
+
+def _drafts(stats: EngineStats) -> int:
+    return stats.drafted_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One way to ask.
+
+    Attributes:
+        name: as in the table, and for --columns.
+        options: of the engine, besides those that all columns have.
+        concurrencies: how many requests run at once. All suites are asked once for each, and the last answers count.
+        count: counts what makes the column different. Where it stays 0, the column has shown nothing.
+        counted: the name of the count.
+        ask: where the engine runs.
+        suites: the suites that are asked; None for all.
+    """
+
+    name: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    concurrencies: tuple[int, ...] = (8,)
+    count: Count = _steps
+    counted: str = "steps"
+    ask: Asking = answer
+    suites: tuple[str, ...] | None = None
+
+
+ALONE = Column("alone", {"prefix_caching": False}, (1,))
+"""The reference: an engine that has seen nothing else, one request at a time, without prefix cache and drafts."""
+
+
+def columns(alone: EngineAnswers, cache_gib: float, max_tokens: int, draft_model: str | None) -> list[Column]:
+    """All columns but the reference.
+
+    Args:
+        alone: the reference's answers, which say how small a cache is scarce.
+        cache_gib: the size of its cache.
+        max_tokens: the most tokens of an answer.
+        draft_model: the draft model; None for no such column.
+    """
+    plain = {"prefix_caching": False}
+    fixed = {"draft_length": "fixed", "draft_tokens": 4}
+    found = [
+        Column("again", {}, (64, 1), _prefix_hits, "prefix hit tokens"),
+        Column("batches of 8", plain, (8,)),
+        Column("batches of 64", plain, (64,)),
+        Column("small chunks", plain | {"max_batched_tokens": SMALL_CHUNK}, (8,)),
+        Column("preempted", _scarce(alone, cache_gib, max_tokens), (64,), _preemptions, "preemptions"),
+        Column("ngram", fixed | {"drafter": "ngram"}, (8,), _drafts, "drafts"),
+        Column("ngram_table", fixed | {"drafter": "ngram_table"}, (8,), _drafts, "drafts"),
+        Column("forced", {"drafter": "forced"}, (8,), _drafts, "drafts", suites=("constrained",)),
+    ]
+    if draft_model is not None:
+        options = fixed | {"drafter": "draft_model", "draft_model": draft_model}
+        found.append(Column("draft_model", options, (8,), _drafts, "drafts"))
+    if alone.info.device != "cpu":
+        found.append(Column("eager", plain | {"enforce_eager": True}, (8,)))
+    return [*found, Column("fresh process", {}, (8,), ask=answer_in_fresh_process)]
+
+
+def _scarce(alone: EngineAnswers, cache_gib: float, max_tokens: int) -> dict[str, object]:
+    """A cache with room for the longest request, and for about a third of the first 64."""
+    info = alone.info
+    longest = max(max(suite.prompt_lens) for suite in alone.suites) + max_tokens + info.block_size
+    held = max(sum(suite.prompt_lens[:64]) + sum(map(len, suite.answers[:64])) for suite in alone.suites)
+    blocks = -(-max(longest, held // 3) // info.block_size)
+    return {"kv_cache_memory_gib": cache_gib * (blocks + 0.5) / info.cache_blocks, "max_model_len": None}

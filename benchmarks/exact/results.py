@@ -1,0 +1,63 @@
+"""The results of exactness.py: the fields of a line, and the table of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from exact.answers import Answers, equal_answers, first_difference
+from exact.columns import Column
+
+
+def compare(column: Column, name: str, got: Answers, alone: Answers) -> dict[str, Any]:
+    """The fields of a result: one suite in one column."""
+    equal, equal_tokens = equal_answers(got.answers, alone.answers)
+    difference = first_difference(got.answers, alone.answers)
+    return {
+        "suite": name,
+        "column": column.name,
+        "concurrency": column.concurrencies[-1],
+        "questions": len(got.answers),
+        "equal": equal,
+        "equal_tokens": equal_tokens,
+        "counted": column.counted,
+        "count": got.count,
+        "tokens": got.tokens,
+        "seconds": got.seconds,
+        "tokens_per_s": got.tokens / got.seconds,
+        "first_difference": None if difference is None else asdict(difference),
+    }
+
+
+def holds(result: Mapping[str, Any]) -> bool:
+    """Whether a result shows that all answers are equal."""
+    return bool(result["equal"] == result["questions"] and result["count"])
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> Table:
+    """The results of one configuration."""
+    first = results[0]
+    options = ", ".join(f"{name} {first[name]}" for name in ("dtype", "weights", "kv_cache_dtype"))
+    shown = Table(title=f"{first['model']} on {first['machine']}: {options}", title_justify="left")
+    for name in ("suite", "column"):
+        shown.add_column(name)
+    for name in ("equal", "equal tokens", "tokens/s", "counted"):
+        shown.add_column(name, justify="right")
+    shown.add_column("first difference: token and log-probability, alone")
+    for result in results:
+        at, n = result["first_difference"], result["questions"]
+        where = at and f"question {at['question']}, position {at['position']}: {at['got']}, {at['expected']}"
+        shown.add_row(
+            result["suite"],
+            result["column"],
+            f"{result['equal']} of {n}",
+            f"{result['equal_tokens']} of {n}",
+            f"{result['tokens_per_s']:,.1f}",
+            f"{result['count']:,} {result['counted']}",
+            where or ("" if result["count"] else f"nothing shown: no {result['counted']}"),
+            style=None if holds(result) else "red",
+        )
+    return shown

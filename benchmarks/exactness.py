@@ -1,0 +1,201 @@
+r"""How many answers stay equal, bit for bit, however they are computed: tokens and log-probabilities.
+
+    python benchmarks/exactness.py --limit 8 --max-tokens 32
+    python benchmarks/exactness.py --questions question.jsonl --dtype bfloat16 --kv-cache-dtype auto,fp8,int8
+    python benchmarks/exactness.py --shape llama-3.1-8b --draft-shape llama-3.2-1b --quantization auto,fp8,int8
+
+The reference is each question asked alone: by an engine without prefix cache and drafts, one request at a time. Every
+column asks a new engine in another way: again (prompts come from the prefix cache), in batches of 8 and 64, in small
+chunks, with a cache so small that rows are preempted, with each drafter, without CUDA graphs, in a fresh process. A
+column counts what it is about (prefix hits, preemptions, drafts); where that count is 0, it has shown nothing and fails.
+
+- ``greedy``: at temperature 0.
+- ``seeded``: at temperature 1, each question with its own seed.
+- ``constrained``: greedily, every answer a JSON record.
+
+Results are JSON lines, on standard output or in --output; a table of each configuration goes to standard error. The
+exit status is 1 if any answer differs or any column has shown nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from common.contenders import BenchmarkModel
+from common.provenance import Conditions
+from common.shapes import SHAPES, find_shape
+from exact.answers import EngineAnswers
+from exact.columns import ALONE, Column, columns
+from exact.results import compare, holds, table
+from exact.suites import SUITES, questions, random_prompts, suite
+from rich.console import Console
+
+from draftline.engine.config import EngineConfig
+from draftline.engine.protocol import GenerateRequest, Prompt
+
+_CACHE_GIB = {"cpu": 1.0, "cuda": 8.0}
+
+
+def _names(listed: str) -> list[str]:
+    return [name.strip() for name in listed.split(",") if name.strip()]
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
+    source.add_argument("--shape", help=f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json")
+    draft = parser.add_mutually_exclusive_group()
+    draft.add_argument("--draft-model", help="a draft model (default: smollm2's own for smollm2, else none)")
+    draft.add_argument("--draft-shape", help="a draft model with random weights, for --shape")
+    parser.add_argument(
+        "--questions", type=Path, help="a question file of Spec-Bench (default: texts of the benchmark)"
+    )
+    parser.add_argument("--limit", type=int, help="the number of questions (default: all; 64 without a file)")
+    parser.add_argument("--max-tokens", type=int, default=128, help="longest answer (default: 128)")
+    parser.add_argument("--dtype", default="auto", help="comma-separated (default: auto)")
+    parser.add_argument("--quantization", default="auto", help="comma-separated: auto, fp8, int8 (default: auto)")
+    parser.add_argument("--kv-cache-dtype", default="auto", help="comma-separated: auto, bfloat16, fp8, int8")
+    parser.add_argument("--suites", default=",".join(SUITES), help=f"comma-separated, of {', '.join(SUITES)}")
+    parser.add_argument("--columns", default="", help="comma-separated (default: all)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="OPTION=VALUE", help="an option of all engines; repeatable"
+    )
+    parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    arguments = parser.parse_args(argv)
+    for name in _names(arguments.suites):
+        if name not in SUITES:
+            parser.error(f"--suites {name}: not one of {', '.join(SUITES)}")
+    if arguments.limit is not None and arguments.limit < 1:
+        parser.error(f"--limit {arguments.limit}: at least one question is needed")
+    if arguments.draft_shape and not arguments.shape:
+        parser.error("--draft-shape: random weights are for --shape only")
+    if arguments.questions and arguments.shape:
+        parser.error("--questions: random weights are asked random prompts")
+    return arguments
+
+
+def _shape(name: str, folder: Path) -> str:
+    folder.mkdir()
+    return BenchmarkModel.of_shape(name, find_shape(name), folder).checkpoint
+
+
+def _common(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], str | None]:
+    """The options of all engines, and the draft model."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    common: dict[str, Any] = {"model": arguments.model, "max_num_seqs": 64, "drafter": "none"}
+    common["kv_cache_memory_gib"] = _CACHE_GIB[device]
+    draft_model = arguments.draft_model or ("smollm2-draft" if arguments.model == "smollm2" else None)
+    if arguments.shape is not None:
+        common |= {"model": _shape(arguments.shape, folder / "target"), "load_format": "dummy"}
+        draft_model = arguments.draft_model
+        if arguments.draft_shape is not None:
+            draft_model = _shape(arguments.draft_shape, folder / "draft")
+    for setting in arguments.set:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--set {setting}: expected OPTION=VALUE")
+        common[name] = yaml.safe_load(value)
+    return common, draft_model
+
+
+def _prompts(arguments: argparse.Namespace) -> list[Prompt]:
+    if arguments.shape is not None:
+        return random_prompts(arguments.limit, int(find_shape(arguments.shape)["vocab_size"]))
+    return questions(arguments.questions, arguments.limit)
+
+
+def measure(
+    common: Mapping[str, Any],
+    draft_model: str | None,
+    suites: Mapping[str, Sequence[GenerateRequest]],
+    max_tokens: int,
+    only: Sequence[str],
+) -> Iterator[tuple[Column, EngineAnswers, dict[str, Any]]]:
+    """One configuration: each column with the engine that answered, and its results, the reference first."""
+
+    def answers_of(column: Column, chosen: Mapping[str, Sequence[GenerateRequest]]) -> EngineAnswers:
+        config = EngineConfig.model_validate(dict(common) | dict(column.options))
+        answers = column.ask(config, list(chosen.values()), column.concurrencies, column.count)
+        # The engine's memory, before the next one takes its own, perhaps in another process.
+        gc.collect()
+        torch.cuda.empty_cache()
+        return answers
+
+    alone = answers_of(ALONE, suites)
+    reference = dict(zip(suites, alone.suites, strict=True))
+    found = columns(alone, float(common["kv_cache_memory_gib"]), max_tokens, draft_model)
+    unknown = [name for name in only if name not in {column.name for column in found}]
+    if unknown:
+        raise ValueError(f"--columns {unknown[0]}: not one of {', '.join(column.name for column in found)}")
+    for name, answers in reference.items():
+        yield ALONE, alone, compare(ALONE, name, answers, answers)
+    for column in found:
+        chosen = {name: suites[name] for name in suites if column.suites is None or name in column.suites}
+        if chosen and (not only or column.name in only):
+            got = answers_of(column, chosen)
+            for name, answers in zip(chosen, got.suites, strict=True):
+                yield column, got, compare(column, name, answers, reference[name])
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    arguments = _arguments(argv)
+    command = shlex.join(["python", *(sys.argv if argv is None else ["benchmarks/exactness.py", *argv])])
+    console = Console(stderr=True)
+    console = Console(stderr=True, width=None if console.is_terminal else 200)
+    all_hold = True
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out,
+    ):
+        try:
+            common, draft_model = _common(arguments, Path(folder))
+            prompts = _prompts(arguments)
+            suites = {name: suite(name, prompts, arguments.max_tokens) for name in _names(arguments.suites)}
+            lists = (_names(arguments.dtype), _names(arguments.quantization), _names(arguments.kv_cache_dtype))
+            for dtype, quantization, cache_dtype in product(*lists):
+                chosen = {"dtype": dtype, "quantization": quantization, "kv_cache_dtype": cache_dtype}
+                results = []
+                measured = measure(
+                    common | chosen, draft_model, suites, arguments.max_tokens, _names(arguments.columns)
+                )
+                for column, engine, result in measured:
+                    conditions = asdict(Conditions.now(torch.device(engine.info.device)))
+                    line = conditions | {
+                        "command": command,
+                        "model": arguments.shape or arguments.model,
+                        "draft_model": arguments.draft_shape or draft_model,
+                        **chosen,
+                        "dtype": engine.info.dtype,
+                        "weights": engine.info.quantization,
+                        "system_fingerprint": engine.info.system_fingerprint,
+                        "options": dict(column.options),
+                        **result,
+                    }
+                    results.append(line)
+                    out.write(json.dumps(line, ensure_ascii=False) + "\n")
+                    out.flush()
+                console.print(table(results))
+                all_hold &= all(map(holds, results))
+        except (OSError, ValueError) as error:
+            raise SystemExit(str(error)) from None
+    if not all_hold:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

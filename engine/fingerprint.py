@@ -1,0 +1,95 @@
+"""``SystemFingerprint``: the facts that decide the bits of an output besides its request, and a short name for them."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+
+from draftline import __version__
+from draftline.kernels.arithmetic import ARITHMETIC_REVISION
+
+
+@dataclass(frozen=True, slots=True)
+class SystemFingerprint:
+    """The facts that decide which bits an engine computes for a request.
+
+    Two engines of one model with equal facts give equal outputs. With different facts they may or may not.
+
+    Attributes:
+        device: the kind of device: the GPU's name and compute capability, or the CPU's name and instruction set.
+        dtype: of activations.
+        weights: the formats that the weights run in.
+        conversion: the format that dense weights were converted to while they were loaded; ``auto`` for none.
+        cache_dtype: of keys and values.
+        draftline: this package's version.
+        libraries: the versions of the libraries that compute or compile kernels.
+        arithmetic: `ARITHMETIC_REVISION`.
+    """
+
+    device: str
+    dtype: str
+    weights: str
+    conversion: str
+    cache_dtype: str
+    draftline: str
+    libraries: str
+    arithmetic: int
+
+    @staticmethod
+    def of(
+        device: torch.device, *, dtype: torch.dtype, weights: str, conversion: str, cache_dtype: torch.dtype
+    ) -> SystemFingerprint:
+        """The facts of an engine on ``device``; see the attributes."""
+        return SystemFingerprint(
+            device=_device_kind(device),
+            dtype=_name(dtype),
+            weights=weights,
+            conversion=conversion,
+            cache_dtype=_name(cache_dtype),
+            draftline=__version__,
+            libraries=_libraries(device),
+            arithmetic=ARITHMETIC_REVISION,
+        )
+
+    def __str__(self) -> str:
+        """``fp_`` and 12 hexadecimal digits: the start of the facts' SHA-256. The same in every process."""
+        return f"fp_{hashlib.sha256(self.facts.encode()).hexdigest()[:12]}"
+
+    @property
+    def facts(self) -> str:
+        """The facts as ``name: value, …``."""
+        return ", ".join(f"{field.name}: {getattr(self, field.name)}" for field in fields(self))
+
+
+def cpu_name() -> str:
+    """The CPU's model name, or else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _device_kind(device: torch.device) -> str:
+    if device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        return f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor})"
+    # torch chooses its kernels by the instruction set; MKL and oneDNN by the vendor as well.
+    return f"{cpu_name()} ({torch.backends.cpu.get_cpu_capability()})"
+
+
+def _libraries(device: torch.device) -> str:
+    versions = [f"torch {torch.__version__}"]
+    if device.type == "cuda":
+        versions.append(f"triton {importlib.metadata.version('triton')}")
+    return " and ".join(versions)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,52 @@
+"""Generated mixes on a CPU: batches, chunks, prefix hits, preemption, drafts and cancels change no bit of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from exact_cpu import EXACT
+from exact_mixes import Alone, Case, Wanted, check_crowd, check_mix, mixes, start
+from exact_models import write_model
+from hypothesis import HealthCheck, given, settings
+
+from draftline.engine.core import Core
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not EXACT, reason="this CPU's kernels, or those chosen for it, are only close"),
+]
+
+CASES = {
+    "llama-float32": Case("llama-64", "float32", drafter="alternating"),
+    "qwen3-bfloat16-fp8-cache": Case("qwen3-256", "bfloat16", drafter="wrong", kv_cache_dtype="fp8"),
+    "mistral-int8": Case("mistral-256", "bfloat16", drafter="draft_model", quantization="int8", kv_cache_dtype="int8"),
+    "gemma3-float16": Case("gemma3-128", "float16", drafter="ngram"),
+    "gpt2-float32": Case("gpt2-192", "float32", drafter="forced"),
+}
+
+Engines = tuple[Case, Core, Alone]
+
+
+@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
+def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    folder = tmp_path_factory.mktemp("model")
+    case: Case = request.param
+    write_model(folder, case.shape)
+    core, alone = start(folder, case, "cpu"), Alone(folder, case, "cpu")
+    yield case, core, alone
+    for each in (core, alone.core):
+        assert each.compiler is not None
+        each.compiler.close()
+
+
+def test_a_crowd_equals_solo_runs(engines: Engines) -> None:
+    case, core, alone = engines
+    check_crowd(core, alone, case)
+
+
+@given(mix=mixes())
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_generated_mixes_equal_solo_runs(engines: Engines, mix: list[Wanted]) -> None:
+    _, core, alone = engines
+    check_mix(core, alone, mix)
