@@ -16,6 +16,7 @@ def Schema(
     whitespace: Literal["compact", "spaced", "free"] = "free",
     best_effort: bool = False,
     close_within_budget: bool = False,
+    integers: Literal["plain", "standard"] = "plain",
 ) -> Constraint:
     """Make a constraint that outputs are JSON of a type, or by a schema.
 
@@ -25,6 +26,7 @@ def Schema(
         whitespace: white space between the tokens of JSON.
         best_effort: accept keywords that cannot be enforced, and report them.
         close_within_budget: finish the document within max_tokens.
+        integers: texts of a JSON Schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it.
 
     Example:
         >>> [output] = llm.generate("Ada Lovelace was born in", constraint=Schema(Person))
@@ -39,6 +41,10 @@ def Schema(
         typed = typed_schema(schema)
         text = typed.json_schema
     constraint = Constraint(
-        json_schema=text, whitespace=whitespace, best_effort=best_effort, close_within_budget=close_within_budget
+        json_schema=text,
+        whitespace=whitespace,
+        best_effort=best_effort,
+        close_within_budget=close_within_budget,
+        integers=integers,
     )
     return constraint if typed is None else constraint.of_type(typed)
