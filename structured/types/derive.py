@@ -69,4 +69,5 @@ def _name(kind: Any) -> str:
         kind = get_args(kind)[0]
     if isinstance(kind, type) and not get_args(kind):
         return kind.__name__
-    return str(kind).replace("typing.", "")
+    written = str(kind).replace("typing.", "")
+    return written if "Annotated[" not in written else str(getattr(get_origin(kind), "__name__", "type"))
