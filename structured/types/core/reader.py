@@ -303,7 +303,7 @@ _OPTIONS: Final[dict[str, frozenset[str]]] = {
         "to_lower",
         "to_upper",
     },
-    "bytes": _COMMON | {"min_length", "max_length"},
+    "bytes": _COMMON | {"min_length", "max_length", "val_json_bytes"},
     "date": _BOUNDS | {"now_op", "now_utc_offset"},
     "time": _BOUNDS | {"tz_constraint", "microseconds_precision"},
     "datetime": _BOUNDS | {"now_op", "now_utc_offset", "tz_constraint", "microseconds_precision"},
