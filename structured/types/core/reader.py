@@ -194,7 +194,9 @@ def _read_chain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     return fragments[0] if len(fragments) == 1 else {"allOf": fragments}
 
 
-_NATIVE: Final = frozenset(["any", "none", "bool", "int", "float", "str", "list", "dict", "nullable", "union", "default"])
+_NATIVE: Final = frozenset(
+    ["any", "none", "bool", "int", "float", "str", "list", "dict", "nullable", "union", "default"]
+)
 
 
 def _is_native(part: Any) -> bool:
