@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint
 from draftline.structured.types.derive import typed_schema
 
@@ -26,7 +27,8 @@ def Schema(
         whitespace: white space between the tokens of JSON.
         best_effort: accept keywords that cannot be enforced, and report them.
         close_within_budget: finish the document within max_tokens.
-        integers: texts of a JSON Schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it.
+        integers: texts of a JSON Schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it. Those of a
+            type are always plain.
 
     Example:
         >>> [output] = llm.generate("Ada Lovelace was born in", constraint=Schema(Person))
@@ -38,6 +40,8 @@ def Schema(
     elif isinstance(schema, Mapping):
         text = json.dumps(schema)
     else:
+        if integers != "plain":
+            raise InvalidRequestError(FieldViolation("integers", "must be plain for a type: strict ints reject 1.0"))
         typed = typed_schema(schema)
         text = typed.json_schema
     constraint = Constraint(
