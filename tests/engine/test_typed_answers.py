@@ -13,6 +13,7 @@ from random_types import LEAVES, whole_models
 from tiny import Client, tiny_core
 
 from draftline import LLM, Schema
+from draftline.engine.errors import InvalidRequestError
 from draftline.engine.outputs import CompletionOutput
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.kernels.reference.ops import ReferenceOps
@@ -104,3 +105,9 @@ def test_the_embedded_model_answers_random_types() -> None:
 
         ask()
     assert sum(counted) > 20, (sum(counted), len(counted))
+
+
+def test_the_integers_of_a_type_are_plain() -> None:
+    with pytest.raises(InvalidRequestError, match="integers: must be plain"):
+        Schema(int, integers="standard")
+    assert Schema({"type": "integer"}, integers="standard").integers == "standard"
