@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypedDict
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from typing_extensions import override
 
 from draftline.engine.options import Options
 from draftline.kernels.limits import MAX_LOGIT_BIAS
+
+if TYPE_CHECKING:
+    from draftline.structured.types.typed_schema import TypedSchema
 
 MAX_LOGPROBS = 20
 """Max tokens listed per position."""
@@ -116,7 +120,11 @@ class Speculation(_Params):
 
 
 class Constraint(_Params):
-    """A constraint on the whole output. Set exactly one of the first five options."""
+    """A constraint on the whole output. Set exactly one of the first five options.
+
+    A constraint that `Schema` makes of a type remembers the type, in this process only: neither pickles nor messages carry
+    it.
+    """
 
     json_schema: str | None = Field(default=None, description="a JSON Schema, as JSON text")
     regex: str | None = Field(default=None, description="a regular expression over the whole output")
@@ -128,6 +136,33 @@ class Constraint(_Params):
     )
     best_effort: bool = Field(default=False, description="accept keywords that cannot be enforced, and report them")
     close_within_budget: bool = Field(default=False, description="finish the document within max_tokens")
+    integers: Literal["plain", "standard"] = Field(
+        default="plain",
+        description="texts of a schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it",
+    )
+
+    _typed: TypedSchema[Any] | None = PrivateAttr(default=None)
+
+    @property
+    def output_type(self) -> Any:
+        """The type whose schema this is; None for a constraint that was not made of a type."""
+        return None if self._typed is None else self._typed.type
+
+    @property
+    def typed(self) -> TypedSchema[Any] | None:
+        """The type with its parser and its validators that are not enforced; None without a type."""
+        return self._typed
+
+    def of_type(self, typed: TypedSchema[Any]) -> Constraint:
+        """Return the same constraint, which remembers the type of its texts."""
+        constraint = self.model_copy()
+        constraint._typed = typed
+        return constraint
+
+    @override
+    def __getstate__(self) -> dict[Any, Any]:
+        # Another process may not be able to import the type, and needs the schema alone.
+        return {**super().__getstate__(), "__pydantic_private__": {"_typed": None}}
 
     @model_validator(mode="after")
     def _exactly_one_kind(self) -> Constraint:

@@ -1,0 +1,101 @@
+"""``typed_schema``: the strict JSON Schema of a type."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
+
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
+from draftline.structured.json_schema import unenforceable
+from draftline.structured.types.core.place import CoreSchema, Place
+from draftline.structured.types.core.reader import CoreReader
+from draftline.structured.types.structs import core_schema
+from draftline.structured.types.typed_schema import TypedSchema
+
+
+def typed_schema(kind: Any) -> TypedSchema[Any]:
+    """Derive the schema of a type.
+
+    Args:
+        kind: a pydantic model, any type that ``pydantic.TypeAdapter`` accepts, or one of msgspec.
+
+    Raises:
+        PydanticUserError, PydanticUndefinedAnnotation: it is not such a type.
+        UnsupportedConstraintError: it is not guaranteed that the type accepts a text; the error names every field.
+    """
+    schema, parse = _described(kind)
+    reader = CoreReader()
+    name = _name(kind)
+    root = reader.read(schema, Place(name, 0, {}))
+    if reader.refused:
+        raise UnsupportedConstraintError(reader.refused)
+    document = json.dumps({**root, "$defs": reader.definitions} if reader.definitions else root)
+    _check(document, name)
+    return TypedSchema(kind, document, tuple(reader.python.values()), parse)
+
+
+def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
+    """The core schema of a type, and the parser of its texts.
+
+    Raises:
+        PydanticUserError: neither pydantic nor msgspec knows the type.
+    """
+    try:
+        adapter = TypeAdapter(kind)
+    except PydanticUserError:
+        msgspec = sys.modules.get("msgspec")
+        if msgspec is None:
+            raise
+        try:
+            info = importlib.import_module("msgspec.inspect").type_info(kind)
+        except TypeError:
+            info = None
+        if info is None:
+            raise
+        return core_schema(info), msgspec.json.Decoder(kind).decode
+    return adapter.core_schema, adapter.validate_json
+
+
+def _check(document: str, name: str) -> None:
+    """Refuse what the schema says and no backend enforces, by the path of the field."""
+    try:
+        violations = unenforceable(document)
+    except InvalidConstraintError as error:
+        raise UnsupportedConstraintError([Violation(name, "type", str(error))]) from None
+    if violations:
+        raise UnsupportedConstraintError(
+            Violation(_path(one.pointer, name), one.keyword, one.reason) for one in violations
+        )
+
+
+def _path(pointer: str, name: str) -> str:
+    """The path of a field from a JSON pointer into the schema: ``/$defs/Item/properties/price`` is ``Item.price``."""
+    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    path = name
+    while steps:
+        step = steps.pop(0)
+        if step == "$defs" and steps:
+            path = steps.pop(0).partition(".")[0]
+        elif step == "properties" and steps:
+            path += f".{steps.pop(0)}"
+        elif step in ("items", "additionalProperties"):
+            path += "[]"
+        elif step == "prefixItems" and steps:
+            path += f"[{steps.pop(0)}]"
+    return path
+
+
+def _name(kind: Any) -> str:
+    """A type as users write it, without its annotations."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if isinstance(kind, type) and not get_args(kind):
+        return kind.__name__
+    written = str(kind).replace("typing.", "")
+    return written if "Annotated[" not in written else str(getattr(get_origin(kind), "__name__", "type"))
