@@ -134,6 +134,7 @@ def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, pref
         block_size=BLOCK_SIZE,
         drafters=(),
         constraint_kinds=(),
+        has_chat_template=False,
     )
     scheduler = Scheduler(
         num_blocks=info.cache_blocks,

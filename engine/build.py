@@ -161,6 +161,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         block_size=config.block_size,
         drafters=(parts.drafter.name,) if parts.drafter.max_draft_tokens else (),
         constraint_kinds=KINDS,
+        has_chat_template=loaded.tokenizer.has_chat_template,
         synthetic_acceptance=config.synthetic_acceptance,
     )
     logger.info(

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, overload
 
 from draftline.engine.params import Constraint
 from draftline.structured.types.derive import typed_schema
+from draftline.structured.types.typed_schema import TypedSchema
+
+T = TypeVar("T")
+Whitespace = Literal["compact", "spaced", "free"]
 
 
+@overload
+def Schema(
+    schema: type[T],
+    *,
+    whitespace: Whitespace = ...,
+    best_effort: bool = ...,
+    close_within_budget: bool = ...,
+) -> Constraint[T]: ...
+@overload
+def Schema(
+    schema: object,
+    *,
+    whitespace: Whitespace = ...,
+    best_effort: bool = ...,
+    close_within_budget: bool = ...,
+) -> Constraint[Any]: ...
 def Schema(
     schema: Any,
     *,
-    whitespace: Literal["compact", "spaced", "free"] = "free",
+    whitespace: Whitespace = "free",
     best_effort: bool = False,
     close_within_budget: bool = False,
-) -> Constraint:
+) -> Constraint[Any]:
     """Make a constraint that outputs are JSON of a type, or by a schema.
 
     Args:
@@ -28,9 +48,9 @@ def Schema(
 
     Example:
         >>> [output] = llm.generate("Ada Lovelace was born in", constraint=Schema(Person))
-        >>> Person.model_validate_json(output.outputs[0].text)
+        >>> output.parsed
     """
-    typed = None
+    typed: TypedSchema[Any] | None = None
     if isinstance(schema, str):
         text = schema
     elif isinstance(schema, Mapping):
@@ -38,7 +58,7 @@ def Schema(
     else:
         typed = typed_schema(schema)
         text = typed.json_schema
-    constraint = Constraint(
+    constraint: Constraint[Any] = Constraint(
         json_schema=text, whitespace=whitespace, best_effort=best_effort, close_within_budget=close_within_budget
     )
     return constraint if typed is None else constraint.of_type(typed)

@@ -133,7 +133,7 @@ class RequestBuilder:
             except InvalidRequestError as error:
                 violations.extend(error.violations)
         if violations or token_ids is None:
-            raise InvalidRequestError(*violations)
+            raise InvalidRequestError(*violations).within(request.path)
 
         # An output ends at its own limit or at the model's.
         sampling = request.sampling
@@ -143,13 +143,11 @@ class RequestBuilder:
         # A text that must be complete within the limit must fit at all.
         closes = request.constraint is not None and request.constraint.close_within_budget
         if closes and compiled is not None and (compiled.shortest or 0) > max_tokens:
-            raise InvalidRequestError(
-                FieldViolation(
-                    "constraint.close_within_budget",
-                    f"the shortest text that the constraint allows takes {compiled.shortest} tokens, but only "
-                    f"{max_tokens} may be generated",
-                )
+            problem = (
+                f"the shortest text that the constraint allows takes {compiled.shortest} tokens, but only {max_tokens} "
+                "may be generated"
             )
+            raise InvalidRequestError(FieldViolation("constraint.close_within_budget", problem)).within(request.path)
         engine_request = EngineRequest(
             request_id=request_id,
             prompt=request.prompt if isinstance(request.prompt, str) else None,

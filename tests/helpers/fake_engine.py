@@ -104,6 +104,7 @@ def fake_info() -> EngineInfo:
         block_size=16,
         drafters=(),
         constraint_kinds=(),
+        has_chat_template=True,
     )
 
 
