@@ -143,6 +143,10 @@ class Constraint(_Params, Generic[T]):
     )
     best_effort: bool = Field(default=False, description="accept keywords that cannot be enforced, and report them")
     close_within_budget: bool = Field(default=False, description="finish the document within max_tokens")
+    integers: Literal["plain", "standard"] = Field(
+        default="plain",
+        description="texts of a schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it",
+    )
 
     _typed: TypedSchema[T] | None = PrivateAttr(default=None)
 

@@ -12,6 +12,7 @@ from draftline.structured.types.typed_schema import TypedSchema
 
 T = TypeVar("T")
 Whitespace = Literal["compact", "spaced", "free"]
+Integers = Literal["plain", "standard"]
 
 
 @overload
@@ -21,6 +22,7 @@ def Schema(
     whitespace: Whitespace = ...,
     best_effort: bool = ...,
     close_within_budget: bool = ...,
+    integers: Integers = ...,
 ) -> Constraint[T]: ...
 @overload
 def Schema(
@@ -29,6 +31,7 @@ def Schema(
     whitespace: Whitespace = ...,
     best_effort: bool = ...,
     close_within_budget: bool = ...,
+    integers: Integers = ...,
 ) -> Constraint[Any]: ...
 def Schema(
     schema: Any,
@@ -36,6 +39,7 @@ def Schema(
     whitespace: Whitespace = "free",
     best_effort: bool = False,
     close_within_budget: bool = False,
+    integers: Integers = "plain",
 ) -> Constraint[Any]:
     """Make a constraint that outputs are JSON of a type, or by a schema.
 
@@ -45,6 +49,7 @@ def Schema(
         whitespace: white space between the tokens of JSON.
         best_effort: accept keywords that cannot be enforced, and report them.
         close_within_budget: finish the document within max_tokens.
+        integers: texts of a JSON Schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it.
 
     Example:
         >>> [output] = llm.generate("Ada Lovelace was born in", constraint=Schema(Person))
@@ -59,6 +64,10 @@ def Schema(
         typed = typed_schema(schema)
         text = typed.json_schema
     constraint: Constraint[Any] = Constraint(
-        json_schema=text, whitespace=whitespace, best_effort=best_effort, close_within_budget=close_within_budget
+        json_schema=text,
+        whitespace=whitespace,
+        best_effort=best_effort,
+        close_within_budget=close_within_budget,
+        integers=integers,
     )
     return constraint if typed is None else constraint.of_type(typed)

@@ -11,7 +11,7 @@ from typing import Literal
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.lark import regex_grammar
 from draftline.structured.json_schema import json_object_language, json_schema_language
-from draftline.structured.language import Language, Whitespace
+from draftline.structured.language import IntegerSpelling, Language, Whitespace
 
 ConstraintKind = Literal["json_schema", "regex", "choice", "json_object", "grammar"]
 
@@ -32,6 +32,7 @@ class ConstraintSpec:
         whitespace: the whitespace allowed between the tokens of JSON.
         best_effort: accept schemas with keywords that cannot be enforced, and report those keywords.
         close_within_budget: complete the text within max_tokens.
+        integers: the texts of integers in a JSON Schema.
     """
 
     kind: ConstraintKind
@@ -39,6 +40,7 @@ class ConstraintSpec:
     whitespace: Whitespace = "free"
     best_effort: bool = False
     close_within_budget: bool = False
+    integers: IntegerSpelling = "standard"
 
 
 def language(constraint: ConstraintSpec) -> Language:
@@ -55,7 +57,11 @@ def _json_schema(constraint: ConstraintSpec) -> Language:
     # JSON allows members in any order. If the schema's order makes the language regular, use that: every value can still
     # be written, the device enforces the constraint by itself, and member names can be drafted.
     return json_schema_language(
-        constraint.source, whitespace=constraint.whitespace, best_effort=constraint.best_effort, order="auto"
+        constraint.source,
+        whitespace=constraint.whitespace,
+        best_effort=constraint.best_effort,
+        order="auto",
+        integers=constraint.integers,
     )
 
 

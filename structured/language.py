@@ -26,6 +26,14 @@ PropertyOrder = Literal["any", "schema", "auto"]
 """
 
 
+IntegerSpelling = Literal["plain", "standard"]
+"""The texts of an integer.
+
+* plain: without fraction and exponent, as typed decoders require. Integers in "enum" and "const" too.
+* standard: 1.0 and 1e16 too, which JSON Schema has counted as integers since draft 6.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Language:
     """A set of texts.

@@ -24,6 +24,11 @@ _WHITESPACE = {
     "free": pb.WHITESPACE_FREE,
 }
 
+_INTEGERS = {
+    "plain": pb.INTEGERS_PLAIN,
+    "standard": pb.INTEGERS_STANDARD,
+}
+
 
 def request_message(request: GenerateRequest) -> pb.GenerateRequest:
     """Convert a request to a message. Fields that have the server's default stay unset."""
@@ -75,6 +80,7 @@ def _constraint(params: Constraint) -> pb.Constraint:
     alike = {"json_schema", "regex", "grammar", "best_effort", "close_within_budget"}
     message = pb.Constraint(**params.model_dump(include=alike, exclude_none=True))
     message.whitespace = _WHITESPACE[params.whitespace]
+    message.integers = _INTEGERS[params.integers]
     if params.choice is not None:
         message.choice.choices.extend(params.choice)
     if params.json_object:

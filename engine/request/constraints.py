@@ -34,6 +34,7 @@ def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
         whitespace=asked.whitespace,
         best_effort=asked.best_effort,
         close_within_budget=asked.close_within_budget,
+        integers=asked.integers,
     )
 
 

@@ -11,7 +11,7 @@ from draftline.structured.json_schema.graph import Graph, build_graph
 from draftline.structured.json_schema.limits import DEFAULT_LIMITS as DEFAULT_LIMITS
 from draftline.structured.json_schema.limits import SchemaLimits as SchemaLimits
 from draftline.structured.json_schema.normalise import Normaliser
-from draftline.structured.language import Language, PropertyOrder, Whitespace
+from draftline.structured.language import IntegerSpelling, Language, PropertyOrder, Whitespace
 from draftline.structured.regular.syntax import to_regex
 
 
@@ -23,6 +23,7 @@ def json_schema_language(
     limits: SchemaLimits = DEFAULT_LIMITS,
     order: PropertyOrder = "any",
     max_repetition: int | None = None,
+    integers: IntegerSpelling = "standard",
 ) -> Language:
     """The language of a schema: the texts of all values that it accepts.
 
@@ -34,13 +35,14 @@ def json_schema_language(
         order: the order of the members of an object.
         max_repetition: a bound on repetitions that the schema leaves unbounded (characters, digits, items, unnamed
             members); None is no bound. Recursion stays unbounded.
+        integers: the texts of integers.
 
     Raises:
         UnsupportedConstraintError: parts of it cannot be enforced exactly; the error names all of them.
         InvalidConstraintError: it is not a schema, over a limit, or matches nothing.
     """
     try:
-        return _language(schema, whitespace, best_effort, limits, order, max_repetition)
+        return _language(schema, whitespace, best_effort, limits, order, max_repetition, integers)
     except RecursionError:
         raise InvalidConstraintError("the schema's references nest too deep") from None
 
@@ -52,10 +54,11 @@ def _language(
     limits: SchemaLimits,
     order: PropertyOrder,
     max_repetition: int | None,
+    integers: IntegerSpelling,
 ) -> Language:
     document = Document(parse(schema, limits))
-    wider = Normaliser(document, limits, widest_format_set) if has_wider(schema) else None
-    normaliser = Normaliser(document, limits, format_set, wider)
+    wider = Normaliser(document, limits, widest_format_set, integers) if has_wider(schema) else None
+    normaliser = Normaliser(document, limits, format_set, integers, wider)
     graph = build_graph(normaliser, normaliser.demand(document.root), limits)
     violations = tuple(normaliser.violations.values())
     if violations and not best_effort:

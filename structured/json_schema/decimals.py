@@ -8,6 +8,9 @@ these are the magnitudes that json.dumps writes that way: from 1e16 on, and belo
 Values are compared as decimals, but most readers round fractions to a 64-bit float before validation. So texts that
 rounding would carry out of the set are excluded. Fractions have at most 15 digits if divisibility matters, and an
 excluded bound excludes all decimals up to the next float.
+
+Numbers of format "double" are written as serialisers write 64-bit floats: in plain notation below 1e16, with an exponent
+from there on. So no text overflows to infinity, nor underflows to an excluded zero.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from draftline.structured.regular.syntax import EMPTY, NEVER, Chars, Node, alt, 
 
 FLOAT_DIGITS = 15
 """Different decimals of up to this many digits are different 64-bit floats."""
+
+_MAX_ZEROS = 20
 
 MAX_LISTED = 256
 """Sets of up to this many numbers are written as a list."""
@@ -60,15 +65,15 @@ _FROM_1E16: Final = alt(
 _BELOW_1E_307: Final = alt(
     [seq(literal("30"), _class(8, 9)), seq(literal("31"), _DIGIT), seq(literal("32"), _class(0, 4))]
 )
-_BELOW_1E_4: Final = alt(
+_ABOVE_1E_307: Final = alt(
     [
         seq(_class(1, 2), _DIGIT, _DIGIT),
         seq(literal("30"), _class(0, 7)),
-        _BELOW_1E_307,
         seq(optional(_ZERO), _class(5, 9)),
         seq(_NONZERO, _DIGIT),
     ]
 )
+_BELOW_1E_4: Final = alt([_ABOVE_1E_307, _BELOW_1E_307])
 _ANY: Final = seq(
     optional(_MINUS),
     alt(
@@ -80,7 +85,6 @@ _ANY: Final = seq(
     ),
 )
 _LARGE: Final = seq(_SCIENTIFIC, optional(literal("+")), _FROM_1E16)
-_SMALL: Final = seq(_SCIENTIFIC, _MINUS, _BELOW_1E_4)
 _LARGE_INTEGER: Final = seq(
     _NONZERO,
     optional(seq(_POINT, repeat(_DIGIT, 1, 16))),
@@ -88,8 +92,9 @@ _LARGE_INTEGER: Final = seq(
     optional(literal("+")),
     _FROM_1E16,
 )
-_TINY: Final = Fraction(1, 10**20)
 _HUGE: Final = Fraction(10**300)
+_HUGEST: Final = Fraction(10**308)
+_LONGEST_PLAIN: Final = Fraction(10**40)
 _LARGEST_PLAIN: Final = Fraction(10**16)
 _SMALLEST_PLAIN: Final = Fraction(1, 10**4)
 
@@ -105,13 +110,14 @@ def number_text(numbers: NumberSet) -> Node:
         return _ANY
     listed = numbers.values(MAX_LISTED)
     if listed is not None:
-        return alt(_one(value, numbers.literal_integers) for value in listed)
+        one = _one_double if numbers.binary64 and not numbers.literal_integers else _one
+        return alt(one(value, numbers.literal_integers) for value in listed)
     if numbers == NumberSet(step=Fraction(1)):
         return seq(optional(_MINUS), alt([seq(_INTEGER, optional(literal(".0"))), _LARGE_INTEGER]))
     if numbers.step == 1 and not numbers.not_steps:
         return _signed(numbers, _integers)
     if numbers.step is None and not numbers.not_steps:
-        return _signed(_as_floats(numbers), _reals)
+        return _signed(_as_floats(numbers), _doubles if numbers.binary64 else _reals)
     return _multiples(numbers)
 
 
@@ -128,15 +134,23 @@ def _one(value: Fraction, literally: bool) -> Node:
     return seq(sign, alt(literal(text) for text in texts))
 
 
+def _one_double(value: Fraction, literally: bool) -> Node:
+    """One number, as a 64-bit float."""
+    text = repr(float(abs(value)))
+    sign = optional(_MINUS) if value == 0 else _MINUS if value < 0 else EMPTY
+    plain = [literal(text.removesuffix(".0"))] if text.endswith(".0") else []
+    return seq(sign, alt([literal(text), *plain]))
+
+
 _Interval = tuple[Fraction, bool, Fraction | None, bool]
 """Magnitudes: lower bound, whether it is excluded, upper bound or None, whether it is excluded."""
 
 
 def _as_floats(numbers: NumberSet) -> NumberSet:
-    """The interval with the nearest float inside for each excluded bound, except near zero, where floats are dense."""
+    """The interval with the nearest float inside for each excluded bound, except zero, beside which floats are dense."""
 
     def inside(bound: Fraction | None, is_open: bool, towards: float) -> tuple[Fraction | None, bool]:
-        if bound is None or not is_open or not _TINY < abs(bound) < _HUGE:
+        if bound is None or not is_open or not 0 < abs(bound) < _HUGE:
             return bound, is_open
         return Fraction(repr(math.nextafter(float(bound), towards))), False
 
@@ -190,8 +204,37 @@ def _reals(interval: _Interval, literally: bool) -> Node:
     if high is None and low < _LARGEST_PLAIN:
         options.append(_LARGE)
     if _holds_small(interval):
-        options.append(_SMALL)
+        options.append(_small(low_open))
     return alt(option for option in options if option != NEVER)
+
+
+def _doubles(interval: _Interval, literally: bool) -> Node:
+    low, low_open, high, high_open = interval
+    options: list[Node] = []
+    if low < _LARGEST_PLAIN:
+        above = high is None or high >= _LARGEST_PLAIN
+        options.append(_plain_range(low, low_open, _LARGEST_PLAIN if above else high, above or high_open))
+    if high is None or high >= _LARGEST_PLAIN:
+        options.append(_large_doubles(max(low, _LARGEST_PLAIN), _HUGEST if high is None else high, high_open))
+    if _holds_small(interval):
+        options.append(_small(low_open))
+    return alt(option for option in options if option != NEVER)
+
+
+def _large_doubles(low: Fraction, high: Fraction, high_open: bool) -> Node:
+    """Floats from 1e16 on: whole decades with an exponent, and between close bounds integral ones like 2e16 as well."""
+    first = len(str(math.ceil(low) - 1))
+    last = len(str(math.floor(high))) - 2
+    options = [seq(_SCIENTIFIC, optional(literal("+")), _integer_range(first, last))] if first <= last else []
+    if high < _LONGEST_PLAIN:
+        largest = math.floor(high) - (high_open and high.denominator == 1)
+        options.append(seq(_integer_range(math.ceil(low), largest), literal(".0")))
+    return alt(option for option in options if option != NEVER)
+
+
+def _small(without_zero: bool) -> Node:
+    """Magnitudes below 1e-4. Exponents from which a reader may round to zero are left out if zero is excluded."""
+    return seq(_SCIENTIFIC, _MINUS, _ABOVE_1E_307 if without_zero else _BELOW_1E_4)
 
 
 def _holds_small(interval: _Interval) -> bool:
@@ -305,7 +348,9 @@ def _digits_from(digits: str, strict: bool) -> Node:
         if digits[index] != "9"
     ]
     if strict:
-        options.append(seq(literal(digits), _ZEROS, _NONZERO, _DIGITS))
+        # Beyond some zeros in a row, a reader's float is the excluded bound.
+        zeros = repeat(_ZERO, 0, _MAX_ZEROS)
+        options.append(seq(literal(digits), zeros, _NONZERO, _DIGITS))
     else:
         options.append(seq(literal(digits), _DIGITS) if digits else seq(_DIGIT, _DIGITS))
     return alt(options)
@@ -352,18 +397,19 @@ def _digits_between(low: str, low_open: bool, high: str, high_open: bool, some: 
 
 def _multiples(numbers: NumberSet) -> Node:
     if numbers.step is not None and numbers.step.denominator == 1 and not numbers.not_steps:
-        plain = _expression(numbers, seq(_DIGIT, _DIGITS))
+        plain = _expression(numbers, repeat(_DIGIT, 1, FLOAT_DIGITS if numbers.binary64 else None))
         floats = NEVER if numbers.literal_integers else _short_floats(numbers)
         return plain if floats == NEVER else alt([plain, floats])
     after = FLOAT_DIGITS // 2 if numbers.step is None else len(decimal_text(numbers.step % 1).partition(".")[2])
+    whole = repeat(_DIGIT, 1, FLOAT_DIGITS if numbers.binary64 else None)
     if after == 0:
-        return _expression(numbers, seq(_DIGIT, _DIGITS))
+        return _expression(numbers, whole)
     fraction = seq(repeat(_DIGIT, 1, FLOAT_DIGITS - after), _POINT, repeat(_DIGIT, 1, after))
-    plain = _expression(numbers, alt([seq(_DIGIT, _DIGITS), fraction]))
+    plain = _expression(numbers, alt([whole, fraction]))
     if numbers.step is not None or min(numbers.not_steps) < _SMALLEST_PLAIN:
         return plain
     # Numbers below every excluded step are multiples of none.
-    small = [seq(sign, _SMALL) for sign, interval in _by_sign(numbers) if _holds_small(interval)]
+    small = [seq(sign, _small(interval[1])) for sign, interval in _by_sign(numbers) if _holds_small(interval)]
     return alt([plain, *small])
 
 

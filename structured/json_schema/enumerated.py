@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import ANY, ArrayShape, Demands, Shapes
 from draftline.structured.json_schema.strings import StringSet
 
@@ -26,7 +27,8 @@ def unique_values(shape: ArrayShape, expand: Callable[[Demands], Shapes]) -> lis
         if listed is None:
             return None
         for point in listed:
-            points.setdefault(point, Shapes(numbers=(type(numbers)(low=point, high=point),)))
+            one = NumberSet(low=point, high=point, literal_integers=numbers.literal_integers)
+            points.setdefault(point, Shapes(numbers=(one,)))
     values.extend(points.values())
     names: set[str] = set()
     for strings in items.strings:

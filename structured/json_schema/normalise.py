@@ -45,6 +45,7 @@ from draftline.structured.json_schema.shapes import (
     widest,
 )
 from draftline.structured.json_schema.strings import StringSet
+from draftline.structured.language import IntegerSpelling
 from draftline.structured.regular.dfa import TooComplexError
 
 _DEPTH: Final = 6
@@ -62,6 +63,7 @@ class Normaliser:
         document: the schema document.
         limits: bounds on the expansion.
         format_set: the strings of each format.
+        integers: the texts of integers.
         wider: a normaliser that proves emptiness in place of this one, or None. Its formats include all strings that
             any validator accepts.
 
@@ -74,10 +76,12 @@ class Normaliser:
         document: Document,
         limits: SchemaLimits,
         format_set: Callable[[str], StringSet | None],
+        integers: IntegerSpelling,
         wider: Normaliser | None = None,
     ) -> None:
         self.document = document
         self.format_set = format_set
+        self.integers: IntegerSpelling = integers
         self._limits = limits
         self._wider = wider
         self._expanded: dict[Demand, Shapes] = {}

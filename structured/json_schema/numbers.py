@@ -22,7 +22,9 @@ class NumberSet:
         high_open: whether ``high`` itself is excluded.
         step: every number is an integral multiple of it (1: integers).
         not_steps: no number is an integral multiple of any of these.
-        literal_integers: whether a number must be *written* without fraction and exponent (draft 4's integers).
+        literal_integers: whether a number must be *written* without fraction and exponent (draft 4's
+            integers, and plain ones).
+        binary64: whether a number must be written as a finite 64-bit float, such that its reader finds it in the set.
     """
 
     low: Fraction | None = None
@@ -32,6 +34,7 @@ class NumberSet:
     step: Fraction | None = None
     not_steps: frozenset[Fraction] = frozenset()
     literal_integers: bool = False
+    binary64: bool = False
 
     def contains(self, value: Fraction) -> bool:
         """Whether the number is in the set."""
@@ -108,7 +111,8 @@ def meet(one: NumberSet, other: NumberSet) -> NumberSet:
             one.step.denominator * other.step.denominator,
         )
     literal = one.literal_integers or other.literal_integers
-    return NumberSet(low, low_open, high, high_open, step, one.not_steps | other.not_steps, literal)
+    binary64 = one.binary64 or other.binary64
+    return NumberSet(low, low_open, high, high_open, step, one.not_steps | other.not_steps, literal, binary64)
 
 
 def outside(one: NumberSet) -> Iterator[NumberSet]:

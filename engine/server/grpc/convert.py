@@ -32,6 +32,11 @@ _WHITESPACE = {
     pb.WHITESPACE_FREE: "free",
 }
 
+_INTEGERS = {
+    pb.INTEGERS_PLAIN: "plain",
+    pb.INTEGERS_STANDARD: "standard",
+}
+
 _T = TypeVar("_T")
 _Params = TypeVar("_Params", bound=BaseModel)
 
@@ -72,10 +77,11 @@ def constraint_params(constraint: pb.Constraint) -> Constraint:
         values["choice"] = tuple(constraint.choice.choices)
     elif kind == "json_object":
         values["json_object"] = True
-    if constraint.whitespace:
-        if constraint.whitespace not in _WHITESPACE:
-            raise InvalidRequestError(FieldViolation("constraint.whitespace", f"unknown value {constraint.whitespace}"))
-        values["whitespace"] = _WHITESPACE[constraint.whitespace]
+    for name, numbers in (("whitespace", _WHITESPACE), ("integers", _INTEGERS)):
+        if number := getattr(constraint, name):
+            if number not in numbers:
+                raise InvalidRequestError(FieldViolation(f"constraint.{name}", f"unknown value {number}"))
+            values[name] = numbers[number]
     return _validated(Constraint, "constraint", values)
 
 

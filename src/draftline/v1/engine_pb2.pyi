@@ -40,6 +40,27 @@ WHITESPACE_SPACED: Whitespace.ValueType  # 2
 WHITESPACE_FREE: Whitespace.ValueType  # 3
 Global___Whitespace: _TypeAlias = Whitespace  # noqa: Y015
 
+class _Integers:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _IntegersEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Integers.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    INTEGERS_UNSPECIFIED: _Integers.ValueType  # 0
+    INTEGERS_PLAIN: _Integers.ValueType  # 1
+    """Without fraction and exponent."""
+    INTEGERS_STANDARD: _Integers.ValueType  # 2
+    """1.0 and 1e16 too, as in JSON Schema from draft 6 on."""
+
+class Integers(_Integers, metaclass=_IntegersEnumTypeWrapper): ...
+
+INTEGERS_UNSPECIFIED: Integers.ValueType  # 0
+INTEGERS_PLAIN: Integers.ValueType  # 1
+"""Without fraction and exponent."""
+INTEGERS_STANDARD: Integers.ValueType  # 2
+"""1.0 and 1e16 too, as in JSON Schema from draft 6 on."""
+Global___Integers: _TypeAlias = Integers  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -442,6 +463,7 @@ class Constraint(_message.Message):
     WHITESPACE_FIELD_NUMBER: _builtins.int
     BEST_EFFORT_FIELD_NUMBER: _builtins.int
     CLOSE_WITHIN_BUDGET_FIELD_NUMBER: _builtins.int
+    INTEGERS_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
     """A JSON Schema as JSON text."""
     regex: _builtins.str
@@ -452,6 +474,8 @@ class Constraint(_message.Message):
     """Accept JSON Schema keywords that cannot be enforced. CheckConstraint reports them."""
     close_within_budget: _builtins.bool
     """Complete the document within max_tokens."""
+    integers: Global___Integers.ValueType
+    """The texts of a JSON Schema's integers. Plain by default."""
     @_builtins.property
     def choice(self) -> Global___Choice: ...
     @_builtins.property
@@ -467,10 +491,11 @@ class Constraint(_message.Message):
         whitespace: Global___Whitespace.ValueType = ...,
         best_effort: _builtins.bool = ...,
         close_within_budget: _builtins.bool = ...,
+        integers: Global___Integers.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_effort", b"best_effort", "choice", b"choice", "close_within_budget", b"close_within_budget", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex", "whitespace", b"whitespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_effort", b"best_effort", "choice", b"choice", "close_within_budget", b"close_within_budget", "grammar", b"grammar", "integers", b"integers", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex", "whitespace", b"whitespace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["json_schema", "regex", "choice", "json_object", "grammar"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015

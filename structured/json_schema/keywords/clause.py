@@ -24,6 +24,7 @@ from draftline.structured.json_schema.shapes import (
     unite,
 )
 from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
+from draftline.structured.language import IntegerSpelling
 from draftline.structured.regular import ecma
 from draftline.structured.regular.dfa import TooComplexError
 from draftline.structured.regular.expression import without_anchors
@@ -62,6 +63,10 @@ class Expander(Protocol):
     @property
     def document(self) -> Document:
         """The schema document."""
+
+    @property
+    def integers(self) -> IntegerSpelling:
+        """The texts of integers."""
 
     def report(self, pointer: str, keyword: str, reason: str) -> None:
         """Report something that is not enforced, in or within the schema at ``pointer``."""

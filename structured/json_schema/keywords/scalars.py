@@ -40,7 +40,7 @@ def scalar_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
     """The clauses of the keywords about types, numbers and strings."""
     schema = location.schema
     if "type" in schema:
-        yield _type(location)
+        yield _type(expander, location)
     if any(keyword in schema for keyword in _NUMBER_KEYWORDS):
         yield from _numeric(location)
     if any(keyword in schema for keyword in _STRING_KEYWORDS):
@@ -53,12 +53,11 @@ def scalar_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
         yield from _format(expander, location)
 
 
-def _type(location: Location) -> Clause:
+def _type(expander: Expander, location: Location) -> Clause:
     named = location.schema["type"]
     names = named if isinstance(named, list) else [named]
-    integers = Shapes(
-        numbers=(NumberSet(step=Fraction(1), literal_integers=location.dialect == Dialect.DRAFT4),),
-    )
+    literally = location.dialect == Dialect.DRAFT4 or expander.integers == "plain"
+    integers = Shapes(numbers=(NumberSet(step=Fraction(1), literal_integers=literally),))
     for name in names:
         if name != "integer" and (not isinstance(name, str) or name not in TYPES):
             raise invalid(location, "type", "the name of a type or a list of them")
@@ -131,6 +130,9 @@ def _format(expander: Expander, location: Location) -> Iterator[Clause]:
     name = location.schema["format"]
     if not isinstance(name, str):
         raise invalid(location, "format", "a string")
+    if name == "double":
+        doubles = unite(not_of("number"), Shapes(numbers=(NumberSet(binary64=True),)))
+        yield Clause("format", lambda: doubles, None)
     given = expander.format_set(name)
     if given is not None:
         clause = _string_clause("format", given)

@@ -34,6 +34,7 @@ from draftline.structured.json_schema.shapes import (
     unite,
 )
 from draftline.structured.json_schema.strings import ALL_STRINGS, StringSet
+from draftline.structured.language import IntegerSpelling
 
 
 def value_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
@@ -52,7 +53,7 @@ def _values(expander: Expander, location: Location, keyword: str, values: list[J
     scalars = Shapes(
         any(value is None for value in values),
         frozenset(value for value in values if isinstance(value, bool)),
-        tuple(dict.fromkeys(_point(value) for value in values if is_number(value))),
+        tuple(dict.fromkeys(_point(value, expander.integers) for value in values if is_number(value))),
         _listed(frozenset(value for value in values if isinstance(value, str))),
     )
     deep = [value for value in values if isinstance(value, list | dict)]
@@ -107,9 +108,9 @@ def _not_constant(expander: Expander, location: Location, value: Json) -> Shapes
     return unite(not_of("object"), Shapes(objects=tuple(objects)))
 
 
-def _point(value: int | Decimal) -> NumberSet:
+def _point(value: int | Decimal, integers: IntegerSpelling) -> NumberSet:
     exact = Fraction(value)
-    return NumberSet(low=exact, high=exact)
+    return NumberSet(low=exact, high=exact, literal_integers=integers == "plain" and exact.denominator == 1)
 
 
 def _listed(values: frozenset[str]) -> tuple[StringSet, ...]:

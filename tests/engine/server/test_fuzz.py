@@ -146,6 +146,7 @@ constraint = message(
     grammar=texts,
     whitespace=st.integers(0, 5),
     best_effort=st.booleans(),
+    integers=st.integers(0, 3),
 )
 prompts = st.one_of(
     st.fixed_dictionaries({"text": texts}),

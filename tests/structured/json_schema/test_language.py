@@ -56,6 +56,58 @@ def test_numbers(schema: Any, accepted: str, rejected: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "accepted", "rejected"),
     [
+        ({"type": "integer"}, "0 7 -12 123456789012345678901234567890", "1.0 1e16 1.5E+20 01 -"),
+        ({"type": "integer", "minimum": 3}, "3 12 12345678901234567890", "2 3.0 1e16"),
+        ({"type": "integer", "multipleOf": 20}, "20 -140 0", "20.0 0.0 10"),
+        ({"type": ["integer", "null"], "maximum": 5}, "5 -20 null", "5.0 6"),
+        ({"const": 9007199254740993}, "9007199254740993", "9007199254740993.0 9.007199254740993e15"),
+        ({"enum": [1, 2.5, 1e20]}, "1 2.5 100000000000000000000", "1.0 1e+20"),
+        ({"const": {"a": [1]}}, '{"a":[1]}', '{"a":[1.0]}'),
+        ({"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": True}, "[] [1,2] [2]", "[1.0] [1,1]"),
+        ({"type": "number"}, "1 1.0 1e16", "01"),
+        ({"not": {"type": "integer"}, "type": "number"}, "1.5", "1 1.0"),
+    ],
+    ids=str,
+)
+def test_plain_integers(schema: Any, accepted: str, rejected: str) -> None:
+    language = json_schema_language(json.dumps(schema), whitespace="compact", integers="plain")
+    walkers = [Walker.of_grammar(language.grammar)] + ([Walker.of_regex(language.regex)] if language.regex else [])
+    for one in walkers:
+        assert [text for text in accepted.split() if not one.accepts(text)] == []
+        assert [text for text in rejected.split() if one.accepts(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("bounds", "accepted", "rejected"),
+    [
+        (
+            {},
+            "0 -0.0 1.5 9999999999999999 1e16 1e+16 9.9e307 5e-324 1e-05",
+            "10000000000000000 1e308 1e15 1e-400 1E400",
+        ),
+        ({"exclusiveMinimum": 0}, "0.001 1e-05 1e-307 2e16", "0 0.0 1e-308 -1 0.000000000000000000000000001"),
+        ({"minimum": -1.5, "exclusiveMaximum": 2}, "-1.5 0 -1e-5 1.999", "-1.51 2 2.0 1e16"),
+        (
+            {"minimum": 2e16, "maximum": 5e18},
+            "1e17 9.99e17 20000000000000000.0 5000000000000000000.0",
+            "1e16 1e18 5e18 2",
+        ),
+        ({"multipleOf": 0.5}, "0.5 123456789012345 -7.0", "1234567890123456 0.25"),
+        ({"enum": [0, 1.5, 1e300]}, "0 0.0 1.5 1e+300", "1 1e300"),
+    ],
+    ids=str,
+)
+def test_doubles(bounds: Any, accepted: str, rejected: str) -> None:
+    language = json_schema_language(json.dumps({"type": "number", "format": "double", **bounds}))
+    assert language.regex is not None
+    for one in (Walker.of_grammar(language.grammar), Walker.of_regex(language.regex)):
+        assert [text for text in accepted.split() if not one.accepts(text)] == []
+        assert [text for text in rejected.split() if one.accepts(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "rejected"),
+    [
         ({"type": "string"}, ['"é"', r'"\u00e9"', r'"\u00E9"', '"😀"', r'"\ud83d\ude00"', r'"\n\"\\"', '"/"'], []),
         ({"type": "string"}, [], ['"\n"', r'"\x41"', r'"\ud83d"', r'"\ude00\ud83d"', r'"\u0041"', '"a', r'"\/"']),
         ({"type": "string", "maxLength": 1}, ['"é"', r'"\u00e9"', r'"\ud83d\ude00"', '"😀"', '""'], ['"ab"', '"😀a"']),

@@ -205,6 +205,11 @@ CONSTRAINED = pb.Constraint(regex="a+")
             "constraint.whitespace",
             id="unknown enum",
         ),
+        pytest.param(
+            pb.GenerateRequest(text="a", constraint=pb.Constraint(regex="a", integers=9)),  # type: ignore[arg-type]
+            "constraint.integers",
+            id="unknown integers",
+        ),
     ],
 )
 async def test_a_bad_field_is_named(request_: pb.GenerateRequest, field: str, stub: AsyncStub) -> None:
