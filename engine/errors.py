@@ -108,6 +108,9 @@ class QueueFullError(DraftlineError):
 class DeadlineExceededError(DraftlineError):
     """A request timed out (gRPC DEADLINE_EXCEEDED)."""
 
+    def __init__(self, message: str = "the request was not finished within its timeout") -> None:
+        super().__init__(message)
+
 
 class StalledReaderError(DraftlineError):
     """A client has stopped reading its responses (gRPC ABORTED)."""
@@ -138,7 +141,10 @@ class DeviceLostError(DraftlineError):
 
 
 class StepFailedError(DraftlineError):
-    """A fault in a step ended this request (gRPC INTERNAL). The engine continues."""
+    """A fault in a step ended this request (gRPC INTERNAL). The engine continues, and its log has the fault."""
+
+    def __init__(self, message: str = "a fault in the engine ended this request; the engine's log says more") -> None:
+        super().__init__(message)
 
 
 class UsageError(DraftlineError):

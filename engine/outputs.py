@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic
 
 from pydantic import ValidationError
 
-from draftline.engine.errors import IncompleteOutputError, InvalidOutputError
+from draftline.engine.errors import FieldViolation, IncompleteOutputError, InvalidOutputError
 from draftline.engine.params import Constraint, T
 from draftline.engine.stats import NO_TIME, StepTimes
 from draftline.engine.validation import violations
@@ -212,6 +212,11 @@ class CompletionOutput(Generic[T]):
             return self.constraint.parse(self.text)
         except ValidationError as error:
             raise InvalidOutputError(self.text, *violations(error)) from error
+        except ValueError as error:  # of another library
+            raise InvalidOutputError(self.text, FieldViolation("", str(error))) from error
+        except Exception as error:
+            problem = f"a validator raised {type(error).__name__}: {error}"
+            raise InvalidOutputError(self.text, FieldViolation("", problem)) from error
 
     def _incomplete(self, finished: Finished) -> str:
         tokens = finished.usage.completion_tokens

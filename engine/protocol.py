@@ -192,6 +192,8 @@ def kind_of(value: object) -> str:
     if value is None:
         return "None"
     name = type(value).__name__
+    if name == "bytes":
+        return name
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
@@ -210,4 +212,18 @@ def _message(path: str, message: object) -> tuple[str, str]:
             hint = ": content parts are not supported, join their texts" if isinstance(part, list) else ""
             problem = f"must be text, not {kind_of(part)}{hint}"
             raise InvalidRequestError(FieldViolation(f"{path}.{name}", problem))
+        check_unicode(f"{path}.{name}", part)
     return role, content
+
+
+def check_unicode(field: str, text: str) -> None:
+    """Reject surrogate code points, which no Unicode text has: neither tokenizers nor messages can take them.
+
+    Raises:
+        InvalidRequestError: the text has one.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        problem = f"character {error.start} is a surrogate code point, which no Unicode text has"
+        raise InvalidRequestError(FieldViolation(field, problem)) from None

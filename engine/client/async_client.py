@@ -190,7 +190,7 @@ class AsyncGeneration(Generic[T]):
                         return error
             return ended.result()
         except TimeoutError:
-            return DeadlineExceededError("the request did not finish within its timeout")
+            return DeadlineExceededError()
         finally:
             self._cancel_attempt = None
             if ended.done():

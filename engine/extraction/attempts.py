@@ -16,7 +16,7 @@ from draftline.engine.extraction.prompt import ExtractionPrompt, Turn
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import T
-from draftline.engine.protocol import GenerateRequest, kind_of
+from draftline.engine.protocol import GenerateRequest, check_unicode, kind_of
 
 _SHOWN = 500
 """Characters that the next attempt sees of an answer without an end, or of an error."""
@@ -52,13 +52,14 @@ class Attempts(Generic[T]):
         Raises:
             InvalidRequestError: the text is no text. `take` it.
         """
-        if not isinstance(self._text, str):
-            problem = f"must be text, not {kind_of(self._text)}"
-            raise InvalidRequestError(FieldViolation("prompt", problem)).within(self._request.path)
+        try:
+            text = _checked(self._text)
+        except InvalidRequestError as error:
+            raise error.within(self._request.path) from None
         sampling = self._request.sampling
         if sampling.seed is not None:
             sampling = sampling.model_copy(update={"seed": (sampling.seed + self._count) % 2**64})
-        return replace(self._request, prompt=self._prompt.of(self._text, self._turns), sampling=sampling)
+        return replace(self._request, prompt=self._prompt.of(text, self._turns), sampling=sampling)
 
     def take(self, outcome: RequestOutput[Any] | DraftlineError) -> Extraction[T] | None:
         """Take the outcome of the last request: its output, or the error that refused or ended it.
@@ -83,6 +84,13 @@ class Attempts(Generic[T]):
 
     def _end(self, error: DraftlineError | None, output: RequestOutput[T] | None) -> Extraction[T]:
         return Extraction(self.index, error, output, self._count)
+
+
+def _checked(text: object) -> str:
+    if not isinstance(text, str):
+        raise InvalidRequestError(FieldViolation("prompt", f"must be text, not {kind_of(text)}"))
+    check_unicode("prompt", text)
+    return text
 
 
 def _turn(error: OutputError) -> Turn:

@@ -13,7 +13,7 @@ from draftline.engine.extraction.prompt import ExtractionPrompt
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import Constraint, RequestOptions, SamplingParams, T
-from draftline.engine.protocol import GenerateRequest, kind_of
+from draftline.engine.protocol import GenerateRequest, check_unicode, kind_of
 from draftline.engine.request.keywords import ConstraintInput, as_constraint, as_request
 from draftline.engine.request.prompt_input import per_prompt
 
@@ -62,6 +62,8 @@ def extraction_attempts(
         raise _wrong("instructions", f"must be text, not {kind_of(instructions)}")
     if not isinstance(retry, int) or retry < 0:
         raise _wrong("retry", f"must be a number of attempts, 0 or more, not {retry!r}")
+    if instructions is not None:
+        check_unicode("instructions", instructions)
     prompt = ExtractionPrompt(instructions or _instructions(constraint), _examples(examples, constraint), as_chat)
     several = [texts] if isinstance(texts, str) else list(texts)
     samplings = per_prompt("sampling_params", sampling_params, len(several))
@@ -130,6 +132,7 @@ def _examples(examples: Iterable[tuple[str, T]], constraint: Constraint[T]) -> t
     for index, example in enumerate(examples):
         if not isinstance(example, tuple) or len(example) != 2 or not isinstance(example[0], str):
             raise _wrong(f"examples[{index}]", "must be a pair of a text and its value")
+        check_unicode(f"examples[{index}]", example[0])
         try:
             pairs.append((example[0], constraint.dump(example[1])))
         except ValueError as error:

@@ -31,7 +31,7 @@ def as_request(
     known = RequestOptions.__annotations__
     for name in options:
         if name not in known:
-            raise TypeError(f"unexpected keyword argument {name!r}{suggestion(name, (*known, 'constraint'))}")
+            raise TypeError(f"unexpected keyword argument {name!r}{suggestion(name, {*known, 'constraint'} - {name})}")
     sampling = SamplingParams() if sampling_params is None else sampling_params
     speculation = Speculation() if options.get("speculation") is None else options["speculation"]
     wrong = [*_of_type("sampling_params", sampling, SamplingParams), *_of_type("speculation", speculation, Speculation)]

@@ -10,7 +10,7 @@ from typing import SupportsIndex, TypeGuard, TypeVar
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import UINT32_MAX
-from draftline.engine.protocol import Chat, Message, Prompt, kind_of
+from draftline.engine.protocol import Chat, Message, Prompt, check_unicode, kind_of
 
 PromptInput = str | Sequence[int] | Mapping[str, object] | Chat
 """A text, token ids, ``{"prompt_token_ids": [...]}``, ``{"prompt": "..."}``, or a `Chat`."""
@@ -60,15 +60,16 @@ def as_prompt(prompt: object) -> Prompt:
     Raises:
         InvalidRequestError: it has another type, a mapping has no known key, or a number is no token id.
     """
-    if isinstance(prompt, str | Chat):
+    if isinstance(prompt, Mapping):
+        if "prompt_token_ids" in prompt:
+            return _token_ids(prompt["prompt_token_ids"])
+        if not isinstance(prompt.get("prompt"), str):
+            raise _wrong_prompt(f"a dict with {sorted(map(str, prompt))}")
+        prompt = prompt["prompt"]
+    if isinstance(prompt, str):
+        check_unicode("text", prompt)
         return prompt
-    if not isinstance(prompt, Mapping):
-        return _token_ids(prompt)
-    if "prompt_token_ids" in prompt:
-        return _token_ids(prompt["prompt_token_ids"])
-    if isinstance(prompt.get("prompt"), str):
-        return str(prompt["prompt"])
-    raise _wrong_prompt(f"a dict with {sorted(map(str, prompt))}")
+    return prompt if isinstance(prompt, Chat) else _token_ids(prompt)
 
 
 def as_chat(messages: object) -> Chat:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 
 import pytest
-from byte_tokenizer import VOCAB, write_byte_tokenizer
+from byte_tokenizer import write_byte_model
 from pydantic import ValidationError
 
 from draftline import LLM, AsyncEngine, Chat, Constraint, DeadlineExceededError, EngineStoppedError, SamplingParams
@@ -27,22 +26,7 @@ CHAT = [{"role": "user", "content": "hello"}]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A random Llama over bytes, with a chat template."""
-    folder = tmp_path_factory.mktemp("model")
-    write_byte_tokenizer(folder)
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": VOCAB,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-5,
-        "eos_token_id": 256,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    return str(folder)
+    return write_byte_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
