@@ -6,7 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, overload
 
+from pydantic import PydanticUndefinedAnnotation, PydanticUserError
+
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint
+from draftline.structured.errors import UnsupportedConstraintError
 from draftline.structured.types.derive import typed_schema
 from draftline.structured.types.typed_schema import TypedSchema
 
@@ -51,6 +55,9 @@ def Schema(
         close_within_budget: finish the document within max_tokens.
         integers: texts of a JSON Schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it.
 
+    Raises:
+        InvalidRequestError: parts of a type cannot be guaranteed, or it is no type. The error names every such field.
+
     Example:
         >>> [output] = llm.generate("Ada Lovelace was born in", constraint=Schema(Person))
         >>> output.parsed
@@ -59,9 +66,9 @@ def Schema(
     if isinstance(schema, str):
         text = schema
     elif isinstance(schema, Mapping):
-        text = json.dumps(schema)
+        text = _json(schema)
     else:
-        typed = typed_schema(schema)
+        typed = _typed(schema)
         text = typed.json_schema
     constraint: Constraint[Any] = Constraint(
         json_schema=text,
@@ -71,3 +78,21 @@ def Schema(
         integers=integers,
     )
     return constraint if typed is None else constraint.of_type(typed)
+
+
+def _json(schema: Mapping[str, object]) -> str:
+    try:
+        return json.dumps(schema)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequestError(FieldViolation("schema", f"is no JSON: {error}")) from error
+
+
+def _typed(kind: Any) -> TypedSchema[Any]:
+    try:
+        return typed_schema(kind)
+    except UnsupportedConstraintError as error:
+        fields = [FieldViolation(violation.pointer or "schema", violation.reason) for violation in error.violations]
+        raise InvalidRequestError(*fields) from error
+    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+        [problem, *_] = str(error).splitlines()
+        raise InvalidRequestError(FieldViolation("schema", f"is no type that pydantic knows: {problem}")) from error

@@ -139,6 +139,16 @@ def test_a_bad_prompt_in_a_list_is_named_by_its_index(faces: FourFaces, face: st
     assert str(error) == "constraint: has 1 entries for 2 prompts"
 
 
+def test_a_schema_that_cannot_be_made_says_why() -> None:
+    for schema, message in (
+        (3, "schema: is no type that pydantic knows: Unable to generate pydantic-core schema for 3"),
+        ({"enum": [{1, 2}]}, "schema: is no JSON: Object of type set is not JSON serializable"),
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            Schema(schema)
+        assert str(caught.value).startswith(message)
+
+
 @pytest.mark.parametrize("face", FACES)
 def test_a_timeout_has_one_message(faces: FourFaces, face: str) -> None:
     with pytest.raises(DeadlineExceededError) as caught:
