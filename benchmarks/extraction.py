@@ -15,11 +15,11 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from common.provenance import Conditions
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from draftline import LLM, SamplingParams, Schema
 
@@ -33,37 +33,41 @@ _EVENTS = ("jazz concert", "chess tournament", "book fair", "science lecture", "
 _PRODUCTS = ("lamps", "chairs", "desks", "kettles", "notebooks", "bicycles")
 
 
+Text = Annotated[str, Field(max_length=40)]
+"""Bounded, as small models repeat themselves in texts and lists that are not."""
+
+
 class Person(BaseModel):
     """Somebody."""
 
-    name: str
-    profession: str
-    city: str
-    languages: list[str]
+    name: Text
+    profession: Text
+    city: Text
+    languages: list[Text] = Field(max_length=4)
 
 
 class Event(BaseModel):
     """Something that takes place."""
 
-    title: str
-    city: str
+    title: Text
+    city: Text
     day: date
-    visitors: int
+    visitors: int = Field(ge=0, le=100_000)
 
 
 class Item(BaseModel):
     """One line of an order."""
 
-    product: str
-    quantity: int
-    unit_price: float
+    product: Text
+    quantity: int = Field(ge=1, le=1000)
+    unit_price: float = Field(ge=0, le=10_000)
 
 
 class Order(BaseModel):
     """What somebody buys."""
 
-    customer: str
-    items: list[Item]
+    customer: Text
+    items: list[Item] = Field(max_length=4)
     paid: bool
 
 
@@ -176,7 +180,7 @@ def main() -> None:
     """Measure each kind of white space, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2", help="a model of `draftline.LLM` (default: the embedded one)")
-    parser.add_argument("--texts", type=int, default=60, help="number of texts (default: 60)")
+    parser.add_argument("--texts", type=int, default=48, help="number of texts (default: 48)")
     parser.add_argument("--max-tokens", type=int, default=256, help="maximum tokens of an answer (default: 256)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     options = parser.parse_args()

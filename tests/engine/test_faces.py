@@ -59,6 +59,26 @@ def test_an_unknown_keyword_is_named_with_the_closest_known_one(llm: LLM) -> Non
         LLM(max_num_seq=3)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("verb", ["generate", "extract"])
+def test_an_interrupt_leaves_no_request_behind(llm: LLM, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = llm._core
+    assert core is not None
+    step, steps = core.step, iter([None] * 3)
+
+    def interrupted() -> None:
+        next(steps)
+        step()
+
+    arguments = (["abc", "abd"],) if verb == "generate" else (["abc", "abd"], Constraint(regex="a{50}"))
+    monkeypatch.setattr(core, "step", interrupted)
+    with pytest.raises(StopIteration):
+        getattr(llm, verb)(*arguments, SamplingParams(max_tokens=100, ignore_eos=True), use_tqdm=False)
+    monkeypatch.undo()
+    core.step()
+    assert not core.has_work
+    assert llm.stats().running == 0
+
+
 def test_a_closed_llm_says_so(model: str) -> None:
     with LLM(model, **OPTIONS) as llm:
         tokenizer = llm.tokenizer
