@@ -1,4 +1,4 @@
-"""Extraction: tokens, complete answers and right fields, for each kind of white space.
+"""Extraction: tokens, steps, complete answers and right fields, for each kind of white space.
 
     python benchmarks/extraction.py                              the embedded model, on any machine
     python benchmarks/extraction.py --model FOLDER --texts 100
@@ -6,6 +6,7 @@
 The texts are made from templates, so that the right values are known: people, events and orders in equal parts. A right
 field is a leaf of the value (a text, a number, an entry of a list) that the answer has at the same path. The share is of
 the leaves that either has, so an invented entry counts against the answer. Incomplete answers have no right field.
+Steps are the tokens that no accepted draft saved.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Score:
     """One setting's result: means over the texts, and shares of 1."""
 
     tokens: float
+    steps: float
     complete: float
     right_fields: float
     right_values: float
@@ -161,7 +163,7 @@ def right_share(answer: BaseModel, expected: BaseModel) -> float:
 
 def measure(llm: LLM, texts: list[Case], whitespace: Whitespace, sampling: SamplingParams) -> Score:
     """Extract every text, each with its own type."""
-    tokens = complete = 0
+    tokens = steps = complete = 0
     shares: list[float] = []
     for kind in (Person, Event, Order):
         group = [case for case in texts if isinstance(case.value, kind)]
@@ -169,11 +171,13 @@ def measure(llm: LLM, texts: list[Case], whitespace: Whitespace, sampling: Sampl
         for case, result in zip(
             group, llm.extract([case.text for case in group], constraint, sampling, use_tqdm=False), strict=True
         ):
-            tokens += len(result.output.outputs[0].token_ids) if result.output else 0
+            if result.output is not None and (end := result.output.outputs[0].finished) is not None:
+                tokens += end.usage.completion_tokens
+                steps += end.usage.completion_tokens - end.speculation.accepted
             complete += result.error is None
             shares.append(right_share(result.value, case.value) if result.error is None else 0.0)
-    count = len(texts)
-    return Score(tokens / count, complete / count, sum(shares) / count, sum(share == 1 for share in shares) / count)
+    right = sum(share == 1 for share in shares)
+    return Score(*(total / len(texts) for total in (tokens, steps, complete, sum(shares), right)))
 
 
 def main() -> None:
@@ -188,12 +192,13 @@ def main() -> None:
     sampling = SamplingParams(temperature=options.temperature, max_tokens=options.max_tokens, seed=0)
     with LLM(options.model) as llm:
         print(Conditions.now(torch.device(llm.info.device)).machine)
-        print("white space   tokens   complete   right fields   right values")
+        print("white space   tokens    steps   complete   right fields   right values", flush=True)
         for whitespace in get_args(Whitespace):
             score = measure(llm, texts, whitespace, sampling)
             print(
-                f"{whitespace:11} {score.tokens:8.1f} {score.complete:10.1%} {score.right_fields:14.1%} "
-                f"{score.right_values:14.1%}"
+                f"{whitespace:11} {score.tokens:8.1f} {score.steps:8.1f} {score.complete:10.1%} "
+                f"{score.right_fields:14.1%} {score.right_values:14.1%}",
+                flush=True,
             )
 
 
