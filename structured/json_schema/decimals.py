@@ -417,7 +417,7 @@ def _expression(numbers: NumberSet, magnitudes: Node) -> Node:
     """The plain decimals of a set with conditions on divisibility, with magnitudes written as in ``magnitudes``."""
     interval = NumberSet(numbers.low, numbers.low_open, numbers.high, numbers.high_open)
     parts = [
-        dfa.Part(dfa.build(_plain(interval))),
+        dfa.Part(dfa.build(plain_text(interval))),
         dfa.Part(dfa.build(seq(optional(_MINUS), magnitudes))),
     ]
     if numbers.step is not None:
@@ -448,7 +448,7 @@ def _short_floats(numbers: NumberSet) -> Node:
     return seq(alt(signs), alt(one for one in (_ZERO, short, long) if one != NEVER), literal(".0")) if signs else NEVER
 
 
-def _plain(numbers: NumberSet) -> Node:
-    """All numbers of an interval, without exponents."""
+def plain_text(numbers: NumberSet) -> Node:
+    """The texts of all numbers of an interval, without exponents, as a syntax tree."""
     parts = [seq(sign, _plain_range(*interval)) for sign, interval in _by_sign(numbers)]
     return alt(part for part in parts if part != NEVER)

@@ -1,0 +1,104 @@
+"""Patterns of Python's re module as syntax trees over code points, read with re's own parser.
+
+Every text in which a search for the tree finds a match is one in which re finds a match. ``$`` is the end of the text alone.
+Lookarounds, backreferences, word boundaries and the flags ``m`` and ``a`` are not translated:
+`UntranslatablePatternError` names them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from re import _constants as ops  # type: ignore[attr-defined]
+from re import _parser
+from typing import Any, Final
+
+from draftline.structured.regular import charset, unicode
+from draftline.structured.regular.ecma import UntranslatablePatternError
+from draftline.structured.regular.syntax import Anchor, Chars, Node, alt, repeat, seq
+from draftline.structured.regular.unicode import Class, exactly
+
+_UNTRANSLATABLE: Final = {
+    "ASSERT": "a lookaround",
+    "ASSERT_NOT": "a negative lookaround",
+    "GROUPREF": "a backreference",
+    "GROUPREF_EXISTS": "a conditional group",
+    "ATOMIC_GROUP": "an atomic group",
+    "POSSESSIVE_REPEAT": "a possessive repetition",
+}
+_REFUSED_FLAGS: Final = {re.IGNORECASE: "i", re.MULTILINE: "m", re.LOCALE: "L", re.ASCII: "a"}
+
+
+def parse(pattern: str, flags: int = 0) -> Node:
+    """The syntax tree of a pattern that re accepts, with its anchors.
+
+    Raises:
+        UntranslatablePatternError: it uses a construct without a translation.
+    """
+    parsed = _parser.parse(pattern, flags)
+    for flag, letter in _REFUSED_FLAGS.items():
+        if parsed.state.flags & flag:
+            raise UntranslatablePatternError(f"the flag {letter}")
+    return _sequence(parsed, dot_all=bool(parsed.state.flags & re.DOTALL))
+
+
+def _sequence(items: Iterable[tuple[Any, Any]], dot_all: bool) -> Node:
+    return seq(*(_item(op, argument, dot_all) for op, argument in items))
+
+
+def _item(op: Any, argument: Any, dot_all: bool) -> Node:
+    if op is ops.LITERAL:
+        return Chars(charset.of(chr(argument)))
+    if op is ops.NOT_LITERAL:
+        return Chars(charset.complement(charset.of(chr(argument))))
+    if op is ops.ANY:
+        return Chars(charset.ALL if dot_all else charset.complement(charset.of("\n")))
+    if op is ops.IN:
+        return Chars(_class(argument).surely)
+    if op is ops.BRANCH:
+        return alt(_sequence(option, dot_all) for option in argument[1])
+    if op is ops.SUBPATTERN:
+        _, added, removed, inner = argument
+        if added or removed:
+            raise UntranslatablePatternError("flags within the pattern")
+        return _sequence(inner, dot_all)
+    if op in (ops.MAX_REPEAT, ops.MIN_REPEAT):
+        low, high, inner = argument
+        repeated = _sequence(inner, dot_all)
+        if isinstance(repeated, Anchor):
+            raise UntranslatablePatternError("a repeated anchor")
+        return repeat(repeated, low, None if high is ops.MAXREPEAT else high)
+    if op is ops.AT:
+        if argument in (ops.AT_BEGINNING, ops.AT_BEGINNING_STRING):
+            return Anchor(end=False)
+        if argument in (ops.AT_END, ops.AT_END_STRING):
+            return Anchor(end=True)
+        raise UntranslatablePatternError("a word boundary")
+    raise UntranslatablePatternError(_UNTRANSLATABLE.get(str(op), f"the construct {str(op).lower()}"))
+
+
+_CATEGORIES: Final = {
+    ops.CATEGORY_DIGIT: "d",
+    ops.CATEGORY_NOT_DIGIT: "D",
+    ops.CATEGORY_SPACE: "s",
+    ops.CATEGORY_NOT_SPACE: "S",
+    ops.CATEGORY_WORD: "w",
+    ops.CATEGORY_NOT_WORD: "W",
+}
+
+
+def _class(items: list[tuple[Any, Any]]) -> Class:
+    negated = bool(items) and items[0][0] is ops.NEGATE
+    members = [_member(op, argument) for op, argument in items[int(negated) :]]
+    united = Class(charset.union(*(one.surely for one in members)), charset.union(*(one.maybe for one in members)))
+    return united.complement() if negated else united
+
+
+def _member(op: Any, argument: Any) -> Class:
+    if op is ops.LITERAL:
+        return exactly(charset.of(chr(argument)))
+    if op is ops.RANGE:
+        return exactly(charset.charset([argument]))
+    letter = _CATEGORIES[argument]
+    known = unicode.named(letter.lower())
+    return known if letter.islower() else known.complement()

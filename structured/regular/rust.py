@@ -1,0 +1,303 @@
+r"""Patterns of Rust's regex crate, the dialect of pydantic's ``pattern``, as syntax trees over code points.
+
+Every text in which a search for the tree finds a match is one in which the crate finds a match. The classes ``\d``, ``\w``
+and ``\s`` are Unicode's there; the tree has ASCII's digits alone. Word boundaries, the flags ``m`` and ``x``, and Unicode
+properties other than general categories are not translated: `UntranslatablePatternError` names them.
+
+The syntax is described at https://docs.rs/regex/latest/regex/#syntax.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from draftline.structured.regular import charset, unicode
+from draftline.structured.regular.charset import CharSet
+from draftline.structured.regular.ecma import UntranslatablePatternError
+from draftline.structured.regular.syntax import Anchor, Chars, Node, alt, repeat, seq
+from draftline.structured.regular.unicode import Class, exactly
+
+_COUNT: Final = re.compile(r"\{\s*(\d*)\s*(,\s*(\d*))?\s*\}")
+_FLAGS: Final = re.compile(r"\?([imsUuxR]*)(?:-([imsUuxR]+))?([:)])")
+_NAME: Final = re.compile(r"\?P?<[^>]+>")
+_HEX: Final = re.compile(r"(?:[xuU]\{([0-9A-Fa-f]+)\}|x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8}))")
+_PROPERTY: Final = re.compile(r"([pP])(?:\{(\^?)(?:gc=|General_Category=)?([A-Za-z_]+)\}|([A-Z]))")
+_POSIX: Final = re.compile(r"\[:(\^?)([a-z]+):\]")
+_CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
+_POSIX_CLASSES: Final = {
+    "alnum": "09AZaz",
+    "alpha": "AZaz",
+    "ascii": "\0\x7f",
+    "blank": "\t\t  ",
+    "cntrl": "\0\x1f\x7f\x7f",
+    "digit": "09",
+    "graph": "!~",
+    "lower": "az",
+    "print": " ~",
+    "punct": "!/:@[`{~",
+    "space": "\t\r  ",
+    "upper": "AZ",
+    "word": "09AZaz__",
+    "xdigit": "09AFaf",
+}
+_ASCII_LETTERS: Final = charset.charset([(0x41, 0x5A), (0x61, 0x7A)])
+_ASCII: Final = charset.charset([(0, 0x7F)])
+_MAX_COUNT: Final = 100_000
+_MAX_NESTING: Final = 200
+
+
+def parse(pattern: str) -> Node:
+    """The syntax tree of a pattern that the crate accepts, with its anchors.
+
+    Raises:
+        UntranslatablePatternError: it uses a construct without a translation.
+    """
+    parser = _Parser(pattern)
+    tree = parser.alternatives(_Flags(), 0)
+    if parser.position < len(pattern):
+        raise UntranslatablePatternError("unmatched ')'")
+    return tree
+
+
+@dataclass(frozen=True, slots=True)
+class _Flags:
+    ignore_case: bool = False
+    dot_all: bool = False
+
+
+class _Parser:
+    def __init__(self, pattern: str) -> None:
+        self._text = pattern
+        self.position = 0
+
+    def _peek(self) -> str:
+        return self._text[self.position : self.position + 1]
+
+    def _eat(self, prefix: str) -> bool:
+        found = self._text.startswith(prefix, self.position)
+        if found:
+            self.position += len(prefix)
+        return found
+
+    def _match(self, expression: re.Pattern[str]) -> re.Match[str] | None:
+        found = expression.match(self._text, self.position)
+        if found:
+            self.position = found.end()
+        return found
+
+    def alternatives(self, flags: _Flags, nesting: int) -> Node:
+        if nesting > _MAX_NESTING:
+            raise UntranslatablePatternError("groups nest too deep")
+        options: list[Node] = []
+        parts: list[Node] = []
+        while self._peek() not in ("", ")"):
+            if self._eat("|"):
+                options.append(seq(*parts))
+                parts = []
+                continue
+            if self._text.startswith("(?", self.position):
+                changed = self._inline_flags(flags)
+                if changed is not None:
+                    flags = changed
+                    continue
+            parts.append(self._quantified(self._atom(flags, nesting)))
+        return alt([*options, seq(*parts)])
+
+    def _inline_flags(self, flags: _Flags) -> _Flags | None:
+        """The flags after ``(?i)``, which hold to the end of the group; None if something else stands here."""
+        found = _FLAGS.match(self._text, self.position + 1)
+        if found is None or found[3] != ")":
+            return None
+        self.position = found.end()
+        return _changed(flags, found[1], found[2] or "")
+
+    def _quantified(self, atom: Node) -> Node:
+        while True:
+            low: int
+            high: int | None
+            if self._eat("*"):
+                low, high = 0, None
+            elif self._eat("+"):
+                low, high = 1, None
+            elif self._eat("?"):
+                low, high = 0, 1
+            elif (counts := self._match(_COUNT)) is not None:
+                low = int(counts[1] or 0)
+                high = low if counts[2] is None else int(counts[3]) if counts[3] else None
+                if max(low, high or 0) > _MAX_COUNT:
+                    raise UntranslatablePatternError(f"a repetition of more than {_MAX_COUNT}")
+            else:
+                return atom
+            self._eat("?")
+            if isinstance(atom, Anchor):
+                raise UntranslatablePatternError("a repeated anchor")
+            atom = repeat(atom, low, high)
+
+    def _atom(self, flags: _Flags, nesting: int) -> Node:
+        if self._eat("("):
+            return self._group(flags, nesting)
+        if self._eat("^"):
+            return Anchor(end=False)
+        if self._eat("$"):
+            return Anchor(end=True)
+        if self._eat("."):
+            return Chars(charset.ALL if flags.dot_all else charset.complement(charset.of("\n")))
+        if self._eat("["):
+            return Chars(self._class(flags).surely)
+        if self._eat("\\"):
+            if self._eat("A"):
+                return Anchor(end=False)
+            if self._eat("z"):
+                return Anchor(end=True)
+            return Chars(_cased(self._escape(), flags).surely)
+        character = self._peek()
+        self.position += 1
+        return Chars(_cased(exactly(charset.of(character)), flags).surely)
+
+    def _group(self, flags: _Flags, nesting: int) -> Node:
+        if (found := self._match(_FLAGS)) is not None:
+            flags = _changed(flags, found[1], found[2] or "")
+        else:
+            self._match(_NAME)
+        inner = self.alternatives(flags, nesting + 1)
+        if not self._eat(")"):
+            raise UntranslatablePatternError("a group without its ')'")
+        return inner
+
+    def _class(self, flags: _Flags) -> Class:
+        """A class in brackets, from behind its opening bracket on."""
+        negated = self._eat("^")
+        found: Class | None = None
+        operator = "union"
+        items: list[Class] = []
+        first = True
+
+        def settle() -> Class:
+            """What stands before here, with the operator before it."""
+            new = _cased(_union(items), flags)
+            if found is None:
+                return new
+            if operator == "&&":
+                return _meet(found, new)
+            if operator == "--":
+                return _meet(found, new.complement())
+            return _union([_meet(found, new.complement()), _meet(new, found.complement())])
+
+        while first or not self._eat("]"):
+            if self._peek() == "":
+                raise UntranslatablePatternError("a character class without its ']'")
+            following = self._text[self.position : self.position + 2]
+            if following in ("&&", "--", "~~"):
+                found, items, operator = settle(), [], following
+                self.position += 2
+            else:
+                items.append(self._class_item(flags))
+            first = False
+        whole = settle()
+        return whole.complement() if negated else whole
+
+    def _class_item(self, flags: _Flags) -> Class:
+        if (found := self._match(_POSIX)) is not None:
+            pairs = _POSIX_CLASSES[found[2]]
+            ranges = zip(pairs[::2], pairs[1::2], strict=True)
+            named = exactly(charset.charset((ord(low), ord(high)) for low, high in ranges))
+            return named.complement() if found[1] else named
+        if self._eat("["):
+            return self._class(flags)
+        low = self._class_atom()
+        after = self._text[self.position + 1 : self.position + 2]
+        if self._peek() == "-" and after not in ("]", "-", ""):
+            self.position += 1
+            high = self._class_atom()
+            return exactly(charset.charset([(low.surely[0][0], high.surely[0][0])]))
+        return low
+
+    def _class_atom(self) -> Class:
+        if self._eat("\\"):
+            return self._escape()
+        character = self._peek()
+        self.position += 1
+        return exactly(charset.of(character))
+
+    def _escape(self) -> Class:
+        letter = self._peek()
+        if letter.lower() in ("d", "w", "s"):
+            self.position += 1
+            known = unicode.named(letter.lower())
+            return known if letter.islower() else known.complement()
+        if letter in _CONTROLS:
+            self.position += 1
+            return exactly(charset.of(_CONTROLS[letter]))
+        if (found := self._match(_HEX)) is not None:
+            code = int(next(digits for digits in found.groups() if digits), 16)
+            return exactly(charset.charset([(code, code)]))
+        if (found := self._match(_PROPERTY)) is not None:
+            return _property(found[3] or found[4], negated=(found[1] == "P") != bool(found[2]))
+        if letter in ("b", "B", "<", ">"):
+            raise UntranslatablePatternError(f"the word boundary \\{letter}")
+        if letter == "" or letter.isalnum():
+            raise UntranslatablePatternError(f"the escape \\{letter}")
+        self.position += 1
+        return exactly(charset.of(letter))
+
+
+def _changed(flags: _Flags, on: str, off: str) -> _Flags:
+    for letter in on:
+        if letter in "mxR":
+            raise UntranslatablePatternError(f"the flag {letter}")
+    if "u" in off:
+        raise UntranslatablePatternError("the flag -u")
+    if "i" in on or "i" in off:
+        flags = replace(flags, ignore_case="i" in on)
+    if "s" in on or "s" in off:
+        flags = replace(flags, dot_all="s" in on)
+    return flags
+
+
+def _union(classes: list[Class]) -> Class:
+    return Class(charset.union(*(one.surely for one in classes)), charset.union(*(one.maybe for one in classes)))
+
+
+def _meet(one: Class, other: Class) -> Class:
+    return Class(charset.intersection(one.surely, other.surely), charset.intersection(one.maybe, other.maybe))
+
+
+def _cased(one: Class, flags: _Flags) -> Class:
+    """The class under the flag ``i``: letters of ASCII in both cases; of other letters, any case may be in it."""
+    if not flags.ignore_case:
+        return one
+    surely = charset.union(one.surely, _other_case(one.surely))
+    maybe = charset.union(one.maybe, _other_case(one.maybe))
+    foreign = charset.difference(one.maybe, _ASCII)
+    if foreign or charset.intersection(one.maybe, charset.of("kKsS")):
+        maybe = charset.union(maybe, charset.of("\u017f\u212a"))
+    if foreign:
+        maybe = charset.union(maybe, charset.complement(_ASCII), _ASCII_LETTERS)
+    return Class(surely, maybe)
+
+
+def _other_case(characters: CharSet) -> CharSet:
+    letters = charset.intersection(characters, _ASCII_LETTERS)
+    return charset.charset((low ^ 0x20, high ^ 0x20) for low, high in letters)
+
+
+def _property(name: str, negated: bool) -> Class:
+    found = unicode.category(_LONG_CATEGORIES.get(name.lower().replace("_", ""), name))
+    if found is None:
+        raise UntranslatablePatternError(f"the Unicode property {name}")
+    return found.complement() if negated else found
+
+
+_LONG_CATEGORIES: Final = {
+    "letter": "L",
+    "uppercaseletter": "Lu",
+    "lowercaseletter": "Ll",
+    "number": "N",
+    "decimalnumber": "Nd",
+    "punctuation": "P",
+    "symbol": "S",
+    "separator": "Z",
+    "mark": "M",
+}

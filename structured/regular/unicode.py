@@ -1,0 +1,83 @@
+r"""The Unicode classes ``\d``, ``\s`` and ``\w`` of regular expressions that are not ECMA-262's, with a margin.
+
+The tables of another library may be of another version of Unicode. So a class has two forms: characters that are surely
+in it, and characters that may be in it. Patterns that mean "in the class" use the first, patterns that mean "not in the
+class" the complement of the second.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import unicodedata
+from dataclasses import dataclass
+from typing import Final
+
+from draftline.structured.regular import charset
+from draftline.structured.regular.charset import CharSet
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """A class of characters: those surely in it, and those that may be in it."""
+
+    surely: CharSet
+    maybe: CharSet
+
+    def complement(self) -> Class:
+        """The class of all other characters."""
+        return Class(charset.complement(self.maybe), charset.complement(self.surely))
+
+
+def exactly(characters: CharSet) -> Class:
+    """A class that does not depend on the version of Unicode."""
+    return Class(characters, characters)
+
+
+# White_Space of Unicode, and what Python's re adds: the information separators.
+WHITE_SPACE: Final = charset.union(
+    charset.charset([(0x09, 0x0D), (0x2000, 0x200A), (0x2028, 0x2029)]),
+    charset.of(" \x85\u00a0\u1680\u202f\u205f\u3000"),
+)
+_SEPARATORS: Final = charset.charset([(0x1C, 0x1F)])
+_CIRCLED: Final = charset.charset(
+    [(0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189), (0x200C, 0x200D)]
+)
+
+
+@functools.cache
+def category(name: str) -> Class | None:
+    """The characters of a general category, by its short name ("L", "Lu"); None for an unknown one."""
+    found = [members for short, members in _by_category().items() if short.startswith(name)]
+    if not found or name.startswith("C") or not name:
+        return None
+    inside = charset.union(*found)
+    return Class(inside, charset.union(inside, _by_category()["Cn"]))
+
+
+@functools.cache
+def named(letter: str) -> Class:
+    r"""The class of ``\d``, ``\s`` or ``\w``. Of digits, those of ASCII alone are sure: other digits are rarely meant."""
+    if letter == "s":
+        return Class(WHITE_SPACE, charset.union(WHITE_SPACE, _SEPARATORS))
+    tables = _by_category()
+    if letter == "d":
+        return Class(charset.DIGIT, charset.union(tables["Nd"], tables["Cn"]))
+    words = charset.union(
+        *(tables[name] for name in ("Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Nd", "Pc", "Mn", "Mc", "Me"))
+    )
+    # Python's \w has no marks and no connectors but "_"; Rust's has no numbers beyond Nd and Nl.
+    surely = charset.union(*(tables[name] for name in ("Lu", "Ll", "Lt", "Lm", "Lo", "Nl", "Nd")), charset.of("_"))
+    return Class(surely, charset.union(words, _CIRCLED, tables["No"], tables["Cn"]))
+
+
+@functools.cache
+def _by_category() -> dict[str, CharSet]:
+    ranges: dict[str, list[tuple[int, int]]] = {"Cn": []}
+    start, current = 0, unicodedata.category("\0")
+    for code in range(1, sys.maxunicode + 2):
+        following = unicodedata.category(chr(code)) if code <= sys.maxunicode else ""
+        if following != current:
+            ranges.setdefault(current, []).append((start, code - 1))
+            start, current = code, following
+    return {name: charset.charset(members) for name, members in ranges.items()}

@@ -1,0 +1,66 @@
+"""Literals and enums: the values that the validator itself accepts, tried one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+from pydantic_core import SchemaValidator, ValidationError
+
+from draftline.structured.types.core.place import NOTHING, CoreSchema, Fragment, Place, Reader
+
+
+def read_literal(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """A Literal's values."""
+    return _values(reader, schema, place, schema["expected"])
+
+
+def read_enum(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """An Enum's values."""
+    return _values(reader, schema, place, schema["members"])
+
+
+def read_none(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """None."""
+    del reader, schema, place
+    return {"type": "null"}
+
+
+def enum_key(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """The names of members that a Literal or an Enum accepts as keys."""
+    validator = SchemaValidator({"type": "dict", "keys_schema": dict(schema)})  # type: ignore[misc, arg-type]
+    raw = [_plain(value) for value in schema.get("expected") or schema.get("members") or ()]
+    names = [value if isinstance(value, str) else json.dumps(value) for value in raw if _is_scalar(value)]
+    accepted = [name for name in dict.fromkeys(names) if _accepts(validator, json.dumps({name: 0}))]
+    if not accepted:
+        return reader.refuse(place, schema["type"], "none of its values can be the name of a member")
+    return {"enum": accepted}
+
+
+def _values(reader: Reader, schema: CoreSchema, place: Place, expected: Iterable[Any]) -> Fragment:
+    validator = SchemaValidator(dict(schema))  # type: ignore[arg-type]
+    values = [value for value in map(_plain, expected) if _is_scalar(value)]
+    texts = dict.fromkeys(json.dumps(value) for value in values)
+    accepted = [json.loads(text) for text in texts if _accepts(validator, text)]
+    if not accepted:
+        return reader.refuse(place, schema["type"], "none of its values can be written in JSON")
+    return {"enum": accepted} if accepted else NOTHING
+
+
+def _plain(value: Any) -> Any:
+    return _plain(value.value) if isinstance(value, Enum) else value
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, str | bool | int | float)
+
+
+def _accepts(validator: SchemaValidator, text: str) -> bool:
+    try:
+        validator.validate_json(text)
+        validator.validate_json(text, strict=True)
+    except (ValidationError, ValueError):
+        return False
+    return True

@@ -1,0 +1,323 @@
+"""``CoreReader``: reads a core schema, part by part, and keeps its definitions and what cannot be guaranteed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
+from draftline.structured.json_schema import json_schema_language
+from draftline.structured.regular import rust
+from draftline.structured.regular.ecma import UntranslatablePatternError
+from draftline.structured.regular.ecma_text import ecma_text
+from draftline.structured.types.core import (
+    collections,
+    constants,
+    functions,
+    numbers,
+    objects,
+    strings,
+    temporal,
+    unions,
+)
+from draftline.structured.types.core.place import MAX_DEPTH, NOTHING, CoreSchema, Fragment, Place, Read, Reader
+
+
+class CoreReader:
+    """Reads the parts of one type.
+
+    Attributes:
+        definitions: JSON Schemas of named parts, for ``$defs``.
+        refused: guarantees that cannot be given.
+        python: validators in Python.
+    """
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, Fragment] = {}
+        self.refused: list[Violation] = []
+        self.python: dict[tuple[str, str], Violation] = {}
+        self._schemas: dict[str, CoreSchema] = {}
+        self._names: dict[str, str] = {}
+        self._recursive: dict[str, bool] = {}
+
+    def read(self, schema: CoreSchema, place: Place) -> Fragment:
+        """The JSON Schema of a part."""
+        kind = schema["type"]
+        if kind == "definitions":
+            self._schemas.update({one["ref"]: one for one in schema["definitions"]})
+            return self.read(schema["schema"], place)
+        if kind == "definition-ref":
+            return self._reference(schema["schema_ref"], place)
+        if schema.get("ref") and schema["ref"] not in self._schemas:
+            self._schemas[schema["ref"]] = schema
+        read = _READERS.get(kind)
+        if read is None:
+            return self.refuse(place, kind, "Draftline does not know the JSON that this type reads")
+        unknown = schema.keys() - _OPTIONS[kind] if kind in _OPTIONS else set()
+        if unknown:
+            return self.refuse(place, kind, f"Draftline does not know its option {min(unknown)}")
+        return read(self, schema, place)
+
+    def read_key(self, schema: CoreSchema, place: Place) -> Fragment:
+        """The JSON Schema of the names of members that become keys of a dict."""
+        schema = self.resolve(schema)
+        kind = schema["type"]
+        read = _KEY_READERS.get(kind)
+        if read is not None:
+            return read(self, schema, place)
+        if kind in ("union", "nullable"):
+            choices = schema["choices"] if kind == "union" else [schema["schema"]]
+            options = [self.read_key(one[0] if isinstance(one, tuple) else one, place) for one in choices]
+            return unions.any_of(options)
+        fragment = self.read(schema, place)
+        if fragment.get("type") != "string":
+            return self.refuse(place, kind, "it cannot be the name of a member")
+        return fragment
+
+    def resolve(self, schema: CoreSchema) -> CoreSchema:
+        """The schema that a chain of references leads to."""
+        while schema["type"] in ("definition-ref", "definitions"):
+            if schema["type"] == "definitions":
+                self._schemas.update({one["ref"]: one for one in schema["definitions"]})
+                schema = schema["schema"]
+            else:
+                schema = self._schemas[schema["schema_ref"]]
+        return schema
+
+    def refuse(self, place: Place, keyword: str, reason: str) -> Fragment:
+        """Record that the guarantee cannot be given."""
+        self.refused.append(Violation(place.path, keyword, reason))
+        return {}
+
+    def unenforced(self, place: Place, keyword: str, reason: str) -> None:
+        """Record a validator in Python."""
+        self.python.setdefault((place.path, reason), Violation(place.path, keyword, reason))
+
+    # --- definitions ------------------------------------------------------------------------------------------------
+
+    def _reference(self, ref: str, place: Place) -> Fragment:
+        """A named part. A recursive one is written once for each depth at which it occurs, down to the deepest."""
+        name = self._name(ref)
+        if self._is_recursive(ref):
+            if place.depth > MAX_DEPTH:
+                return NOTHING
+            name = f"{name}.{place.depth}"
+        if name not in self.definitions:
+            self.definitions[name] = {}
+            self.definitions[name] = self.read(self._schemas[ref], place)
+        return {"$ref": f"#/$defs/{name}"}
+
+    def any_value(self, place: Place) -> Fragment:
+        """Any JSON value, down to the deepest nesting."""
+        scalars = ["null", "boolean", "number", "string"]
+        if place.depth > MAX_DEPTH:
+            return {"type": scalars, "format": "double"}
+        name = f"Any.{place.depth}"
+        if name not in self.definitions:
+            self.definitions[name] = {}
+            inner = self.any_value(place.item())
+            self.definitions[name] = {
+                "type": [*scalars, "array", "object"],
+                "format": "double",
+                "items": inner,
+                "additionalProperties": inner,
+            }
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _name(self, ref: str) -> str:
+        """A short name for a definition, which no other has."""
+        name = self._names.get(ref)
+        if name is None:
+            short = re.sub(r"\W", "_", ref.partition(":")[0].rpartition(".")[2]) or "Part"
+            taken = set(self._names.values())
+            name = short
+            number = 1
+            while name in taken:
+                number += 1
+                name = f"{short}_{number}"
+            self._names[ref] = name
+        return name
+
+    def _is_recursive(self, ref: str) -> bool:
+        known = self._recursive.get(ref)
+        if known is None:
+            seen: set[str] = set()
+            waiting = list(_references(self._schemas[ref]))
+            while waiting:
+                one = waiting.pop()
+                if one not in seen:
+                    seen.add(one)
+                    waiting.extend(_references(self._schemas[one]))
+            known = self._recursive[ref] = ref in seen
+        return known
+
+
+def _references(part: Any) -> Iterator[str]:
+    if isinstance(part, Mapping):
+        if part.get("type") == "definition-ref":
+            yield part["schema_ref"]
+        for key, value in part.items():
+            if key not in ("metadata", "serialization", "config", "default"):
+                yield from _references(value)
+    elif isinstance(part, list | tuple):
+        for value in part:
+            yield from _references(value)
+
+
+def _read_any(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    del schema
+    assert isinstance(reader, CoreReader)
+    return reader.any_value(place)
+
+
+def _through(key: str) -> Read:
+    return lambda reader, schema, place: reader.read(schema[key], place)
+
+
+def _read_chain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """Steps one after the other. Steps behind the first that read JSON too must accept the text as well."""
+    first, *later = schema["steps"]
+    if reader.resolve(first)["type"] == "any" and any(_is_hashable_check(one) for one in later):
+        return {"type": ["null", "boolean", "number", "string"], "format": "double"}
+    fragments = [reader.read(one, place) for one in (first, *later) if one["type"] != "is-instance"]
+    return fragments[0] if len(fragments) == 1 else {"allOf": fragments}
+
+
+def _is_hashable_check(schema: CoreSchema) -> bool:
+    return schema["type"] == "is-instance" and getattr(schema["cls"], "__name__", "") == "Hashable"
+
+
+def _read_json(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """A string that holds JSON of a type, which must be regular."""
+    inner = CoreReader()
+    content = inner.read(schema.get("schema") or {"type": "any"}, place)
+    if inner.refused:
+        return reader.refuse(place, "Json", inner.refused[0].reason)
+    for violation in inner.python.values():
+        reader.unenforced(place, violation.keyword, violation.reason)
+    document = json.dumps({**content, "$defs": inner.definitions})
+    try:
+        language = json_schema_language(document, whitespace="compact", order="schema", integers="plain")
+        if language.regex is None:
+            return reader.refuse(
+                place, "Json", f"JSON within a string must be a regular language; {language.not_regular}"
+            )
+        return {"type": "string", "pattern": f"^(?:{ecma_text(rust.parse(language.regex))})$"}
+    except (UntranslatablePatternError, UnsupportedConstraintError, InvalidConstraintError) as error:
+        return reader.refuse(place, "Json", str(error))
+
+
+def _impossible(reason: str) -> Read:
+    return lambda reader, schema, place: reader.refuse(place, schema["type"], reason)
+
+
+_READERS: Final[dict[str, Read]] = {
+    "any": _read_any,
+    "none": constants.read_none,
+    "bool": numbers.read_bool,
+    "int": numbers.read_int,
+    "float": numbers.read_float,
+    "decimal": numbers.read_decimal,
+    "fraction": numbers.read_fraction,
+    "complex": numbers.read_complex,
+    "str": strings.read_str,
+    "bytes": strings.read_bytes,
+    "url": strings.read_url,
+    "multi-host-url": strings.read_url,
+    "uuid": strings.read_uuid,
+    "date": temporal.read_date,
+    "time": temporal.read_time,
+    "datetime": temporal.read_datetime,
+    "timedelta": temporal.read_timedelta,
+    "literal": constants.read_literal,
+    "enum": constants.read_enum,
+    "list": collections.read_list,
+    "deque": collections.read_list,
+    "generator": collections.read_generator,
+    "tuple": collections.read_tuple,
+    "set": collections.read_set,
+    "frozenset": collections.read_set,
+    "dict": collections.read_dict,
+    "frozendict": collections.read_dict,
+    "ordered-dict": collections.read_dict,
+    "counter": collections.read_dict,
+    "model": objects.read_model,
+    "model-fields": objects.read_model_fields,
+    "dataclass": objects.read_dataclass,
+    "dataclass-args": objects.read_dataclass_args,
+    "typed-dict": objects.read_typed_dict,
+    "named-tuple": objects.read_named_tuple,
+    "call": objects.read_call,
+    "union": unions.read_union,
+    "tagged-union": unions.read_tagged_union,
+    "nullable": unions.read_nullable,
+    "default": _through("schema"),
+    "custom-error": _through("schema"),
+    "lax-or-strict": _through("strict_schema"),
+    "json-or-python": _through("json_schema"),
+    "chain": _read_chain,
+    "json": _read_json,
+    "function-after": functions.read_after,
+    "function-before": functions.read_after,
+    "function-wrap": functions.read_after,
+    "function-plain": functions.read_plain,
+    "missing-sentinel": collections.read_never,
+    "is-instance": _impossible("JSON has no instances of a class"),
+    "is-subclass": _impossible("JSON has no classes"),
+    "callable": _impossible("JSON has no functions"),
+}
+
+_KEY_READERS: Final[dict[str, Read]] = {
+    "int": numbers.int_key,
+    "float": numbers.float_key,
+    "bool": lambda reader, schema, place: {"enum": ["true", "false"]},
+    "literal": constants.enum_key,
+    "enum": constants.enum_key,
+    "any": lambda reader, schema, place: {"type": "string"},
+}
+
+_COMMON: Final = frozenset(["type", "ref", "metadata", "serialization", "strict"])
+_BOUNDS: Final = _COMMON | {"ge", "gt", "le", "lt", "multiple_of"}
+_OPTIONS: Final[dict[str, frozenset[str]]] = {
+    "int": _BOUNDS,
+    "float": _BOUNDS | {"allow_inf_nan"},
+    "decimal": _BOUNDS | {"allow_inf_nan", "max_digits", "decimal_places"},
+    "fraction": _BOUNDS,
+    "str": _COMMON
+    | {
+        "ascii_only",
+        "coerce_numbers_to_str",
+        "max_length",
+        "min_length",
+        "pattern",
+        "regex_engine",
+        "strip_whitespace",
+        "to_lower",
+        "to_upper",
+    },
+    "bytes": _COMMON | {"min_length", "max_length"},
+    "date": _BOUNDS | {"now_op", "now_utc_offset"},
+    "time": _BOUNDS | {"tz_constraint", "microseconds_precision"},
+    "datetime": _BOUNDS | {"now_op", "now_utc_offset", "tz_constraint", "microseconds_precision"},
+    "timedelta": _BOUNDS | {"microseconds_precision"},
+    "uuid": _COMMON | {"version"},
+    "list": _COMMON | {"items_schema", "min_length", "max_length", "fail_fast"},
+    "set": _COMMON | {"items_schema", "min_length", "max_length", "fail_fast"},
+    "frozenset": _COMMON | {"items_schema", "min_length", "max_length", "fail_fast"},
+    "deque": _COMMON | {"items_schema", "min_length", "max_length", "maxlen", "fail_fast"},
+    "tuple": _COMMON | {"items_schema", "variadic_item_index", "min_length", "max_length", "fail_fast"},
+    "dict": _COMMON | {"keys_schema", "values_schema", "min_length", "max_length", "fail_fast"},
+    "url": _COMMON
+    | {
+        "allowed_schemes",
+        "default_host",
+        "default_path",
+        "default_port",
+        "host_required",
+        "max_length",
+        "preserve_empty_path",
+    },
+}
+"""The options that readers know. An option of a later pydantic is refused: it may forbid what is written."""

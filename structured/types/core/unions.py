@@ -1,0 +1,70 @@
+"""Unions: a text of any choice is a text of the union."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from draftline.structured.types.core.place import NOTHING, CoreSchema, Fragment, Place, Reader
+
+
+def any_of(options: list[Fragment]) -> Fragment:
+    """The values of any option; one enum of enums."""
+    options = [option for option in options if option != NOTHING]
+    if not options:
+        return NOTHING
+    if all(option.keys() == {"enum"} for option in options):
+        return {"enum": [value for option in options for value in option["enum"]]}
+    return options[0] if len(options) == 1 else {"anyOf": options}
+
+
+def read_union(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """Unions, smart and from left to right: both accept what one of their choices accepts."""
+    choices = [choice[0] if isinstance(choice, tuple) else choice for choice in schema["choices"]]
+    return any_of([reader.read(choice, place) for choice in choices])
+
+
+def read_nullable(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """Optional values."""
+    return any_of([reader.read(schema["schema"], place), {"type": "null"}])
+
+
+def read_tagged_union(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """Discriminated unions. The discriminator is always written, even where the field has a default."""
+    discriminator: Any = schema["discriminator"]
+    tags: dict[int, list[Any]] = {}
+    choices: dict[int, CoreSchema] = {}
+    for tag, choice in schema["choices"].items():
+        # A tag may stand for another one.
+        seen = {tag}
+        while not isinstance(choice, dict) and choice in schema["choices"] and choice not in seen:
+            seen.add(choice)
+            choice = schema["choices"][choice]
+        choices[id(choice)] = choice
+        value = tag.value if isinstance(tag, Enum) else tag
+        tags.setdefault(id(choice), []).append(value)
+    if callable(discriminator):
+        reader.unenforced(place, "discriminator", f"{_name(discriminator)} is Python code")
+        return any_of([reader.read(choice, place) for choice in choices.values()])
+    name = _first_name(discriminator)
+    if name is None:
+        return reader.refuse(place, "discriminator", "a discriminator within another object")
+    options: list[Fragment] = []
+    for number, choice in choices.items():
+        values = list(dict.fromkeys(value for value in tags[number] if isinstance(value, str | int)))
+        tagged = {"type": "object", "required": [name], "properties": {name: {"enum": values}}}
+        options.append({"allOf": [reader.read(choice, place), tagged]})
+    return any_of(options)
+
+
+def _first_name(discriminator: Any) -> str | None:
+    if isinstance(discriminator, str):
+        return discriminator
+    for path in discriminator if isinstance(discriminator[0], list) else [discriminator]:
+        if len(path) == 1 and isinstance(path[0], str):
+            return str(path[0])
+    return None
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)

@@ -1,0 +1,105 @@
+"""IP addresses, interfaces and networks, UUIDs, email addresses and URLs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Final
+
+from draftline.structured.regular.syntax import Node, alt, literal, repeat, seq
+from draftline.structured.types.texts.trees import tree, without
+
+_BYTE: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+IPV4: Final = f"{_BYTE}(?:\\.{_BYTE}){{3}}"
+_H16: Final = "[0-9A-Fa-f]{1,4}"
+_LS32: Final = f"(?:{_H16}:{_H16}|{IPV4})"
+IPV6: Final = "(?:" + "|".join(
+    [
+        f"(?:{_H16}:){{6}}{_LS32}",
+        f"::(?:{_H16}:){{5}}{_LS32}",
+        *(f"(?:(?:{_H16}:){{0,{3 - more}}}{_H16})?::(?:{_H16}:){{{more}}}{_LS32}" for more in (3, 2, 1)),
+        f"(?:(?:{_H16}:){{0,4}}{_H16})?::{_LS32}",
+        f"(?:(?:{_H16}:){{0,5}}{_H16})?::{_H16}",
+        f"(?:(?:{_H16}:){{0,6}}{_H16})?::",
+    ]
+) + ")"  # fmt: skip
+
+INTERFACE4: Final = f"{IPV4}(?:/(?:[12]?[0-9]|3[0-2]))?"
+INTERFACE6: Final = f"{IPV6}(?:/(?:[1-9]?[0-9]|1[01][0-9]|12[0-8]))?"
+
+
+def _network4() -> str:
+    """Addresses with a prefix length, whose other bits are zero."""
+    options = [f"{IPV4}(?:/32)?"]
+    for length in range(32):
+        whole, bits = divmod(length, 8)
+        partial = "|".join(str(value) for value in range(0, 256, 256 >> bits)) if bits else "0"
+        octets = [*[_BYTE] * whole, f"(?:{partial})", *["0"] * (3 - whole)]
+        options.append("\\.".join(octets) + f"/{length}")
+    return "|".join(options)
+
+
+def _network6() -> str:
+    """Prefix lengths that are multiples of 16, and single addresses."""
+    options = [f"{IPV6}(?:/128)?", "::/0"]
+    options.extend(f"(?:{_H16}:){{{length // 16}}}:/{length}" for length in range(16, 128, 16))
+    return "|".join(options)
+
+
+NETWORK4: Final = _network4()
+NETWORK6: Final = _network6()
+
+
+def uuid_text(version: int | None) -> Node:
+    """The UUIDs of a version of RFC 9562; all if None."""
+    digits = "[0-9a-fA-F]"
+    if version is None:
+        return tree(f"{digits}{{8}}(?:-{digits}{{4}}){{3}}-{digits}{{12}}")
+    return tree(f"{digits}{{8}}-{digits}{{4}}-{version}{digits}{{3}}-[89abAB]{digits}{{3}}-{digits}{{12}}")
+
+
+_ATOM: Final = "[A-Za-z0-9_+-]{1,24}"
+_LABEL: Final = "[a-zA-Z0-9]{1,24}(?:-[a-zA-Z0-9]{1,24})?"
+_RESERVED: Final = "arpa|invalid|local|localhost|onion|test|alt|example|internal"
+
+
+@functools.cache
+def _top_level() -> Node:
+    return without(tree("[a-z]{2,18}"), tree(_RESERVED))
+
+
+@functools.cache
+def email_text() -> Node:
+    """Email addresses: up to two atoms before the @, up to four labels behind it, no reserved top-level domain."""
+    return seq(tree(f"{_ATOM}(?:\\.{_ATOM})?@(?:{_LABEL}\\.){{1,3}}"), _top_level())
+
+
+_HOST_LABEL: Final = "[a-zA-Z0-9](?:[a-zA-Z0-9]|-[a-zA-Z0-9]){0,24}"
+_LETTERS: Final = "A-Za-z0-9._~!$&'()*+,;=:@/-"
+MAX_TAIL: Final = 160
+"""The most characters of a URL's path, query and fragment each, if the type limits its length."""
+
+
+def url_text(schemes: Sequence[str] | None, max_length: int | None, user: bool = False) -> Node:
+    """URLs with a host, which is a name or an IPv4 address, and at most a path, a query and a fragment.
+
+    Args:
+        schemes: the schemes; None for http and https.
+        max_length: the most characters, at least 300; None is no bound.
+        user: whether a user and a password may precede the host.
+    """
+    scheme = alt(literal(one) for one in schemes or ("http", "https"))
+    # A last label that is not a number cannot be read as an IPv4 address.
+    name = seq(repeat(tree(f"{_HOST_LABEL}\\."), 0, 3), _host_end())
+    host = alt([name, tree(IPV4)])
+    port = tree("(?::[1-9][0-9]{0,3})?")
+    person = tree("(?:[A-Za-z0-9._~-]{1,32}(?::[A-Za-z0-9._~-]{1,32})?@)?") if user else tree("")
+    bound = "*" if max_length is None else f"{{0,{MAX_TAIL}}}"
+    letter = f"(?:[{_LETTERS}]|%[0-9A-F]{{2}})"
+    tail = tree(f"(?:/{letter}{bound})?(?:\\?(?:{letter}|\\?){bound})?(?:#(?:{letter}|\\?){bound})?")
+    return seq(scheme, literal("://"), person, host, port, tail)
+
+
+@functools.cache
+def _host_end() -> Node:
+    return tree("[a-zA-Z](?:[a-zA-Z0-9]|-[a-zA-Z0-9]){0,18}")
