@@ -15,9 +15,10 @@ class ProgressBar:
 
     def __init__(self, total: int, *, show: bool) -> None:
         """Show the bar, unless ``show`` is False."""
-        self._bar = tqdm(total=total, desc="Extracted", unit="text", disable=not show, dynamic_ncols=True)
+        self._bar = tqdm(
+            total=total, desc="Extracted", unit="text", postfix={"failed": 0}, disable=not show, dynamic_ncols=True
+        )
         self._failed = 0
-        self._bar.set_postfix(failed=0)
 
     def add(self, result: Extraction[Any]) -> None:
         """Count a text's result."""
