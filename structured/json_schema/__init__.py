@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.json_schema.document import Document, parse
 from draftline.structured.json_schema.formats import format_set, has_wider, widest_format_set
 from draftline.structured.json_schema.forms.lark import LarkWriter
@@ -56,10 +56,7 @@ def _language(
     max_repetition: int | None,
     integers: IntegerSpelling,
 ) -> Language:
-    document = Document(parse(schema, limits))
-    wider = Normaliser(document, limits, widest_format_set, integers) if has_wider(schema) else None
-    normaliser = Normaliser(document, limits, format_set, integers, wider)
-    graph = build_graph(normaliser, normaliser.demand(document.root), limits)
+    normaliser, graph = _graph(schema, limits, integers)
     violations = tuple(normaliser.violations.values())
     if violations and not best_effort:
         raise UnsupportedConstraintError(violations)
@@ -70,6 +67,26 @@ def _language(
     if len(grammar) > limits.grammar_bytes:
         raise InvalidConstraintError(f"the schema's grammar is larger than {limits.grammar_bytes} bytes")
     return Language(regex, grammar, violations, not_regular)
+
+
+def _graph(schema: str, limits: SchemaLimits, integers: IntegerSpelling) -> tuple[Normaliser, Graph]:
+    document = Document(parse(schema, limits))
+    wider = Normaliser(document, limits, widest_format_set, integers) if has_wider(schema) else None
+    normaliser = Normaliser(document, limits, format_set, integers, wider)
+    return normaliser, build_graph(normaliser, normaliser.demand(document.root), limits)
+
+
+def unenforceable(schema: str, *, limits: SchemaLimits = DEFAULT_LIMITS) -> tuple[Violation, ...]:
+    """The parts of a schema that cannot be enforced exactly. It takes less time than `json_schema_language`.
+
+    Raises:
+        InvalidConstraintError: it is not a schema, over a limit, or matches nothing.
+    """
+    try:
+        normaliser, _ = _graph(schema, limits, "plain")
+    except RecursionError:
+        raise InvalidConstraintError("the schema's references nest too deep") from None
+    return tuple(normaliser.violations.values())
 
 
 def _regex(

@@ -416,16 +416,14 @@ def _multiples(numbers: NumberSet) -> Node:
 def _expression(numbers: NumberSet, magnitudes: Node) -> Node:
     """The plain decimals of a set with conditions on divisibility, with magnitudes written as in ``magnitudes``."""
     interval = NumberSet(numbers.low, numbers.low_open, numbers.high, numbers.high_open)
-    parts = [
-        dfa.Part(dfa.build(plain_text(interval))),
-        dfa.Part(dfa.build(seq(optional(_MINUS), magnitudes))),
-    ]
-    if numbers.step is not None:
-        parts.append(dfa.Part(divisible(numbers.step)))
-    parts.extend(dfa.Part(divisible(step), inside=False) for step in sorted(numbers.not_steps))
+    trees = [plain_text(interval), seq(optional(_MINUS), magnitudes)]
     if numbers.literal_integers:
-        parts.append(dfa.Part(dfa.build(seq(optional(_MINUS), _INTEGER))))
+        trees.append(seq(optional(_MINUS), _INTEGER))
     try:
+        parts = [dfa.Part(dfa.build(tree)) for tree in trees]
+        if numbers.step is not None:
+            parts.append(dfa.Part(divisible(numbers.step)))
+        parts.extend(dfa.Part(divisible(step), inside=False) for step in sorted(numbers.not_steps))
         return to_tree(dfa.conjunction(parts))
     except dfa.TooComplexError as error:
         raise InexpressibleNumbersError(f"multiples have too many cases within these bounds: {error}") from None

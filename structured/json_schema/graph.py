@@ -28,6 +28,7 @@ from draftline.structured.json_schema.shapes import (
     settle_array,
     settle_object,
 )
+from draftline.structured.regular.syntax import NEVER as NO_TEXT
 
 _COUNTER_BITS: Final = 16
 
@@ -96,7 +97,9 @@ def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
     """The same shapes without conditions that have no exact form. Those are reported."""
     return replace(
         shapes,
-        numbers=tuple(_exact_multiples(normaliser, value, one) for one in shapes.numbers),
+        numbers=tuple(
+            exact for one in shapes.numbers if (exact := _exact_multiples(normaliser, value, one)) is not None
+        ),
         arrays=tuple(
             exact
             for one in shapes.arrays
@@ -106,9 +109,11 @@ def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
     )
 
 
-def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet) -> NumberSet:
+def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet) -> NumberSet | None:
+    """The same numbers without conditions that have no exact form; None if no number has a text."""
     try:
-        number_text(numbers)
+        if number_text(numbers) == NO_TEXT:
+            return None
     except InexpressibleNumbersError as error:
         if is_native(numbers):
             return numbers

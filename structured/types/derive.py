@@ -7,7 +7,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import TypeAdapter
 
-from draftline.structured.errors import UnsupportedConstraintError
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
+from draftline.structured.json_schema import unenforceable
 from draftline.structured.types.core.place import Place
 from draftline.structured.types.core.reader import CoreReader
 from draftline.structured.types.typed_schema import TypedSchema
@@ -24,11 +25,42 @@ def typed_schema(kind: Any) -> TypedSchema[Any]:
     """
     adapter = TypeAdapter(kind)
     reader = CoreReader()
-    root = reader.read(adapter.core_schema, Place(_name(kind), 0, {}))
+    name = _name(kind)
+    root = reader.read(adapter.core_schema, Place(name, 0, {}))
     if reader.refused:
         raise UnsupportedConstraintError(reader.refused)
-    document = {**root, "$defs": reader.definitions} if reader.definitions else root
-    return TypedSchema(kind, json.dumps(document), tuple(reader.python.values()), adapter.validate_json)
+    document = json.dumps({**root, "$defs": reader.definitions} if reader.definitions else root)
+    _check(document, name)
+    return TypedSchema(kind, document, tuple(reader.python.values()), adapter.validate_json)
+
+
+def _check(document: str, name: str) -> None:
+    """Refuse what the schema says and no backend enforces, by the path of the field."""
+    try:
+        violations = unenforceable(document)
+    except InvalidConstraintError as error:
+        raise UnsupportedConstraintError([Violation(name, "type", str(error))]) from None
+    if violations:
+        raise UnsupportedConstraintError(
+            Violation(_path(one.pointer, name), one.keyword, one.reason) for one in violations
+        )
+
+
+def _path(pointer: str, name: str) -> str:
+    """The path of a field from a JSON pointer into the schema: ``/$defs/Item/properties/price`` is ``Item.price``."""
+    steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+    path = name
+    while steps:
+        step = steps.pop(0)
+        if step == "$defs" and steps:
+            path = steps.pop(0).partition(".")[0]
+        elif step == "properties" and steps:
+            path += f".{steps.pop(0)}"
+        elif step in ("items", "additionalProperties"):
+            path += "[]"
+        elif step == "prefixItems" and steps:
+            path += f"[{steps.pop(0)}]"
+    return path
 
 
 def _name(kind: Any) -> str:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, NamedTuple, Optional, TypeVar, Union
 
 import pydantic
+from hypothesis import reject
 from hypothesis import strategies as st
 from pydantic import (
     AliasChoices,
@@ -36,6 +37,7 @@ from pydantic import (
     StringConstraints,
     create_model,
 )
+from pydantic_core import SchemaError
 from typing_extensions import NotRequired, TypedDict
 
 _NUMBERS = itertools.count()
@@ -301,10 +303,24 @@ leaves = st.one_of(
 """Scalars and other types without parts."""
 
 _KEYS = st.sampled_from(
-    [str, int, float, Decimal, date, uuid.UUID, Colour, Level, bool, Literal["x", "y"], Annotated[str, Field(pattern="^k")]]
+    [
+        str,
+        int,
+        float,
+        Decimal,
+        date,
+        uuid.UUID,
+        Colour,
+        Level,
+        bool,
+        Literal["x", "y"],
+        Annotated[str, Field(pattern="^k")],
+    ]
 )
 _HASHABLE = st.one_of(
-    st.sampled_from([str, int, date, Decimal, Colour, Label, tuple[int, str], frozenset[bool], uuid.UUID, Literal[1, 2, 3]]),
+    st.sampled_from(
+        [str, int, date, Decimal, Colour, Label, tuple[int, str], frozenset[bool], uuid.UUID, Literal[1, 2, 3]]
+    ),
     _strings(),
 )
 
@@ -354,7 +370,9 @@ def _containers(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> Any:
 @st.composite
 def models(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> Any:
     """Models of pydantic, dataclasses and TypedDicts of a few fields."""
-    names = draw(st.lists(st.sampled_from(["a", "b", "id", "naïve", "total_sum", "x"]), min_size=1, max_size=4, unique=True))
+    names = draw(
+        st.lists(st.sampled_from(["a", "b", "id", "naïve", "total_sum", "x"]), min_size=1, max_size=4, unique=True)
+    )
     number = next(_NUMBERS)
     kind = draw(st.integers(0, 5))
     if kind == 0:
@@ -375,11 +393,14 @@ def models(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> Any:
         extra=draw(st.sampled_from(["ignore", "ignore", "forbid", "allow"])),
         populate_by_name=draw(st.booleans()),
         str_strip_whitespace=draw(st.booleans()),
-        allow_inf_nan=draw(st.booleans()),
+        **draw(st.sampled_from([{}, {"allow_inf_nan": False}])),
         use_enum_values=draw(st.booleans()),
         frozen=draw(st.booleans()),
     )
-    return create_model(f"Model{number}", __config__=config, **fields)
+    try:
+        return create_model(f"Model{number}", __config__=config, **fields)
+    except (pydantic.errors.PydanticUserError, SchemaError, RuntimeError):
+        return reject()  # pydantic allows not all of these together
 
 
 def types(depth: int = 2) -> st.SearchStrategy[Any]:

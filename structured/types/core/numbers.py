@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
+
+from pydantic_core import SchemaValidator, ValidationError
 
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader, text, text_or_refusal
@@ -15,6 +18,9 @@ MAX_INT_DIGITS: Final = 40
 """The most digits of an int without closer bounds. pydantic reads up to 4,300."""
 
 _INT: Final = 10**MAX_INT_DIGITS - 1
+_MULTIPLE: Final = 2**53 - 1
+"""The largest multiple that grammars count."""
+
 _KEYWORDS: Final = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 _FRACTION: Final = "-?(?:0|[1-9][0-9]{0,17})(?:/[1-9][0-9]{0,17})?"
 _FLOAT: Final = "(?:0|[1-9][0-9]{0,15})(?:\\.[0-9]{1,16})?"
@@ -23,13 +29,28 @@ _COMPLEX: Final = f"-?{_FLOAT}[+-]{_FLOAT}j"
 
 def read_int(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Integers, as digits alone."""
-    fragment: Fragment = {"type": "integer", "minimum": -_INT, "maximum": _INT}
+    largest = _INT if schema.get("multiple_of") is None else _MULTIPLE
+    fragment: Fragment = {"type": "integer", "minimum": -largest, "maximum": largest}
     return _bounded(reader, schema, place, fragment)
 
 
 def read_float(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Finite 64-bit floats."""
-    return _bounded(reader, schema, place, {"type": "number", "format": "double"})
+    fragment: Fragment = {"type": "number", "format": "double"}
+    if (step := schema.get("multiple_of")) is not None and not _divides_negatives(step):
+        fragment["minimum"] = 0
+    return _bounded(reader, schema, place, fragment)
+
+
+@functools.cache
+def _divides_negatives(step: float) -> bool:
+    """Whether pydantic accepts negative multiples: 2.10 rejects all of them."""
+    validator = SchemaValidator({"type": "float", "multiple_of": step})
+    try:
+        validator.validate_python(-8 * step)
+    except ValidationError:
+        return False
+    return True
 
 
 def read_bool(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:

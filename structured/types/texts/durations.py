@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from datetime import timedelta
 from fractions import Fraction
 from typing import Final
@@ -40,8 +41,8 @@ def duration_text(low: timedelta | None = None, high: timedelta | None = None) -
 def _unit(low: timedelta | None, high: timedelta | None, seconds: int, before: str, after: str, digits: int) -> Node:
     most = Fraction(10**digits - 1)
     within = NumberSet(
-        low=-most if low is None else max(_seconds(low) / seconds, -most),
-        high=most if high is None else min(_seconds(high) / seconds, most),
+        low=-most if low is None else max(Fraction(math.ceil(_seconds(low) / seconds)), -most),
+        high=most if high is None else min(Fraction(math.floor(_seconds(high) / seconds)), most),
     )
     return _signed(within, before, after, "")
 
@@ -51,7 +52,10 @@ def _signed(within: NumberSet, before: str, after: str, fraction: str) -> Node:
     magnitudes: list[Node] = []
     for sign, mirrored in (("", within), ("-", NumberSet(low=_negated(within.high), high=_negated(within.low)))):
         assert mirrored.low is not None
-        part = NumberSet(low=max(mirrored.low, Fraction(0)), high=mirrored.high)
+        low = max(mirrored.low, Fraction(0))
+        part = NumberSet(
+            low=low, low_open=low == 0 and sign != "", high=mirrored.high
+        )  # no -0: old pydantics reject it
         if part.is_empty():
             continue
         written = both(plain_text(part), tree(f"(?:0|[1-9][0-9]*){fraction}"))
