@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -121,7 +122,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         instructions: str | None = None,
-        examples: Sequence[tuple[str, T]] = (),
+        examples: Iterable[tuple[str, T]] = (),
         retry: int = 0,
         use_tqdm: bool = True,
         **options: Unpack[RequestOptions],
@@ -157,26 +158,27 @@ class LLM:
             as_chat=self._info.has_chat_template,
         )
         results: dict[int, Extraction[T]] = {}
+        waiting = deque(attempts)
         with self._batch() as batch, ProgressBar(len(attempts), show=use_tqdm) as progress:
 
-            def begin(each: Attempts[T]) -> None:
-                try:
-                    batch.add(each.index, batch.build(each.request()))
-                except InvalidRequestError as error:
-                    end(each, error)
-
-            def end(each: Attempts[T], outcome: RequestOutput[Any] | DraftlineError) -> None:
+            def settle(each: Attempts[T], outcome: RequestOutput[Any] | DraftlineError) -> None:
                 result = each.take(outcome)
                 if result is None:
-                    begin(each)
+                    waiting.appendleft(each)
                 else:
                     results[each.index] = result
                     progress.add(result)
 
-            for each in attempts:
-                begin(each)
-            for index, outcome in batch.run():
-                end(attempts[index], outcome)
+            while waiting or len(batch):
+                # Enough for full steps. The other texts are tokenized later, while steps run.
+                while waiting and len(batch) < 2 * self._info.max_num_seqs:
+                    each = waiting.popleft()
+                    try:
+                        batch.add(each.index, batch.build(each.request()))
+                    except InvalidRequestError as error:
+                        settle(each, error)
+                for index, outcome in batch.step():
+                    settle(attempts[index], outcome)
         return [results[each.index] for each in attempts]
 
     def close(self) -> None:
@@ -212,9 +214,10 @@ class LLM:
             # All are checked before the first is queued.
             for index, built in enumerate([batch.build(each) for each in wanted]):
                 batch.add(index, built)
-            for index, outcome in batch.run():
-                outcomes[index] = outcome
-                bar.update()
+            while len(batch):
+                for index, outcome in batch.step():
+                    outcomes[index] = outcome
+                    bar.update()
         outputs: list[RequestOutput[Any]] = []
         for index in range(len(wanted)):
             outcome = outcomes[index]
@@ -256,18 +259,23 @@ class _Batch:
         self._running[built.request.request_id] = index, built.accumulator
         self._core.add(built.request)
 
-    def run(self) -> Iterator[tuple[int, RequestOutput[Any] | DraftlineError]]:
-        """Step until all have ended. Yields the index and the outcome of each as it ends, between two steps."""
-        while self._running:
+    def __len__(self) -> int:
+        """The number of requests that have not ended."""
+        return len(self._running)
+
+    def step(self) -> list[tuple[int, RequestOutput[Any] | DraftlineError]]:
+        """Run one step of the engine. Returns the index and the outcome of each request that ended."""
+        if self._running:
             self._core.step()
-            ended, self._ended = self._ended, []
-            for request_id in ended:
-                index, accumulator = self._running.pop(request_id)
-                try:
-                    outcome: RequestOutput[Any] | DraftlineError = accumulator.result()
-                except DraftlineError as error:
-                    outcome = error
-                yield index, outcome
+        outcomes: list[tuple[int, RequestOutput[Any] | DraftlineError]] = []
+        for request_id in self._ended:
+            index, accumulator = self._running.pop(request_id)
+            try:
+                outcomes.append((index, accumulator.result()))
+            except DraftlineError as error:
+                outcomes.append((index, error))
+        self._ended = []
+        return outcomes
 
     def __enter__(self) -> Self:
         """The batch, without requests."""
