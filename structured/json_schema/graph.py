@@ -98,7 +98,7 @@ def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
     return replace(
         shapes,
         numbers=tuple(
-            exact for one in shapes.numbers if (exact := _exact_multiples(normaliser, value, one)) is not None
+            written for one in shapes.numbers if (written := _exact_multiples(normaliser, value, one)) is not None
         ),
         arrays=tuple(
             exact

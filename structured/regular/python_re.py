@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from re import _constants as ops  # type: ignore[attr-defined]
-from re import _parser
+from re import _parser  # type: ignore[attr-defined]
 from typing import Any, Final
 
 from draftline.structured.regular import charset, unicode

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
+from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.json_schema import unenforceable
-from draftline.structured.types.core.place import Place
+from draftline.structured.types.core.place import CoreSchema, Place
 from draftline.structured.types.core.reader import CoreReader
+from draftline.structured.types.structs import core_schema
 from draftline.structured.types.typed_schema import TypedSchema
 
 
@@ -18,20 +23,42 @@ def typed_schema(kind: Any) -> TypedSchema[Any]:
     """Derive the schema of a type.
 
     Args:
-        kind: a pydantic model, or any type that ``pydantic.TypeAdapter`` accepts.
+        kind: a pydantic model, any type that ``pydantic.TypeAdapter`` accepts, or one of msgspec.
 
     Raises:
+        TypeError: it is not such a type.
         UnsupportedConstraintError: it is not guaranteed that the type accepts a text; the error names every field.
     """
-    adapter = TypeAdapter(kind)
+    schema, parse = _described(kind)
     reader = CoreReader()
     name = _name(kind)
-    root = reader.read(adapter.core_schema, Place(name, 0, {}))
+    root = reader.read(schema, Place(name, 0, {}))
     if reader.refused:
         raise UnsupportedConstraintError(reader.refused)
     document = json.dumps({**root, "$defs": reader.definitions} if reader.definitions else root)
     _check(document, name)
-    return TypedSchema(kind, document, tuple(reader.python.values()), adapter.validate_json)
+    return TypedSchema(kind, document, tuple(reader.python.values()), parse)
+
+
+def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
+    """The core schema of a type, and the parser of its texts.
+
+    Raises:
+        TypeError: neither pydantic nor msgspec knows the type.
+    """
+    try:
+        adapter = TypeAdapter(kind)
+    except PydanticUserError as error:
+        msgspec = sys.modules.get("msgspec")
+        if msgspec is not None:
+            try:
+                info = importlib.import_module("msgspec.inspect").type_info(kind)
+            except TypeError:
+                pass
+            else:
+                return core_schema(info), msgspec.json.Decoder(kind).decode
+        raise TypeError(f"{_name(kind)} is not a type that pydantic reads: {str(error).splitlines()[0]}") from None
+    return adapter.core_schema, adapter.validate_json
 
 
 def _check(document: str, name: str) -> None:
@@ -69,4 +96,5 @@ def _name(kind: Any) -> str:
         kind = get_args(kind)[0]
     if isinstance(kind, type) and not get_args(kind):
         return kind.__name__
-    return str(kind).replace("typing.", "")
+    written = str(kind).replace("typing.", "")
+    return written if "Annotated[" not in written else str(getattr(get_origin(kind), "__name__", "type"))

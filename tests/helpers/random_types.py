@@ -11,7 +11,7 @@ import enum
 import itertools
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
 from ipaddress import (
@@ -23,7 +23,7 @@ from ipaddress import (
     IPv6Network,
 )
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, NamedTuple, Optional, TypeVar, Union
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NotRequired, Optional, TypeVar, Union, get_origin
 
 import pydantic
 from hypothesis import reject
@@ -38,7 +38,7 @@ from pydantic import (
     create_model,
 )
 from pydantic_core import SchemaError
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 _NUMBERS = itertools.count()
 
@@ -128,7 +128,6 @@ class Coded(BaseModel):
 
 
 class Aliased(BaseModel):
-    model_config = ConfigDict(populate_by_name=True)
     one: Annotated[int, Field(alias="uno")]
     two: Annotated[str, Field(validation_alias=AliasChoices("zwei", AliasPath("deep", "two")))] = ""
     three: Annotated[bool, Field(validation_alias=AliasPath("deep", "three", 1))]
@@ -217,7 +216,7 @@ def _temporal(draw: st.DrawFn) -> Any:
         datetime(2024, 2, 29, 23, 59, 59, 999999),
         datetime(2031, 1, 1),
     ]
-    zoned = [datetime(1970, 1, 1, tzinfo=timezone.utc), datetime(2024, 3, 1, 1, tzinfo=timezone(timedelta(hours=2)))]
+    zoned = [datetime(1970, 1, 1, tzinfo=UTC), datetime(2024, 3, 1, 1, tzinfo=timezone(timedelta(hours=2)))]
     times = [time(0, 0), time(8, 30), time(17, 0, 0, 1), time(23, 59, 59, 999999)]
     spans = [timedelta(days=-2), timedelta(0), timedelta(seconds=1.5), timedelta(hours=36), timedelta(days=400)]
     kind, values = draw(
@@ -226,7 +225,7 @@ def _temporal(draw: st.DrawFn) -> Any:
     return Annotated[kind, Field(**_within(draw, st.sampled_from(values)))]
 
 
-_PLAIN_LEAVES = [
+LEAVES = [
     str,
     int,
     float,
@@ -276,7 +275,7 @@ _PLAIN_LEAVES = [
     Colour,
     Level,
     Mixed,
-    Literal["a", "b c", 'q"\\', 1, True, None],
+    (Literal["a", "b c", 'q"\\', 1, True] | None),
     Annotated[bytes, Field(min_length=2, max_length=4)],
     pydantic.Json[int],
     pydantic.Json[list[bool]],
@@ -287,13 +286,13 @@ try:
 except ImportError:
     pass
 else:
-    _PLAIN_LEAVES += [pydantic.EmailStr, pydantic.NameEmail]
+    LEAVES += [pydantic.EmailStr, pydantic.NameEmail]
 
 _STRUCTURES = [Node, Left, Cat, Point, Label, Movie, Pair, Tags, Coded, Aliased, Open]
 
 leaves = st.one_of(
-    st.sampled_from(_PLAIN_LEAVES),
-    st.sampled_from(_PLAIN_LEAVES),
+    st.sampled_from(LEAVES),
+    st.sampled_from(LEAVES),
     _ints(),
     _floats(),
     _decimals(),
@@ -345,12 +344,14 @@ def _containers(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> Any:
     if kind == 4:
         return tuple[draw(inner), ...]
     if kind == 5:
-        return Optional[draw(inner)]  # noqa: UP045
+        return Optional[draw(inner)]
     if kind == 6:
-        mode = draw(st.sampled_from(["smart", "left_to_right"]))
-        return Annotated[Union[draw(inner), draw(inner)], Field(union_mode=mode)]  # noqa: UP007
+        union = draw(inner)
+        if get_origin(union) is not Union:
+            return union
+        return Annotated[union, Field(union_mode=draw(st.sampled_from(["smart", "left_to_right"])))]
     if kind == 7:
-        return Annotated[Union[Cat, Dog], Field(discriminator="kind")]  # noqa: UP007
+        return Annotated[Union[Cat, Dog], Field(discriminator="kind")]
     if kind == 8:
         return Page[draw(inner)]
     one = draw(inner)

@@ -30,7 +30,7 @@ def read_none(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 
 def enum_key(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """The names of members that a Literal or an Enum accepts as keys."""
-    validator = SchemaValidator({"type": "dict", "keys_schema": dict(schema)})  # type: ignore[misc, arg-type]
+    validator = SchemaValidator({"type": "dict", "keys_schema": dict(schema)})
     raw = [_plain(value) for value in schema.get("expected") or schema.get("members") or ()]
     names = [value if isinstance(value, str) else json.dumps(value) for value in raw if _is_scalar(value)]
     accepted = [name for name in dict.fromkeys(names) if _accepts(validator, json.dumps({name: 0}))]
@@ -40,7 +40,7 @@ def enum_key(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 
 
 def _values(reader: Reader, schema: CoreSchema, place: Place, expected: Iterable[Any]) -> Fragment:
-    validator = SchemaValidator(dict(schema))  # type: ignore[arg-type]
+    validator = SchemaValidator(dict(schema))
     values = [value for value in map(_plain, expected) if _is_scalar(value)]
     texts = dict.fromkeys(json.dumps(value) for value in values)
     accepted = [json.loads(text) for text in texts if _accepts(validator, text)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import operator
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -106,6 +107,8 @@ def read_after(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     known = _known(function)
     if known is not None:
         return known(reader, schema, place)
+    if isinstance(function, operator.attrgetter):  # use_enum_values
+        return _inner(reader, schema, place)
     coded = _encoded(function)
     if coded is not None:
         return coded
@@ -137,7 +140,7 @@ def read_plain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 def _described(schema: CoreSchema) -> Fragment | None:
     """The JSON Schema that a type states for itself; None if there is none."""
     try:
-        stated = GenerateJsonSchema().generate(dict(schema), mode="validation")  # type: ignore[arg-type]
+        stated = GenerateJsonSchema().generate(dict(schema), mode="validation")
     except (PydanticInvalidForJsonSchema, KeyError):
         return None
     if "$defs" in stated or not stated.keys() - {"title", "description", "default", "examples"}:

@@ -17,6 +17,10 @@ from draftline.structured.types.texts.trees import tree
 MAX_INT_DIGITS: Final = 40
 """The most digits of an int without closer bounds. pydantic reads up to 4,300."""
 
+MAX_INEXACT_MULTIPLE: Final = 10**6
+"""The largest float that is a multiple of a fraction such as 0.01: pydantic allows a remainder of 1e-9, for rounding."""
+
+_MAX_DENOMINATOR: Final = 2**20
 _INT: Final = 10**MAX_INT_DIGITS - 1
 _MULTIPLE: Final = 2**53 - 1
 """The largest multiple that grammars count."""
@@ -37,8 +41,11 @@ def read_int(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 def read_float(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Finite 64-bit floats."""
     fragment: Fragment = {"type": "number", "format": "double"}
-    if (step := schema.get("multiple_of")) is not None and not _divides_negatives(step):
-        fragment["minimum"] = 0
+    if (step := schema.get("multiple_of")) is not None:
+        if Fraction(step).denominator > _MAX_DENOMINATOR:
+            fragment |= {"minimum": -MAX_INEXACT_MULTIPLE, "maximum": MAX_INEXACT_MULTIPLE}
+        if not _divides_negatives(step):
+            fragment["minimum"] = 0
     return _bounded(reader, schema, place, fragment)
 
 

@@ -71,7 +71,11 @@ class CoreReader:
             choices = schema["choices"] if kind == "union" else [schema["schema"]]
             options = [self.read_key(one[0] if isinstance(one, tuple) else one, place) for one in choices]
             return unions.any_of(options)
+        if kind == "default":
+            return self.read_key(schema["schema"], place)
         fragment = self.read(schema, place)
+        if kind.startswith("function-") and "schema" in schema and fragment.get("type") != "string":
+            return self.read_key(schema["schema"], place)
         if fragment.get("type") != "string":
             return self.refuse(place, kind, "it cannot be the name of a member")
         return fragment
@@ -99,6 +103,8 @@ class CoreReader:
 
     def _reference(self, ref: str, place: Place) -> Fragment:
         """A named part. A recursive one is written once for each depth at which it occurs, down to the deepest."""
+        if self._schemas[ref]["type"] in ("enum", "literal"):
+            return self.read(self._schemas[ref], place)
         name = self._name(ref)
         if self._is_recursive(ref):
             if place.depth > MAX_DEPTH:
@@ -297,7 +303,7 @@ _OPTIONS: Final[dict[str, frozenset[str]]] = {
         "to_lower",
         "to_upper",
     },
-    "bytes": _COMMON | {"min_length", "max_length"},
+    "bytes": _COMMON | {"min_length", "max_length", "val_json_bytes"},
     "date": _BOUNDS | {"now_op", "now_utc_offset"},
     "time": _BOUNDS | {"tz_constraint", "microseconds_precision"},
     "datetime": _BOUNDS | {"now_op", "now_utc_offset", "tz_constraint", "microseconds_precision"},

@@ -62,6 +62,8 @@ def _pattern(pattern: str | re.Pattern[str], engine: str | None) -> str:
 def read_bytes(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Bytes: the UTF-8 of a string (ASCII, if its length counts), base64 or hexadecimal digits, as configured."""
     low, high = schema.get("min_length") or 0, schema.get("max_length")
+    if schema.get("val_json_bytes") == "base64":  # msgspec's
+        return text(encoded.base64_text(low, high))
     coding = place.config.get("val_json_bytes", "utf8")
     if coding == "base64":
         return text(encoded.base64_text(low, high, url_safe=True))

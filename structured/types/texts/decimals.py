@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
@@ -71,6 +72,6 @@ def _fraction(places: int | None) -> str:
     return f"(?:\\.[0-9]{{1,{places}}})?" if places else ""
 
 
-def exact(bound: object) -> Fraction:
+def exact(bound: float | Decimal) -> Fraction:
     """A bound as an exact number. Raises (OverflowError, ValueError) for infinity and NaN."""
-    return Fraction(bound)  # type: ignore[arg-type]
+    return Fraction(bound)

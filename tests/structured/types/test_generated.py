@@ -1,0 +1,89 @@
+"""Random types: each accepts every text of its language, in lax and in strict mode."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from random_types import LEAVES, types, whole_models
+from walk import Walker
+
+from draftline.structured.errors import UnsupportedConstraintError
+from draftline.structured.json_schema import json_schema_language
+from draftline.structured.types.derive import typed_schema
+
+LIMIT = 400
+"""The most bytes of an answer; a longer one is given up, as max_tokens would."""
+
+
+def answers(kind: Any, source: random.Random, rounds: int, **options: Any) -> int:
+    """Write texts of a type by both of its forms, let the type read those that end, and count them."""
+    try:
+        typed = typed_schema(kind)
+    except UnsupportedConstraintError:
+        return 0
+    language = json_schema_language(typed.json_schema, order="auto", integers="plain", **options)
+    walkers = [Walker.of_grammar(language.grammar)]
+    if language.regex is not None:
+        walkers.append(Walker.of_regex(language.regex))
+    adapter = TypeAdapter(kind)
+    complete = 0
+    for walker in walkers:
+        for _ in range(rounds):
+            text = walker.write(source, LIMIT)
+            if text is not None:
+                complete += 1
+                adapter.validate_json(text)
+                adapter.validate_json(text, strict=True)
+    return complete
+
+
+@pytest.mark.parametrize("kind", LEAVES, ids=str)
+def test_every_kind_of_type(kind: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # hypothesis is not at work here: types may warn when they are made
+        assert answers(kind, random.Random(0), 12, whitespace="compact") > 4
+
+
+@seed(16)
+@settings(
+    max_examples=25,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(whole_models, st.integers(0, 2**32), st.sampled_from(["compact", "spaced", "free"]))
+def test_25_models(kind: Any, number: int, whitespace: str) -> None:
+    answers(kind, random.Random(number), 4, whitespace=whitespace)
+
+
+complete_answers: list[int] = []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@settings(
+    max_examples=400,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(st.one_of(whole_models, whole_models, types(2)), st.integers(0, 2**32), st.sampled_from(["compact", "free"]))
+def _many_models(kind: Any, number: int, whitespace: str) -> None:
+    complete_answers.append(answers(kind, random.Random(number), 60, whitespace=whitespace))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_300_models_and_20000_answers() -> None:
+    complete_answers.clear()
+    _many_models()
+    assert sum(count > 0 for count in complete_answers) >= 300
+    assert sum(complete_answers) >= 20_000, sum(complete_answers)

@@ -1,0 +1,242 @@
+"""Texts that particular types write and do not write, and the fields that `typed_schema` refuses by name."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Annotated, Any, Literal, Optional, Union
+from uuid import UUID
+
+import pydantic
+import pytest
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    Tag,
+    TypeAdapter,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from random_types import Aliased, Cat, Colour, Dog, Label, Left, Level, Mixed, Movie, Node, Open, Page, Pair, Point
+from walk import Walker
+
+from draftline.structured.errors import UnsupportedConstraintError
+from draftline.structured.json_schema import json_schema_language
+from draftline.structured.types.derive import typed_schema
+
+
+def walker(kind: Any) -> Walker:
+    language = json_schema_language(
+        typed_schema(kind).json_schema, whitespace="compact", order="auto", integers="plain"
+    )
+    return Walker.of_grammar(language.grammar)
+
+
+BOUNDED = Annotated[Decimal, Field(max_digits=5, decimal_places=2, ge=0)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "written", "not_written"),
+    [
+        (int, "0 -7 123456789012345678901234567890", "1.0 1e3 00 " + "9" * 41),
+        (Annotated[int, Field(gt=3, le=12)], "4 12", "3 13 4.0"),
+        (float, "0 1.5 -2e20 1e-7 1e+16", "NaN Infinity 1e309 1e999 10000000000000000000"),
+        (Annotated[float, Field(gt=0, lt=1)], "0.5 0.999 1e-7", "0 0.0 1 1.0 1e-330"),
+        (Decimal, '"1.50" "-0.001" "12345678901234567890.5"', '1.5 "x" "{" "NaN" "1e5" "01"'),
+        (BOUNDED, '"0" "123.45" "0.05"', '"1234.5" "1.234" "-1" "-0.01"'),
+        (Annotated[Decimal, Field(max_digits=2, decimal_places=2)], '"0.5" "0.12"', '"0" "1" "1.2"'),
+        (Annotated[Decimal, Field(multiple_of=Decimal("0.05"), ge=1)], '"1" "1.05" "2.10"', '"1.02" "0.95"'),
+        (bool, "true false", '1 "true"'),
+        (None, "null", '"None"'),
+        (date, '"2024-02-29" "0001-01-01" "9999-12-31"', '"0000-01-01" "2023-02-29" "2024-2-1" 0'),
+        (Annotated[date, Field(ge=date(2024, 2, 28), lt=date(2024, 3, 2))], '"2024-02-29" "2024-03-01"', '"2024-02-27" "2024-03-02"'),
+        (time, '"23:59:59" "01:02:03.000004" "00:00:00Z" "10:00:00+05:30"', '"24:00:00" "23:59:60" "1:00:00" "10:00:00+24:00"'),
+        (Annotated[time, Field(ge=time(8, 30), lt=time(17))], '"08:30:00" "16:59:59.999999"', '"08:29:59" "17:00:00" "09:00:00Z"'),
+        (datetime, '"2024-01-01T00:00:00" "2024-01-01T00:00:00Z"', '"2024-01-01" "2024-01-01T24:00:00" "0000-01-01T00:00:00"'),
+        (pydantic.AwareDatetime, '"2024-01-01T00:00:00-01:00"', '"2024-01-01T00:00:00"'),
+        (pydantic.NaiveDatetime, '"2024-01-01T00:00:00"', '"2024-01-01T00:00:00Z"'),
+        (Annotated[datetime, Field(gt=datetime(2024, 1, 1, tzinfo=UTC))], '"2024-01-01T00:00:00.000001Z" "2025-05-05T05:05:05Z"', '"2024-01-01T00:00:00Z" "2024-01-01T00:00:00.000Z" "2025-05-05T05:05:05"'),
+        (timedelta, '"P3DT4H" "PT0.5S" "-P1D" "PT90M"'.replace("PT90M", "PT59M"), '"P1Y" "P1M" "1 day" 5 "PT99999999999S"'),
+        (Annotated[timedelta, Field(ge=timedelta(hours=1), le=timedelta(days=2))], '"PT36H" "PT90M" "P2D" "PT3600S"', '"PT59M" "P3D" "-PT2H" "PT3599.9S"'),
+        (UUID, '"123e4567-e89b-12d3-a456-426614174000"', '"123e4567" "{123e4567-e89b-12d3-a456-426614174000}"'),
+        (pydantic.UUID4, '"123e4567-e89b-42d3-a456-426614174000"', '"123e4567-e89b-12d3-a456-426614174000" "123e4567-e89b-42d3-c456-426614174000"'),
+        (IPv4Network, '"10.0.0.0/8" "10.16.0.0/12" "1.2.3.4/32" "0.0.0.0/0"', '"10.0.0.1/8" "10.8.0.0/12" "1.2.3/8"'),
+        (pydantic.HttpUrl, '"https://example.com/a?b=c%20d#e" "http://1.2.3.4:80/"', '"ftp://a.b" "http://" "http://a.1" "http://xn--a.b" "http://a.b/%zz"'),
+        (pydantic.PostgresDsn, '"postgres://me:pw@db.local:5432/x"', '"http://a.b"'),
+        (Path, '"a/b" ""', "1"),
+        (Colour, '"red" "grün"', '"RED" "blue"'),
+        (Level, "1 9007199254740993", '1.0 9007199254740993.0 "1"'),
+        (Mixed, '"1" 1 0.5 null', "2 true"),
+        (Literal["a", 1, True, None], '"a" 1 true null', "1.0 false"),
+        (Optional[int], "1 null", "1.5"),
+        (Union[int, str], '1 "a"', "1.5 null"),
+        (tuple[int, str], '[1,"a"]', '[1] [1,"a",2]'),
+        (tuple[int, ...], "[] [1,2]", '["a"]'),
+        (tuple[()], "[]", "[1]"),
+        (set[Colour], '["red","grün"] []', '["red","red"]'),
+        (Annotated[frozenset[Literal[1, 2, 3]], Field(min_length=2)], "[1,2] [3,1,2]", "[1] [1,1]"),
+        (Annotated[set[int], Field(min_length=1, max_length=2)], "[1] [1,1]", "[] [1,2,3]"),
+        (dict[int, bool], '{"1":true,"-20":false} {}', '{"a":true} {"1.0":true}'),
+        (dict[Colour, int], '{"red":1}', '{"blue":1}'),
+        (dict[date, int], '{"2024-02-29":1}', '{"2023-02-29":1}'),
+        (Annotated[dict[str, int], Field(min_length=1, max_length=2)], '{"a":1}', "{}"),
+        (Point, '{"x":1.5} {"x":1,"y":2}', '{"y":1} {"x":1,"hidden":3}'),
+        (Movie, '{"title":"x","year":1999} {"title":"x"}', '{"year":1999} {"title":"x","year":1800}'),
+        (Pair, '[1] [1,"a"]', '[] ["a"] {"left":1}'),
+        (Page[int], '{"items":[1],"total":1}', '{"items":["a"],"total":1}'),
+        (Label, '{"text":"a b"}', '{"text":"_a"} {"text":""}'.replace("_", " ")),
+        (Aliased, '{"uno":1,"zwei":"a","deep":{"three":[null,true]}}', '{"one":1,"deep":{"three":[null,true]}} {"uno":1,"deep":{"three":[true]}}'),
+        (Open, '{"bekannt":"a","x":1}', '{"bekannt":"a","known":"b"} {"x":1}'),
+        (Left, '{"right":{"left":[{"right":null}]}}', '{"right":{}}'),
+        (Annotated[Cat | Dog, Field(discriminator="kind")], '{"kind":"cat","lives":3} {"kind":"wolf"}', '{"lives":3} {"kind":"cow"}'),
+        (pydantic.Json[list[int]], r'"[1,2]" "[]"', r'"[1,\"a\"]" [1]'),
+        (pydantic.Base64Bytes, '"YWI=" ""', '"YWI" "YW I="'),
+        (pydantic.Base64Str, '"YWI=" ""', '"/w=="'),
+        (Annotated[bytes, Field(max_length=2)], '"ab"', '"abc" "é"'),
+        (pydantic.ByteSize, "1024", '"1KB"'),
+        (pydantic.Secret[Annotated[int, Field(ge=3)]], "3", "2"),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_texts(kind: Any, written: str, not_written: str) -> None:
+    one = walker(kind)
+    texts = re.findall(r"\S+(?: \w+\"\S*)*", written)
+    assert [text for text in texts if not one.accepts(text)] == []
+    for text in texts:
+        TypeAdapter(kind).validate_json(text)
+        TypeAdapter(kind).validate_json(text, strict=True)
+    assert [text for text in not_written.split() if one.accepts(text)] == []
+
+
+class Person(BaseModel):
+    name: str
+    meeting: pydantic.FutureDate
+
+
+class Nested(BaseModel):
+    people: list[Person]
+    file: pydantic.FilePath | None = None
+
+
+class Checked(BaseModel):
+    age: int
+    code: Annotated[str, AfterValidator(str.upper)]
+
+    @field_validator("age")
+    @classmethod
+    def _adult(cls, age: int) -> int:
+        return age
+
+    @model_validator(mode="after")
+    def _whole(self) -> Checked:
+        return self
+
+
+class Custom:
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return {"type": "function-plain", "function": {"type": "no-info", "function": str}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "paths"),
+    [
+        (Person, ["Person.meeting"]),
+        (Nested, ["Nested.people[].meeting", "Nested.file"]),
+        (Annotated[str, StringConstraints(pattern=r"\bx")], ["str"]),
+        (dict[str, Annotated[set[int], Field(min_length=2)]], ["dict[]"]),
+        (set[Person], ["set["]),
+        (Literal[Colour.RED], ["Literal"]),
+        (re.Pattern, ["Pattern"]),
+        (Custom, ["Custom"]),
+        (Annotated[int, PlainValidator(int)], ["int"]),
+        (type[int], ["type[int]"]),
+        (Annotated[dict[str, int], Field(min_length=2)], ["dict[str, int]"]),
+        (Annotated[int, Field(gt=3, lt=4)], ["int"]),
+        (Annotated[pydantic.HttpUrl, pydantic.UrlConstraints(max_length=20)], ["HttpUrl"]),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_cannot_be_guaranteed_is_named(kind: Any, paths: list[str]) -> None:
+    with pytest.raises(UnsupportedConstraintError) as caught:
+        typed_schema(kind)
+    named = [violation.pointer for violation in caught.value.violations]
+    assert len(named) == len(paths)
+    for path, name in zip(paths, named, strict=True):
+        assert name.startswith(path)
+
+
+def test_python_validators_are_named_once() -> None:
+    unenforced = typed_schema(Checked).unenforced
+    assert [(one.pointer, one.keyword) for one in unenforced] == [
+        ("Checked", "after"),
+        ("Checked.age", "after"),
+        ("Checked.code", "after"),
+    ]
+    assert "Checked._adult" in unenforced[1].reason
+
+
+def test_a_plain_validator_may_state_its_schema() -> None:
+    stated = Annotated[int, PlainValidator(int), WithJsonSchema({"type": "integer", "minimum": 3})]
+    typed = typed_schema(stated)
+    assert json.loads(typed.json_schema)["minimum"] == 3
+    assert len(typed.unenforced) == 1
+
+
+def test_a_callable_discriminator_is_python_code() -> None:
+    def which(value: Any) -> str:
+        return "i" if isinstance(value, int) else "s"
+
+    kind = Annotated[
+        Union[Annotated[int, Tag("i")], Annotated[str, Tag("s")]],
+        Discriminator(which),
+    ]
+    typed = typed_schema(kind)
+    assert [one.keyword for one in typed.unenforced] == ["discriminator"]
+
+
+def test_recursion_ends_before_pydantic_gives_up() -> None:
+    one = walker(Node)
+    deep = '{"name":"a"}'
+    for _ in range(64):
+        deep = f'{{"name":"a","next":{deep}}}'
+    assert one.accepts(deep)
+    assert not one.accepts(f'{{"name":"a","next":{deep}}}')
+    anything = walker(list[Any])
+    assert anything.accepts("[" * 60 + "]" * 60)
+    assert not anything.accepts("[" * 80 + "]" * 80)
+
+
+def test_python_s_own_regular_expressions() -> None:
+    class Coded(BaseModel):
+        model_config = ConfigDict(regex_engine="python-re")
+        code: Annotated[str, Field(pattern=r"^[^\W\d_]{2}\Z")]
+
+    one = walker(Coded)
+    assert one.accepts('{"code":"äb"}')
+    assert not one.accepts('{"code":"a1"}')
+    assert not one.accepts('{"code":"ab "}')
+
+
+def test_aliases_by_name_only() -> None:
+    class Named(BaseModel):
+        model_config = ConfigDict(populate_by_name=True)
+        one: Annotated[int, Field(validation_alias=AliasChoices(AliasPath("list", 0), "uno"))]
+
+    assert walker(Named).accepts('{"uno":1}')
+
+
+def test_parse_reads_a_text() -> None:
+    assert typed_schema(list[Cat]).parse('[{"kind":"cat","lives":3}]') == [Cat(lives=3)]

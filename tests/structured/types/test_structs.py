@@ -1,0 +1,103 @@
+"""Types of msgspec accept every text of their language."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import enum
+import random
+import uuid
+from typing import Annotated, Any, Literal, Optional, Union
+
+import pytest
+from walk import Walker
+
+from draftline.structured.errors import UnsupportedConstraintError
+from draftline.structured.json_schema import json_schema_language
+from draftline.structured.types.derive import typed_schema
+
+msgspec = pytest.importorskip("msgspec", reason="needs msgspec")
+Meta, Struct = msgspec.Meta, msgspec.Struct
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Circle(Struct, tag="circle"):
+    radius: Annotated[float, Meta(gt=0)]
+
+
+class Square(Struct, tag="square", forbid_unknown_fields=True):
+    side: Annotated[int, Meta(ge=1, lt=10)] = 1
+
+
+class Row(Struct, array_like=True):
+    number: int
+    note: str = ""
+
+
+class Invoice(Struct, rename="camel"):
+    line_no: Annotated[int, Meta(ge=1)]
+    total: decimal.Decimal
+    issued: datetime.date
+    sent: Annotated[datetime.datetime, Meta(tz=True)]
+    code: Annotated[str, Meta(pattern="^[A-Z]{2}[0-9]+$", max_length=6)]
+    shapes: list[Union[Circle, Square]]
+    rows: Annotated[list[Row], Meta(max_length=2)]
+    parent: Optional[Invoice] = None
+
+
+KINDS = [
+    Invoice,
+    list[Invoice],
+    Row,
+    Union[Circle, Square, None],
+    datetime.time,
+    datetime.datetime,
+    datetime.timedelta,
+    uuid.UUID,
+    bytes,
+    Annotated[bytes, Meta(max_length=4)],
+    Colour,
+    Literal["a", 1],
+    dict[int, Row],
+    dict[datetime.date, float],
+    tuple[int, str],
+    tuple[bool, ...],
+    Annotated[set[int], Meta(min_length=1)],
+    Annotated[float, Meta(multiple_of=0.5)],
+    Annotated[int, Meta(multiple_of=7)],
+    Any,
+    float,
+    int,
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_every_text_is_read(kind: Any) -> None:
+    holder = msgspec.defstruct("Holder", [("value", kind)])
+    typed = typed_schema(holder)
+    language = json_schema_language(typed.json_schema, order="auto", integers="plain")
+    source = random.Random(3)
+    walkers = [Walker.of_grammar(language.grammar)]
+    if language.regex is not None:
+        walkers.append(Walker.of_regex(language.regex))
+    texts = [text for walker in walkers for _ in range(15) if (text := walker.write(source)) is not None]
+    assert len(texts) > 4
+    for text in texts:
+        assert isinstance(typed.parse(text), holder)
+
+
+def test_names_and_tags() -> None:
+    language = json_schema_language(typed_schema(list[Union[Circle, Square]]).json_schema, whitespace="compact")
+    walker = Walker.of_grammar(language.grammar)
+    assert walker.accepts('[{"type":"circle","radius":1.5},{"type":"square"}]')
+    assert not walker.accepts('[{"radius":1.5}]')
+    assert not walker.accepts('[{"type":"square","side":10}]')
+
+
+@pytest.mark.parametrize("kind", [Annotated[float, Meta(multiple_of=0.1)], msgspec.Raw], ids=str)
+def test_what_cannot_be_guaranteed_is_named(kind: Any) -> None:
+    with pytest.raises(UnsupportedConstraintError, match=r"Holder\.value"):
+        typed_schema(msgspec.defstruct("Holder", [("value", kind)]))
