@@ -16,11 +16,11 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import torch
 from common.provenance import Conditions
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 from draftline import LLM, SamplingParams, Schema
 
@@ -161,13 +161,25 @@ def right_share(answer: BaseModel, expected: BaseModel) -> float:
     return len(got & wanted) / len(paths)
 
 
-def measure(llm: LLM, texts: list[Case], whitespace: Whitespace, sampling: SamplingParams) -> Score:
-    """Extract every text, each with its own type."""
+def unbounded(kind: Any) -> Any:
+    """A type without its bounds and lengths, as people write it at first."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        fields: dict[str, Any] = {name: (unbounded(field.annotation), ...) for name, field in kind.model_fields.items()}
+        return create_model(kind.__name__, **fields)
+    if get_origin(kind) is Annotated:
+        return unbounded(get_args(kind)[0])
+    return list[unbounded(get_args(kind)[0])] if get_origin(kind) is list else kind  # type: ignore[misc]
+
+
+def measure(
+    llm: LLM, texts: list[Case], whitespace: Whitespace, sampling: SamplingParams, bounded: bool = True
+) -> Score:
+    """Extract every text, each with its own type; ``bounded`` keeps the type's bounds."""
     tokens = steps = complete = 0
     shares: list[float] = []
     for kind in (Person, Event, Order):
         group = [case for case in texts if isinstance(case.value, kind)]
-        constraint = Schema(kind, whitespace=whitespace)
+        constraint = Schema(kind if bounded else unbounded(kind), whitespace=whitespace)
         for case, result in zip(
             group, llm.extract([case.text for case in group], constraint, sampling, use_tqdm=False), strict=True
         ):
@@ -187,6 +199,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=48, help="number of texts (default: 48)")
     parser.add_argument("--max-tokens", type=int, default=256, help="maximum tokens of an answer (default: 256)")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    parser.add_argument("--unbounded", action="store_true", help="types without bounds and lengths")
     options = parser.parse_args()
     texts = cases(options.texts)
     sampling = SamplingParams(temperature=options.temperature, max_tokens=options.max_tokens, seed=0)
@@ -194,7 +207,7 @@ def main() -> None:
         print(Conditions.now(torch.device(llm.info.device)).machine)
         print("white space   tokens    steps   complete   right fields   right values", flush=True)
         for whitespace in get_args(Whitespace):
-            score = measure(llm, texts, whitespace, sampling)
+            score = measure(llm, texts, whitespace, sampling, not options.unbounded)
             print(
                 f"{whitespace:11} {score.tokens:8.1f} {score.steps:8.1f} {score.complete:10.1%} "
                 f"{score.right_fields:14.1%} {score.right_values:14.1%}",

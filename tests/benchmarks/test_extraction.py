@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date
 
 import pytest
 from byte_tokenizer import write_byte_model
-from extraction import Event, Order, Person, cases, leaves, measure, right_share
+from extraction import Event, Order, Person, cases, leaves, measure, right_share, unbounded
 from four_faces import OPTIONS
 
 from draftline import LLM, SamplingParams
@@ -30,6 +31,13 @@ def test_the_share_of_right_fields_counts_missing_and_invented_ones() -> None:
     assert right_share(right.model_copy(update={"languages": ["Polish", "Hindi", "x"]}), right) == 5 / 6
     event = Event(title="fair", city="Oslo", day=date(2020, 1, 2), visitors=3)
     assert right_share(event.model_copy(update={"day": date(2020, 1, 3)}), event) == 3 / 4
+
+
+def test_a_type_loses_its_bounds() -> None:
+    schema = json.dumps(unbounded(Order).model_json_schema())
+    assert "maxLength" in json.dumps(Order.model_json_schema())
+    assert not [word for word in ("maxLength", "maxItems", "maximum") if word in schema]
+    assert list(unbounded(Order).model_fields) == ["customer", "items", "paid"]
 
 
 def test_a_random_model_completes_and_is_wrong(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -18,13 +18,22 @@ from draftline import (
     Constraint,
     DeadlineExceededError,
     DraftlineError,
+    DuplicateRequestError,
+    EngineStoppedError,
     FieldViolation,
     IncompleteOutputError,
     InvalidOutputError,
     InvalidRequestError,
+    PermissionDeniedError,
+    QueueFullError,
     SamplingParams,
     Schema,
+    StalledReaderError,
+    StepFailedError,
+    UnauthenticatedError,
 )
+from draftline.engine.client.errors import error_of
+from draftline.engine.server.grpc.errors import to_status
 
 LISTS = ("LLM", "Client", "AsyncClient")
 """The faces whose ``generate`` takes a list of prompts."""
@@ -92,7 +101,24 @@ CHATS: list[tuple[Any, str]] = [
         [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}],
         "chat.messages[1].content: must be text, not a list: content parts are not supported, join their texts",
     ),
+    (
+        [{"role": "user", "content": "a\ud800"}],
+        "chat.messages[0].content: character 1 is a surrogate code point, which no Unicode text has",
+    ),
     ([{"role": "user", "content": "a"}, "b"], "chat.messages[1]: must be {'role': …, 'content': …}, not a str"),
+]
+
+
+OF_A_CALL = [
+    InvalidRequestError(FieldViolation("sampling.top_p", "is wrong"), FieldViolation("text", "is empty")),
+    QueueFullError("8 requests wait, which is the limit", 1.5),
+    DeadlineExceededError(),
+    StepFailedError(),
+    EngineStoppedError("the engine has stopped"),
+    DuplicateRequestError("a request with id 'a' is running"),
+    UnauthenticatedError("no token"),
+    PermissionDeniedError("not yours"),
+    StalledReaderError("too slow"),
 ]
 
 
@@ -177,9 +203,13 @@ def test_the_errors_are_public_and_documented() -> None:
     errors = {name: getattr(draftline, name) for name in draftline.__all__ if name.endswith("Error")}
     table = (Path(__file__).resolve().parents[2] / "docs" / "errors.md").read_text()
     assert [name for name in errors if f"`{name}`" not in table] == []
-    raised = {face.__name__ for face in DraftlineError.__subclasses__()}
-    elsewhere = {"CannotListenError", "CertificateError", "TokenFileError", "MissingExtraError", "UsageError"}
-    assert raised - elsewhere - {"ProfilerError", "DeviceLostError"} <= set(errors)
+    assert {type(error).__name__ for error in OF_A_CALL} <= set(errors)
+
+
+@pytest.mark.parametrize("error", OF_A_CALL, ids=lambda error: type(error).__name__)
+def test_a_call_ends_with_the_error_that_the_server_raised(error: DraftlineError) -> None:
+    received = error_of(to_status(error))
+    assert (type(received), str(received), vars(received)) == (type(error), str(error), vars(error))
 
 
 @pytest.mark.parametrize(
