@@ -24,6 +24,10 @@ PYTEST_FLAGS ?= -n auto --dist worksteal
 GPU_FLAGS ?= -n 12 --dist loadgroup
 BENCH_FLAGS ?=
 
+# The oldest pydantic that pyproject.toml allows, in a folder of its own that stands before the environment's on the path.
+OLDEST_PYDANTIC := 2.10
+OLDEST := $(VENV)/pydantic-$(OLDEST_PYDANTIC)
+
 # Some environments turn off Python's caches of compiled modules. Without them every process compiles torch's anew: loading
 # it takes three times as long, and the tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=
@@ -31,10 +35,10 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-.PHONY: help demo setup setup-dev test test-slow test-gpu check lint types imports proto kernels format bench clean
+.PHONY: help demo setup setup-dev test test-slow test-pydantic test-gpu check lint types imports proto kernels format bench clean
 
 help: ## list these tasks
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: setup ## run the engine on its embedded model and show what it does
 	@$(BIN)/draftline demo
@@ -48,6 +52,10 @@ test: setup-dev ## run the tests
 
 test-slow: setup-dev ## run the tests that take long
 	@$(BIN)/pytest -m slow $(PYTEST_FLAGS)
+
+test-pydantic: setup-dev ## run the tests of types with the oldest pydantic
+	@test -d $(OLDEST) || $(PIP) --quiet --target $(OLDEST) "pydantic==$(OLDEST_PYDANTIC).*"
+	@PYTHONPATH=$(OLDEST) $(BIN)/pytest -m 'slow or not slow' tests/structured/types $(PYTEST_FLAGS)
 
 test-gpu: setup-dev ## run the tests that need a GPU
 	@$(BIN)/pytest tests/gpu $(GPU_FLAGS)

@@ -53,7 +53,8 @@ def Schema(
         whitespace: white space between the tokens of JSON.
         best_effort: accept keywords that cannot be enforced, and report them.
         close_within_budget: finish the document within max_tokens.
-        integers: texts of a JSON Schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it.
+        integers: texts of a JSON Schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it. Those of a
+            type are always plain.
 
     Raises:
         InvalidRequestError: parts of a type cannot be guaranteed, or it is no type. The error names every such field.
@@ -68,6 +69,8 @@ def Schema(
     elif isinstance(schema, Mapping):
         text = _json(schema)
     else:
+        if integers != "plain":
+            raise InvalidRequestError(FieldViolation("integers", "must be plain for a type: strict ints reject 1.0"))
         typed = _typed(schema)
         text = typed.json_schema
     constraint: Constraint[Any] = Constraint(

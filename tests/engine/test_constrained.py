@@ -342,7 +342,9 @@ def test_a_pydantic_model_is_a_schema() -> None:
     constraint = Schema(Owner, whitespace="compact", close_within_budget=True)
     (output,) = alone([1], SamplingParams(seed=1, max_tokens=80), constraint).outputs
     Owner.model_validate_json(output.text)
-    assert json.loads(constraint.json_schema or "")["$defs"]["Pet"]["additionalProperties"] is False
+    pets = json.loads(constraint.json_schema or "")["properties"]["pets"]
+    assert pets["items"]["additionalProperties"] is False
+    assert constraint.output_type is Owner
 
 
 def real_schemas() -> list[Path]:

@@ -42,8 +42,8 @@ def read_float(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Finite 64-bit floats."""
     fragment: Fragment = {"type": "number", "format": "double"}
     if (step := schema.get("multiple_of")) is not None:
-        if Fraction(step).denominator > _MAX_DENOMINATOR:
-            fragment |= {"minimum": -MAX_INEXACT_MULTIPLE, "maximum": MAX_INEXACT_MULTIPLE}
+        largest = MAX_INEXACT_MULTIPLE if Fraction(step).denominator > _MAX_DENOMINATOR else _MULTIPLE
+        fragment |= {"minimum": -largest, "maximum": largest}
         if not _divides_negatives(step):
             fragment["minimum"] = 0
     return _bounded(reader, schema, place, fragment)
@@ -54,7 +54,8 @@ def _divides_negatives(step: float) -> bool:
     """Whether pydantic accepts negative multiples: 2.10 rejects all of them."""
     validator = SchemaValidator({"type": "float", "multiple_of": step})
     try:
-        validator.validate_python(-8 * step)
+        for multiple in range(1, 1000):
+            validator.validate_python(-multiple * step)
     except ValidationError:
         return False
     return True

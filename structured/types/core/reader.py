@@ -187,8 +187,28 @@ def _read_chain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     first, *later = schema["steps"]
     if reader.resolve(first)["type"] == "any" and any(_is_hashable_check(one) for one in later):
         return {"type": ["null", "boolean", "number", "string"], "format": "double"}
+    if place.config.get("strict") and not all(_is_native(one) for one in later):
+        # The first step has read the JSON; to the others, in strict mode, a date's text is no date.
+        return reader.refuse(place, "strict", "this pydantic rejects all of its values in strict mode")
     fragments = [reader.read(one, place) for one in (first, *later) if one["type"] != "is-instance"]
     return fragments[0] if len(fragments) == 1 else {"allOf": fragments}
+
+
+_NATIVE: Final = frozenset(
+    ["any", "none", "bool", "int", "float", "str", "list", "dict", "nullable", "union", "default"]
+)
+
+
+def _is_native(part: Any) -> bool:
+    """Whether all types in a schema are those of JSON."""
+    if isinstance(part, list | tuple):
+        return all(_is_native(one) for one in part)
+    if not isinstance(part, Mapping):
+        return True
+    kind = str(part.get("type", "any"))
+    known = kind in _NATIVE or kind.startswith("function-") or kind == "no-info"
+    inner = ("schema", "items_schema", "keys_schema", "values_schema", "choices")
+    return known and all(_is_native(part[key]) for key in inner if key in part)
 
 
 def _is_hashable_check(schema: CoreSchema) -> bool:

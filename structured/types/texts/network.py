@@ -76,8 +76,8 @@ def email_text() -> Node:
 
 _HOST_LABEL: Final = "[a-zA-Z0-9](?:[a-zA-Z0-9]|-[a-zA-Z0-9]){0,24}"
 _LETTERS: Final = "A-Za-z0-9._~!$&'()*+,;=:@/-"
-MAX_TAIL: Final = 160
-"""The most characters of a URL's path, query and fragment each, if the type limits its length."""
+MAX_TAIL: Final = 120
+"""The most characters of a URL's path with its query, and of its fragment, if the type limits its length."""
 
 
 def url_text(schemes: Sequence[str] | None, max_length: int | None, user: bool = False) -> Node:
@@ -96,7 +96,7 @@ def url_text(schemes: Sequence[str] | None, max_length: int | None, user: bool =
     person = tree("(?:[A-Za-z0-9._~-]{1,32}(?::[A-Za-z0-9._~-]{1,32})?@)?") if user else tree("")
     bound = "*" if max_length is None else f"{{0,{MAX_TAIL}}}"
     letter = f"(?:[{_LETTERS}]|%[0-9A-F]{{2}})"
-    tail = tree(f"(?:/{letter}{bound})?(?:\\?(?:{letter}|\\?){bound})?(?:#(?:{letter}|\\?){bound})?")
+    tail = tree(f"(?:[/?](?:{letter}|\\?){bound})?(?:#(?:{letter}|\\?){bound})?")
     return seq(scheme, literal("://"), person, host, port, tail)
 
 

@@ -1,0 +1,114 @@
+"""Rust's and Python's regular expressions: every text of a tree is one that the other library matches."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+from pydantic_core import SchemaValidator
+from walk import Walker
+
+from draftline.structured.regular import ecma, python_re, rust
+from draftline.structured.regular.ecma_text import ecma_text, whole
+from draftline.structured.regular.expression import without_anchors
+from draftline.structured.regular.syntax import Node, to_regex
+
+RUST = [
+    r"^\d{3}-[a-z]+$",
+    r"\d+|x",
+    r"^(?i)ab[^k]$",
+    r"^(?i:a)b$",
+    r"^[a-z&&[^aeiou]]+$",
+    r"^[\w--\d]{1,3}$",
+    r"^[a-c~~b-d]$",
+    r"^\p{Lu}\pL*\z",
+    r"^\P{L}$",
+    r"^[[:alpha:]_][[:^digit:]]$",
+    r"\A(?P<x>a|b)*?c",
+    r"^[]a]-?$",
+    r"^[\w.-]+@\w{2,}$",
+    r"^[^\d\s\W]{2}$",
+    r"^\D\S\W$",
+    r"^.$",
+    r"^(?s:.)$",
+    r"^\u{41}\x42\u0043\n$",
+    r"^(a|)(b||c)$",
+    r"^a{2}{2}$",
+    r"^\.\*\[\/\-$",
+]
+
+
+def texts(tree: Node, rounds: int = 40) -> list[str]:
+    walker = Walker.of_regex(to_regex(without_anchors(tree)))
+    source = random.Random(5)
+    return [text for _ in range(rounds) if (text := walker.write(source, 60)) is not None]
+
+
+@pytest.mark.parametrize("pattern", RUST)
+def test_rust_s_crate_matches_every_text(pattern: str) -> None:
+    validator = SchemaValidator({"type": "str", "pattern": pattern})
+    found = texts(rust.parse(pattern))
+    assert found
+    for text in found:
+        validator.validate_python(text)
+
+
+@pytest.mark.parametrize("pattern", RUST)
+def test_a_tree_is_written_as_an_ecma_pattern(pattern: str) -> None:
+    tree = rust.parse(pattern)
+    assert ecma.parse(ecma_text(tree)) == tree
+
+
+@pytest.mark.parametrize(
+    ("pattern", "construct"),
+    [
+        (r"\bword", r"the word boundary \\b"),
+        (r"(?m)^a", "the flag m"),
+        (r"(?x) a", "the flag x"),
+        (r"\p{Greek}", "the Unicode property Greek"),
+        (r"(?-u:\w)", "the flag -u"),
+    ],
+)
+def test_rust_s_other_constructs_are_named(pattern: str, construct: str) -> None:
+    with pytest.raises(ecma.UntranslatablePatternError, match=construct):
+        rust.parse(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^\d{3}-[a-z]+$",
+        r"[^\W\d_]{2}",
+        r"(?P<x>a|bc)*?\Z",
+        r"^[^x\s]y.$",
+        r"(?s)^a.b$",
+        r"\A\S\D\W$",
+        "a|^b",
+    ],
+)
+def test_python_s_re_matches_every_text(pattern: str) -> None:
+    found = texts(python_re.parse(pattern))
+    assert found
+    assert [text for text in found if re.search(pattern, text) is None] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "construct"),
+    [
+        ("(?=a)", "a lookaround"),
+        ("(?!a)", "a negative lookaround"),
+        (r"\bx", "a word boundary"),
+        (r"(a)\1", "a backreference"),
+        ("(?i)a", "the flag i"),
+        ("x*+", "a possessive repetition"),
+    ],
+)
+def test_python_s_other_constructs_are_named(pattern: str, construct: str) -> None:
+    with pytest.raises(ecma.UntranslatablePatternError, match=construct):
+        python_re.parse(pattern)
+
+
+def test_whole_anchors_every_alternative() -> None:
+    assert whole(ecma.parse("a|b")) == "^(?:[a-b])$"
+    assert whole(ecma.parse("a|bc")) == "^(?:a|bc)$"
