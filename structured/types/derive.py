@@ -26,7 +26,7 @@ def typed_schema(kind: Any) -> TypedSchema[Any]:
         kind: a pydantic model, any type that ``pydantic.TypeAdapter`` accepts, or one of msgspec.
 
     Raises:
-        TypeError: it is not such a type.
+        PydanticUserError, PydanticUndefinedAnnotation: it is not such a type.
         UnsupportedConstraintError: it is not guaranteed that the type accepts a text; the error names every field.
     """
     schema, parse = _described(kind)
@@ -44,20 +44,21 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
     """The core schema of a type, and the parser of its texts.
 
     Raises:
-        TypeError: neither pydantic nor msgspec knows the type.
+        PydanticUserError: neither pydantic nor msgspec knows the type.
     """
     try:
         adapter = TypeAdapter(kind)
-    except PydanticUserError as error:
+    except PydanticUserError:
         msgspec = sys.modules.get("msgspec")
-        if msgspec is not None:
-            try:
-                info = importlib.import_module("msgspec.inspect").type_info(kind)
-            except TypeError:
-                pass
-            else:
-                return core_schema(info), msgspec.json.Decoder(kind).decode
-        raise TypeError(f"{_name(kind)} is not a type that pydantic reads: {str(error).splitlines()[0]}") from None
+        if msgspec is None:
+            raise
+        try:
+            info = importlib.import_module("msgspec.inspect").type_info(kind)
+        except TypeError:
+            info = None
+        if info is None:
+            raise
+        return core_schema(info), msgspec.json.Decoder(kind).decode
     return adapter.core_schema, adapter.validate_json
 
 

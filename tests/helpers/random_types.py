@@ -87,6 +87,16 @@ class Dog(BaseModel):
     good: bool = True
 
 
+class Car(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    kind: Annotated[Literal["car"], Field(alias="typ")]
+    wheels: int = 4
+
+
+class Bus(BaseModel):
+    kind: Annotated[Literal["bus", "coach"], Field(alias="typ")]
+
+
 @dataclasses.dataclass
 class Point:
     x: float
@@ -351,7 +361,8 @@ def _containers(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> Any:
             return union
         return Annotated[union, Field(union_mode=draw(st.sampled_from(["smart", "left_to_right"])))]
     if kind == 7:
-        return Annotated[Union[Cat, Dog], Field(discriminator="kind")]
+        choices = draw(st.sampled_from([Union[Cat, Dog], Union[Car, Bus]]))
+        return Annotated[choices, Field(discriminator="kind")]
     if kind == 8:
         return Page[draw(inner)]
     one = draw(inner)
@@ -399,6 +410,7 @@ def models(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> Any:
         **draw(st.sampled_from([{}, {"allow_inf_nan": False}])),
         use_enum_values=draw(st.booleans()),
         frozen=draw(st.booleans()),
+        validate_default=draw(st.booleans()),
     )
     try:
         return create_model(f"Model{number}", __config__=config, **fields)

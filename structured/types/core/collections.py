@@ -19,7 +19,11 @@ def read_list(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 def read_set(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Sets. Items are unique if they are enumerated; pydantic drops other items that occur again."""
     inner = schema.get("items_schema") or _ANY
-    if not hashable(reader, inner):
+    try:
+        every_item = hashable(reader, inner)
+    except RecursionError:
+        every_item = False
+    if not every_item:
         return reader.refuse(place, schema["type"], "its items are not hashable, so pydantic rejects every item")
     items = reader.read(inner, place.item())
     fragment = _sized({"type": "array", "items": items}, schema)

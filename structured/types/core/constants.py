@@ -42,11 +42,16 @@ def enum_key(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
 def _values(reader: Reader, schema: CoreSchema, place: Place, expected: Iterable[Any]) -> Fragment:
     validator = SchemaValidator(dict(schema))
     values = [value for value in map(_plain, expected) if _is_scalar(value)]
-    texts = dict.fromkeys(json.dumps(value) for value in values)
-    accepted = [json.loads(text) for text in texts if _accepts(validator, text)]
+    accepted = [value for value in values if all(_accepts(validator, text) for text in _spellings(value))]
     if not accepted:
         return reader.refuse(place, schema["type"], "none of its values can be written in JSON")
     return {"enum": accepted} if accepted else NOTHING
+
+
+def _spellings(value: Any) -> list[str]:
+    """The texts of a value in a language with plain integers."""
+    text = json.dumps(value)
+    return [text, str(int(value))] if isinstance(value, float) and value.is_integer() else [text]
 
 
 def _plain(value: Any) -> Any:

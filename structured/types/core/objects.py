@@ -39,13 +39,17 @@ def read_dataclass(reader: Reader, schema: CoreSchema, place: Place) -> Fragment
 
 def read_model_fields(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """The fields of a model."""
-    fields = [(name, one, not _has_default(one["schema"])) for name, one in schema["fields"].items()]
+    fields = [(name, one, not _may_be_absent(one["schema"], place)) for name, one in schema["fields"].items()]
     return _object(reader, schema, place, fields)
 
 
 def read_dataclass_args(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """The fields of a dataclass that its constructor takes."""
-    fields = [(one["name"], one, not _has_default(one["schema"])) for one in schema["fields"] if one.get("init", True)]
+    fields = [
+        (one["name"], one, not _may_be_absent(one["schema"], place))
+        for one in schema["fields"]
+        if one.get("init", True)
+    ]
     return _object(reader, schema, place, fields)
 
 
@@ -60,7 +64,7 @@ def read_typed_dict(reader: Reader, schema: CoreSchema, place: Place) -> Fragmen
 def read_named_tuple(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Named tuples, as arrays."""
     items = [reader.read(one["schema"], place.item(one["name"])) for one in schema["fields"]]
-    return exactly(items, sum(not _has_default(one["schema"]) for one in schema["fields"]))
+    return exactly(items, sum(not _may_be_absent(one["schema"], place) for one in schema["fields"]))
 
 
 def read_call(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
@@ -71,8 +75,9 @@ def read_call(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     return read_named_tuple(reader, {"fields": arguments["arguments_schema"]}, place)
 
 
-def _has_default(schema: CoreSchema) -> bool:
-    return bool(schema["type"] == "default")
+def _may_be_absent(schema: CoreSchema, place: Place) -> bool:
+    """Whether a field has a default that pydantic takes as it is. One that is validated may be rejected."""
+    return schema["type"] == "default" and not place.option(schema, "validate_default", "validate_default")
 
 
 @dataclass(slots=True)

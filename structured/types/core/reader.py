@@ -218,6 +218,8 @@ def _is_hashable_check(schema: CoreSchema) -> bool:
 def _read_json(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """A string that holds JSON of a type, which must be regular."""
     inner = CoreReader()
+    if isinstance(reader, CoreReader):
+        inner._schemas = reader._schemas
     content = inner.read(schema.get("schema") or {"type": "any"}, place)
     if inner.refused:
         return reader.refuse(place, "Json", inner.refused[0].reason)

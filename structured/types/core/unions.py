@@ -46,24 +46,30 @@ def read_tagged_union(reader: Reader, schema: CoreSchema, place: Place) -> Fragm
     if callable(discriminator):
         reader.unenforced(place, "discriminator", f"{_name(discriminator)} is Python code")
         return any_of([reader.read(choice, place) for choice in choices.values()])
-    name = _first_name(discriminator)
-    if name is None:
+    names = _names(discriminator)
+    if not names:
         return reader.refuse(place, "discriminator", "a discriminator within another object")
     options: list[Fragment] = []
     for number, choice in choices.items():
         values = list(dict.fromkeys(value for value in tags[number] if isinstance(value, str | int)))
-        tagged = {"type": "object", "required": [name], "properties": {name: {"enum": values}}}
-        options.append({"allOf": [reader.read(choice, place), tagged]})
+        options.append(
+            {"allOf": [reader.read(choice, place), any_of([_tagged(name, names, values) for name in names])]}
+        )
     return any_of(options)
 
 
-def _first_name(discriminator: Any) -> str | None:
+def _tagged(name: str, names: list[str], values: list[Any]) -> Fragment:
+    """Objects with their tag under one of its names, and nothing under the others."""
+    others = {other: False for other in names if other != name}
+    return {"type": "object", "required": [name], "properties": {name: {"enum": values}, **others}}
+
+
+def _names(discriminator: Any) -> list[str]:
+    """The names of the member that holds the tag."""
     if isinstance(discriminator, str):
-        return discriminator
-    for path in discriminator if isinstance(discriminator[0], list) else [discriminator]:
-        if len(path) == 1 and isinstance(path[0], str):
-            return str(path[0])
-    return None
+        return [discriminator]
+    paths = discriminator if isinstance(discriminator[0], list) else [discriminator]
+    return [path[0] for path in paths if len(path) == 1 and isinstance(path[0], str)]
 
 
 def _name(function: Any) -> str:

@@ -84,11 +84,12 @@ def url_text(schemes: Sequence[str] | None, max_length: int | None, user: bool =
     """URLs with a host, which is a name or an IPv4 address, and at most a path, a query and a fragment.
 
     Args:
-        schemes: the schemes; None for http and https.
+        schemes: the schemes; None for http and https. URLs of files have no host.
         max_length: the most characters, at least 300; None is no bound.
         user: whether a user and a password may precede the host.
     """
-    scheme = alt(literal(one) for one in schemes or ("http", "https"))
+    named = list(schemes or ("http", "https"))
+    scheme = alt(literal(one) for one in named if one != "file")
     # A last label that is not a number cannot be read as an IPv4 address.
     name = seq(repeat(tree(f"{_HOST_LABEL}\\."), 0, 3), _host_end())
     host = alt([name, tree(IPV4)])
@@ -97,7 +98,8 @@ def url_text(schemes: Sequence[str] | None, max_length: int | None, user: bool =
     bound = "*" if max_length is None else f"{{0,{MAX_TAIL}}}"
     letter = f"(?:[{_LETTERS}]|%[0-9A-F]{{2}})"
     tail = tree(f"(?:[/?](?:{letter}|\\?){bound})?(?:#(?:{letter}|\\?){bound})?")
-    return seq(scheme, literal("://"), person, host, port, tail)
+    remote = seq(scheme, literal("://"), person, host, port, tail)
+    return alt([remote, tree(f"file:///{letter}{bound}")]) if "file" in named else remote
 
 
 @functools.cache

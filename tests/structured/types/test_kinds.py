@@ -29,7 +29,24 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from random_types import Aliased, Cat, Colour, Dog, Label, Left, Level, Mixed, Movie, Node, Open, Page, Pair, Point
+from random_types import (
+    Aliased,
+    Bus,
+    Car,
+    Cat,
+    Colour,
+    Dog,
+    Label,
+    Left,
+    Level,
+    Mixed,
+    Movie,
+    Node,
+    Open,
+    Page,
+    Pair,
+    Point,
+)
 from walk import Walker
 
 from draftline.structured.errors import UnsupportedConstraintError
@@ -237,6 +254,24 @@ def test_aliases_by_name_only() -> None:
         one: Annotated[int, Field(validation_alias=AliasChoices(AliasPath("list", 0), "uno"))]
 
     assert walker(Named).accepts('{"uno":1}')
+
+
+def test_a_default_that_pydantic_validates_is_not_left_to_it() -> None:
+    class Defaults(BaseModel):
+        model_config = ConfigDict(validate_default=True)
+        checked: Annotated[int, Field(default="wrong")]
+        plain: Annotated[int, Field(default="wrong", validate_default=False)]
+
+    one = walker(Defaults)
+    assert one.accepts('{"checked":1}')
+    assert not one.accepts('{"plain":1}')
+
+
+def test_a_discriminator_stands_under_its_alias() -> None:
+    one = walker(Annotated[Union[Car, Bus], Field(discriminator="kind")])
+    assert one.accepts('{"typ":"car","more":[1]}')
+    assert one.accepts('{"typ":"coach"}')
+    assert not one.accepts('{"typ":"car","kind":"bus"}')
 
 
 def test_parse_reads_a_text() -> None:
