@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, overload
 
-from pydantic import PydanticUndefinedAnnotation
+from pydantic import PydanticUndefinedAnnotation, PydanticUserError
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint
@@ -96,5 +96,6 @@ def _typed(kind: Any) -> TypedSchema[Any]:
     except UnsupportedConstraintError as error:
         fields = [FieldViolation(violation.pointer or "schema", violation.reason) for violation in error.violations]
         raise InvalidRequestError(*fields) from error
-    except (TypeError, PydanticUndefinedAnnotation) as error:
-        raise InvalidRequestError(FieldViolation("schema", str(error))) from error
+    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+        [problem, *_] = str(error).splitlines()
+        raise InvalidRequestError(FieldViolation("schema", f"is no type that pydantic knows: {problem}")) from error

@@ -167,7 +167,7 @@ def test_a_bad_prompt_in_a_list_is_named_by_its_index(faces: FourFaces, face: st
 
 def test_a_schema_that_cannot_be_made_says_why() -> None:
     for schema, message in (
-        (3, "schema: 3 is not a type that pydantic reads: Unable to generate pydantic-core schema for 3"),
+        (3, "schema: is no type that pydantic knows: Unable to generate pydantic-core schema for 3"),
         ({"enum": [{1, 2}]}, "schema: is no JSON: Object of type set is not JSON serializable"),
     ):
         with pytest.raises(InvalidRequestError) as caught:
