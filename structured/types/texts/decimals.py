@@ -15,6 +15,11 @@ from draftline.structured.regular.expression import to_tree
 from draftline.structured.regular.syntax import Node, alt, optional, seq
 from draftline.structured.types.texts.trees import both, tree
 
+MAX_WHOLE_DIGITS: Final = 18
+MAX_PLACES: Final = 10
+"""The most digits before and behind the point without ``max_digits``: 28, as in Python's default context. A limit ends the
+answer of a small model that repeats a digit."""
+
 MAX_EXACT_DIGITS: Final = 12
 """With up to this many digits in all, the point may be at any place; with more, a third of them may be behind it."""
 
@@ -53,7 +58,8 @@ def integer_text(within: NumberSet, max_digits: int) -> Node:
 def _digits(max_digits: int | None, decimal_places: int | None) -> Node:
     """Magnitudes of at most ``max_digits`` digits, at most ``decimal_places`` of them behind the point."""
     if max_digits is None:
-        return tree("(?:0|[1-9][0-9]*)" + _fraction(decimal_places))
+        places = MAX_PLACES if decimal_places is None else decimal_places
+        return tree(f"(?:0|[1-9][0-9]{{0,{MAX_WHOLE_DIGITS - 1}}}){_fraction(places)}")
     if decimal_places is None and max_digits <= MAX_EXACT_DIGITS:
         small = f"0{_fraction(max_digits)}"
         longer = [f"[1-9][0-9]{{{whole - 1}}}{_fraction(max_digits - whole)}" for whole in range(1, max_digits + 1)]
@@ -66,9 +72,7 @@ def _digits(max_digits: int | None, decimal_places: int | None) -> Node:
     return tree(f"(?:0|[1-9][0-9]{{0,{whole - 1}}})" + _fraction(places))
 
 
-def _fraction(places: int | None) -> str:
-    if places is None:
-        return "(?:\\.[0-9]+)?"
+def _fraction(places: int) -> str:
     return f"(?:\\.[0-9]{{1,{places}}})?" if places else ""
 
 

@@ -71,7 +71,7 @@ BOUNDED = Annotated[Decimal, Field(max_digits=5, decimal_places=2, ge=0)]
         (Annotated[int, Field(gt=3, le=12)], "4 12", "3 13 4.0"),
         (float, "0 1.5 -2e20 1e-7 1e+16", "NaN Infinity 1e309 1e999 10000000000000000000"),
         (Annotated[float, Field(gt=0, lt=1)], "0.5 0.999 1e-7", "0 0.0 1 1.0 1e-330"),
-        (Decimal, '"1.50" "-0.001" "12345678901234567890.5"', '1.5 "x" "{" "NaN" "1e5" "01"'),
+        (Decimal, '"1.50" "-0.001" "123456789012345678.5"', '1.5 "x" "{" "NaN" "1e5" "01"'),
         (BOUNDED, '"0" "123.45" "0.05"', '"1234.5" "1.234" "-1" "-0.01"'),
         (Annotated[Decimal, Field(max_digits=2, decimal_places=2)], '"0.5" "0.12"', '"0" "1" "1.2"'),
         (Annotated[Decimal, Field(multiple_of=Decimal("0.05"), ge=1)], '"1" "1.05" "2.10"', '"1.02" "0.95"'),
