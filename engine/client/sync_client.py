@@ -8,7 +8,8 @@ from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack
 
-from draftline.engine.client.async_client import AsyncClient, AsyncGeneration, Tls
+from draftline.engine.client.async_client import AsyncClient, Tls
+from draftline.engine.client.async_generation import AsyncGeneration
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.errors import CallFailedError
 from draftline.engine.extraction.result import Extraction
