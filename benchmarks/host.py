@@ -135,6 +135,7 @@ def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, pref
         drafters=(),
         constraint_kinds=(),
         system_fingerprint="none",
+        has_chat_template=False,
     )
     scheduler = Scheduler(
         num_blocks=info.cache_blocks,

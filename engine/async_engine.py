@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from draftline.engine.config import EngineConfig, EngineOptions
+from draftline.engine.errors import QueueFullError
+from draftline.engine.extraction.result import Extraction
+from draftline.engine.extraction.task import extraction_attempts, run_attempts
 from draftline.engine.outputs import RequestOutput
-from draftline.engine.params import RequestOptions, SamplingParams
-from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest
-from draftline.engine.request.keywords import as_request
-from draftline.engine.request.prompt_input import Message, PromptInput, as_chats, as_prompt
+from draftline.engine.params import RequestOptions, SamplingParams, T
+from draftline.engine.protocol import EngineInfo, GenerateRequest
+from draftline.engine.request.keywords import ConstraintInput, as_request
+from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chat, as_prompt
 from draftline.engine.stats import EngineStats
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.engine.streaming.mailbox import Hub, Mailbox
@@ -65,12 +69,13 @@ class AsyncEngine:
 
     def generate(
         self,
-        prompt: PromptInput | Chat,
+        prompt: PromptInput,
         sampling_params: SamplingParams | None = None,
         *,
+        constraint: ConstraintInput[T] | None = None,
         request_id: str | None = None,
         **options: Unpack[RequestOptions],
-    ) -> AsyncGenerator[RequestOutput, None]:
+    ) -> AsyncGenerator[RequestOutput[T], None]:
         """Complete a prompt, yielding the outputs so far whenever there are new tokens.
 
         A slow consumer sees fewer, larger steps. Leaving the iteration early cancels the request.
@@ -78,29 +83,60 @@ class AsyncEngine:
         Args:
             prompt: a text, token ids, ``{"prompt": …}``, ``{"prompt_token_ids": […]}``, or a `Chat`.
             sampling_params: how its tokens are chosen, and when it ends.
+            constraint: a constraint on every output. A type stands for its `Schema`.
             request_id: unique among the running requests; made up where None.
-            **options: see `RequestOptions`: constraint, speculation, priority, and timeout in seconds.
+            **options: see `RequestOptions`: speculation, priority, and timeout in seconds.
 
         Raises:
             InvalidRequestError: the request cannot be served as asked.
+            DuplicateRequestError: ``request_id`` is running already.
             QueueFullError: too many requests wait.
             DeadlineExceededError: the request was not finished within ``timeout``.
             StepFailedError: a fault ended the request.
             EngineStoppedError: the engine was closed.
         """
-        return self._outputs(as_request(as_prompt(prompt), sampling_params, options), request_id)
+        return self._outputs(as_request(as_prompt(prompt), sampling_params, constraint, options), request_id)
 
     def chat(
         self,
-        messages: Sequence[Message],
+        messages: Conversation,
         sampling_params: SamplingParams | None = None,
         *,
+        constraint: ConstraintInput[T] | None = None,
         request_id: str | None = None,
         **options: Unpack[RequestOptions],
-    ) -> AsyncGenerator[RequestOutput, None]:
+    ) -> AsyncGenerator[RequestOutput[T], None]:
         """Answer a conversation through the model's chat template. See `generate`."""
-        [conversation] = as_chats([messages])
-        return self._outputs(as_request(conversation, sampling_params, options), request_id)
+        return self._outputs(as_request(as_chat(messages), sampling_params, constraint, options), request_id)
+
+    async def extract(
+        self,
+        texts: str | Iterable[str],
+        output_type: ConstraintInput[T],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        instructions: str | None = None,
+        examples: Iterable[tuple[str, T]] = (),
+        retry: int = 0,
+        use_tqdm: bool = True,
+        **options: Unpack[RequestOptions],
+    ) -> list[Extraction[T]]:
+        """Read a value of a type out of every text. See `draftline.LLM.extract`.
+
+        At most twice ``max_num_seqs`` requests are in flight, and a full queue is waited for.
+        """
+        attempts = extraction_attempts(
+            texts,
+            output_type,
+            sampling_params,
+            options,
+            instructions=instructions,
+            examples=examples,
+            retry=retry,
+            as_chat=self.info.has_chat_template,
+        )
+        in_flight = min(2 * self.info.max_num_seqs, self.config.max_waiting)
+        return await run_attempts(attempts, self._answer, max_in_flight=in_flight, show_progress=use_tqdm)
 
     async def close(self) -> None:
         """Stop the engine. Requests still running fail with `EngineStoppedError`. Idempotent."""
@@ -116,17 +152,34 @@ class AsyncEngine:
         """Close it."""
         await self.close()
 
-    async def _outputs(self, request: GenerateRequest, request_id: str | None) -> AsyncGenerator[RequestOutput, None]:
+    async def _outputs(
+        self, request: GenerateRequest, request_id: str | None
+    ) -> AsyncGenerator[RequestOutput[Any], None]:
+        async with aclosing(self._growing(request, request_id)) as growing:
+            async for accumulator in growing:
+                yield accumulator.snapshot()
+
+    async def _answer(self, request: GenerateRequest) -> RequestOutput[Any]:
+        """The finished output of a request. Waits while the queue is full."""
+        while True:
+            try:
+                async with aclosing(self._growing(request, None)) as growing:
+                    async for accumulator in growing:
+                        whole = accumulator
+                return whole.result()
+            except QueueFullError as error:
+                await asyncio.sleep(error.retry_after_s)
+
+    async def _growing(self, request: GenerateRequest, request_id: str | None) -> AsyncGenerator[Accumulator, None]:
+        """Run a request. Yields its accumulator after each update; leaving early cancels the request."""
         request_id = request_id or uuid.uuid4().hex
-        prompt = request.prompt
         mailbox = Mailbox(Hub(asyncio.get_running_loop()))
         token_ids = await asyncio.to_thread(self._engine.submit, request_id, request, mailbox.sink)
-        text = prompt if isinstance(prompt, str) else None
-        accumulator = Accumulator(request_id, text, token_ids, request.sampling.n)
+        accumulator = Accumulator(request_id, request, token_ids)
         try:
             async for _, update in mailbox:
                 ended = accumulator.take(update)
-                yield accumulator.snapshot()
+                yield accumulator
                 if ended:
                     return
         finally:

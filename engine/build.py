@@ -170,6 +170,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         drafters=(parts.drafter.name,) if parts.drafter.max_draft_tokens else (),
         constraint_kinds=KINDS,
         system_fingerprint=str(fingerprint),
+        has_chat_template=loaded.tokenizer.has_chat_template,
         synthetic_acceptance=config.synthetic_acceptance,
     )
     logger.info(

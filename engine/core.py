@@ -203,7 +203,7 @@ class Core:
             if self._live.get(request.request_id) is request:
                 for sequence in request.sequences:
                     self._scheduler.finish(sequence)
-                failure = DeadlineExceededError("the request's time was over before it was finished")
+                failure = DeadlineExceededError()
                 updates.append((self._outputs[request.sequences[0]], (Failed(failure),)))
         return updates
 
@@ -274,7 +274,7 @@ class Core:
 
     def _fail_requests(self, sequences: Iterable[Sequence], error: Exception) -> _Updates:
         """End the requests that these unfinished sequences belong to."""
-        failure = StepFailedError(f"a step of the engine failed: {type(error).__name__}")
+        failure = StepFailedError()
         failure.__cause__ = error
         failed = {sequence.request_id: sequence for sequence in sequences}
         for request_id in failed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 class DraftlineError(Exception):
@@ -24,9 +25,49 @@ class InvalidRequestError(DraftlineError, ValueError):
         super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))
         self.violations = violations
 
+    def within(self, path: str) -> InvalidRequestError:
+        """The same error, for a request at ``path`` in the arguments of a call for many: ``prompts[3]``.
+
+        A field ``text`` becomes ``prompts[3].text``, and ``prompt`` itself ``prompts[3]``.
+        """
+        if not path:
+            return self
+        fields = (path if v.field == "prompt" else f"{path}.{v.field}" for v in self.violations)
+        return InvalidRequestError(*map(FieldViolation, fields, (v.description for v in self.violations)))
+
     def __reduce__(self) -> tuple[type[InvalidRequestError], tuple[FieldViolation, ...]]:
         """For pickle, which rebuilds an exception from its arguments."""
         return type(self), self.violations
+
+
+class OutputError(DraftlineError, ValueError):
+    """An output is no value of its constraint's type. ``text`` is the output."""
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, which rebuilds an exception from its arguments."""
+        return type(self), (str(self), self.text)
+
+
+class IncompleteOutputError(OutputError):
+    """An output ended before its constraint was complete, or has not ended yet."""
+
+
+class InvalidOutputError(OutputError):
+    """A complete output was rejected by a validator that its type has in Python. ``violations`` lists the wrong fields."""
+
+    def __init__(self, text: str, *violations: FieldViolation) -> None:
+        super().__init__(
+            "; ".join(f"{v.field}: {v.description}" if v.field else v.description for v in violations), text
+        )
+        self.violations = violations
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, which rebuilds an exception from its arguments."""
+        return type(self), (self.text, *self.violations)
 
 
 class CannotListenError(DraftlineError):
@@ -67,6 +108,9 @@ class QueueFullError(DraftlineError):
 class DeadlineExceededError(DraftlineError):
     """A request timed out (gRPC DEADLINE_EXCEEDED)."""
 
+    def __init__(self, message: str = "the request was not finished within its timeout") -> None:
+        super().__init__(message)
+
 
 class StalledReaderError(DraftlineError):
     """A client has stopped reading its responses (gRPC ABORTED)."""
@@ -97,7 +141,10 @@ class DeviceLostError(DraftlineError):
 
 
 class StepFailedError(DraftlineError):
-    """A fault in a step ended this request (gRPC INTERNAL). The engine continues."""
+    """A fault in a step ended this request (gRPC INTERNAL). The engine continues, and its log has the fault."""
+
+    def __init__(self, message: str = "a fault in the engine ended this request; the engine's log says more") -> None:
+        super().__init__(message)
 
 
 class UsageError(DraftlineError):

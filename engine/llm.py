@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from tqdm import tqdm
 
 from draftline.engine.build import build_core
 from draftline.engine.config import EngineConfig, EngineOptions
 from draftline.engine.core import Core
-from draftline.engine.errors import EngineStoppedError
+from draftline.engine.errors import DraftlineError, EngineStoppedError, InvalidRequestError
+from draftline.engine.extraction.attempts import Attempts
+from draftline.engine.extraction.progress import ProgressBar
+from draftline.engine.extraction.result import Extraction
+from draftline.engine.extraction.task import extraction_attempts
 from draftline.engine.outputs import RequestOutput, Update
-from draftline.engine.params import RequestOptions, SamplingParams
+from draftline.engine.params import RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineInfo, GenerateRequest
-from draftline.engine.request.keywords import as_requests
-from draftline.engine.request.prompt_input import Message, PromptInput, as_chats, as_prompts
-from draftline.engine.request.request import RequestBuilder
+from draftline.engine.request.keywords import ConstraintInput, as_requests
+from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chats, as_prompts
+from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.stats import EngineStats
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.models.tokenization.tokenizer import Tokenizer
@@ -71,40 +77,109 @@ class LLM:
 
     def generate(
         self,
-        prompts: PromptInput | Sequence[PromptInput],
+        prompts: PromptInput | Iterable[PromptInput],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
         use_tqdm: bool = True,
         **options: Unpack[RequestOptions],
-    ) -> list[RequestOutput]:
+    ) -> list[RequestOutput[T]]:
         """Complete every prompt.
 
         Args:
-            prompts: one prompt, or a list of them. A list of ints is one prompt of token ids.
-            sampling_params: for all prompts, or one for each.
+            prompts: one prompt, or several. A list of ints is one prompt of token ids.
+            sampling_params: for all prompts, or a list with one for each.
+            constraint: a constraint on every output, or a list with one for each prompt. A type stands for its `Schema`.
             use_tqdm: show a progress bar on standard error.
-            **options: see `RequestOptions`: constraint, speculation, priority, and timeout in seconds.
+            **options: see `RequestOptions`: speculation, priority, and timeout in seconds.
 
         Returns:
-            The finished outputs, in the prompts' order.
+            The finished outputs, in the prompts' order. ``parsed`` is the value of the constraint's type.
 
         Raises:
             InvalidRequestError: a prompt or its parameters cannot be served. No prompt has been started then.
             DeadlineExceededError: a prompt was not finished within ``timeout``.
             EngineStoppedError: the LLM was closed.
         """
-        return self._finish(as_requests(as_prompts(prompts), sampling_params, options), use_tqdm)
+        return self._finish(as_requests(as_prompts(prompts), sampling_params, constraint, options), use_tqdm)
 
     def chat(
         self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        messages: Conversation | Iterable[Conversation],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
         use_tqdm: bool = True,
         **options: Unpack[RequestOptions],
-    ) -> list[RequestOutput]:
-        """Answer one conversation, or each of a list of them, through the model's chat template. See `generate`."""
-        return self._finish(as_requests(as_chats(messages), sampling_params, options), use_tqdm)
+    ) -> list[RequestOutput[T]]:
+        """Answer one conversation, or each of several, through the model's chat template. See `generate`."""
+        return self._finish(as_requests(as_chats(messages), sampling_params, constraint, options), use_tqdm)
+
+    def extract(
+        self,
+        texts: str | Iterable[str],
+        output_type: ConstraintInput[T],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        instructions: str | None = None,
+        examples: Iterable[tuple[str, T]] = (),
+        retry: int = 0,
+        use_tqdm: bool = True,
+        **options: Unpack[RequestOptions],
+    ) -> list[Extraction[T]]:
+        """Read a value of a type out of every text.
+
+        Args:
+            texts: one text, or several.
+            output_type: a type, or its `Schema` with options.
+            sampling_params: for all texts, or a list with one for each. Greedy where None, and at most 1,024 tokens where it
+                does not say.
+            instructions: what to extract, before the text; made from the type's name where None.
+            examples: texts with their values.
+            retry: how often a text is tried again, with another seed and the error, after an answer that is no value.
+            use_tqdm: show a progress bar on standard error: texts done, failed, and their rate.
+            **options: see `RequestOptions`.
+
+        Returns:
+            One result for each text, in order: its value, or its error. Python validators run between two steps.
+
+        Raises:
+            InvalidRequestError: an argument for all texts is wrong.
+            EngineStoppedError: the LLM was closed.
+        """
+        attempts = extraction_attempts(
+            texts,
+            output_type,
+            sampling_params,
+            options,
+            instructions=instructions,
+            examples=examples,
+            retry=retry,
+            as_chat=self._info.has_chat_template,
+        )
+        results: dict[int, Extraction[T]] = {}
+        waiting = deque(attempts)
+        with self._batch() as batch, ProgressBar(len(attempts), show=use_tqdm) as progress:
+
+            def settle(each: Attempts[T], outcome: RequestOutput[Any] | DraftlineError) -> None:
+                result = each.take(outcome)
+                if result is None:
+                    waiting.appendleft(each)
+                else:
+                    results[each.index] = result
+                    progress.add(result)
+
+            while waiting or len(batch):
+                # Enough for full steps. The other texts are tokenized later, while steps run.
+                while waiting and len(batch) < 2 * self._info.max_num_seqs:
+                    each = waiting.popleft()
+                    try:
+                        batch.add(each.index, batch.build(each.request()))
+                    except InvalidRequestError as error:
+                        settle(each, error)
+                for index, outcome in batch.step():
+                    settle(attempts[index], outcome)
+        return [results[each.index] for each in attempts]
 
     def close(self) -> None:
         """Release the model, its cache and the processes that compile constraints. Idempotent."""
@@ -127,26 +202,93 @@ class LLM:
             raise EngineStoppedError("the LLM is closed")
         return self._core
 
-    def _finish(self, wanted: Sequence[GenerateRequest], use_tqdm: bool) -> list[RequestOutput]:
-        core = self._open_core()
-        results: dict[str, Accumulator] = {}
+    def _batch(self) -> _Batch:
+        return _Batch(self._open_core(), self._builder, self._ids)
 
-        def sink(updates: Sequence[tuple[str, Update]]) -> None:
-            for request_id, update in updates:
-                bar.update(results[request_id].take(update))
+    def _finish(self, wanted: Sequence[GenerateRequest], use_tqdm: bool) -> list[RequestOutput[Any]]:
+        outcomes: dict[int, RequestOutput[Any] | DraftlineError] = {}
+        with (
+            self._batch() as batch,
+            tqdm(total=len(wanted), desc="Prompts", unit="prompt", disable=not use_tqdm, dynamic_ncols=True) as bar,
+        ):
+            # All are checked before the first is queued.
+            for index, built in enumerate([batch.build(each) for each in wanted]):
+                batch.add(index, built)
+            while len(batch):
+                for index, outcome in batch.step():
+                    outcomes[index] = outcome
+                    bar.update()
+        outputs: list[RequestOutput[Any]] = []
+        for index in range(len(wanted)):
+            outcome = outcomes[index]
+            if isinstance(outcome, DraftlineError):
+                raise outcome
+            outputs.append(outcome)
+        return outputs
 
-        # All are checked before the first is queued.
-        requests = [self._builder.build(str(next(self._ids)), each, sink, core.now()) for each in wanted]
-        with tqdm(total=len(requests), desc="Prompts", unit="prompt", disable=not use_tqdm, dynamic_ncols=True) as bar:
-            for request in requests:
-                results[request.request_id] = Accumulator.of(request)
-                core.add(request)
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """A request that the core can run, and the accumulator of its updates."""
+
+    request: Request
+    accumulator: Accumulator
+
+
+class _Batch:
+    """The requests of one call. Leaving it early, also by Ctrl-C, ends those that run."""
+
+    def __init__(self, core: Core, builder: RequestBuilder, ids: Iterator[int]) -> None:
+        self._core = core
+        self._builder = builder
+        self._ids = ids
+        self._running: dict[str, tuple[int, Accumulator]] = {}
+        self._ended: list[str] = []
+
+    def build(self, wanted: GenerateRequest) -> _Built:
+        """Validate a request. Blocks while its constraint compiles.
+
+        Raises:
+            InvalidRequestError: it cannot be served.
+        """
+        request = self._builder.build(str(next(self._ids)), wanted, self._sink, self._core.now())
+        return _Built(request, Accumulator(request.request_id, wanted, request.prompt_token_ids))
+
+    def add(self, index: int, built: _Built) -> None:
+        """Queue a request, under the caller's index. More may be added while others run."""
+        self._running[built.request.request_id] = index, built.accumulator
+        self._core.add(built.request)
+
+    def __len__(self) -> int:
+        """The number of requests that have not ended."""
+        return len(self._running)
+
+    def step(self) -> list[tuple[int, RequestOutput[Any] | DraftlineError]]:
+        """Run one step of the engine. Returns the index and the outcome of each request that ended."""
+        if self._running:
+            self._core.step()
+        outcomes: list[tuple[int, RequestOutput[Any] | DraftlineError]] = []
+        for request_id in self._ended:
+            index, accumulator = self._running.pop(request_id)
             try:
-                while core.has_work:
-                    core.step()
-            except BaseException:  # also KeyboardInterrupt: no request stays in the core
-                for request in requests:
-                    core.cancel(request.request_id)
-                core.step()
-                raise
-        return [accumulator.result() for accumulator in results.values()]
+                outcomes.append((index, accumulator.result()))
+            except DraftlineError as error:
+                outcomes.append((index, error))
+        self._ended = []
+        return outcomes
+
+    def __enter__(self) -> Self:
+        """The batch, without requests."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Let no request stay in the core."""
+        if self._running:
+            for request_id in self._running:
+                self._core.cancel(request_id)
+            self._core.step()
+
+    def _sink(self, updates: Sequence[tuple[str, Update]]) -> None:
+        for request_id, update in updates:
+            if self._running[request_id][1].take(update):
+                self._ended.append(request_id)

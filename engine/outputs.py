@@ -6,9 +6,14 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import ClassVar
+from typing import Any, ClassVar, Generic
 
+from pydantic import ValidationError
+
+from draftline.engine.errors import FieldViolation, IncompleteOutputError, InvalidOutputError
+from draftline.engine.params import Constraint, T
 from draftline.engine.stats import NO_TIME, StepTimes
+from draftline.engine.validation import violations
 
 
 class FinishReason(enum.Enum):
@@ -164,8 +169,12 @@ class Failed:
 Update = Delta | Finished | Failed
 
 
+_UNREAD: Any = object()
+"""In the place of a value that nobody has asked for."""
+
+
 @dataclass(slots=True)
-class CompletionOutput:
+class CompletionOutput(Generic[T]):
     """One output, as far as it has come."""
 
     index: int
@@ -175,16 +184,64 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     finished: Finished | None = None
+    constraint: Constraint[T] | None = field(default=None, repr=False, compare=False)
+    _value: T = field(default=_UNREAD, init=False, repr=False, compare=False)
+
+    @property
+    def parsed(self) -> T:
+        """The value that the text stands for: of the type that `Schema` got. It is made on first use, and kept.
+
+        JSON without a type gives what ``json.loads`` does. Other texts are their own value.
+
+        Raises:
+            IncompleteOutputError: the output has not ended, or it ended before its constraint was complete.
+            InvalidOutputError: a validator of the type that is written in Python rejects the value.
+        """
+        if self._value is _UNREAD:
+            self._value = self._parse()
+        return self._value
+
+    def _parse(self) -> T:
+        if self.finished is None:
+            state = "has not ended" if self.finish_reason is None else f"was {self.finish_reason}"
+            raise IncompleteOutputError(f"the output {state}", self.text)
+        if self.constraint is None:
+            text: Any = self.text
+            return text  # type: ignore[no-any-return]
+        if not self.finished.constraint_complete:
+            raise IncompleteOutputError(self._incomplete(self.finished), self.text)
+        try:
+            return self.constraint.parse(self.text)
+        except ValidationError as error:
+            raise InvalidOutputError(self.text, *violations(error)) from error
+        except ValueError as error:  # of another library
+            raise InvalidOutputError(self.text, FieldViolation("", str(error))) from error
+        except Exception as error:
+            problem = f"a validator raised {type(error).__name__}: {error}"
+            raise InvalidOutputError(self.text, FieldViolation("", problem)) from error
+
+    def _incomplete(self, finished: Finished) -> str:
+        tokens = finished.usage.completion_tokens
+        match finished.finish_reason:
+            case FinishReason.LENGTH:
+                why = f"ended at its limit of {tokens} tokens"
+            case FinishReason.STOP:
+                why = f"ended at the stop {finished.matched_stop!r} after {tokens} tokens"
+            case FinishReason.CANCELLED:
+                why = f"was cancelled after {tokens} tokens"
+            case FinishReason.EOS:
+                why = f"ended by itself after {tokens} tokens"
+        return f"the output {why}, before its constraint was complete"
 
 
 @dataclass(slots=True)
-class RequestOutput:
+class RequestOutput(Generic[T]):
     """A request with its outputs, as far as they have come."""
 
     request_id: str
     prompt: str | None
     prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
+    outputs: list[CompletionOutput[T]]
     prompt_logprobs: list[PositionLogprobs] | None = None
 
     @property
@@ -196,3 +253,8 @@ class RequestOutput:
     def system_fingerprint(self) -> str | None:
         """The fingerprint of the engine that made the outputs; None until one has ended."""
         return next((output.finished.system_fingerprint for output in self.outputs if output.finished), None)
+
+    @property
+    def parsed(self) -> T:
+        """The value of the first output. See `CompletionOutput.parsed`."""
+        return self.outputs[0].parsed

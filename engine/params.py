@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypedDict
 
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
-from typing_extensions import override
+from pydantic_core import to_jsonable_python
+from typing_extensions import TypeVar, override
 
 from draftline.engine.options import Options
 from draftline.kernels.limits import MAX_LOGIT_BIAS
@@ -21,6 +23,11 @@ MAX_N = 64
 """Max outputs per request."""
 
 UINT32_MAX = 2**32 - 1
+
+T = TypeVar("T", default=Any)
+"""The type that a constraint's texts stand for. ``Any`` for a constraint without a type."""
+
+_Other = TypeVar("_Other")
 
 TokenId = Annotated[int, Field(ge=0, le=UINT32_MAX)]
 
@@ -119,7 +126,7 @@ class Speculation(_Params):
     )
 
 
-class Constraint(_Params):
+class Constraint(_Params, Generic[T]):
     """A constraint on the whole output. Set exactly one of the first five options.
 
     A constraint that `Schema` makes of a type remembers the type, in this process only: neither pickles nor messages carry
@@ -141,7 +148,7 @@ class Constraint(_Params):
         description="texts of a schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it",
     )
 
-    _typed: TypedSchema[Any] | None = PrivateAttr(default=None)
+    _typed: TypedSchema[T] | None = PrivateAttr(default=None)
 
     @property
     def output_type(self) -> Any:
@@ -149,15 +156,47 @@ class Constraint(_Params):
         return None if self._typed is None else self._typed.type
 
     @property
-    def typed(self) -> TypedSchema[Any] | None:
+    def typed(self) -> TypedSchema[T] | None:
         """The type with its parser and its validators that are not enforced; None without a type."""
         return self._typed
 
-    def of_type(self, typed: TypedSchema[Any]) -> Constraint:
+    @property
+    def is_json(self) -> bool:
+        """Whether every text is a JSON document."""
+        return self.json_object or self.json_schema is not None
+
+    def of_type(self, typed: TypedSchema[_Other]) -> Constraint[_Other]:
         """Return the same constraint, which remembers the type of its texts."""
-        constraint = self.model_copy()
+        constraint: Constraint[Any] = self.model_copy()
         constraint._typed = typed
         return constraint
+
+    def parse(self, text: str) -> T:
+        """Read a text that the constraint allows.
+
+        Returns:
+            A value of the constraint's type. Without a type: what ``json.loads`` gives for JSON, and otherwise the text.
+
+        Raises:
+            ValueError: a validator that is written in Python rejects the value. It is the error of the type's library.
+        """
+        if self._typed is not None:
+            return self._typed.parse(text)
+        value: Any = json.loads(text) if self.is_json else text
+        return value  # type: ignore[no-any-return]
+
+    def dump(self, value: T) -> str:
+        """Write a value as the constraint's texts have it: the inverse of `parse`.
+
+        Raises:
+            ValueError: it is no value of the constraint's type.
+        """
+        if not self.is_json:
+            return str(value)
+        plain = to_jsonable_python(value, by_alias=True, fallback=_struct_fields)
+        text = json.dumps(plain, ensure_ascii=False, separators=(",", ":") if self.whitespace == "compact" else None)
+        self.parse(text)
+        return text
 
     @override
     def __getstate__(self) -> dict[Any, Any]:
@@ -165,7 +204,7 @@ class Constraint(_Params):
         return {**super().__getstate__(), "__pydantic_private__": {"_typed": None}}
 
     @model_validator(mode="after")
-    def _exactly_one_kind(self) -> Constraint:
+    def _exactly_one_kind(self) -> Constraint[T]:
         kinds = [self.json_schema, self.regex, self.choice, self.json_object or None, self.grammar]
         if sum(kind is not None for kind in kinds) != 1:
             raise ValueError("set exactly one of json_schema, regex, choice, json_object and grammar")
@@ -173,10 +212,7 @@ class Constraint(_Params):
 
 
 class RequestOptions(TypedDict, total=False):
-    """The options of a request besides its sampling: keywords of ``generate``, ``chat`` and ``submit``."""
-
-    constraint: Constraint | None
-    """A constraint on every output."""
+    """The options of a request besides its sampling and its constraint: keywords of every verb."""
 
     speculation: Speculation | None
     """How the request uses speculative decoding."""
@@ -186,3 +222,11 @@ class RequestOptions(TypedDict, total=False):
 
     timeout: float | None
     """Seconds from the submission to the end; past them the request fails with `DeadlineExceededError`."""
+
+
+def _struct_fields(value: Any) -> dict[str, Any]:
+    """The members of a msgspec Struct, which pydantic does not know."""
+    if not hasattr(value, "__struct_fields__"):
+        raise ValueError(f"{value!r} has no JSON")
+    names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+    return {name: getattr(value, field) for name, field in names}

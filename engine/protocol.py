@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from draftline.engine.cache_journal import CacheJournal
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.stats import EngineStats
@@ -21,11 +22,27 @@ if TYPE_CHECKING:
     from draftline.structured.compiler import ConstraintCompiler
 
 
-@dataclass(frozen=True, slots=True)
+Message = Mapping[str, str]
+"""A chat message: ``{"role": ..., "content": ...}``."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Chat:
     """Chat messages as (role, content) pairs. The model's chat template renders them."""
 
     messages: tuple[tuple[str, str], ...]
+
+    def __init__(self, messages: Iterable[Message | tuple[str, str]]) -> None:
+        """Make a chat of messages: ``{"role": ..., "content": ...}``, or (role, content) pairs.
+
+        Raises:
+            InvalidRequestError: something else is among them. The violation's field is its path, as in the proto.
+        """
+        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+            problem = f"must be a list of {_A_MESSAGE} messages, not {kind_of(messages)}"
+            raise InvalidRequestError(FieldViolation("chat.messages", problem))
+        pairs = tuple(_message(f"chat.messages[{index}]", message) for index, message in enumerate(messages))
+        object.__setattr__(self, "messages", pairs)
 
 
 Prompt = str | Sequence[int] | Chat
@@ -46,14 +63,16 @@ class GenerateRequest:
         speculation: whether and how far the request drafts.
         priority: requests with a higher priority run first; a 32-bit integer.
         timeout_s: seconds from its submission until it times out, whether it has run or not; None without a timeout.
+        path: the request's place in the arguments of a call for many, for its errors: ``prompts[3]``. Empty for one request.
     """
 
     prompt: Prompt
     sampling: SamplingParams = SamplingParams()
-    constraint: Constraint | None = None
+    constraint: Constraint[Any] | None = None
     speculation: Speculation = Speculation()
     priority: int = 0
     timeout_s: float | None = None
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +94,7 @@ class EngineInfo:
         constraint_kinds: the kinds of constraints that requests may have.
         system_fingerprint: names the device kind, data types, versions and arithmetic. Engines of one model with the same
             fingerprint give the same outputs.
+        has_chat_template: whether the model has a chat template, which chats need.
         synthetic_acceptance: the rate at which drafts are accepted at random, for a benchmark. None accepts them by the
             model. With a rate, outputs have no meaning.
     """
@@ -92,6 +112,7 @@ class EngineInfo:
     drafters: tuple[str, ...]
     constraint_kinds: tuple[str, ...]
     system_fingerprint: str
+    has_chat_template: bool
     synthetic_acceptance: float | None = None
 
 
@@ -164,3 +185,48 @@ class EngineClient(Protocol):
     def stop_profile(self, path: Path) -> Future[None]:
         """Stop profiling, and write the trace to the file ``path``."""
         ...
+
+
+_A_MESSAGE = "{'role': …, 'content': …}"
+
+
+def kind_of(value: object) -> str:
+    """A value's type in an error: ``None``, or its name with an article."""
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    if name == "bytes":
+        return name
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _message(path: str, message: object) -> tuple[str, str]:
+    if isinstance(message, Mapping):
+        if set(message) != {"role", "content"}:
+            problem = f"needs exactly 'role' and 'content', has {sorted(map(str, message))}"
+            raise InvalidRequestError(FieldViolation(path, problem))
+        role, content = message["role"], message["content"]
+    elif isinstance(message, tuple) and len(message) == 2:
+        role, content = message
+    else:
+        raise InvalidRequestError(FieldViolation(path, f"must be {_A_MESSAGE}, not {kind_of(message)}"))
+    for name, part in (("role", role), ("content", content)):
+        if not isinstance(part, str):
+            hint = ": content parts are not supported, join their texts" if isinstance(part, list) else ""
+            problem = f"must be text, not {kind_of(part)}{hint}"
+            raise InvalidRequestError(FieldViolation(f"{path}.{name}", problem))
+        check_unicode(f"{path}.{name}", part)
+    return role, content
+
+
+def check_unicode(field: str, text: str) -> None:
+    """Reject surrogate code points, which no Unicode text has: neither tokenizers nor messages can take them.
+
+    Raises:
+        InvalidRequestError: the text has one.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        problem = f"character {error.start} is a surrogate code point, which no Unicode text has"
+        raise InvalidRequestError(FieldViolation(field, problem)) from None

@@ -4,21 +4,47 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, overload
+
+from pydantic import PydanticUndefinedAnnotation, PydanticUserError
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint
+from draftline.structured.errors import UnsupportedConstraintError
 from draftline.structured.types.derive import typed_schema
+from draftline.structured.types.typed_schema import TypedSchema
+
+T = TypeVar("T")
+Whitespace = Literal["compact", "spaced", "free"]
+Integers = Literal["plain", "standard"]
 
 
+@overload
+def Schema(
+    schema: type[T],
+    *,
+    whitespace: Whitespace = ...,
+    best_effort: bool = ...,
+    close_within_budget: bool = ...,
+    integers: Integers = ...,
+) -> Constraint[T]: ...
+@overload
+def Schema(
+    schema: object,
+    *,
+    whitespace: Whitespace = ...,
+    best_effort: bool = ...,
+    close_within_budget: bool = ...,
+    integers: Integers = ...,
+) -> Constraint[Any]: ...
 def Schema(
     schema: Any,
     *,
-    whitespace: Literal["compact", "spaced", "free"] = "free",
+    whitespace: Whitespace = "free",
     best_effort: bool = False,
     close_within_budget: bool = False,
-    integers: Literal["plain", "standard"] = "plain",
-) -> Constraint:
+    integers: Integers = "plain",
+) -> Constraint[Any]:
     """Make a constraint that outputs are JSON of a type, or by a schema.
 
     Args:
@@ -30,21 +56,24 @@ def Schema(
         integers: texts of a JSON Schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it. Those of a
             type are always plain.
 
+    Raises:
+        InvalidRequestError: parts of a type cannot be guaranteed, or it is no type. The error names every such field.
+
     Example:
         >>> [output] = llm.generate("Ada Lovelace was born in", constraint=Schema(Person))
-        >>> Person.model_validate_json(output.outputs[0].text)
+        >>> output.parsed
     """
-    typed = None
+    typed: TypedSchema[Any] | None = None
     if isinstance(schema, str):
         text = schema
     elif isinstance(schema, Mapping):
-        text = json.dumps(schema)
+        text = _json(schema)
     else:
         if integers != "plain":
             raise InvalidRequestError(FieldViolation("integers", "must be plain for a type: strict ints reject 1.0"))
-        typed = typed_schema(schema)
+        typed = _typed(schema)
         text = typed.json_schema
-    constraint = Constraint(
+    constraint: Constraint[Any] = Constraint(
         json_schema=text,
         whitespace=whitespace,
         best_effort=best_effort,
@@ -52,3 +81,21 @@ def Schema(
         integers=integers,
     )
     return constraint if typed is None else constraint.of_type(typed)
+
+
+def _json(schema: Mapping[str, object]) -> str:
+    try:
+        return json.dumps(schema)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequestError(FieldViolation("schema", f"is no JSON: {error}")) from error
+
+
+def _typed(kind: Any) -> TypedSchema[Any]:
+    try:
+        return typed_schema(kind)
+    except UnsupportedConstraintError as error:
+        fields = [FieldViolation(violation.pointer or "schema", violation.reason) for violation in error.violations]
+        raise InvalidRequestError(*fields) from error
+    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+        [problem, *_] = str(error).splitlines()
+        raise InvalidRequestError(FieldViolation("schema", f"is no type that pydantic knows: {problem}")) from error

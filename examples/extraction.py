@@ -1,4 +1,4 @@
-"""Extract pydantic models from texts. Every output is valid JSON of the model's schema.
+"""Extract pydantic models from texts. Each text has a result of its own: a value, or an error.
 
 python examples/extraction.py [MODEL]
 """
@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from draftline import LLM, SamplingParams, Schema
+from draftline import LLM, Extraction
 
 TEXTS = (
     "Marie Curie was born in Warsaw. She spoke Polish, French and Russian.",
@@ -19,23 +19,19 @@ TEXTS = (
 
 
 class Person(BaseModel):
-    """What to extract."""
+    """What to extract. Bounds keep a small model from filling a text or a list until max_tokens."""
 
     name: str = Field(max_length=40)
     profession: Literal["scientist", "mathematician", "writer", "other"]
     languages: list[str] = Field(max_length=4)
 
 
-def main(llm: LLM) -> list[Person]:
+def main(llm: LLM) -> list[Extraction[Person]]:
     """Extract a person from each text, all in one batch."""
-    conversations = [[{"role": "user", "content": f"Extract the person as JSON: {text}"}] for text in TEXTS]
-    # spaced: white space as json.dumps writes it. close_within_budget: the JSON is complete after max_tokens at the latest.
-    constraint = Schema(Person, whitespace="spaced", close_within_budget=True)
-    answers = llm.chat(conversations, SamplingParams(temperature=0, max_tokens=96), constraint=constraint)
-    people = [Person.model_validate_json(answer.outputs[0].text) for answer in answers]
-    for person in people:
-        print(person)
-    return people
+    results = llm.extract(TEXTS, Person)
+    for result in results:
+        print(result.error or result.value)
+    return results
 
 
 if __name__ == "__main__":

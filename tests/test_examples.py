@@ -52,8 +52,8 @@ def test_programs_with_an_engine_of_their_own(capsys: pytest.CaptureFixture[str]
         assert len(printed.splitlines()) >= 5
 
         curie, lovelace = program("extraction.py")["main"](llm)
-        assert "Curie" in curie.name
-        assert "Lovelace" in lovelace.name
+        assert "Curie" in curie.value.name
+        assert "Lovelace" in lovelace.value.name
         assert capsys.readouterr().out.count("name=") == 2
 
         program("speculation.py")["main"](llm)

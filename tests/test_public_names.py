@@ -31,7 +31,16 @@ def test_only_what_is_raised_on_purpose_needs_catching() -> None:
 
 
 TYPED = """
-from draftline import LLM, AsyncClient, AsyncEngine, Client, Constraint, SamplingParams
+from typing import Any, assert_type
+
+from pydantic import BaseModel
+
+from draftline import LLM, AsyncClient, AsyncEngine, Client, Constraint, RequestOutput, SamplingParams, Schema
+
+
+class Person(BaseModel):
+    name: str
+
 
 SamplingParams(stop=["a"], stop_token_ids=[1])
 SamplingParams(stop="a")
@@ -39,14 +48,27 @@ Constraint(choice=["a", "b"])
 LLM("smollm2", dtype="float32", max_num_seqs=3).generate("a", SamplingParams(), priority=1, timeout=2.0)
 Client("a:1").generate(["a"], priority=1, timeout=2.0)
 Client("a:1").submit("a", constraint=Constraint(regex="a")).result()
+assert_type(LLM().generate("a", constraint=Schema(Person))[0].parsed, Person)
+assert_type(LLM().generate("a", constraint=Person)[0].outputs[0].parsed, Person)
+assert_type(LLM().generate("a")[0], RequestOutput[Any])
+assert_type(Client("a:1").chat([{"role": "user", "content": "a"}], constraint=Schema({"type": "null"}))[0].parsed, Any)
+assert_type(Client("a:1").submit("a", constraint=list[Person]).result().parsed, list[Person])
+assert_type(LLM().extract(["a"], Person, examples=[("b", Person(name="b"))])[0].value, Person)
+assert_type(Client("a:1").extract("a", Schema(list[Person]), retry=2)[0].value, list[Person])
+LLM().generate(["a", "b"], constraint=[Person, None])
 
 
 async def served() -> None:
     async with await AsyncEngine.create("smollm2", device="cpu") as engine:
         async for output in engine.chat([{"role": "user", "content": "a"}], timeout=3):
             print(output.outputs[0].text)
+        async for output in engine.generate("a", constraint=Person):
+            assert_type(output.parsed, Person)
+        assert_type((await engine.extract("a", Person))[0].value, Person)
     async with AsyncClient("a:1") as client:
         await client.chat([{"role": "user", "content": "a"}], priority=1)
+        assert_type((await client.submit("a", constraint=Person).result()).parsed, Person)
+        assert_type((await client.extract("a", Person))[0].value, Person)
 """
 
 MISTYPED = {
@@ -59,6 +81,7 @@ MISTYPED = {
     "AsyncClient('a:1').submit('a', timeout='3')": "timeout",
     "SamplingParams(temprature=1)": "temprature",
     "SamplingParams(stop=[1])": "List item 0",
+    "LLM().generate('a', constraint={'type': 'object'})": "constraint",
 }
 
 

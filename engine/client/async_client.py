@@ -7,28 +7,29 @@ one request.
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 import grpc
 import grpc.aio
 
+from draftline.engine.client.async_generation import AsyncGeneration
 from draftline.engine.client.errors import call_error
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.session import ClientSession
-from draftline.engine.errors import CallFailedError, DeadlineExceededError
-from draftline.engine.outputs import Failed, Finished, RequestOutput, Update
-from draftline.engine.params import RequestOptions, SamplingParams
-from draftline.engine.protocol import Chat, GenerateRequest
-from draftline.engine.request.keywords import as_request, as_requests
-from draftline.engine.request.prompt_input import Message, PromptInput, as_chats, as_prompt, as_prompts
-from draftline.engine.streaming.accumulator import Accumulator
+from draftline.engine.errors import CallFailedError
+from draftline.engine.extraction.result import Extraction
+from draftline.engine.extraction.task import extraction_attempts, run_attempts
+from draftline.engine.outputs import RequestOutput
+from draftline.engine.params import RequestOptions, SamplingParams, T
+from draftline.engine.protocol import GenerateRequest
+from draftline.engine.request.keywords import ConstraintInput, as_request, as_requests
+from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chats, as_prompt, as_prompts
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
@@ -45,8 +46,6 @@ _OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
-
-_CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,165 +70,6 @@ class Tls:
         """
         ca, cert, key = (None if path is None else Path(path).read_bytes() for path in (self.ca, self.cert, self.key))
         return grpc.ssl_channel_credentials(ca, key, cert)
-
-
-class AsyncGeneration:
-    """One request in flight: iterate over its outputs so far, or await its `result`."""
-
-    def __init__(self, request: GenerateRequest, session: Callable[[], ClientSession], retry: RetryPolicy) -> None:
-        """Submit ``request``; `AsyncClient.submit` makes these.
-
-        Args:
-            request: the request.
-            session: returns the client's current stream.
-            retry: when to send the request again.
-        """
-        prompt = request.prompt
-        ids = [] if isinstance(prompt, str | Chat) else list(prompt)
-        text = prompt if isinstance(prompt, str) else None
-        self._request = request
-        self._session = session
-        self._retry = retry
-        self._accumulator = Accumulator("", text, ids, request.sampling.n)
-        self._deadline = _now() + (math.inf if request.timeout_s is None else request.timeout_s)
-        self._has_update = asyncio.Event()
-        self._has_output = False
-        self._stop: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self._cancel_attempt: Callable[[], None] | None = None
-        self._task = asyncio.create_task(self._run())
-        self._task.add_done_callback(self._ended)
-
-    async def __aiter__(self) -> AsyncIterator[RequestOutput]:
-        """Yield the outputs so far whenever there are new tokens. A slow reader sees fewer, larger steps.
-
-        Leaving the iteration early cancels the request. One iteration at a time.
-
-        Raises:
-            DraftlineError: the error that ended the request.
-        """
-        try:
-            while not self._task.done():
-                await self._has_update.wait()
-                self._has_update.clear()
-                if self._task.done():
-                    break
-                if self._has_output:
-                    # The snapshot decides below: more tokens may arrive while the reader runs.
-                    output = self._accumulator.snapshot()
-                    yield output
-                    if output.finished:
-                        return
-            yield await self.result()
-        finally:
-            self.cancel()
-
-    async def result(self) -> RequestOutput:
-        """Wait for the finished request. Cancelling the wait cancels the request.
-
-        Raises:
-            DraftlineError: the error that ended the request.
-        """
-        try:
-            await asyncio.wait({self._task})
-        finally:
-            self.cancel()
-        return self._task.result()
-
-    def cancel(self) -> None:
-        """End the request: its unfinished outputs get the finish reason ``cancelled``. No effect on a finished request."""
-        self._end(None)
-
-    def fail(self, error: Exception) -> None:
-        """End the request with an error of the client."""
-        self._end(error)
-
-    def on_end(self, callback: Callable[[AsyncGeneration], None]) -> None:
-        """Call ``callback`` when the request has ended."""
-        self._task.add_done_callback(lambda _: callback(self))
-
-    def _end(self, error: Exception | None) -> None:
-        if self._task.done() or self._stop.done():
-            return
-        self._stop.set_result(error)
-        if error is None and self._cancel_attempt is not None:
-            self._cancel_attempt()  # the server answers with the end of each output
-
-    async def _run(self) -> RequestOutput:
-        for attempt in count(1):
-            error = await self._attempt()
-            if error is None:
-                return self._accumulator.result()
-            wait = None if self._has_output else self._retry.delay(attempt, error)
-            if wait is None:
-                raise error
-            if _now() + wait >= self._deadline:
-                raise DeadlineExceededError("the request's timeout leaves no time for another attempt") from error
-            await asyncio.wait({self._stop}, timeout=wait)
-            if self._stop.done():
-                return self._stopped()
-        raise AssertionError
-
-    async def _attempt(self) -> Exception | None:
-        """Submit the request once. Returns the error that ended it, or None where it finished."""
-        ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        left = self._deadline - _now()
-        request = self._request if math.isinf(left) else replace(self._request, timeout_s=max(left, 1e-3))
-        session = self._session()
-        name = session.submit(request, partial(self._take, ended))
-        self._cancel_attempt = partial(session.cancel, name)
-        try:
-            if self._stop.done():
-                self._cancel_attempt()
-            async with asyncio.timeout(None if math.isinf(left) else left):
-                while not ended.done():
-                    await asyncio.wait(
-                        {ended, *([] if self._stop.done() else [self._stop])}, return_when="FIRST_COMPLETED"
-                    )
-                    if self._stop.done() and (error := self._stop.result()) is not None:
-                        return error
-            return ended.result()
-        except TimeoutError:
-            return DeadlineExceededError("the request did not finish within its timeout")
-        finally:
-            self._cancel_attempt = None
-            if ended.done():
-                session.discard(name)
-            else:
-                session.abandon(name)
-
-    def _take(self, ended: asyncio.Future[Exception | None], update: Update) -> None:
-        if ended.done():
-            return
-        if isinstance(update, Failed):
-            ended.set_result(update.error)
-            return
-        self._has_output = True
-        if self._accumulator.take(self._with_stop(update)):
-            ended.set_result(None)
-        self._has_update.set()
-
-    def _with_stop(self, update: Update) -> Update:
-        """Tell a stop token from a stop text by the request: the message has no field for it."""
-        if not isinstance(update, Finished):
-            return update
-        sampling, matched = self._request.sampling, update.matched_stop
-        by_token = matched not in sampling.stop and matched.isdecimal() and int(matched) in sampling.stop_token_ids
-        return replace(update, stopped_by_token=by_token)
-
-    def _stopped(self) -> RequestOutput:
-        """The result of a request that is stopped between two attempts."""
-        if (error := self._stop.result()) is not None:
-            raise error
-        whole = self._accumulator.result()
-        for output in whole.outputs:
-            output.finish_reason = _CANCELLED
-        self._has_output = True
-        return whole
-
-    def _ended(self, task: asyncio.Task[RequestOutput]) -> None:
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved: asyncio logs errors that are never retrieved
-        self._has_update.set()
 
 
 class AsyncClient:
@@ -266,72 +106,124 @@ class AsyncClient:
         self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
         self._retry = retry or RetryPolicy()
         self._session: ClientSession | None = None
-        self._running: set[AsyncGeneration] = set()
+        self._running: set[AsyncGeneration[Any]] = set()
         self._closed = False
 
     def submit(
         self,
-        prompt: PromptInput | Chat,
+        prompt: PromptInput,
         sampling_params: SamplingParams | None = None,
+        *,
+        constraint: ConstraintInput[T] | None = None,
         **options: Unpack[RequestOptions],
-    ) -> AsyncGeneration:
+    ) -> AsyncGeneration[T]:
         """Start one request.
 
         Args:
             prompt: a text, token ids, ``{"prompt": …}``, ``{"prompt_token_ids": […]}``, or a `Chat`.
             sampling_params: how its tokens are chosen, and when it ends.
-            **options: see `RequestOptions`: constraint, speculation, priority, and timeout. The timeout is in seconds,
-                attempts and waits included.
+            constraint: a constraint on every output. A type stands for its `Schema`.
+            **options: see `RequestOptions`: speculation, priority, and timeout. The timeout is in seconds, attempts and
+                waits included.
 
         Returns:
             The request in flight. Its errors are raised where its outputs are awaited. The ``prompt_token_ids`` of a text
             stay empty: the server tokenizes it.
 
         Raises:
+            InvalidRequestError: an argument has a wrong type.
             CallFailedError: the client is closed.
         """
-        return self._start(as_request(as_prompt(prompt), sampling_params, options))
+        return self._start(as_request(as_prompt(prompt), sampling_params, constraint, options))
 
     async def generate(
         self,
-        prompts: PromptInput | Sequence[PromptInput],
+        prompts: PromptInput | Iterable[PromptInput],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
         **options: Unpack[RequestOptions],
-    ) -> list[RequestOutput]:
+    ) -> list[RequestOutput[T]]:
         """Complete every prompt, all at once.
 
         Args:
-            prompts: one prompt, or a list of them. A list of ints is one prompt of token ids.
-            sampling_params: for all prompts, or one for each.
+            prompts: one prompt, or several. A list of ints is one prompt of token ids.
+            sampling_params: for all prompts, or a list with one for each.
+            constraint: a constraint on every output, or a list with one for each prompt. A type stands for its `Schema`.
             **options: see `submit`.
 
         Returns:
-            The finished outputs, in the prompts' order.
+            The finished outputs, in the prompts' order. ``parsed`` is the value of the constraint's type.
 
         Raises:
             DraftlineError: the first error of any request. The other requests are cancelled.
         """
-        return await self._finish(as_requests(as_prompts(prompts), sampling_params, options))
+        return await self._finish(as_requests(as_prompts(prompts), sampling_params, constraint, options))
 
     async def chat(
         self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        messages: Conversation | Iterable[Conversation],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
         **options: Unpack[RequestOptions],
-    ) -> list[RequestOutput]:
-        """Answer one conversation, or each of a list of them. See `generate`."""
-        return await self._finish(as_requests(as_chats(messages), sampling_params, options))
+    ) -> list[RequestOutput[T]]:
+        """Answer one conversation, or each of several. See `generate`."""
+        return await self._finish(as_requests(as_chats(messages), sampling_params, constraint, options))
+
+    async def extract(
+        self,
+        texts: str | Iterable[str],
+        output_type: ConstraintInput[T],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        instructions: str | None = None,
+        examples: Iterable[tuple[str, T]] = (),
+        retry: int = 0,
+        use_tqdm: bool = True,
+        **options: Unpack[RequestOptions],
+    ) -> list[Extraction[T]]:
+        """Read a value of a type out of every text. See `draftline.LLM.extract`.
+
+        At most twice the server's ``max_num_seqs`` requests are in flight.
+
+        Raises:
+            InvalidRequestError: an argument for all texts is wrong.
+            DraftlineError: the server does not describe its model.
+        """
+        model = await self.model()
+        attempts = extraction_attempts(
+            texts,
+            output_type,
+            sampling_params,
+            options,
+            instructions=instructions,
+            examples=examples,
+            retry=retry,
+            as_chat=model.has_chat_template,
+        )
+
+        def ask(request: GenerateRequest) -> Awaitable[RequestOutput[T]]:
+            return self._start(request).result()
+
+        return await run_attempts(attempts, ask, max_in_flight=2 * model.max_num_seqs, show_progress=use_tqdm)
 
     async def model(self) -> pb.GetModelResponse:
-        """Ask the server for its model and limits.
+        """Ask the server for its model and limits, again while it is away, as the retry policy says.
 
         Raises:
             DraftlineError: the server cannot be reached, or refuses the call.
         """
-        try:
-            return await self._stub.GetModel(pb.GetModelRequest(), metadata=self._metadata)
-        except grpc.aio.AioRpcError as error:
-            raise call_error(error) from error
+        for attempt in count(1):
+            try:
+                return await self._stub.GetModel(pb.GetModelRequest(), metadata=self._metadata)
+            except grpc.aio.AioRpcError as failed:
+                error = call_error(failed)
+                wait = self._retry.delay(attempt, error)
+                if wait is None:
+                    raise error from failed
+                await asyncio.sleep(wait)
+        raise AssertionError
 
     async def close(self) -> None:
         """Disconnect. Requests still running fail with `CallFailedError`. Idempotent."""
@@ -359,22 +251,18 @@ class AsyncClient:
             self._session = ClientSession(partial(self._stub.Session, metadata=self._metadata))
         return self._session
 
-    def _start(self, request: GenerateRequest) -> AsyncGeneration:
+    def _start(self, request: GenerateRequest) -> AsyncGeneration[Any]:
         if self._closed:
             raise CallFailedError("the client is closed")
-        generation = AsyncGeneration(request, self._current_session, self._retry)
+        generation: AsyncGeneration[Any] = AsyncGeneration(request, self._current_session, self._retry)
         self._running.add(generation)
         generation.on_end(self._running.discard)
         return generation
 
-    async def _finish(self, requests: Sequence[GenerateRequest]) -> list[RequestOutput]:
+    async def _finish(self, requests: Sequence[GenerateRequest]) -> list[RequestOutput[Any]]:
         generations = [self._start(request) for request in requests]
         try:
             return await asyncio.gather(*(generation.result() for generation in generations))
         finally:
             for generation in generations:
                 generation.cancel()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

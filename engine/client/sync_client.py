@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 
-from draftline.engine.client.async_client import AsyncClient, AsyncGeneration, Tls
+from draftline.engine.client.async_client import AsyncClient, Tls
+from draftline.engine.client.async_generation import AsyncGeneration
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.errors import CallFailedError
+from draftline.engine.extraction.result import Extraction
 from draftline.engine.outputs import RequestOutput
-from draftline.engine.params import RequestOptions, SamplingParams
-from draftline.engine.protocol import Chat
-from draftline.engine.request.prompt_input import Message, PromptInput
+from draftline.engine.params import RequestOptions, SamplingParams, T
+from draftline.engine.request.keywords import ConstraintInput
+from draftline.engine.request.prompt_input import Conversation, PromptInput
 from draftline.v1 import engine_pb2 as pb
 
-_T = TypeVar("_T")
+_Result = TypeVar("_Result")
 
 
 class _Loop:
@@ -28,7 +30,7 @@ class _Loop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="draftline-client", daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Wait for a coroutine's result. Leaving early, as by Ctrl-C, cancels it."""
         if self._loop.is_closed():
             work.close()
@@ -46,15 +48,15 @@ class _Loop:
             self._loop.close()
 
 
-class Generation:
+class Generation(Generic[T]):
     """One request in flight: iterate over its outputs so far, or wait for its `result`."""
 
-    def __init__(self, loop: _Loop, generation: AsyncGeneration) -> None:
+    def __init__(self, loop: _Loop, generation: AsyncGeneration[T]) -> None:
         """`Client.submit` makes these."""
         self._loop = loop
         self._generation = generation
 
-    def __iter__(self) -> Iterator[RequestOutput]:
+    def __iter__(self) -> Iterator[RequestOutput[T]]:
         """Yield the outputs so far whenever there are new tokens. Leaving the iteration early cancels the request."""
         outputs = aiter(self._generation)
         try:
@@ -63,7 +65,7 @@ class Generation:
         finally:
             self.cancel()
 
-    def result(self) -> RequestOutput:
+    def result(self) -> RequestOutput[T]:
         """Wait for the finished request.
 
         Raises:
@@ -107,34 +109,66 @@ class Client:
 
     def submit(
         self,
-        prompt: PromptInput | Chat,
+        prompt: PromptInput,
         sampling_params: SamplingParams | None = None,
+        *,
+        constraint: ConstraintInput[T] | None = None,
         **options: Unpack[RequestOptions],
-    ) -> Generation:
+    ) -> Generation[T]:
         """Start one request. See `AsyncClient.submit`."""
 
-        async def submit() -> AsyncGeneration:
-            return self._client.submit(prompt, sampling_params, **options)
+        async def submit() -> AsyncGeneration[T]:
+            return self._client.submit(prompt, sampling_params, constraint=constraint, **options)
 
         return Generation(self._loop, self._loop.run(submit()))
 
     def generate(
         self,
-        prompts: PromptInput | Sequence[PromptInput],
+        prompts: PromptInput | Iterable[PromptInput],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
         **options: Unpack[RequestOptions],
-    ) -> list[RequestOutput]:
+    ) -> list[RequestOutput[T]]:
         """Complete every prompt, all at once. See `AsyncClient.generate`."""
-        return self._loop.run(self._client.generate(prompts, sampling_params, **options))
+        return self._loop.run(self._client.generate(prompts, sampling_params, constraint=constraint, **options))
 
     def chat(
         self,
-        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        messages: Conversation | Iterable[Conversation],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
         **options: Unpack[RequestOptions],
-    ) -> list[RequestOutput]:
-        """Answer one conversation, or each of a list of them. See `AsyncClient.chat`."""
-        return self._loop.run(self._client.chat(messages, sampling_params, **options))
+    ) -> list[RequestOutput[T]]:
+        """Answer one conversation, or each of several. See `AsyncClient.chat`."""
+        return self._loop.run(self._client.chat(messages, sampling_params, constraint=constraint, **options))
+
+    def extract(
+        self,
+        texts: str | Iterable[str],
+        output_type: ConstraintInput[T],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        instructions: str | None = None,
+        examples: Iterable[tuple[str, T]] = (),
+        retry: int = 0,
+        use_tqdm: bool = True,
+        **options: Unpack[RequestOptions],
+    ) -> list[Extraction[T]]:
+        """Read a value of a type out of every text. See `AsyncClient.extract`."""
+        return self._loop.run(
+            self._client.extract(
+                texts,
+                output_type,
+                sampling_params,
+                instructions=instructions,
+                examples=examples,
+                retry=retry,
+                use_tqdm=use_tqdm,
+                **options,
+            )
+        )
 
     def model(self) -> pb.GetModelResponse:
         """Ask the server for its model and limits. See `AsyncClient.model`."""
@@ -157,7 +191,7 @@ class Client:
         self.close()
 
 
-async def _next(outputs: Any) -> RequestOutput | None:
+async def _next(outputs: Any) -> RequestOutput[Any] | None:
     return await anext(outputs, None)
 
 

@@ -2,43 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, get_origin
 
+from typing_extensions import TypeAliasType
+
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.options import suggestion
-from draftline.engine.params import RequestOptions, SamplingParams, Speculation
-from draftline.engine.protocol import GenerateRequest, Prompt
-from draftline.engine.request.prompt_input import per_prompt
+from draftline.engine.params import Constraint, RequestOptions, SamplingParams, Speculation, T
+from draftline.engine.protocol import GenerateRequest, Prompt, kind_of
+from draftline.engine.request.prompt_input import Located, per_prompt
+from draftline.engine.schema import Schema
+
+ConstraintInput = Constraint[T] | type[T]
+"""A constraint, or a type: ``Person`` means ``Schema(Person)``."""
 
 
-def as_request(prompt: Prompt, sampling_params: SamplingParams | None, options: RequestOptions) -> GenerateRequest:
-    """Make a request from a prompt, its sampling and its keywords.
+def as_request(
+    prompt: Prompt, sampling_params: object, constraint: object, options: RequestOptions, path: str = ""
+) -> GenerateRequest:
+    """Make a request from a prompt, its sampling, its constraint and its keywords.
 
     Raises:
         TypeError: an unknown keyword. The message names the closest known one.
+        InvalidRequestError: an argument has a wrong type, or is out of bounds.
     """
     known = RequestOptions.__annotations__
     for name in options:
         if name not in known:
-            raise TypeError(f"unexpected keyword argument {name!r}{suggestion(name, known)}")
+            raise TypeError(f"unexpected keyword argument {name!r}{suggestion(name, {*known, 'constraint'} - {name})}")
+    sampling = SamplingParams() if sampling_params is None else sampling_params
+    speculation = Speculation() if options.get("speculation") is None else options["speculation"]
+    wrong = [*_of_type("sampling_params", sampling, SamplingParams), *_of_type("speculation", speculation, Speculation)]
+    wrong += [*_wrong_priority(options.get("priority", 0)), *_wrong_timeout(options.get("timeout"))]
+    if wrong:
+        raise InvalidRequestError(*wrong)
     return GenerateRequest(
         prompt,
-        sampling_params or SamplingParams(),
-        options.get("constraint"),
-        options.get("speculation") or Speculation(),
+        sampling,  # type: ignore[arg-type]
+        as_constraint(constraint),
+        speculation,  # type: ignore[arg-type]
         options.get("priority", 0),
-        options.get("timeout"),
+        None if options.get("timeout") == math.inf else options.get("timeout"),
+        path,
     )
 
 
 def as_requests(
-    prompts: Sequence[Prompt],
+    prompts: Sequence[Located],
     sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    constraint: object,
     options: RequestOptions,
 ) -> list[GenerateRequest]:
     """Make a request from each prompt; the keywords are for all of them. See `as_request`.
 
     Raises:
-        InvalidRequestError: the numbers of prompts and sampling parameters differ.
+        TypeError: an unknown keyword.
+        InvalidRequestError: an argument is wrong, or a list has another number of entries than the prompts.
     """
-    each = zip(prompts, per_prompt(sampling_params, len(prompts)), strict=True)
-    return [as_request(prompt, sampling, options) for prompt, sampling in each]
+    samplings = per_prompt("sampling_params", sampling_params, len(prompts))
+    # A type is converted once, not for each prompt.
+    constraints = (
+        [as_constraint(each, f"constraint[{index}]") for index, each in enumerate(constraint)]
+        if isinstance(constraint, list | tuple)
+        else as_constraint(constraint)
+    )
+    each = zip(prompts, samplings, per_prompt("constraint", constraints, len(prompts)), strict=True)
+    return [as_request(prompt, sampling, one, options, path) for (prompt, path), sampling, one in each]
+
+
+def as_constraint(constraint: object, path: str = "constraint") -> Constraint[Any] | None:
+    """Return a constraint; of a type, `Schema`'s.
+
+    Raises:
+        InvalidRequestError: it is neither.
+    """
+    if constraint is None or isinstance(constraint, Constraint):
+        return constraint
+    if isinstance(constraint, type | TypeAliasType) or get_origin(constraint) is not None:
+        return Schema(constraint)
+    hint = "; for a JSON Schema, pass Schema(…)" if isinstance(constraint, str | Mapping) else ""
+    raise InvalidRequestError(FieldViolation(path, f"must be a Constraint or a type, not {kind_of(constraint)}{hint}"))
+
+
+def _of_type(name: str, value: object, kind: type) -> Iterator[FieldViolation]:
+    if not isinstance(value, kind):
+        yield FieldViolation(name, f"must be {kind.__name__}, not {kind_of(value)}")
+
+
+def _wrong_priority(priority: object) -> Iterator[FieldViolation]:
+    if not isinstance(priority, int) or not -(2**31) <= priority < 2**31:
+        yield FieldViolation("priority", f"{priority!r} is not a 32-bit integer")
+
+
+def _wrong_timeout(timeout: object) -> Iterator[FieldViolation]:
+    if timeout is None:
+        return
+    if not isinstance(timeout, int | float) or math.isnan(timeout):
+        yield FieldViolation("timeout", f"must be a number of seconds, not {timeout!r}")
+    elif timeout <= 0:
+        yield FieldViolation("timeout", f"must be more than 0 s, not {timeout:g} s")

@@ -1,78 +1,143 @@
-"""The forms in which Python callers pass prompts, chats and sampling parameters. They are vLLM's."""
+"""The forms in which Python callers pass prompts and chats. They are vLLM's.
+
+A wrong argument gets one sentence, the same on every face: its path, what it must be, and what it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import SupportsIndex, TypeGuard, TypeVar
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.params import SamplingParams
-from draftline.engine.protocol import Chat, Prompt
+from draftline.engine.params import UINT32_MAX
+from draftline.engine.protocol import Chat, Message, Prompt, check_unicode, kind_of
 
-PromptInput = str | Sequence[int] | Mapping[str, object]
-"""A text, token ids, or ``{"prompt_token_ids": [...]}`` / ``{"prompt": "..."}``."""
+PromptInput = str | Sequence[int] | Mapping[str, object] | Chat
+"""A text, token ids, ``{"prompt_token_ids": [...]}``, ``{"prompt": "..."}``, or a `Chat`."""
 
-Message = Mapping[str, str]
-"""A chat message: ``{"role": ..., "content": ...}``."""
+Conversation = Sequence[Message] | Chat
+"""Chat messages."""
+
+Located = tuple[Prompt, str]
+"""A prompt, and its path in the argument that holds it: ``prompts[3]``; empty for a prompt that is the whole argument."""
+
+_A_PROMPT = "a text, token ids, {'prompt': …}, {'prompt_token_ids': […]} or a Chat"
+
+_Each = TypeVar("_Each")
 
 
-def as_prompts(prompts: PromptInput | Sequence[PromptInput]) -> list[Prompt]:
-    """Convert one prompt, or a list of them, to the engine's types. A list of ints is one prompt of token ids.
+def as_prompts(prompts: PromptInput | Iterable[PromptInput]) -> list[Located]:
+    """Convert one prompt, or several, to the engine's types. A list of ints is one prompt of token ids.
 
     Raises:
-        InvalidRequestError: a prompt is a mapping without a known key.
+        InvalidRequestError: a prompt has another type.
     """
-    if isinstance(prompts, str | Mapping) or (len(prompts) > 0 and isinstance(prompts[0], int)):
-        return [as_prompt(prompts)]  # type: ignore[arg-type]
-    return [as_prompt(prompt) for prompt in prompts]  # type: ignore[arg-type]
+    if not _is_collection(prompts):
+        return [(as_prompt(prompts), "")]
+    several = list(prompts)
+    if several and _is_integer(several[0]):
+        return [(as_prompt(several), "")]
+    return located("prompts", several, as_prompt)
 
 
-def as_prompt(prompt: PromptInput | Chat) -> Prompt:
+def as_chats(messages: Conversation | Iterable[Conversation]) -> list[Located]:
+    """Convert one conversation, or several, to chats. See `as_prompts`.
+
+    Raises:
+        InvalidRequestError: a conversation or a message has another type.
+    """
+    if not _is_collection(messages):
+        return [(as_chat(messages), "")]
+    several = list(messages)
+    if several and isinstance(several[0], Mapping):
+        return [(as_chat(several), "")]
+    return located("prompts", several, as_chat)
+
+
+def as_prompt(prompt: object) -> Prompt:
     """Convert one prompt to the engine's types.
 
     Raises:
-        InvalidRequestError: the prompt is a mapping without a known key.
+        InvalidRequestError: it has another type, a mapping has no known key, or a number is no token id.
     """
-    if not isinstance(prompt, Mapping):
+    if isinstance(prompt, Mapping):
+        if "prompt_token_ids" in prompt:
+            return _token_ids(prompt["prompt_token_ids"])
+        if not isinstance(prompt.get("prompt"), str):
+            raise _wrong_prompt(f"a dict with {sorted(map(str, prompt))}")
+        prompt = prompt["prompt"]
+    if isinstance(prompt, str):
+        check_unicode("text", prompt)
         return prompt
-    for key in ("prompt_token_ids", "prompt"):
-        if key in prompt:
-            return prompt[key]  # type: ignore[return-value]
-    raise InvalidRequestError(FieldViolation("prompt", f"needs 'prompt_token_ids' or 'prompt', has {sorted(prompt)}"))
+    return prompt if isinstance(prompt, Chat) else _token_ids(prompt)
 
 
-def as_chats(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Chat]:
-    """Convert one conversation, or a list of them, to chats.
+def as_chat(messages: object) -> Chat:
+    """Convert one conversation.
 
     Raises:
-        InvalidRequestError: a message has other keys than ``role`` and ``content``.
+        InvalidRequestError: it is no list of messages.
     """
-    conversations = [messages] if messages and isinstance(messages[0], Mapping) else messages
-    return [_chat(conversation) for conversation in conversations]  # type: ignore[arg-type]
+    return messages if isinstance(messages, Chat) else Chat(messages)  # type: ignore[arg-type]
 
 
-def per_prompt(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> Sequence[SamplingParams]:
-    """Return the sampling parameters of each prompt.
+def located(name: str, values: Iterable[object], convert: Callable[[object], Prompt]) -> list[Located]:
+    """Convert each value of an argument. An error names the value's path.
+
+    Raises:
+        InvalidRequestError: ``convert`` rejects a value.
+    """
+    prompts: list[Located] = []
+    for index, value in enumerate(values):
+        path = f"{name}[{index}]"
+        try:
+            prompts.append((convert(value), path))
+        except InvalidRequestError as error:
+            raise error.within(path) from None
+    return prompts
+
+
+def per_prompt(name: str, values: _Each | Sequence[_Each], count: int) -> Sequence[_Each]:
+    """Return an argument's value for each prompt.
 
     Args:
-        params: the parameters of all prompts, or one for each; None for the defaults.
+        name: the argument, for the error.
+        values: a list with one value for each prompt, or one value for all.
         count: the number of prompts.
 
     Raises:
-        InvalidRequestError: the numbers of parameters and prompts differ.
+        InvalidRequestError: the numbers of values and prompts differ.
     """
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
-    if len(params) != count:
-        raise InvalidRequestError(FieldViolation("sampling_params", f"has {len(params)} entries for {count} prompts"))
-    return params
+    if not isinstance(values, list | tuple):
+        return [values] * count  # type: ignore[list-item]
+    if len(values) != count:
+        raise InvalidRequestError(FieldViolation(name, f"has {len(values)} entries for {count} prompts"))
+    return values
 
 
-def _chat(messages: Iterable[Message]) -> Chat:
-    pairs: list[tuple[str, str]] = []
-    for index, message in enumerate(messages):
-        if set(message) != {"role", "content"}:
+def _token_ids(ids: object) -> Prompt:
+    if not _is_collection(ids):
+        raise _wrong_prompt(kind_of(ids))
+    tokens: list[int] = []
+    for index, token in enumerate(ids):
+        if not _is_integer(token):
             raise InvalidRequestError(
-                FieldViolation(f"messages[{index}]", f"needs exactly 'role' and 'content', has {sorted(message)}")
+                FieldViolation(f"token_ids.ids[{index}]", f"must be an int, not {kind_of(token)}")
             )
-        pairs.append((message["role"], message["content"]))
-    return Chat(tuple(pairs))
+        tokens.append(int(token))
+        if not 0 <= tokens[-1] <= UINT32_MAX:
+            raise InvalidRequestError(FieldViolation(f"token_ids.ids[{index}]", f"{token} is not a token id"))
+    return tokens
+
+
+def _wrong_prompt(kind: str) -> InvalidRequestError:
+    return InvalidRequestError(FieldViolation("prompt", f"must be {_A_PROMPT}, not {kind}"))
+
+
+def _is_collection(value: object) -> TypeGuard[Iterable[object]]:
+    """Whether a value has parts of its own: lists, arrays, generators, but no texts, mappings or chats."""
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | Mapping | Chat)
+
+
+def _is_integer(value: object) -> TypeGuard[SupportsIndex]:
+    return isinstance(value, SupportsIndex) and not isinstance(value, bool)

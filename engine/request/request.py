@@ -125,7 +125,7 @@ class RequestBuilder:
         violations = [*self._option_violations(request), *self._sampling_violations(request.sampling)]
         prompt_field, token_ids = self._encode(request.prompt, violations)
         if token_ids is not None:
-            violations.extend(self._length_violations(prompt_field, len(token_ids)))
+            violations.extend(context_violations(prompt_field, len(token_ids), self._info))
         compiled: CompiledConstraint | None = None
         if request.constraint is not None:
             try:
@@ -133,7 +133,7 @@ class RequestBuilder:
             except InvalidRequestError as error:
                 violations.extend(error.violations)
         if violations or token_ids is None:
-            raise InvalidRequestError(*violations)
+            raise InvalidRequestError(*violations).within(request.path)
 
         # An output ends at its own limit or at the model's.
         sampling = request.sampling
@@ -143,13 +143,11 @@ class RequestBuilder:
         # A text that must be complete within the limit must fit at all.
         closes = request.constraint is not None and request.constraint.close_within_budget
         if closes and compiled is not None and (compiled.shortest or 0) > max_tokens:
-            raise InvalidRequestError(
-                FieldViolation(
-                    "constraint.close_within_budget",
-                    f"the shortest text that the constraint allows takes {compiled.shortest} tokens, but only "
-                    f"{max_tokens} may be generated",
-                )
+            problem = (
+                f"the shortest text that the constraint allows takes {compiled.shortest} tokens, but only {max_tokens} "
+                "may be generated"
             )
+            raise InvalidRequestError(FieldViolation("constraint.close_within_budget", problem)).within(request.path)
         engine_request = EngineRequest(
             request_id=request_id,
             prompt=request.prompt if isinstance(request.prompt, str) else None,
@@ -195,15 +193,6 @@ class RequestBuilder:
             return field, None
         return field, list(token_ids)
 
-    def _length_violations(self, field: str, length: int) -> Iterator[FieldViolation]:
-        limit = self._info.max_model_len - 1
-        if length > limit:
-            yield FieldViolation(
-                field,
-                f"has {length} tokens, but at most {limit} fit: this server's max_model_len is "
-                f"{self._info.max_model_len} with at least one output token",
-            )
-
     def _sampling_violations(self, sampling: SamplingParams) -> Iterator[FieldViolation]:
         yield from self._out_of_range("sampling.stop_token_ids", sampling.stop_token_ids)
         yield from self._out_of_range("sampling.logit_bias", sampling.logit_bias)
@@ -220,6 +209,17 @@ class RequestBuilder:
             if not 0 <= token < vocab:
                 yield FieldViolation(f"{field}[{index}]", f"{token} is not a token id of this model (0 to {vocab - 1})")
                 return  # one is enough: a prompt for another model could have thousands
+
+
+def context_violations(field: str, length: int, info: EngineInfo) -> Iterator[FieldViolation]:
+    """A violation if a prompt of ``length`` tokens leaves no room in the model's context."""
+    limit = info.max_model_len - 1
+    if length > limit:
+        yield FieldViolation(
+            field,
+            f"has {length} tokens, but at most {limit} fit: this server's max_model_len is {info.max_model_len} with at "
+            "least one output token",
+        )
 
 
 def _sequences(request: EngineRequest, compiled: CompiledConstraint | None, now: float) -> tuple[Sequence, ...]:

@@ -63,11 +63,6 @@ def text_violations(text: str, info: EngineInfo, field: str) -> Iterator[FieldVi
     return length_violations(text, info.max_model_len * MAX_TOKEN_CHARS, field, "characters")
 
 
-def token_violations(token_ids: Sized, info: EngineInfo, field: str) -> Iterator[FieldViolation]:
-    """A violation if the prompt ``token_ids`` is too long for the model's context."""
-    return length_violations(token_ids, info.max_model_len - 1, field, "token ids")
-
-
 def chat_violations(messages: Sequence[Message], info: EngineInfo, field: str) -> Iterator[FieldViolation]:
     """The violations of a chat: too many messages, or messages that are too long."""
     if len(messages) > MAX_MESSAGES:

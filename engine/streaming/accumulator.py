@@ -4,34 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from draftline.engine.outputs import CompletionOutput, Delta, Failed, Finished, FinishReason, RequestOutput, Update
-
-if TYPE_CHECKING:
-    from draftline.engine.request.request import Request  # imports the models, which clients of a server do not need
+from draftline.engine.protocol import GenerateRequest
 
 
 class Accumulator:
     """Collects the updates of one request."""
 
-    def __init__(self, request_id: str, prompt: str | None, prompt_token_ids: Sequence[int], n: int) -> None:
+    def __init__(self, request_id: str, request: GenerateRequest, prompt_token_ids: Sequence[int]) -> None:
         """Create an accumulator without updates.
 
         Args:
             request_id: the request's id.
-            prompt: the prompt's text; None for token ids or a chat.
+            request: the request as the client wrote it.
             prompt_token_ids: the prompt's tokens.
-            n: the number of outputs.
         """
-        outputs = [CompletionOutput(index) for index in range(n)]
-        self._output = RequestOutput(request_id, prompt, list(prompt_token_ids), outputs)
+        prompt = request.prompt if isinstance(request.prompt, str) else None
+        outputs = [CompletionOutput(index, constraint=request.constraint) for index in range(request.sampling.n)]
+        self._output: RequestOutput[Any] = RequestOutput(request_id, prompt, list(prompt_token_ids), outputs)
         self._error: Exception | None = None
-
-    @classmethod
-    def of(cls, request: Request) -> Accumulator:
-        """Create an accumulator for ``request``."""
-        return cls(request.request_id, request.prompt, request.prompt_token_ids, len(request.sequences))
 
     def take(self, update: Update) -> bool:
         """Add an update.
@@ -52,7 +45,7 @@ class Accumulator:
                 return True
         return self._output.finished
 
-    def result(self) -> RequestOutput:
+    def result(self) -> RequestOutput[Any]:
         """Return the outputs so far. Later updates change them.
 
         Raises:
@@ -62,7 +55,7 @@ class Accumulator:
             raise self._error
         return self._output
 
-    def snapshot(self) -> RequestOutput:
+    def snapshot(self) -> RequestOutput[Any]:
         """Return a copy of the outputs so far. Later updates do not change it.
 
         Raises:

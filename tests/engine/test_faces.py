@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 
 import pytest
-from byte_tokenizer import VOCAB, write_byte_tokenizer
+from byte_tokenizer import write_byte_model
 from pydantic import ValidationError
 
 from draftline import LLM, AsyncEngine, Chat, Constraint, DeadlineExceededError, EngineStoppedError, SamplingParams
@@ -27,22 +26,7 @@ CHAT = [{"role": "user", "content": "hello"}]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A random Llama over bytes, with a chat template."""
-    folder = tmp_path_factory.mktemp("model")
-    write_byte_tokenizer(folder)
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": VOCAB,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-5,
-        "eos_token_id": 256,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
-    return str(folder)
+    return write_byte_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +57,26 @@ def test_an_unknown_keyword_is_named_with_the_closest_known_one(llm: LLM) -> Non
         llm.generate("abc", timeoutt=3)  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match=r"max_num_seq: is not .*; did you mean max_num_seqs\?"):
         LLM(max_num_seq=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("verb", ["generate", "extract"])
+def test_an_interrupt_leaves_no_request_behind(llm: LLM, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = llm._core
+    assert core is not None
+    step, steps = core.step, iter([None] * 3)
+
+    def interrupted() -> None:
+        next(steps)
+        step()
+
+    arguments = (["abc", "abd"],) if verb == "generate" else (["abc", "abd"], Constraint(regex="a{50}"))
+    monkeypatch.setattr(core, "step", interrupted)
+    with pytest.raises(StopIteration):
+        getattr(llm, verb)(*arguments, SamplingParams(max_tokens=100, ignore_eos=True), use_tqdm=False)
+    monkeypatch.undo()
+    core.step()
+    assert not core.has_work
+    assert llm.stats().running == 0
 
 
 def test_a_closed_llm_says_so(model: str) -> None:

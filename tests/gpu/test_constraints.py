@@ -164,8 +164,9 @@ def outputs_of(
             results[name].take(update)
 
     for index, (prompt, sampling, constraint) in enumerate(requests):
-        request = builder.build(str(index), GenerateRequest(prompt, sampling, constraint), sink, core.now())
-        results[str(index)] = Accumulator.of(request)
+        wanted = GenerateRequest(prompt, sampling, constraint)
+        request = builder.build(str(index), wanted, sink, core.now())
+        results[str(index)] = Accumulator(str(index), wanted, request.prompt_token_ids)
         core.add(request)
     while core.has_work:
         core.step()

@@ -105,6 +105,7 @@ def fake_info() -> EngineInfo:
         drafters=(),
         constraint_kinds=(),
         system_fingerprint="fp_fake",
+        has_chat_template=True,
     )
 
 

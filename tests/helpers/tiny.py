@@ -92,6 +92,7 @@ def tiny_core(
         drafters=(drafter.name,) if drafter.max_draft_tokens else (),
         constraint_kinds=KINDS,
         system_fingerprint="fp_tiny",
+        has_chat_template=True,
         synthetic_acceptance=synthetic_acceptance,
     )
     scheduler = Scheduler(
@@ -192,7 +193,7 @@ class Client:
         """Queue a request called ``name``."""
         wanted = GenerateRequest(tuple(prompt), sampling, constraint, speculation or Speculation(), priority)
         request = self._builder.build(name, wanted, self._sink, self.core.now())
-        self._accumulators[name] = Accumulator.of(request)
+        self._accumulators[name] = Accumulator(name, wanted, request.prompt_token_ids)
         self.core.add(request)
 
     def run(self, max_steps: int = 10_000) -> dict[str, RequestOutput]:

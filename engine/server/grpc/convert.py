@@ -161,6 +161,7 @@ def model_response(info: EngineInfo) -> pb.GetModelResponse:
         eos_token_ids=info.eos_token_ids,
         drafters=info.drafters,
         constraint_kinds=info.constraint_kinds,
+        has_chat_template=info.has_chat_template,
         version=__version__,
         synthetic_acceptance=info.synthetic_acceptance,
         system_fingerprint=info.system_fingerprint,

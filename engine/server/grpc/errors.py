@@ -20,8 +20,6 @@ from draftline.engine.server import codes
 
 logger = logging.getLogger(__name__)
 
-_INTERNAL = "a fault in the server ended this request; the server's log says more"
-
 MAX_MESSAGE = 500
 MAX_FIELD = 200
 MAX_VIOLATIONS = 3000
@@ -45,7 +43,7 @@ def to_status(error: BaseException) -> Status:
     if code == INTERNAL:
         if not isinstance(error, StepFailedError):  # the engine has logged it, once for all requests of the step
             logger.error("a request failed", exc_info=error)
-        return _status(INTERNAL, _INTERNAL)
+        return _status(INTERNAL, str(StepFailedError()))
     match error:
         case InvalidRequestError():
             return _status(code, str(error), _bad_request(error.violations))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from draftline.engine.errors import FieldViolation
 from draftline.engine.protocol import EngineInfo
+from draftline.engine.request.request import context_violations
 from draftline.engine.server.limits import (
     MAX_CONSTRAINT,
     MAX_DETOKENIZE,
@@ -16,7 +17,6 @@ from draftline.engine.server.limits import (
     length_violations,
     refuse,
     text_violations,
-    token_violations,
 )
 from draftline.v1 import engine_pb2 as pb
 
@@ -30,7 +30,7 @@ def check_generate(request: pb.GenerateRequest, info: EngineInfo) -> None:
     refuse(
         *text_violations(request.text, info, "text"),
         *chat_violations(request.chat.messages, info, "chat.messages"),
-        *token_violations(request.token_ids.ids, info, "token_ids.ids"),
+        *context_violations("token_ids", len(request.token_ids.ids), info),
         *(
             violation
             for name in ("stop", "stop_token_ids", "logit_bias")

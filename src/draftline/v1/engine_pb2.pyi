@@ -1073,6 +1073,7 @@ class GetModelResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     SYNTHETIC_ACCEPTANCE_FIELD_NUMBER: _builtins.int
     SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    HAS_CHAT_TEMPLATE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model as given to the server: a name or a path."""
     family: _builtins.str
@@ -1092,6 +1093,8 @@ class GetModelResponse(_message.Message):
     """Names the device kind, data types, versions and arithmetic of the engine. For the same model, prompt, parameters and seed,
     engines with the same fingerprint give the same output.
     """
+    has_chat_template: _builtins.bool
+    """Whether the model has a chat template. Without one, requests with a chat are invalid."""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1117,10 +1120,11 @@ class GetModelResponse(_message.Message):
         version: _builtins.str = ...,
         synthetic_acceptance: _builtins.float | None = ...,
         system_fingerprint: _builtins.str = ...,
+        has_chat_template: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance", "synthetic_acceptance", b"synthetic_acceptance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance", "block_size", b"block_size", "cache_blocks", b"cache_blocks", "constraint_kinds", b"constraint_kinds", "device", b"device", "drafters", b"drafters", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "family", b"family", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model", b"model", "quantization", b"quantization", "synthetic_acceptance", b"synthetic_acceptance", "system_fingerprint", b"system_fingerprint", "version", b"version", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance", "block_size", b"block_size", "cache_blocks", b"cache_blocks", "constraint_kinds", b"constraint_kinds", "device", b"device", "drafters", b"drafters", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "family", b"family", "has_chat_template", b"has_chat_template", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model", b"model", "quantization", b"quantization", "synthetic_acceptance", b"synthetic_acceptance", "system_fingerprint", b"system_fingerprint", "version", b"version", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__synthetic_acceptance: _TypeAlias = _typing.Literal["synthetic_acceptance"]  # noqa: Y015
     _WhichOneofArgType__synthetic_acceptance: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance"]  # noqa: Y015

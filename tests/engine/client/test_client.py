@@ -137,9 +137,11 @@ async def test_a_full_queue_is_tried_again_after_the_delay_that_it_names(
 async def test_a_server_that_is_away_is_waited_for(server: Server, engine: FakeEngine) -> None:
     async with AsyncClient(server.address, retry=QUICK) as client:
         generation = client.submit("abc", params(3))  # the server listens, and loads its model
+        model = asyncio.create_task(client.model())
         await asyncio.sleep(0.05)
         await server.serve(engine)
         assert (await generation.result()).outputs[0].text == "abc"
+        assert (await model).model == "fake"
 
 
 async def test_after_a_broken_connection_the_next_request_has_a_new_stream(

@@ -238,7 +238,7 @@ LONG = "x" * (MAX_CONSTRAINT + 1)
     ("request_", "field"),
     [
         (pb.GenerateRequest(text="x" * (4096 * MAX_TOKEN_CHARS + 1)), "text"),
-        (pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1] * 4096)), "token_ids.ids"),
+        (pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1] * 4096)), "token_ids"),
         (pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage()] * MANY)), "chat.messages"),
         (
             pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage(role="r" * 65)])),

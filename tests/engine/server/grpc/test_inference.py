@@ -317,6 +317,7 @@ async def test_get_model(stub: AsyncStub) -> None:
         cache_blocks=1024,
         block_size=16,
         eos_token_ids=[0],
+        has_chat_template=True,
         version=__version__,
         system_fingerprint="fp_fake",
     )

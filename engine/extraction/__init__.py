@@ -1,0 +1,1 @@
+"""Extraction: values of a type from texts, each with its own result. The faces send the requests."""

