@@ -22,9 +22,10 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.scaled import GROUP, LARGEST, ScaledWeight
-from draftline.kernels.triton.linear.eight_bit import INTERPRETED, round_to
+from draftline.kernels.triton.linear.eight_bit import round_to
 from draftline.kernels.triton.linear.epilogue import swiglu
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.sums import INTERPRETED
 
 _VECTOR = tl.constexpr(8)
 
