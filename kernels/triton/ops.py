@@ -18,7 +18,7 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.attention.decode import decode_attention
-from draftline.kernels.triton.attention.plan import AttentionShape, max_split_programs, plan_decode
+from draftline.kernels.triton.attention.plan import AttentionShape, max_programs, plan_decode
 from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.attention.rope import rope_write_kv
 from draftline.kernels.triton.attention.soft_cap import soft_cap
@@ -67,8 +67,8 @@ class TritonOps(Ops):
     @staticmethod
     def sized(num_sms: int, *, hopper: bool, device: torch.device, vendor: VendorProducts | None = None) -> TritonOps:
         """The operations for a device with ``num_sms`` multiprocessors, with the vendor's products or without."""
-        arrivals = torch.zeros(max_split_programs(num_sms), dtype=torch.int32, device=device)
-        return TritonOps(num_sms, hopper, arrivals, DenseKernels(hopper, arrivals, vendor))
+        arrivals = torch.zeros(max_programs(num_sms), dtype=torch.int32, device=device)
+        return TritonOps(num_sms, hopper, arrivals, DenseKernels(hopper, vendor))
 
     @override
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -96,7 +96,7 @@ class TritonOps(Ops):
 
     @override
     def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        # Decodes and verifies without soft caps run in one or two launches; other batches rotate and write in their own.
+        # Few decodes and verifies without soft caps run in one or two launches; other batches rotate and write in their own.
         num_kv_heads, head_dim = cache.keys.shape[2:]
         group = qkv.shape[1] // head_dim // num_kv_heads - 2
         shape = AttentionShape.of(group, qkv, cache, self.num_sms, qk_norm=spec.norms is not None)
@@ -105,9 +105,6 @@ class TritonOps(Ops):
         if plan is None:
             queries = rope_write_kv(qkv, batch, cache, spec, overlap=overlap)
             return attention(queries, batch, cache, spec, num_sms=self.num_sms, own=qkv, overlap=overlap)
-        # Programs that start early are spread unevenly over the device. With one history a program, they run so long that
-        # this costs more than the early start gains.
-        overlap = overlap and plan.num_splits > 1
         return decode_attention(qkv, batch, cache, spec, plan=plan, arrivals=self.arrivals, overlap=overlap)
 
     @override
@@ -144,23 +141,23 @@ class TritonOps(Ops):
 
     @override
     def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
-        return scaled_linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
+        return scaled_linear(x, weight, bias, hopper=self.hopper)
 
     @override
     def scaled_norm_linear(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        return scaled_linear(x, weight, bias, norm=(norm, eps), hopper=self.hopper, arrivals=self.arrivals)
+        return scaled_linear(x, weight, bias, norm=(norm, eps), hopper=self.hopper)
 
     @override
     def scaled_norm_swiglu(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        return scaled_linear(x, weight, bias, norm=(norm, eps), swiglu=True, hopper=self.hopper, arrivals=self.arrivals)
+        return scaled_linear(x, weight, bias, norm=(norm, eps), swiglu=True, hopper=self.hopper)
 
     @override
     def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
-        return scaled_linear(x, weight, bias, residual=residual, hopper=self.hopper, arrivals=self.arrivals)
+        return scaled_linear(x, weight, bias, residual=residual, hopper=self.hopper)
 
     @override
     def gather(

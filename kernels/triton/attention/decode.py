@@ -5,11 +5,11 @@ that share the key/value head, packed into one tile, and attends to its tiles of
 (`online_softmax.py`). The program whose tiles hold the new tokens' positions also rotates the new keys, writes keys and
 values to the cache, and puts them into their tile.
 
-Where programs share a history (Flash-Decoding, Dao et al. 2023), the last one to arrive joins the tiles. With several query
+Programs share a history (Flash-Decoding, Dao et al. 2023), and the last one to arrive joins the tiles. With several query
 tokens that is too much for one program, and a second launch joins (`join.py`). A CUDA graph's bucket decides the number of
 programs, but the row decides the number of keys: a program without tiles is short.
 
-Not here: prompt chunks (`ragged.py`, `rope.py`), and the number of programs (`plan.py`).
+Not here: many rows and prompt chunks (`ragged.py`, `rope.py`), and the number of programs (`plan.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from draftline.kernels.triton.attention.decode_parts import angles, cache_offset
 from draftline.kernels.triton.attention.fp8_cache import as_float16, load_pairs, multiplies_float16, paired
 from draftline.kernels.triton.attention.join import join_stored, join_tiles, store_tile
 from draftline.kernels.triton.attention.kv_cache import head_scale, load_heads, rounded
-from draftline.kernels.triton.attention.online_softmax import join, no_keys, one_sum, tile_state
+from draftline.kernels.triton.attention.online_softmax import tile_state
 from draftline.kernels.triton.attention.plan import MAX_QUERIES, DecodePlan
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
@@ -49,7 +49,6 @@ def _decode_attention_kernel(
     query_starts: tl.tensor,
     context_lens: tl.tensor,
     block_tables: tl.tensor,
-    longest_first: tl.tensor,
     rope: tl.tensor,
     query_norm: tl.tensor,
     key_norm: tl.tensor,
@@ -70,11 +69,9 @@ def _decode_attention_kernel(
     BLOCK_N: tl.constexpr,
     NEW: tl.constexpr,
     JOIN_COLS: tl.constexpr,
-    SPLIT: tl.constexpr,
     WINDOWED: tl.constexpr,
     PAIRS: tl.constexpr,
     QK_NORM: tl.constexpr,
-    ORDERED: tl.constexpr,
     OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
@@ -85,9 +82,6 @@ def _decode_attention_kernel(
     DTYPE: tl.constexpr = tl.float16 if PAIRS else qkv.dtype.element_ty
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     row = tl.program_id(0) // NUM_KV_HEADS
-    if ORDERED:
-        # Where programs queue for the device, the long rows must not be the last.
-        row = tl.load(longest_first + row)
     split = tl.program_id(1)
     token = tl.load(query_starts + row).to(tl.int64)
     query_len = (tl.load(query_starts + row + 1) - token).to(tl.int32)
@@ -99,19 +93,16 @@ def _decode_attention_kernel(
         begin = tl.maximum(history + 1 - window, 0)
     row_tile = begin // BLOCK_N
     num_tiles = tl.maximum(tl.cdiv(context_len, BLOCK_N) - row_tile, 1)
-    first_tile = row_tile
-    end_tile = row_tile + num_tiles
-    if SPLIT:
-        share = tl.cdiv(num_tiles, num_splits)
-        first_tile += split * share
-        end_tile = tl.minimum(first_tile + share, end_tile)
-        if first_tile >= end_tile:
-            return
+    share = tl.cdiv(num_tiles, num_splits)
+    first_tile = row_tile + split * share
+    end_tile = tl.minimum(first_tile + share, row_tile + num_tiles)
+    if first_tile >= end_tile:
+        return
 
     table = block_tables + row.to(tl.int64) * table_stride
     dim = tl.arange(0, BLOCK_D)[None, :]
     dim_mask = dim < HEAD_DIM
-    if SPLIT and OVERLAP:
+    if OVERLAP:
         # Earlier steps wrote the history: it is on its way while the previous kernel ends. Lines are 128 bytes.
         ahead = first_tile * BLOCK_N + tl.arange(0, BLOCK_N)
         block = tl.load(table + ahead // BLOCK_SIZE, mask=ahead < history, other=0)
@@ -181,7 +172,6 @@ def _decode_attention_kernel(
         new_key = (kept_key.to(tl.float32) * key_scale).to(DTYPE)
         new_value = (kept_value.to(tl.float32) * value_scale).to(DTYPE)
 
-    total, total_max, total_sum = no_keys(BLOCK_M, BLOCK_D, PAIRS)
     lane = tl.arange(0, BLOCK_M)
     if QUERIES > 1:
         # By token, then head, then tile, as `join.py` reads them.
@@ -207,10 +197,7 @@ def _decode_attention_kernel(
             score *= power
         score = tl.where(shown, score, float("-inf"))
         acc, row_max, row_sum = tile_state(score, value, scale, PAIRS, PRECISION)
-        if SPLIT:
-            store_tile(partial, stats, stored + tile, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
-        else:
-            total, total_max, total_sum = join(total, total_max, total_sum, acc, row_max, row_sum, PAIRS)
+        store_tile(partial, stats, stored + tile, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
     for tile in range(first_new, end_tile):
         place = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         offset, seen = cache_offset(place, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
@@ -229,29 +216,20 @@ def _decode_attention_kernel(
             score *= power
         score = tl.where(shown, score, float("-inf"))
         acc, row_max, row_sum = tile_state(score, value, scale, PAIRS, PRECISION)
-        if SPLIT:
-            store_tile(partial, stats, stored + tile, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
-        else:
-            total, total_max, total_sum = join(total, total_max, total_sum, acc, row_max, row_sum, PAIRS)
+        store_tile(partial, stats, stored + tile, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
 
-    result = out + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
-    if SPLIT:
-        if QUERIES == 1:
-            # All threads' stores come before the one that announces them.
-            tl.debug_barrier()
-            arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")
-            if arrived == tl.cdiv(num_tiles, share) - 1:
-                tl.store(arrivals + tl.program_id(0), 0)
-                col = tl.arange(0, JOIN_COLS)
-                first = (tl.program_id(0).to(tl.int64) * GROUP + col // HEAD_DIM) * max_tiles
-                col_mask = col < GROUP * HEAD_DIM
-                joined = join_stored(partial, stats, first, col % HEAD_DIM, col_mask, num_tiles, HEAD_DIM)
-                tl.store(result + col, joined.to(out.dtype.element_ty), mask=col_mask)
-    else:
-        if PAIRS:
-            total = tl.interleave(total[0], total[1])
-        target = (order * NUM_HEADS + group_head) * HEAD_DIM + dim
-        tl.store(result + target, (total / one_sum(total_sum)).to(out.dtype.element_ty), mask=query_mask)
+    if QUERIES == 1:
+        # All threads' stores come before the one that announces them.
+        tl.debug_barrier()
+        arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")
+        if arrived == tl.cdiv(num_tiles, share) - 1:
+            tl.store(arrivals + tl.program_id(0), 0)
+            col = tl.arange(0, JOIN_COLS)
+            first = (tl.program_id(0).to(tl.int64) * GROUP + col // HEAD_DIM) * max_tiles
+            col_mask = col < GROUP * HEAD_DIM
+            joined = join_stored(partial, stats, first, col % HEAD_DIM, col_mask, num_tiles, HEAD_DIM)
+            target = out + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM + col
+            tl.store(target, joined.to(out.dtype.element_ty), mask=col_mask)
 
 
 def decode_attention(
@@ -282,16 +260,13 @@ def decode_attention(
     rows = batch.context_lens.shape[0]
     tile, num_splits = plan.tile, plan.num_splits
     out = torch.empty((tokens, num_heads * head_dim), dtype=qkv.dtype, device=qkv.device)
-    partial, stats = out, out
-    joined = num_splits > 1 and plan.queries > 1
-    if num_splits > 1:
-        lanes = tokens if joined else rows
-        partial = torch.empty((lanes, num_heads, plan.max_tiles, head_dim), dtype=torch.float32, device=qkv.device)
-        stats = torch.empty((lanes, num_heads, plan.max_tiles, 2), dtype=torch.float32, device=qkv.device)
+    joined = plan.queries > 1
+    lanes = tokens if joined else rows
+    partial = torch.empty((lanes, num_heads, plan.max_tiles, head_dim), dtype=torch.float32, device=qkv.device)
+    stats = torch.empty((lanes, num_heads, plan.max_tiles, 2), dtype=torch.float32, device=qkv.device)
     # An unused argument must still be a tensor.
     query_norm, key_norm = spec.norms if spec.norms is not None else (qkv, qkv)
     key_scales, value_scales = cache.scales if cache.scales is not None else (qkv, qkv)
-    ordered = batch.longest_first is not None and num_splits == 1
     _decode_attention_kernel[(rows * num_kv_heads, num_splits)](
         qkv,
         cache.keys,
@@ -306,7 +281,6 @@ def decode_attention(
         batch.query_starts,
         batch.context_lens,
         batch.block_tables,
-        batch.longest_first if ordered else batch.context_lens,
         spec.rope,
         query_norm,
         key_norm,
@@ -327,11 +301,9 @@ def decode_attention(
         BLOCK_N=tile.block_n,
         NEW=1 if plan.queries == 1 else MAX_QUERIES,
         JOIN_COLS=triton.next_power_of_2(group * head_dim),
-        SPLIT=num_splits > 1,
         WINDOWED=spec.window is not None,
         PAIRS=multiplies_float16(cache.keys, qkv),
         QK_NORM=spec.norms is not None,
-        ORDERED=ordered,
         OVERLAP=overlap,
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,

@@ -33,7 +33,6 @@ MAX_QUERIES = 16
 
 _LONG_TILE = 64
 _PROGRAMS_PER_SM = 4
-_MAX_DECODE_PROGRAMS_PER_SM = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +122,14 @@ class AttentionShape:
         # Exact float32 products do not run on matrix units: a larger tile would only spill registers.
         return 16 if self.wide else max(16, min(64, 8192 // _next_power_of_2(self.head_dim)))
 
+    def num_tiles(self, context: int) -> int:
+        """The tiles of a history."""
+        return max(-(-context // self.key_tile), 1)
+
+    def state_bytes(self, context: int) -> int:
+        """The size of the states of all tiles of a history, for one query token."""
+        return self.num_tiles(context) * self.group * self.num_kv_heads * (self.head_dim + 2) * 4
+
 
 def _next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
@@ -133,14 +140,10 @@ def _max_lanes(shape: AttentionShape) -> int:
     return MAX_PAIR_ROWS if shape.float8 else 64
 
 
-def _tiles(shape: AttentionShape, context: int) -> int:
-    return max(-(-context // shape.key_tile), 1)
-
-
 def short_tile(shape: AttentionShape, max_query: int) -> Tile:
     """The tile of decodes and verifies: all heads of a group, and all of a row's query tokens if they fit."""
     block_m = max(16, min(_max_lanes(shape), _next_power_of_2(max_query * shape.group)), _next_power_of_2(shape.group))
-    return Tile(block_m, shape.key_tile, num_warps=4, num_stages=3)
+    return Tile(block_m, shape.key_tile, num_warps=2 if block_m <= 32 else 4, num_stages=3)
 
 
 def long_tile(shape: AttentionShape) -> Tile:
@@ -152,8 +155,8 @@ def long_tile(shape: AttentionShape) -> Tile:
     return Tile(block_m, shape.key_tile, num_warps=4, num_stages=3)
 
 
-def max_split_programs(num_sms: int) -> int:
-    """The limit of rows times key/value heads up to which a decode's histories are split; more fill the device."""
+def max_programs(num_sms: int) -> int:
+    """The limit of rows times key/value heads up to which programs share a decode's histories; more fill the device."""
     return num_sms
 
 
@@ -167,12 +170,10 @@ def _few_sizes(rows: int) -> int:
 
 def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, num_tokens: int) -> int:
     """Programs that share each history: enough to fill the device, but at most one a tile."""
-    heads = shape.group * shape.num_kv_heads
-    stored = num_tokens * heads * _tiles(shape, max_context) * shape.head_dim * 4
-    if stored > _MAX_STORED:
+    if num_tokens * shape.state_bytes(max_context) > _MAX_STORED:
         return 1
     wanted = shape.num_sms * _PROGRAMS_PER_SM // max(num_tiles * shape.num_kv_heads, 1)
-    return max(1, min(wanted, _tiles(shape, max_context), MAX_SPLITS))
+    return max(1, min(wanted, shape.num_tiles(max_context), MAX_SPLITS))
 
 
 @lru_cache(maxsize=64)
@@ -204,7 +205,7 @@ def plan_attention(
         splits = num_splits(shape, split_rows * tiles_per_row, context, num_tokens)
         num_tiles = rows * tiles_per_row
         launches.append(
-            AttentionLaunch(tile, 1, longest_short, tiles_per_row, num_tiles, splits, _tiles(shape, context))
+            AttentionLaunch(tile, 1, longest_short, tiles_per_row, num_tiles, splits, shape.num_tiles(context))
         )
     if mixed:
         tile = long_tile(shape)
@@ -235,41 +236,26 @@ class DecodePlan:
 
 @lru_cache(maxsize=64)
 def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
-    """The plan of a batch with few query tokens a row, if the fused launch is fastest; else None.
+    """The plan of a batch of few rows with few query tokens each, if the fused launch is fastest; else None.
 
-    With very many programs, each runs so long that rotation and cache write cost less in separate kernels. Where rows
-    with several query tokens are few, their histories are shared out, and a second launch joins the tiles.
+    With more programs than multiprocessors, each runs so long that rotation and cache write cost less in separate kernels.
 
     Args:
         shape: the model and the device.
         query_lens: each row's query length, or an upper bound of it.
         context_lens: each row's context length, or an upper bound of it.
     """
-    longest = max(query_lens, default=0)
-    rows, context = len(query_lens), max(context_lens, default=0)
-    programs = max(rows * shape.num_kv_heads, 1)
-    if longest == 1:
-        return _plan_ones(shape, rows, programs, context)
-    fits = 1 < longest <= MAX_QUERIES and longest * shape.group <= _max_lanes(shape)
-    if not fits or programs > 2 * shape.num_sms:
+    longest, rows = max(query_lens, default=0), len(query_lens)
+    lanes, programs = longest * shape.group, rows * shape.num_kv_heads
+    fits = 1 <= longest <= MAX_QUERIES and (longest == 1 or lanes <= _max_lanes(shape))
+    if not fits or programs > max_programs(shape.num_sms):
         return None
-    block_m, block_n = max(16, _next_power_of_2(longest * shape.group)), shape.key_tile
-    queries = min(block_m // shape.group, MAX_QUERIES)
-    if programs <= shape.num_sms:
-        splits = num_splits(shape, rows, context, rows * longest)
-        # Every program normalises, for which four warps lack the registers.
-        num_warps = 8 if shape.qk_norm else 4
-        return DecodePlan(Tile(block_m, block_n, num_warps, num_stages=3), queries, splits, _tiles(shape, context))
-    return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=4), queries, 1, _tiles(shape, context))
-
-
-def _plan_ones(shape: AttentionShape, rows: int, programs: int, context: int) -> DecodePlan | None:
-    """The plan of one query token a row."""
-    block_m, block_n = max(16, _next_power_of_2(shape.group)), shape.key_tile
-    tiles = _tiles(shape, context)
-    if programs <= max_split_programs(shape.num_sms):
-        splits = min(num_splits(shape, rows, context, rows), max(2 * shape.num_sms // programs, 1))
-        return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=2), 1, splits, tiles)
-    if programs > _MAX_DECODE_PROGRAMS_PER_SM * shape.num_sms:
+    context = max(context_lens)
+    if rows * longest * shape.state_bytes(context) > _MAX_STORED:
         return None
-    return DecodePlan(Tile(block_m, block_n, num_warps=2, num_stages=3), 1, 1, tiles)
+    block_m = max(16, _next_power_of_2(lanes))
+    # With QK-norm, every program normalises, for which four warps lack the registers.
+    num_warps = 8 if shape.qk_norm and longest > 1 else 4
+    tile = Tile(block_m, shape.key_tile, num_warps, num_stages=2)
+    queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
+    return DecodePlan(tile, queries, num_splits(shape, rows, context, rows * longest), shape.num_tiles(context))

@@ -50,6 +50,7 @@ def _attention_kernel(
     query_starts: tl.tensor,
     context_lens: tl.tensor,
     block_tables: tl.tensor,
+    longest_first: tl.tensor,
     query_stride: int,
     table_stride: int,
     num_rows: int,
@@ -69,6 +70,7 @@ def _attention_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SEARCH: tl.constexpr,
+    ORDERED: tl.constexpr,
     OWN: tl.constexpr,
     FLOAT8: tl.constexpr,
     PAIRS: tl.constexpr,
@@ -100,6 +102,9 @@ def _attention_kernel(
         row_tile = tile_id - (row_start // QUERIES + row)
     else:
         row = tile_id // tiles_per_row
+        if ORDERED:
+            # Where programs queue for the device, the long rows must not be the last.
+            row = tl.load(longest_first + row)
         row_start = tl.load(query_starts + row)
         row_tile = tile_id % tiles_per_row
     query_len = tl.load(query_starts + row + 1) - row_start
@@ -273,6 +278,7 @@ def run_launch(
     chunks = None
     if own is not None and launch.reads_own:
         chunks = TensorDescriptor(own, list(own.shape), list(own.stride()), [tile.block_n, block_d])
+    ordered = batch.longest_first is not None and launch.tiles_per_row > 0 and splits == 1
     _attention_kernel[(launch.num_tiles * num_kv_heads, splits)](
         q,
         cache.keys,
@@ -286,6 +292,7 @@ def run_launch(
         batch.query_starts,
         batch.context_lens,
         batch.block_tables,
+        batch.longest_first if ordered else batch.context_lens,
         q.stride(0),
         batch.block_tables.stride(0),
         rows,
@@ -305,6 +312,7 @@ def run_launch(
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         SEARCH=launch.tiles_per_row == 0,
+        ORDERED=ordered,
         OWN=chunks is not None,
         FLOAT8=multiplies_float16(cache.keys, q),
         PAIRS=multiplies_float16(cache.keys, q) and tile.block_m <= MAX_PAIR_ROWS,

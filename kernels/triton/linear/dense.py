@@ -1,32 +1,32 @@
 """Dense linear layers: the choice of a kernel by the number of rows and the weight's shape, never by the data.
 
-| rows | weights of few rows (`k_parts.py`) | others |
-|---|---|---|
-| 1 to 16 | `gemm_m16_parts.py` | `gemm_m16.py` |
-| 17 to 64 | `gemm_split_k.py` | `gemm.py` |
-| more | `gemm.py` | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
+| rows | kernel |
+|---|---|
+| 1 to 16 | `gemm_m16.py` |
+| 17 to 63 | `gemm.py` |
+| 64 and more | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
 
-All have the same bits for a row, whatever the other rows are and however many. So the choice is one of speed alone; it is
-measured on an H200 for models of 0.1 to 8 billion parameters (docs/benchmarks.md). The activation is part of the
-launch where that is faster.
+Each result is a sum over K. The matrix units take 16 channels after the other and add into one float32 accumulator, from
+the first channel to the last. That order is the same for every tile, number of rows, instruction and operand order, so
+kernels may differ in all of these, and a row has the same bits whatever the other rows are. The choice is one of speed
+alone; it is measured on an H200 for models of 0.1 to 8 billion parameters (docs/benchmarks.md).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from draftline.kernels.triton.linear.gemm import gemm
 from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, gemm_m16
-from draftline.kernels.triton.linear.gemm_m16_parts import MAX_SHARE, gemm_m16_parts
-from draftline.kernels.triton.linear.gemm_split_k import MAX_GEMM_SPLIT_K_ROWS, gemm_split_k
-from draftline.kernels.triton.linear.k_parts import has_parts, part_size
 from draftline.kernels.triton.linear.vendor import VendorProducts
 from draftline.kernels.triton.pointwise.activations import silu_mul
 from draftline.kernels.triton.pointwise.norms import rms_norm
+
+_OVERLAPPED_ROWS = 64
+"""With more tokens than these, most neighbours are the vendor's kernels, which do not overlap."""
 
 _ALIGNMENT = 16
 """Bytes: rows of both factors are multiples of this, for the hardware's copies."""
@@ -36,8 +36,8 @@ Norm = tuple[Tensor, float]
 
 
 def overlaps(x: Tensor, hopper: bool) -> bool:
-    """Whether launches overlap: with more tokens than these, most neighbours are the vendor's kernels, which do not."""
-    return hopper and x.shape[0] <= MAX_GEMM_SPLIT_K_ROWS
+    """Whether launches overlap (`overlap.py`)."""
+    return hopper and x.shape[0] <= _OVERLAPPED_ROWS
 
 
 def _padded(x: Tensor) -> Tensor:
@@ -51,12 +51,10 @@ class DenseKernels:
 
     Attributes:
         hopper: whether the device has compute capability 9.0 or more.
-        arrivals: see `gemm_split_k`.
         vendor: the vendor's products, or None to use none.
     """
 
     hopper: bool
-    arrivals: Tensor
     vendor: VendorProducts | None
 
     def linear(
@@ -77,29 +75,9 @@ class DenseKernels:
             x = rms_norm(x, *norm, overlap=overlap)
         if x.shape[1] * x.element_size() % _ALIGNMENT:
             return self.linear(_padded(x), _padded(weight), bias, residual=residual)
-        if x.dtype == torch.float32:
-            return gemm(x, weight, bias, residual=residual, overlap=overlap)
-        return (
-            self._parts(x, weight, bias, residual)
-            if has_parts(weight.shape[0])
-            else self._whole(x, weight, bias, residual)
-        )
-
-    def _parts(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
-        """A weight of few rows."""
-        (rows, k), overlap = x.shape, overlaps(x, self.hopper)
-        if rows <= MAX_GEMM_M16_ROWS and part_size(k) <= MAX_SHARE:
-            return gemm_m16_parts(x, weight, bias, residual=residual, overlap=overlap)
-        if rows <= MAX_GEMM_SPLIT_K_ROWS:
-            return gemm_split_k(x, weight, bias, arrivals=self.arrivals, residual=residual, overlap=overlap)
-        return gemm(x, weight, bias, residual=residual, overlap=overlap)
-
-    def _whole(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
-        """Any other weight."""
-        rows, overlap = x.shape[0], overlaps(x, self.hopper)
-        if rows <= MAX_GEMM_M16_ROWS:
+        if x.shape[0] <= MAX_GEMM_M16_ROWS and x.element_size() == 2:
             return gemm_m16(x, weight, bias, residual=residual, overlap=overlap)
-        if rows > MAX_GEMM_SPLIT_K_ROWS and self.vendor is not None:
+        if self.vendor is not None:
             result = self.vendor.run(x, weight, bias, residual)
             if result is not None:
                 return result
@@ -108,8 +86,7 @@ class DenseKernels:
     def norm_swiglu(self, x: Tensor, norm: Norm, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``silu(gate) * up`` of `linear` of the norm, the weight being [2 N, K], gates first: [T, K] -> [T, N]."""
         (rows, k), overlap = x.shape, overlaps(x, self.hopper)
-        separate = x.dtype == torch.float32 or has_parts(weight.shape[0]) or k * x.element_size() % _ALIGNMENT
-        if separate or rows > MAX_GEMM_SPLIT_K_ROWS:
+        if rows > _OVERLAPPED_ROWS or x.element_size() != 2 or k * x.element_size() % _ALIGNMENT:
             return silu_mul(self.linear(x, weight, bias, norm=norm), overlap=overlap)
         few = gemm_m16 if rows <= MAX_GEMM_M16_ROWS else gemm
         return few(rms_norm(x, *norm, overlap=overlap), weight, bias, swiglu=True, overlap=overlap)

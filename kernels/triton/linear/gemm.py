@@ -3,10 +3,8 @@
 A program owns a tile of the result. The hardware copies tiles of both factors, several ahead (tensor descriptors; fast from
 compute capability 9.0 on). SwiGLU's activation and the addition to the residual stream are part of the launch.
 
-Sums are in the order of `k_parts.py`; where K has parts, a program has more tiles of sums. Exact float32
-products run here too, by the plain arithmetic units, at every number of tokens.
-
-Not here: few tokens, which want many programs (`gemm_m16.py`, `gemm_m16_parts.py`, `gemm_split_k.py`), quantized weights.
+Exact float32 products run here too, by the plain arithmetic units: one multiply-add after the other, at every number of
+tokens. Not here: few tokens (`gemm_m16.py`), quantized weights.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.triton.linear.epilogue import load_and_finish
-from draftline.kernels.triton.linear.k_parts import has_parts, part_size
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 _TILES_TOGETHER = 8
@@ -60,7 +57,6 @@ def _gemm_kernel(
     num_rows: int,
     N: tl.constexpr,
     K: tl.constexpr,
-    SHARE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -71,7 +67,7 @@ def _gemm_kernel(
     OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
-    """With SwiGLU the weight is [2 N, K], gates first, and K has one part."""
+    """With SwiGLU the weight is [2 N, K]: gates first."""
     TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     pid = tl.program_id(0)
     band = pid // (TILES_TOGETHER * TILES_N)
@@ -88,53 +84,39 @@ def _gemm_kernel(
             prefetch(weight_start + N * K + rows + line)
     wait_for_previous(OVERLAP)
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    # SwiGLU's other half, or the sum of the first two parts.
-    second = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    # The first part of a pair.
-    third = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for k in tl.range(0, K, BLOCK_K):
         value = x.load([first_m, k])
-        if SHARE < K:
-            if (k == SHARE) | (k == 3 * SHARE):
-                third = acc
-                acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-            if k == 2 * SHARE:
-                second = third + acc
-                third = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-                acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         acc = tl.dot(value, tl.trans(weight.load([first_n, k])), acc, input_precision=PRECISION)
         if SWIGLU:
-            second = tl.dot(value, tl.trans(weight.load([N + first_n, k])), second, input_precision=PRECISION)
-    if SHARE < K:
-        acc = second + (third + acc)
+            up = tl.dot(value, tl.trans(weight.load([N + first_n, k])), up, input_precision=PRECISION)
     m = first_m + tl.arange(0, BLOCK_M)[:, None]
     n = first_n + tl.arange(0, BLOCK_N)[None, :]
     offset = m.to(tl.int64) * N + n
     mask = (m < num_rows) & (n < N)
     acc = load_and_finish(
-        acc, second, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
+        acc, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
     )  # fmt: skip
     tl.store(out + offset, acc.to(out.dtype.element_ty), mask=mask)
 
 
-def gemm_config(rows: int, n: int, *, swiglu: bool, parts: bool, wide: bool) -> GemmConfig:
+def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
     """A good division for ``rows`` tokens and ``n`` output columns; `benchmarks/kernels.py` compares others.
 
     Args:
         rows: tokens.
         n: output columns.
         swiglu: whether the weight has gates too.
-        parts: whether K has parts.
         wide: whether the factors are float32.
     """
     if wide:
         return GemmConfig(block_m=16 if rows <= 16 else 32, block_n=32, block_k=16, num_warps=4, num_stages=2)
     if rows <= 64:
         if n < 8192:
-            return GemmConfig(block_m=64, block_n=32, block_k=64 if parts else 128, num_warps=4, num_stages=4)
+            return GemmConfig(block_m=64, block_n=32, block_k=128, num_warps=4, num_stages=4)
         return GemmConfig(block_m=64, block_n=64 if swiglu else 128, block_k=64, num_warps=4, num_stages=4)
-    if swiglu or parts:
-        return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4 if swiglu else 8, num_stages=4)
+    if swiglu:
+        return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=4)
     if rows <= 256 and n <= 8192:
         return GemmConfig(block_m=64, block_n=64 if n > 4096 else 128, block_k=64, num_warps=4, num_stages=5)
     return GemmConfig(block_m=128, block_n=256 if rows > 512 else 128, block_k=64, num_warps=8, num_stages=3)
@@ -156,7 +138,7 @@ def gemm(
         x: [M, K].
         weight: [N, K]; with ``swiglu``, [2 N, K], gates first. A row is a multiple of 16 bytes.
         bias: [weight rows], or None.
-        swiglu: return ``silu(gate) * up``; then K must have one part (`k_parts.py`).
+        swiglu: return ``silu(gate) * up``.
         residual: [M, N], added to the result, or None.
         overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `gemm_config`.
@@ -164,8 +146,7 @@ def gemm(
     num_rows, k = x.shape
     n = weight.shape[0] // 2 if swiglu else weight.shape[0]
     wide = x.dtype == torch.float32
-    share = k if wide or not has_parts(weight.shape[0]) else part_size(k)
-    config = config or gemm_config(num_rows, n, swiglu=swiglu, parts=share < k, wide=wide)
+    config = config or gemm_config(num_rows, n, swiglu=swiglu, wide=wide)
     out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
     tiles = triton.cdiv(num_rows, config.block_m) * triton.cdiv(n, config.block_n)
     _gemm_kernel[(tiles,)](
@@ -178,7 +159,6 @@ def gemm(
         num_rows,
         N=n,
         K=k,
-        SHARE=share,
         BLOCK_M=config.block_m,
         BLOCK_N=config.block_n,
         BLOCK_K=config.block_k,

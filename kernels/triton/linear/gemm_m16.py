@@ -4,8 +4,7 @@ The weight's tile is the left matrix of the product, so that one instruction mul
 fit the right one. The hardware copies tiles, several ahead (tensor descriptors; fast from compute capability 9.0 on). SwiGLU's
 activation and the addition to the residual stream are part of the launch.
 
-Sums are in the order of `k_parts.py`, in one part. Not here: weights of few rows (`gemm_m16_parts.py`), more tokens
-(`gemm.py`), quantized weights.
+Not here: more tokens (`gemm.py`), quantized weights.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which of the vendor's matrix products have the bits of our own kernel (`gemm.py`), and so may stand in for it.
 
 The vendor's library chooses a kernel by the product's sizes and the device. Where that kernel adds all channels in order,
-its bits are those of `k_parts.py`; where it splits K they are not. Nothing says which, so each product is compared once on
+its bits are ours; where it splits K they are not. Nothing says which, so each product is compared once on
 this device. The verdict holds for the device, the library's version, the sizes and the type, and is kept in a file next to
 the compiled kernels. Whatever the verdicts are, results are the same: only the speed depends on them.
 """
@@ -53,7 +53,12 @@ class VendorProducts:
         A product that comes up for the first time is compared at once, which waits for the device; not while a CUDA graph
         is captured, since nothing runs then.
         """
-        if x.shape[0] % _GRANULE or (bias is not None and residual is not None) or x.data_ptr() % 16:
+        if (
+            x.element_size() != 2
+            or x.shape[0] % _GRANULE
+            or (bias is not None and residual is not None)
+            or x.data_ptr() % 16
+        ):
             return None
         kind = "biased" if bias is not None else "added" if residual is not None else "plain"
         key = f"{kind} {x.dtype} {x.shape[0]}x{weight.shape[0]}x{x.shape[1]}"
