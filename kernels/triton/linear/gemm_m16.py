@@ -23,6 +23,9 @@ from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_
 MAX_GEMM_M16_ROWS = 16
 """The largest number of rows of x."""
 
+_FETCHED = 2**23
+"""Bytes of a weight to prefetch."""
+
 
 @dataclass(frozen=True, slots=True)
 class GemmM16Config:
@@ -91,15 +94,15 @@ def _gemm_m16_kernel(
     tl.store(out + offset, result.to(out.dtype.element_ty), mask=mask)
 
 
-def gemm_m16_config(k: int, *, swiglu: bool) -> GemmM16Config:
-    """A good division for ``k`` channels; `benchmarks/kernels.py` compares others."""
+def gemm_m16_config(rows: int, k: int, *, swiglu: bool) -> GemmM16Config:
+    """A good division for ``rows`` weight rows of ``k`` channels; `benchmarks/kernels.py` compares others."""
+    # While the previous kernel ends, memory is idle: fetch what fits the L2 cache easily.
+    ahead = min(max(_FETCHED // (2 * rows) // 64 * 64, 64), 512)
+    if swiglu and k > 1024:
+        return GemmM16Config(block_n=64, block_k=256, num_warps=4, num_stages=3, ahead=ahead)
     if swiglu:
-        return GemmM16Config(
-            block_n=64, block_k=256 if k > 1024 else 128, num_warps=4, num_stages=3 if k > 1024 else 4, ahead=256
-        )
-    if k <= 1024:
-        return GemmM16Config(block_n=64, block_k=256, num_warps=4, num_stages=4, ahead=512)
-    return GemmM16Config(block_n=64, block_k=256, num_warps=4, num_stages=5)
+        return GemmM16Config(block_n=64, block_k=128, num_warps=4, num_stages=4, ahead=ahead)
+    return GemmM16Config(block_n=64, block_k=256, num_warps=4, num_stages=4 if k <= 1024 else 5, ahead=ahead)
 
 
 def gemm_m16(
@@ -130,7 +133,7 @@ def gemm_m16(
     if not 1 <= num_rows <= MAX_GEMM_M16_ROWS:
         raise ValueError(f"gemm_m16: x has {num_rows} rows; it takes 1 to {MAX_GEMM_M16_ROWS}")
     n = weight.shape[0] // 2 if swiglu else weight.shape[0]
-    config = config or gemm_m16_config(k, swiglu=swiglu)
+    config = config or gemm_m16_config(weight.shape[0], k, swiglu=swiglu)
     out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
     _gemm_m16_kernel[(triton.cdiv(n, config.block_n),)](
         TensorDescriptor(x, [num_rows, k], [k, 1], [MAX_GEMM_M16_ROWS, config.block_k]),
