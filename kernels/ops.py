@@ -14,7 +14,6 @@ from torch import Tensor
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, Inputs, LayerCache
 from draftline.kernels.constraints import Constrained, ConstraintTable
-from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
 
@@ -97,26 +96,16 @@ class Ops(Protocol):
         """A dense layer, ``x @ weight.T + bias``: [T, K], [N, K], [N] -> [T, N]."""
         ...
 
-    def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """`linear` of `rms_norm` of ``x``: [T, K] -> [T, N]."""
         ...
 
-    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         """`silu_mul` of `norm_linear`, the weight being [2 N, K]: [T, K] -> [T, N]."""
         ...
 
-    def linear_add(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, next_norm: Tensor | None
-    ) -> Residual:
-        """``residual + linear(x)``: [T, K], [T, N] -> [T, N]. It may be written over ``residual``.
-
-        Args:
-            x: [T, K].
-            weight: [N, K].
-            bias: [N], or None.
-            residual: [T, N].
-            next_norm: [N], the weight of the next norm, which may be prepared, or None.
-        """
+    def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+        """``residual + linear(x)``: [T, K], [T, N] -> [T, N]. It may be written over ``residual``."""
         ...
 
     def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:

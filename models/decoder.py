@@ -16,7 +16,6 @@ from draftline import quant
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
-from draftline.kernels.residual import Residual
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
@@ -122,11 +121,9 @@ class EagerForward:
     def __call__(self, batch: Batch, cache: KVCache) -> Tensor:
         """[S, vocab] logits; see ``Model.forward``."""
         ops, eps, weights = self._ops, self._eps, self._weights
-        residual = Residual(F.embedding(batch.token_ids, weights.embedding).to(self._dtype))
-        # The last norm reads only the tokens whose logits are wanted, so it is not prepared.
-        next_norms = (*(layer.attention_norm for layer in weights.layers[1:]), None)
-        for layer, next_norm, layer_cache in zip(weights.layers, next_norms, cache.layers, strict=True):
-            residual = layer.attention(residual, layer.attention_norm, eps, layer.mlp_norm, batch, layer_cache, ops)
-            residual = layer.mlp(residual, layer.mlp_norm, eps, next_norm, ops)
-        wanted = Residual(residual.values.index_select(0, batch.logits_index))
+        residual = F.embedding(batch.token_ids, weights.embedding).to(self._dtype)
+        for layer, layer_cache in zip(weights.layers, cache.layers, strict=True):
+            residual = layer.attention(residual, layer.attention_norm, eps, batch, layer_cache, ops)
+            residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
+        wanted = residual.index_select(0, batch.logits_index)
         return weights.head.norm_linear(wanted, weights.norm, eps, ops)

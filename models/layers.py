@@ -12,7 +12,6 @@ from torch import Tensor
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.ops import Ops
-from draftline.kernels.residual import Residual
 from draftline.quant.linear import Linear
 
 
@@ -32,20 +31,19 @@ class Attention:
 
     def __call__(
         self,
-        residual: Residual,
+        residual: Tensor,
         norm: Tensor,
         eps: float,
-        next_norm: Tensor | None,
         batch: Batch,
         cache: LayerCache,
         ops: Ops,
-    ) -> Residual:
+    ) -> Tensor:
         """The residual stream [T, hidden], with the attention of its norm added; it may be written over.
 
-        Writes the batch's keys and values to the cache. ``next_norm`` is the weight of the norm that reads the result.
+        Writes the batch's keys and values to the cache.
         """
         qkv = self.qkv.norm_linear(residual, norm, eps, ops)
-        return self.output.linear_add(ops.rope_attention(qkv, batch, cache, self.spec), residual, next_norm, ops)
+        return self.output.linear_add(ops.rope_attention(qkv, batch, cache, self.spec), residual, ops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +58,9 @@ class GatedMlp:
     gate_up: Linear
     down: Linear
 
-    def __call__(self, residual: Residual, norm: Tensor, eps: float, next_norm: Tensor | None, ops: Ops) -> Residual:
-        """The residual stream [T, hidden], with the MLP of its norm added; it may be written over.
-
-        ``next_norm`` is the weight of the norm that reads the result, where that is every row's.
-        """
-        return self.down.linear_add(self.gate_up.norm_swiglu(residual, norm, eps, ops), residual, next_norm, ops)
+    def __call__(self, residual: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        """The residual stream [T, hidden], with the MLP of its norm added; it may be written over."""
+        return self.down.linear_add(self.gate_up.norm_swiglu(residual, norm, eps, ops), residual, ops)
 
 
 @dataclass(frozen=True, slots=True)

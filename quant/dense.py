@@ -8,7 +8,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from draftline.kernels.ops import Ops
-from draftline.kernels.residual import Residual
 from draftline.quant.linear import Linear
 from draftline.quant.tensor import RawTensor
 
@@ -41,13 +40,13 @@ class DenseLinear(torch.nn.Module, Linear):
         return ops.linear(x, self._weight, self._bias)
 
     @override
-    def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         return ops.norm_linear(x, norm, eps, self._weight, self._bias)
 
     @override
-    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         return ops.norm_swiglu(x, norm, eps, self._weight, self._bias)
 
     @override
-    def linear_add(self, x: Tensor, residual: Residual, next_norm: Tensor | None, ops: Ops) -> Residual:
-        return ops.linear_add(x, self._weight, self._bias, residual, next_norm)
+    def linear_add(self, x: Tensor, residual: Tensor, ops: Ops) -> Tensor:
+        return ops.linear_add(x, self._weight, self._bias, residual)

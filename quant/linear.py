@@ -9,7 +9,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from draftline.kernels.ops import Ops
-from draftline.kernels.residual import Residual
 
 
 class Linear(Protocol):
@@ -37,19 +36,16 @@ class Linear(Protocol):
         """``self(x)`` by the device's operations: [T, in_features] -> [T, out_features]."""
         ...
 
-    def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """``linear`` of ``rms_norm(x, norm, eps)``: [T, in_features] -> [T, out_features]."""
         ...
 
-    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         """``silu(gate) * up`` of ``norm_linear``, gates first: [T, in_features] -> [T, out_features / 2]."""
         ...
 
-    def linear_add(self, x: Tensor, residual: Residual, next_norm: Tensor | None, ops: Ops) -> Residual:
-        """``residual + self(x)``: [T, in_features], [T, out_features] -> [T, out_features]; may overwrite ``residual``.
-
-        ``next_norm`` is the weight of the norm that reads the result next, if any.
-        """
+    def linear_add(self, x: Tensor, residual: Tensor, ops: Ops) -> Tensor:
+        """``residual + self(x)``: [T, in_features], [T, out_features] -> [T, out_features]; may overwrite ``residual``."""
         ...
 
 
@@ -62,16 +58,15 @@ class SeparateLinear(torch.nn.Module, Linear):
         return y
 
     @override
-    def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        y: Tensor = self(ops.rms_norm(x.values, norm, eps))
+    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        y: Tensor = self(ops.rms_norm(x, norm, eps))
         return y
 
     @override
-    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
         return ops.silu_mul(self.norm_linear(x, norm, eps, ops))
 
     @override
-    def linear_add(self, x: Tensor, residual: Residual, next_norm: Tensor | None, ops: Ops) -> Residual:
-        del next_norm
+    def linear_add(self, x: Tensor, residual: Tensor, ops: Ops) -> Tensor:
         y: Tensor = self(x)
-        return Residual(residual.values + y)
+        return residual + y

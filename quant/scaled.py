@@ -10,7 +10,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from draftline.kernels.ops import Ops
-from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP, ScaledWeight, scaled_product
 from draftline.quant.eight_bit import NAMES
 from draftline.quant.linear import Linear
@@ -73,14 +72,13 @@ class ScaledLinear(Linear):
         return ops.scaled_linear(x, self._weight, self._bias)
 
     @override
-    def norm_linear(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        return ops.scaled_norm_linear(x.values, norm, eps, self._weight, self._bias)
+    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        return ops.scaled_norm_linear(x, norm, eps, self._weight, self._bias)
 
     @override
-    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, ops: Ops) -> Tensor:
-        return ops.scaled_norm_swiglu(x.values, norm, eps, self._weight, self._bias)
+    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, ops: Ops) -> Tensor:
+        return ops.scaled_norm_swiglu(x, norm, eps, self._weight, self._bias)
 
     @override
-    def linear_add(self, x: Tensor, residual: Residual, next_norm: Tensor | None, ops: Ops) -> Residual:
-        del next_norm
-        return Residual(ops.scaled_linear_add(x, self._weight, self._bias, residual.values))
+    def linear_add(self, x: Tensor, residual: Tensor, ops: Ops) -> Tensor:
+        return ops.scaled_linear_add(x, self._weight, self._bias, residual)

@@ -21,7 +21,6 @@ from torch.nn.functional import silu
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import KVCache, LayerCache, bytes_a_head
 from draftline.kernels.ops import Ops
-from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize, quantize_activations, scaled_up
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm
@@ -73,10 +72,10 @@ class Layer:
     def run(self, x: Tensor, attended: Tensor, norm: Tensor, ops: Ops) -> tuple[Tensor, Tensor]:
         """The first projection's output, and the residual stream after the others."""
         linears = self._linears
-        qkv = linears["qkv"].norm_linear(Residual(x), norm, EPS, ops)
-        residual = linears["o"].linear_add(attended, Residual(x.clone()), norm, ops)
+        qkv = linears["qkv"].norm_linear(x, norm, EPS, ops)
+        residual = linears["o"].linear_add(attended, x.clone(), ops)
         inner = linears["gate_up"].norm_swiglu(residual, norm, EPS, ops)
-        return qkv, linears["down"].linear_add(inner, residual, norm, ops).values
+        return qkv, linears["down"].linear_add(inner, residual, ops)
 
 
 def exact_layer(weights: dict[str, Tensor], x: Tensor, attended: Tensor, norm: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,6 @@ from typing_extensions import override
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache, LayerCache
 from draftline.kernels.ops import Ops
-from draftline.kernels.residual import Residual
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.ops import TritonOps
 from draftline.models.decoder import EagerForward
@@ -33,18 +32,16 @@ class VendorOps(TritonOps):
     """The baseline: nothing fused, nothing overlapped, and every product from the vendor's library."""
 
     @override
-    def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return linear(self.rms_norm(x.values, norm, eps), weight, bias)
+    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return linear(self.rms_norm(x, norm, eps), weight, bias)
 
     @override
-    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         return self.silu_mul(self.norm_linear(x, norm, eps, weight, bias))
 
     @override
-    def linear_add(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, next_norm: Tensor | None
-    ) -> Residual:
-        return Residual(residual.values.add_(linear(x, weight, bias)))
+    def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+        return residual.add_(linear(x, weight, bias))
 
     @override
     def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:

@@ -22,7 +22,6 @@ from draftline.kernels.reference.attention import group_rows
 from draftline.kernels.reference.constraints import advance_constraints, constrain, draft_forced
 from draftline.kernels.reference.functional_step import HeadShape
 from draftline.kernels.reference.ngram import draft_ngram, draft_ngram_table, learn_ngrams
-from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import ScaledWeight, scaled_product
 from draftline.kernels.slots import SampleRows, SlotTable
 
@@ -177,19 +176,16 @@ class ReferenceOps(Ops):
         return F.linear(x, weight, bias)
 
     @override
-    def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return F.linear(self.rms_norm(x.values, norm, eps), weight, bias)
+    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(self.rms_norm(x, norm, eps), weight, bias)
 
     @override
-    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         return self.silu_mul(self.norm_linear(x, norm, eps, weight, bias))
 
     @override
-    def linear_add(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, next_norm: Tensor | None
-    ) -> Residual:
-        del next_norm
-        return Residual(residual.values + F.linear(x, weight, bias))
+    def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+        return residual + F.linear(x, weight, bias)
 
     def _rotation(self, batch: Batch, rope: Tensor, rows: int) -> tuple[Tensor, Tensor]:
         """The batch's `functional_step.rotation`, padded to ``rows``; made once for each table."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
+import triton
 from torch import Tensor
 from typing_extensions import override
 
@@ -13,11 +15,10 @@ from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, Inputs, LayerCache
 from draftline.kernels.constraints import Constrained, ConstraintTable
 from draftline.kernels.ops import Ops
-from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
 from draftline.kernels.triton.attention.decode import decode_attention
-from draftline.kernels.triton.attention.plan import AttentionShape, max_split_programs, plan_decode
+from draftline.kernels.triton.attention.plan import AttentionShape, max_programs, plan_decode
 from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.attention.rope import rope_write_kv
 from draftline.kernels.triton.attention.soft_cap import soft_cap
@@ -25,14 +26,9 @@ from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.inputs.gather_drafts import gather_drafts, write_drafts
 from draftline.kernels.triton.inputs.ngram import draft_ngram
 from draftline.kernels.triton.inputs.ngram_table import draft_ngram_table, learn_ngrams
-from draftline.kernels.triton.linear.dense import (
-    linear,
-    linear_add,
-    norm_linear,
-    norm_swiglu,
-    overlaps,
-)
+from draftline.kernels.triton.linear.dense import DenseKernels, overlaps
 from draftline.kernels.triton.linear.scaled import scaled_linear
+from draftline.kernels.triton.linear.vendor import VendorProducts
 from draftline.kernels.triton.pointwise.activations import gelu, gelu_mul, silu_mul
 from draftline.kernels.triton.pointwise.norms import add_rms_norm, layer_norm, rms_norm, rms_norm_add
 from draftline.kernels.triton.sampling.accept import accept
@@ -49,11 +45,13 @@ class TritonOps(Ops):
         num_sms: the device's multiprocessors, which sizes launches.
         hopper: whether it has compute capability 9.0 or more: launches overlap (`overlap.py`), and hardware copies tiles.
         arrivals: int32 zeros by which the programs of one kernel detect the last to arrive.
+        dense: the dense linear layers.
     """
 
     num_sms: int
     hopper: bool
     arrivals: Tensor
+    dense: DenseKernels
 
     scripted: ClassVar[bool] = False
     runs_scaled: ClassVar[bool] = True
@@ -62,12 +60,15 @@ class TritonOps(Ops):
     def for_device(device: torch.device) -> TritonOps:
         """The operations sized for one CUDA device."""
         properties = torch.cuda.get_device_properties(device)
-        return TritonOps.sized(properties.multi_processor_count, hopper=properties.major >= 9, device=device)
+        vendor = VendorProducts(device, Path(triton.knobs.cache.dir))
+        hopper = properties.major >= 9
+        return TritonOps.sized(properties.multi_processor_count, hopper=hopper, device=device, vendor=vendor)
 
     @staticmethod
-    def sized(num_sms: int, *, hopper: bool, device: torch.device) -> TritonOps:
-        """The operations for a device with ``num_sms`` multiprocessors."""
-        return TritonOps(num_sms, hopper, torch.zeros(max_split_programs(num_sms), dtype=torch.int32, device=device))
+    def sized(num_sms: int, *, hopper: bool, device: torch.device, vendor: VendorProducts | None = None) -> TritonOps:
+        """The operations for a device with ``num_sms`` multiprocessors, with the vendor's products or without."""
+        arrivals = torch.zeros(max_programs(num_sms), dtype=torch.int32, device=device)
+        return TritonOps(num_sms, hopper, arrivals, DenseKernels(hopper, vendor))
 
     @override
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -95,26 +96,15 @@ class TritonOps(Ops):
 
     @override
     def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        # Decodes and verifies without soft caps run in one or two launches; other batches rotate and write in their own.
+        # Few decodes and verifies without soft caps run in one or two launches; other batches rotate and write in their own.
         num_kv_heads, head_dim = cache.keys.shape[2:]
         group = qkv.shape[1] // head_dim // num_kv_heads - 2
-        shape = AttentionShape(
-            group,
-            num_kv_heads,
-            head_dim,
-            cache.keys.element_size(),
-            self.num_sms,
-            cache.keys.dtype == torch.float8_e4m3fn,
-            spec.norms is not None,
-        )
+        shape = AttentionShape.of(group, qkv, cache, self.num_sms, qk_norm=spec.norms is not None)
         overlap = overlaps(qkv, self.hopper)
         plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host) if spec.soft_cap == 0.0 else None
         if plan is None:
             queries = rope_write_kv(qkv, batch, cache, spec, overlap=overlap)
             return attention(queries, batch, cache, spec, num_sms=self.num_sms, own=qkv, overlap=overlap)
-        # Programs that start early are spread unevenly over the device. With one history a program, they run so long that
-        # this costs more than the early start gains.
-        overlap = overlap and plan.num_splits > 1
         return decode_attention(qkv, batch, cache, spec, plan=plan, arrivals=self.arrivals, overlap=overlap)
 
     @override
@@ -135,41 +125,39 @@ class TritonOps(Ops):
 
     @override
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
+        return self.dense.linear(x, weight, bias)
 
     @override
-    def norm_linear(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return norm_linear(x, norm, eps, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
+    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.dense.linear(x, weight, bias, norm=(norm, eps))
 
     @override
-    def norm_swiglu(self, x: Residual, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return norm_swiglu(x, norm, eps, weight, bias, hopper=self.hopper)
+    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.dense.norm_swiglu(x, (norm, eps), weight, bias)
 
     @override
-    def linear_add(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Residual, next_norm: Tensor | None
-    ) -> Residual:
-        return linear_add(x, weight, bias, residual, next_norm, hopper=self.hopper, arrivals=self.arrivals)
+    def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
+        return self.dense.linear(x, weight, bias, residual=residual)
 
     @override
     def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
-        return scaled_linear(x, weight, bias, hopper=self.hopper, arrivals=self.arrivals)
+        return scaled_linear(x, weight, bias, hopper=self.hopper)
 
     @override
     def scaled_norm_linear(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        return scaled_linear(x, weight, bias, norm=(norm, eps), hopper=self.hopper, arrivals=self.arrivals)
+        return scaled_linear(x, weight, bias, norm=(norm, eps), hopper=self.hopper)
 
     @override
     def scaled_norm_swiglu(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        return scaled_linear(x, weight, bias, norm=(norm, eps), swiglu=True, hopper=self.hopper, arrivals=self.arrivals)
+        return scaled_linear(x, weight, bias, norm=(norm, eps), swiglu=True, hopper=self.hopper)
 
     @override
     def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
-        return scaled_linear(x, weight, bias, residual=residual, hopper=self.hopper, arrivals=self.arrivals)
+        return scaled_linear(x, weight, bias, residual=residual, hopper=self.hopper)
 
     @override
     def gather(

@@ -32,5 +32,10 @@ def prefetch(pointer: tl.tensor) -> None:
 
 
 def launch_options(overlap: bool) -> dict[str, bool]:
-    """The launch attribute for overlap, which exists from compute capability 9.0 on."""
-    return {"launch_pdl": True} if overlap else {}
+    """How every kernel of the forward pass is compiled and launched.
+
+    The compiler fuses no multiplication with an addition: it would choose by a kernel's other code, and so round the same
+    arithmetic in different ways. `tl.fma` says where a kernel fuses. Overlap is a launch attribute, which exists from
+    compute capability 9.0 on.
+    """
+    return {"enable_fp_fusion": False, **({"launch_pdl": True} if overlap else {})}

@@ -18,7 +18,6 @@ from draftline import quant
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache, LayerCache
 from draftline.kernels.ops import Ops
-from draftline.kernels.residual import Residual
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
@@ -147,10 +146,10 @@ class _Gemma3Layer:
 
     def __call__(self, residual: Tensor, batch: Batch, cache: LayerCache, eps: float, ops: Ops) -> Tensor:
         attention = self.attention
-        qkv = attention.qkv.norm_linear(Residual(residual), self.attention_norm, eps, ops)
+        qkv = attention.qkv.norm_linear(residual, self.attention_norm, eps, ops)
         attended = ops.rope_attention(qkv, batch, cache, attention.spec)
         residual = ops.rms_norm_add(attention.output.linear(attended, ops), self.post_attention_norm, eps, residual)
-        inner = ops.gelu_mul(self.gate_up.norm_linear(Residual(residual), self.mlp_norm, eps, ops))
+        inner = ops.gelu_mul(self.gate_up.norm_linear(residual, self.mlp_norm, eps, ops))
         return ops.rms_norm_add(self.down.linear(inner, ops), self.post_mlp_norm, eps, residual)
 
 
@@ -181,7 +180,7 @@ class Gemma3(Model):
         residual = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype) * self._embedding_scale
         for layer, layer_cache in zip(self._layers, cache.layers, strict=True):
             residual = layer(residual, batch, layer_cache, eps, ops)
-        wanted = Residual(residual.index_select(0, batch.logits_index))
+        wanted = residual.index_select(0, batch.logits_index)
         logits = self._head.norm_linear(wanted, self._norm, eps, ops)
         cap = self.config.logits_soft_cap
         return ops.soft_cap(logits, cap) if cap else logits

@@ -19,7 +19,6 @@ from draftline import quant
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, KVCache, LayerCache
 from draftline.kernels.ops import Ops
-from draftline.kernels.residual import Residual
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
@@ -146,13 +145,13 @@ class _Gpt2Layer:
     up: Linear
     down: Linear
 
-    def __call__(self, residual: Residual, batch: Batch, cache: LayerCache, ops: Ops) -> Residual:
+    def __call__(self, residual: Tensor, batch: Batch, cache: LayerCache, ops: Ops) -> Tensor:
         attention = self.attention
-        qkv = attention.qkv.linear(self.attention_norm(residual.values, ops), ops)
+        qkv = attention.qkv.linear(self.attention_norm(residual, ops), ops)
         attended = ops.rope_attention(qkv, batch, cache, attention.spec)
-        residual = attention.output.linear_add(attended, residual, None, ops)
-        inner = ops.gelu(self.up.linear(self.mlp_norm(residual.values, ops), ops))
-        return self.down.linear_add(inner, residual, None, ops)
+        residual = attention.output.linear_add(attended, residual, ops)
+        inner = ops.gelu(self.up.linear(self.mlp_norm(residual, ops), ops))
+        return self.down.linear_add(inner, residual, ops)
 
 
 class Gpt2(Model):
@@ -178,10 +177,10 @@ class Gpt2(Model):
     def forward(self, batch: Batch, cache: KVCache) -> Tensor:
         ops = self._ops
         embedded = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype)
-        residual = Residual(embedded + F.embedding(batch.positions, self._positions).to(self.cache_dtype))
+        residual = embedded + F.embedding(batch.positions, self._positions).to(self.cache_dtype)
         for layer, layer_cache in zip(self._layers, cache.layers, strict=True):
             residual = layer(residual, batch, layer_cache, ops)
-        return self._head.linear(self._norm(residual.values.index_select(0, batch.logits_index), ops), ops)
+        return self._head.linear(self._norm(residual.index_select(0, batch.logits_index), ops), ops)
 
 
 def _norm(weights: Weights, config: ModelConfig, name: str) -> _LayerNorm:

@@ -1,15 +1,15 @@
 """Decodes and verifies in one or two launches: (QK-norm,) rotation, cache write and attention of a few tokens a row.
 
-A program owns one row, one key/value head and a part of the row's history. It rotates the row's queries of the heads that
-share the key/value head, packed into one tile. It attends to its part through the block table, with the online softmax of
-FlashAttention-2 (Dao 2023) in base 2. The program of the first part also rotates the new tokens' own keys, writes keys and
-values to the cache, and begins its softmax with them: each token sees itself and those before it.
+A program owns one row, one key/value head and some tiles of the row's history. It rotates the row's queries of the heads
+that share the key/value head, packed into one tile, and attends to its tiles of keys through the block table
+(`online_softmax.py`). The program whose tiles hold the new tokens' positions also rotates the new keys, writes keys and
+values to the cache, and puts them into their tile.
 
-Where a history has several parts (Flash-Decoding, Dao et al. 2023), the last program joins them. With several query
+Programs share a history (Flash-Decoding, Dao et al. 2023), and the last one to arrive joins the tiles. With several query
 tokens that is too much for one program, and a second launch joins (`join.py`). A CUDA graph's bucket decides the number of
-parts, but the row decides the number of keys: a part without keys costs one short program.
+programs, but the row decides the number of keys: a program without tiles is short.
 
-Not here: prompt chunks (`ragged.py`, `rope.py`), and the number of parts (`plan.py`).
+Not here: many rows and prompt chunks (`ragged.py`, `rope.py`), and the number of programs (`plan.py`).
 """
 
 from __future__ import annotations
@@ -23,26 +23,18 @@ from torch import Tensor
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
-from draftline.kernels.triton.attention.decode_parts import (
-    angles,
-    attend_tile,
-    cache_offset,
-    join,
-    rotate,
-    split_parts,
-    visible,
-)
-from draftline.kernels.triton.attention.fp8_cache import as_float16, load_pairs, paired, pairs
-from draftline.kernels.triton.attention.join import join_splits
+from draftline.kernels.triton.attention.decode_parts import angles, cache_offset, rotate, with_new
+from draftline.kernels.triton.attention.fp8_cache import as_float16, load_pairs, multiplies_float16, paired
+from draftline.kernels.triton.attention.join import join_stored, join_tiles, store_tile
 from draftline.kernels.triton.attention.kv_cache import head_scale, load_heads, rounded
-from draftline.kernels.triton.attention.online_softmax import NO_KEY
+from draftline.kernels.triton.attention.online_softmax import tile_state
 from draftline.kernels.triton.attention.plan import MAX_QUERIES, DecodePlan
-from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 _LOG2_E = math.log2(math.e)
 
 
-@triton.jit(do_not_specialize=["num_splits", "window", "table_stride"])
+@triton.jit(do_not_specialize=["num_splits", "max_tiles", "window", "table_stride"])
 def _decode_attention_kernel(
     qkv: tl.tensor,
     keys: tl.tensor,
@@ -57,13 +49,13 @@ def _decode_attention_kernel(
     query_starts: tl.tensor,
     context_lens: tl.tensor,
     block_tables: tl.tensor,
-    longest_first: tl.tensor,
     rope: tl.tensor,
     query_norm: tl.tensor,
     key_norm: tl.tensor,
     qkv_stride: int,
     table_stride: int,
     num_splits: int,
+    max_tiles: int,
     window: int,
     scale: float,
     eps: float,
@@ -77,68 +69,47 @@ def _decode_attention_kernel(
     BLOCK_N: tl.constexpr,
     NEW: tl.constexpr,
     JOIN_COLS: tl.constexpr,
-    JOIN_PARTS: tl.constexpr,
-    SPLIT: tl.constexpr,
     WINDOWED: tl.constexpr,
     PAIRS: tl.constexpr,
     QK_NORM: tl.constexpr,
-    ORDERED: tl.constexpr,
     OVERLAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> None:
     """A row has up to QUERIES query tokens; NEW is the padded height of a tile of them."""
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
     HALF: tl.constexpr = HEAD_DIM // 2
-    EACH: tl.constexpr = WINDOWED and QUERIES > 1
     # The type in which keys and values are multiplied.
     DTYPE: tl.constexpr = tl.float16 if PAIRS else qkv.dtype.element_ty
     kv_head = tl.program_id(0) % NUM_KV_HEADS
     row = tl.program_id(0) // NUM_KV_HEADS
-    if ORDERED:
-        # Where programs queue for the device, the long rows must not be the last.
-        row = tl.load(longest_first + row)
     split = tl.program_id(1)
     token = tl.load(query_starts + row).to(tl.int64)
     query_len = (tl.load(query_starts + row + 1) - token).to(tl.int32)
     # A row of padding has no token, and its length means nothing.
-    history = tl.where(query_len > 0, tl.load(context_lens + row) - query_len, 0)
+    context_len = tl.where(query_len > 0, tl.load(context_lens + row), 0)
+    history = context_len - query_len
     begin = 0
     if WINDOWED:
         begin = tl.maximum(history + 1 - window, 0)
-    first_tile = begin // BLOCK_N
-    end_tile = tl.cdiv(history, BLOCK_N)
-    num_parts = 1
-    if SPLIT:
-        share = tl.maximum(tl.cdiv(end_tile - first_tile, num_splits), 1)
-        num_parts = tl.maximum(tl.cdiv(end_tile - first_tile, share), 1)
-        if split >= num_parts:
-            if QUERIES > 1:
-                # The join knows no row lengths: mark the part as empty.
-                wait_for_previous(OVERLAP)
-                part, lane = split_parts(token, kv_head, split, num_splits, NUM_HEADS, GROUP, BLOCK_M)
-                tl.store(stats + part * 2, NO_KEY, mask=lane < query_len * GROUP)
-                tl.store(stats + part * 2 + 1, 0.0, mask=lane < query_len * GROUP)
-            return
-        first_tile += split * share
-        end_tile = tl.minimum(first_tile + share, end_tile)
+    row_tile = begin // BLOCK_N
+    num_tiles = tl.maximum(tl.cdiv(context_len, BLOCK_N) - row_tile, 1)
+    share = tl.cdiv(num_tiles, num_splits)
+    first_tile = row_tile + split * share
+    end_tile = tl.minimum(first_tile + share, row_tile + num_tiles)
+    if first_tile >= end_tile:
+        return
 
     table = block_tables + row.to(tl.int64) * table_stride
     dim = tl.arange(0, BLOCK_D)[None, :]
     dim_mask = dim < HEAD_DIM
-    if SPLIT:
-        # Earlier steps wrote the history, so its first tile, often the only one, is loaded before the wait. Only with
-        # splits: where programs fill the device, its registers would cost occupancy.
-        offset, seen = cache_offset(
-            first_tile, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, BLOCK_N
-        )
-        mask = seen[:, None]
-        if HEAD_DIM != BLOCK_D:
-            mask = mask & dim_mask
-        key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
-        if PAIRS:
-            value = load_pairs(values, offset, seen, HEAD_DIM, BLOCK_D)
-        else:
-            value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
+    if OVERLAP:
+        # Earlier steps wrote the history: it is on its way while the previous kernel ends. Lines are 128 bytes.
+        ahead = first_tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        block = tl.load(table + ahead // BLOCK_SIZE, mask=ahead < history, other=0)
+        line = (block.to(tl.int64) * BLOCK_SIZE + ahead % BLOCK_SIZE) * NUM_KV_HEADS + kv_head
+        for start in tl.static_range(0, HEAD_DIM * keys.dtype.element_ty.primitive_bitwidth // 8, 128):
+            prefetch(keys.to(tl.int64) + line * (HEAD_DIM * keys.dtype.element_ty.primitive_bitwidth // 8) + start)
+            prefetch(values.to(tl.int64) + line * (HEAD_DIM * keys.dtype.element_ty.primitive_bitwidth // 8) + start)
     # The tile's rows: the heads of the first token, of the second, and so on. Positions count on from the history.
     packed = tl.arange(0, BLOCK_M)[:, None]
     order = 0
@@ -167,14 +138,13 @@ def _decode_attention_kernel(
     power = 1.0
     if PAIRS:
         query, power = as_float16(query)
-        half = tl.zeros([BLOCK_M, BLOCK_D // 2], dtype=tl.float32)
-        acc = (half, half)
-    else:
-        acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    row_max = tl.full([BLOCK_M], NO_KEY, dtype=tl.float32)
-    row_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
-    if split == 0:
-        new = tl.arange(0, NEW)
+
+    new = tl.arange(0, NEW)
+    new_key = tl.zeros([NEW, BLOCK_D], DTYPE)
+    new_value = new_key
+    # Tiles before this one are the history's; from it on, they have new tokens.
+    first_new = tl.maximum(history // BLOCK_N, first_tile)
+    if end_tile > first_new:
         new_mask = dim_mask
         new_cos = cos
         new_sin = signed_sin
@@ -183,46 +153,34 @@ def _decode_attention_kernel(
             new_mask = dim_mask & (new < query_len)[:, None]
             new_cos, new_sin = angles(rope, history + new[:, None], dim, new_mask, HEAD_DIM)
         new_head = heads + new[:, None] * qkv_stride + (NUM_HEADS + kv_head) * HEAD_DIM
-        new_key = rotate(new_head, dim, partner, new_mask, key_norm, new_cos, new_sin, eps, HEAD_DIM, QK_NORM)
-        new_value = tl.load(new_head + NUM_KV_HEADS * HEAD_DIM + dim, mask=new_mask, other=0.0).to(tl.float32)
-        key_scale = head_scale(tl.max(tl.abs(new_key), axis=1), keys)[:, None]
-        value_scale = head_scale(tl.max(tl.abs(new_value), axis=1), values)[:, None]
-        new_key = rounded(new_key, key_scale, keys)
-        new_value = rounded(new_value, value_scale, values)
+        wide_key = rotate(new_head, dim, partner, new_mask, key_norm, new_cos, new_sin, eps, HEAD_DIM, QK_NORM)
+        wide_value = tl.load(new_head + NUM_KV_HEADS * HEAD_DIM + dim, mask=new_mask, other=0.0).to(tl.float32)
+        key_scale = head_scale(tl.max(tl.abs(wide_key), axis=1), keys)[:, None]
+        value_scale = head_scale(tl.max(tl.abs(wide_value), axis=1), values)[:, None]
+        kept_key = rounded(wide_key, key_scale, keys)
+        kept_value = rounded(wide_value, value_scale, values)
         target = slot * NUM_KV_HEADS + kv_head
-        tl.store(keys + target * HEAD_DIM + dim, new_key, mask=new_mask & (slot >= 0))
-        tl.store(values + target * HEAD_DIM + dim, new_value, mask=new_mask & (slot >= 0))
+        # Each program writes the tokens of its own tiles.
+        place = (history + new)[:, None]
+        owned = (slot >= 0) & (place >= first_tile * BLOCK_N) & (place < end_tile * BLOCK_N)
+        tl.store(keys + target * HEAD_DIM + dim, kept_key, mask=new_mask & owned)
+        tl.store(values + target * HEAD_DIM + dim, kept_value, mask=new_mask & owned)
         if keys.dtype.element_ty == tl.int8:
-            tl.store(key_scales + target, key_scale, mask=slot >= 0)
-            tl.store(value_scales + target, value_scale, mask=slot >= 0)
+            tl.store(key_scales + target, key_scale, mask=owned)
+            tl.store(value_scales + target, value_scale, mask=owned)
         # Use the rounded values, as later steps will read them.
-        new_key = (new_key.to(tl.float32) * key_scale).to(DTYPE)
-        new_value = (new_value.to(tl.float32) * value_scale).to(DTYPE)
-        if PAIRS:
-            new_value = paired(new_value)
-        if QUERIES > 1:
-            new_seen = (new[None, :] <= order) & (new < query_len)[None, :]
-            if WINDOWED:
-                new_seen = new_seen & (new[None, :] > order - window)
-            acc, row_max, row_sum = attend_tile(
-                query, power, new_key, new_value, new_seen, acc, row_max, row_sum, scale, PAIRS, PRECISION
-            )
-        else:
-            row_max = tl.sum(query.to(tl.float32) * power * new_key.to(tl.float32), axis=1) * scale
-            row_sum += 1.0
-            if PAIRS:
-                acc = (acc[0] + new_value[0].to(tl.float32), acc[1] + new_value[1].to(tl.float32))
-            else:
-                acc += new_value.to(tl.float32)
+        new_key = (kept_key.to(tl.float32) * key_scale).to(DTYPE)
+        new_value = (kept_value.to(tl.float32) * value_scale).to(DTYPE)
 
-    if SPLIT:
-        shown = visible(first_tile, seen, position, window, BLOCK_N, EACH)
-        acc, row_max, row_sum = attend_tile(
-            query, power, key, value, shown, acc, row_max, row_sum, scale, PAIRS, PRECISION
-        )
-        first_tile += 1
-    for tile in range(first_tile, end_tile):
-        offset, seen = cache_offset(tile, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, BLOCK_N)
+    lane = tl.arange(0, BLOCK_M)
+    if QUERIES > 1:
+        # By token, then head, then tile, as `join.py` reads them.
+        stored = ((token + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP) * max_tiles - row_tile
+    else:
+        stored = (tl.program_id(0).to(tl.int64) * GROUP + lane) * max_tiles - row_tile
+    for tile in range(first_tile, tl.minimum(first_new, end_tile)):
+        place = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        offset, seen = cache_offset(place, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
         mask = seen[:, None]
         if HEAD_DIM != BLOCK_D:
             mask = mask & dim_mask
@@ -231,36 +189,47 @@ def _decode_attention_kernel(
             value = load_pairs(values, offset, seen, HEAD_DIM, BLOCK_D)
         else:
             value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
-        shown = visible(tile, seen, position, window, BLOCK_N, EACH)
-        acc, row_max, row_sum = attend_tile(
-            query, power, key, value, shown, acc, row_max, row_sum, scale, PAIRS, PRECISION
-        )
+        shown = seen[None, :]
+        if WINDOWED and (QUERIES > 1):
+            shown = shown & (place[None, :] > position - window)
+        score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+        if PAIRS:
+            score *= power
+        score = tl.where(shown, score, float("-inf"))
+        acc, row_max, row_sum = tile_state(score, value, scale, PAIRS, PRECISION)
+        store_tile(partial, stats, stored + tile, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
+    for tile in range(first_new, end_tile):
+        place = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        offset, seen = cache_offset(place, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
+        mask = seen[:, None] & dim_mask
+        key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
+        value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
+        key = with_new(key, place - history, new_key)
+        value = with_new(value, place - history, new_value)
+        if PAIRS:
+            value = paired(value)
+        shown = (place[None, :] <= position) & (place < context_len)[None, :]
+        if WINDOWED:
+            shown = shown & (place[None, :] > position - window)
+        score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+        if PAIRS:
+            score *= power
+        score = tl.where(shown, score, float("-inf"))
+        acc, row_max, row_sum = tile_state(score, value, scale, PAIRS, PRECISION)
+        store_tile(partial, stats, stored + tile, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
 
-    if PAIRS:
-        acc = tl.interleave(acc[0], acc[1])
-    if SPLIT and QUERIES > 1:
-        part, lane = split_parts(token, kv_head, split, num_splits, NUM_HEADS, GROUP, BLOCK_M)
-        tl.store(partial + part[:, None] * HEAD_DIM + dim, acc, mask=query_mask)
-        tl.store(stats + part * 2, row_max, mask=lane < num_lanes)
-        tl.store(stats + part * 2 + 1, row_sum, mask=lane < num_lanes)
-    else:
-        result = out + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM
-        acc = acc / row_sum[:, None]
-        if num_parts == 1:
-            target = (order * NUM_HEADS + group_head) * HEAD_DIM + dim
-            tl.store(result + target, acc.to(out.dtype.element_ty), mask=query_mask)
-        else:
-            first_part = tl.program_id(0).to(tl.int64) * num_splits
-            part = (first_part + split) * GROUP
-            lane = tl.arange(0, BLOCK_M)
-            tl.store(partial + (part + packed) * HEAD_DIM + dim, acc, mask=query_mask)
-            tl.store(stats + part + lane, row_max + tl.log2(row_sum), mask=lane < GROUP)
-            # All threads' stores come before the one that announces them.
-            tl.debug_barrier()
-            arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")
-            if arrived == num_parts - 1:
-                tl.store(arrivals + tl.program_id(0), 0)
-                join(partial, stats, result, first_part, num_parts, GROUP, HEAD_DIM, JOIN_COLS, JOIN_PARTS)
+    if QUERIES == 1:
+        # All threads' stores come before the one that announces them.
+        tl.debug_barrier()
+        arrived = tl.atomic_add(arrivals + tl.program_id(0), 1, sem="acq_rel")
+        if arrived == tl.cdiv(num_tiles, share) - 1:
+            tl.store(arrivals + tl.program_id(0), 0)
+            col = tl.arange(0, JOIN_COLS)
+            first = (tl.program_id(0).to(tl.int64) * GROUP + col // HEAD_DIM) * max_tiles
+            col_mask = col < GROUP * HEAD_DIM
+            joined = join_stored(partial, stats, first, col % HEAD_DIM, col_mask, num_tiles, HEAD_DIM)
+            target = out + (token * NUM_HEADS + kv_head * GROUP) * HEAD_DIM + col
+            tl.store(target, joined.to(out.dtype.element_ty), mask=col_mask)
 
 
 def decode_attention(
@@ -280,7 +249,7 @@ def decode_attention(
         batch: rows and block tables.
         cache: the layer's keys and values.
         spec: the layer's attention, without a soft cap.
-        plan: the tile of each program, the query tokens that it holds, and the most parts of a history.
+        plan: the tile of each program, the query tokens that it holds, and the most tiles of a history.
         arrivals: at least R * G int32 zeros, left as zeros; no other stream may use them meanwhile.
         overlap: start before the previous kernel has ended.
     """
@@ -291,17 +260,13 @@ def decode_attention(
     rows = batch.context_lens.shape[0]
     tile, num_splits = plan.tile, plan.num_splits
     out = torch.empty((tokens, num_heads * head_dim), dtype=qkv.dtype, device=qkv.device)
-    partial, stats = out, out
-    joined = num_splits > 1 and plan.queries > 1
-    if num_splits > 1:
-        lanes = tokens if joined else rows
-        partial = torch.empty((lanes, num_heads, num_splits, head_dim), dtype=torch.float32, device=qkv.device)
-        stats = torch.empty((lanes, num_heads, num_splits, 2), dtype=torch.float32, device=qkv.device)
+    joined = plan.queries > 1
+    lanes = tokens if joined else rows
+    partial = torch.empty((lanes, num_heads, plan.max_tiles, head_dim), dtype=torch.float32, device=qkv.device)
+    stats = torch.empty((lanes, num_heads, plan.max_tiles, 2), dtype=torch.float32, device=qkv.device)
     # An unused argument must still be a tensor.
     query_norm, key_norm = spec.norms if spec.norms is not None else (qkv, qkv)
     key_scales, value_scales = cache.scales if cache.scales is not None else (qkv, qkv)
-    ordered = batch.longest_first is not None and num_splits == 1
-    join_cols = triton.next_power_of_2(group * head_dim)
     _decode_attention_kernel[(rows * num_kv_heads, num_splits)](
         qkv,
         cache.keys,
@@ -316,13 +281,13 @@ def decode_attention(
         batch.query_starts,
         batch.context_lens,
         batch.block_tables,
-        batch.longest_first if ordered else batch.context_lens,
         spec.rope,
         query_norm,
         key_norm,
         qkv.stride(0),
         batch.block_tables.stride(0),
         num_splits,
+        plan.max_tiles,
         spec.window if spec.window is not None else 0,
         spec.scale * _LOG2_E,
         spec.eps,
@@ -335,13 +300,10 @@ def decode_attention(
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         NEW=1 if plan.queries == 1 else MAX_QUERIES,
-        JOIN_COLS=join_cols,
-        JOIN_PARTS=max(1, min(8, 2048 // join_cols)),
-        SPLIT=num_splits > 1,
+        JOIN_COLS=triton.next_power_of_2(group * head_dim),
         WINDOWED=spec.window is not None,
-        PAIRS=pairs(cache.keys, qkv),
+        PAIRS=multiplies_float16(cache.keys, qkv),
         QK_NORM=spec.norms is not None,
-        ORDERED=ordered,
         OVERLAP=overlap,
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
         num_warps=tile.num_warps,
@@ -349,5 +311,6 @@ def decode_attention(
         **launch_options(overlap),
     )
     if joined:
-        join_splits(partial, stats, out, batch.query_starts, rows, max(batch.query_lens_host), overlap=overlap)
+        window = spec.window if spec.window is not None else 0
+        join_tiles(partial, stats, out, batch, rows, max(batch.query_lens_host), window, tile.block_n, overlap=overlap)
     return out

@@ -1,16 +1,16 @@
-"""Device functions of `decode.py`: find a tile of the cache, attend to it, rotate heads, and join parts."""
+"""Device functions of `decode.py`: find a tile of the cache, rotate heads, and put new heads into a tile."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from draftline.kernels.triton.attention.online_softmax import NO_KEY, add_tile
+from draftline.kernels.triton.sums import square, tree_sum
 
 
 @triton.jit
 def cache_offset(
-    tile: tl.tensor,
+    position: tl.tensor,
     table: tl.tensor,
     kv_head: tl.tensor,
     begin: tl.tensor,
@@ -18,10 +18,8 @@ def cache_offset(
     NUM_KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """[BLOCK_N] offsets of a tile's keys in the cache, and whether each is within ``[begin, end)``."""
-    position = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    """[N] offsets of the keys at these positions in the cache, and whether each is within ``[begin, end)``."""
     seen = (position >= begin) & (position < end)
     block = tl.load(table + position // BLOCK_SIZE, mask=seen, other=0)
     slot = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
@@ -29,45 +27,17 @@ def cache_offset(
 
 
 @triton.jit
-def visible(
-    tile: tl.tensor,
-    seen: tl.tensor,
-    position: tl.tensor,
-    window: tl.tensor,
-    BLOCK_N: tl.constexpr,
-    EACH: tl.constexpr,
-) -> tl.tensor:
-    """Which of a tile's ``seen`` keys the queries at ``position`` [M, 1] see: [1, N], or [M, N] where EACH has its window."""
-    if EACH:
-        return seen[None, :] & ((tile * BLOCK_N + tl.arange(0, BLOCK_N))[None, :] > position - window)
-    else:
-        return seen[None, :]
+def with_new(tile: tl.tensor, order: tl.tensor, new: tl.tensor) -> tl.tensor:
+    """A tile [N, D] of the cache, zero where it has no head yet, with new heads [NEW, D] in their places.
 
-
-@triton.jit
-def attend_tile(
-    query: tl.tensor,
-    power: tl.tensor,
-    key: tl.tensor,
-    value: tl.tensor,
-    seen: tl.tensor,
-    acc: tl.tensor,
-    row_max: tl.tensor,
-    row_sum: tl.tensor,
-    scale: tl.tensor,
-    PAIRS: tl.constexpr,
-    PRECISION: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Attend to the keys of a tile that are ``seen``, [M, N] or [1, N].
-
-    With PAIRS the queries were divided by ``power``, and values and sums are each two tiles (`fp8_cache.py`).
+    ``order`` [N] numbers the new ones from 0; others are negative, or at least NEW.
     """
-    score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-    if PAIRS:
-        score *= power
-    score = tl.where(seen, score, float("-inf"))
-    acc, row_max, row_sum = add_tile(score, value, acc, row_max, row_sum, scale, PAIRS, 0.0, PRECISION)
-    return acc, row_max, row_sum
+    if new.shape[0] == 1:
+        return tl.where((order == 0)[:, None], tl.broadcast_to(new, tile.shape), tile)
+    else:
+        # Products with 1 and 0 are exact.
+        chosen = (order[:, None] == tl.arange(0, new.shape[0])[None, :]).to(tile.dtype)
+        return tile + tl.dot(chosen, new, input_precision="ieee").to(tile.dtype)
 
 
 @triton.jit
@@ -99,59 +69,7 @@ def rotate(
     x = tl.load(head + dim, mask=mask, other=0.0).to(tl.float32)
     other = tl.load(head + partner, mask=mask, other=0.0).to(tl.float32)
     if QK_NORM:
-        inverse = tl.rsqrt(tl.sum(x * x, axis=1) / HEAD_DIM + eps)[:, None]
+        inverse = tl.rsqrt(tree_sum(square(x)) / HEAD_DIM + eps)[:, None]
         x = x * inverse * tl.load(norm + dim, mask=dim < HEAD_DIM, other=0.0).to(tl.float32)
         other = other * inverse * tl.load(norm + partner, mask=dim < HEAD_DIM, other=0.0).to(tl.float32)
-    return x * cos + other * signed_sin
-
-
-@triton.jit
-def split_parts(
-    token: tl.tensor,
-    kv_head: tl.tensor,
-    split: tl.tensor,
-    num_splits: tl.tensor,
-    NUM_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor]:
-    """The indices [M] at which `join.py` reads a split's results, by lane of the tile, and the lanes [M]."""
-    lane = tl.arange(0, BLOCK_M)
-    flat = (token + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP
-    return flat * num_splits + split, lane
-
-
-@triton.jit
-def join(
-    partial: tl.tensor,
-    log_sums: tl.tensor,
-    out: tl.tensor,
-    first_part: tl.tensor,
-    num_parts: tl.tensor,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    COLS: tl.constexpr,
-    PARTS: tl.constexpr,
-) -> None:
-    """Join the parts of one row and key/value head, each weighted by its share of the softmax's sum."""
-    col = tl.arange(0, COLS)
-    col_mask = col < GROUP * HEAD_DIM
-    acc = tl.zeros([COLS], tl.float32)
-    total = tl.zeros([COLS], tl.float32)
-    largest = tl.full([COLS], NO_KEY, tl.float32)
-    for base in range(0, num_parts, PARTS):
-        part = base + tl.arange(0, PARTS)[:, None]
-        mask = (part < num_parts) & col_mask[None, :]
-        row = first_part + part
-        # Not through the L1 cache, which may lack other multiprocessors' stores.
-        log_sum = tl.load(
-            log_sums + row * GROUP + (col // HEAD_DIM)[None, :], mask=mask, other=NO_KEY, cache_modifier=".cg"
-        )
-        result = tl.load(partial + row * (GROUP * HEAD_DIM) + col[None, :], mask=mask, other=0.0, cache_modifier=".cg")
-        new_largest = tl.maximum(largest, tl.max(log_sum, axis=0))
-        weight = tl.exp2(log_sum - new_largest[None, :])
-        rescale = tl.exp2(largest - new_largest)
-        acc = acc * rescale + tl.sum(result * weight, axis=0)
-        total = total * rescale + tl.sum(weight, axis=0)
-        largest = new_largest
-    tl.store(out + col, (acc / total).to(out.dtype.element_ty), mask=col_mask)
+    return tl.fma(other, signed_sin, x * cos)

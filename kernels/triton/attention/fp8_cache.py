@@ -3,7 +3,7 @@
 The units multiply float16: it represents every e4m3 number, and one instruction converts two. For bfloat16 the conversion
 takes several instructions, one of them slow. Products with values need two keys' numbers next to each other, but the
 copies that transpose tiles move pairs of bytes. So values are read as pairs of dimensions, with separate sums for even and
-odd ones.
+odd ones. Large tiles of queries, which the products bound, read values one by one: each sum is the same.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+MAX_PAIR_ROWS = 32
+"""The largest tile of queries that reads pairs: larger ones run on Hopper's warpgroup units, which gave wrong results for
+pairs of 32 (triton 3.6.0), and are bound by products in any case."""
 
-def pairs(cache: Tensor, activations: Tensor) -> bool:
-    """Whether a cache of this type is read in pairs."""
+
+def multiplies_float16(cache: Tensor, activations: Tensor) -> bool:
+    """Whether keys and values of a cache of this type are multiplied as float16."""
     return cache.dtype == torch.float8_e4m3fn and activations.element_size() == 2
 
 
@@ -75,11 +79,3 @@ def paired(value: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     """The even and the odd columns of a tile [N, D]."""
     even, odd = tl.split(tl.reshape(value, (value.shape[0], value.shape[1] // 2, 2)))
     return even, odd
-
-
-@triton.jit
-def add_pairs(acc: tl.tensor, rescale: tl.tensor, weight: tl.tensor, value: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """``acc * rescale[:, None] + weight @ value``, for the even and the odd dimensions."""
-    weight = weight.to(tl.float16)
-    even = tl.dot(weight, value[0], acc[0] * rescale[:, None])
-    return even, tl.dot(weight, value[1], acc[1] * rescale[:, None])

@@ -2,6 +2,9 @@
 
 A quantized cache is read in the activations' type. A step attends to its new keys and values rounded, as later steps read
 them. So a token's result does not depend on which of its keys came from the cache.
+
+The compiler would multiply eight-bit tiles in an order of their own, since a thread reads more of them at a time. So what is
+read is hidden from it: products add in the order of wide tiles.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import triton
 import triton.language as tl
 
 from draftline.kernels.triton.linear.eight_bit import round_to
+from draftline.kernels.triton.sums import INTERPRETED
 
 
 @triton.jit
@@ -18,6 +22,16 @@ def _load(pointer: tl.tensor, mask: tl.tensor) -> tl.tensor:
         return tl.load(pointer)
     else:
         return tl.load(pointer, mask=mask, other=0.0)
+
+
+@triton.jit
+def _hidden(value: tl.tensor) -> tl.tensor:
+    """The value, of unknown origin."""
+    if INTERPRETED or value.dtype == tl.float32:
+        return value
+    return tl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [value], dtype=value.dtype, is_pure=False, pack=2
+    )  # fmt: skip
 
 
 @triton.jit
@@ -46,10 +60,9 @@ def load_heads(
     stored = _load(cache + offset[:, None] + dim, mask)
     if cache.dtype.element_ty == tl.int8:
         scale = _load(scales + offset // HEAD_DIM, seen)
-        return (stored.to(tl.float32) * scale[:, None]).to(DTYPE)
-    elif cache.dtype.element_ty == tl.float8e4nv and tl.bfloat16 == DTYPE:
-        # Through float32: the hardware converts to and from it fast.
-        return stored.to(tl.float16).to(tl.float32).to(DTYPE)
+        return _hidden((stored.to(tl.float32) * scale[:, None]).to(DTYPE))
+    elif cache.dtype.element_ty == tl.float8e4nv:
+        return _hidden(stored.to(DTYPE))
     else:
         return stored.to(DTYPE)
 

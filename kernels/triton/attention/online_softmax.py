@@ -1,8 +1,17 @@
-"""Device functions: a tile of queries attends to tile after tile of keys, with the online softmax in base 2.
+"""Device functions: a tile of queries attends to tile after tile of keys, with a softmax in base 2.
 
-Keys come from the cache through the block table (`attend_cache`), or from the activations, where a prompt chunk's own are
-contiguous (`attend_own`). A query's state is a weighted sum of values, the largest score and the sum of weights. The
-kernel in `ragged.py` initialises and normalises it.
+This is the arithmetic of every attention kernel, so that a query's result does not depend on which kernel runs it, with which
+others, or in how many pieces:
+
+- Keys come in tiles of one size (`AttentionShape.key_tile`) at fixed positions. Each tile is a softmax of its own. Tiles are
+  joined from the first to the last (FlashAttention-2, Dao 2023; Flash-Decoding, Dao et al. 2023), by one program in
+  registers or by another from memory.
+- A product's order is that of the matrix units. The sum of weights is one more product, with ones: `tl.sum` would add in an
+  order that follows the layout.
+- A key that is not seen has the weight 0, which changes nothing. So it does not matter whether its tile is visited.
+
+A state is a weighted sum of values [M, D] (with PAIRS two halves, `fp8_cache.py`), the largest score [M], and the sum of
+weights in each of `ONES` equal columns.
 """
 
 from __future__ import annotations
@@ -10,11 +19,84 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from draftline.kernels.triton.attention.fp8_cache import add_pairs, load_pairs
+from draftline.kernels.triton.attention.fp8_cache import load_pairs
 from draftline.kernels.triton.attention.kv_cache import load_heads
 
 # A finite substitute for minus infinity: the maximum of a row without keys, so that differences stay numbers.
 NO_KEY = tl.constexpr(-1.0e30)
+
+ONES = tl.constexpr(16)
+"""Columns of ones: the fewest that a product takes."""
+
+
+@triton.jit
+def no_keys(M: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The state before the first key."""
+    if PAIRS:
+        half = tl.zeros([M, D // 2], tl.float32)
+        total = (half, half)
+    else:
+        total = tl.zeros([M, D], tl.float32)
+    return total, tl.full([M], NO_KEY, tl.float32), tl.zeros([M, ONES], tl.float32)
+
+
+@triton.jit
+def tile_state(
+    score: tl.tensor, value: tl.tensor, factor: tl.tensor, PAIRS: tl.constexpr, PRECISION: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The state of one tile alone, of scores [M, N], which are multiplied by ``factor``, and values [N, D]."""
+    row_max = tl.maximum(tl.max(score, axis=1) * factor, NO_KEY)
+    # One multiply-add a score.
+    weight = tl.exp2(tl.fma(score, factor + tl.zeros_like(score), tl.zeros_like(score) - row_max[:, None]))
+    if PAIRS:
+        weight = weight.to(tl.float16)
+        even = tl.dot(weight, value[0])
+        acc = (even, tl.dot(weight, value[1]))
+    else:
+        weight = weight.to(value.dtype)
+        acc = tl.dot(weight, value, input_precision=PRECISION)
+    ones = tl.full([score.shape[1], ONES], 1.0, weight.dtype)
+    return acc, row_max, tl.dot(weight, ones, input_precision=PRECISION)
+
+
+@triton.jit
+def _weighted(total: tl.tensor, before: tl.tensor, acc: tl.tensor, added: tl.tensor) -> tl.tensor:
+    return tl.fma(acc, added + tl.zeros_like(acc), total * before)
+
+
+@triton.jit
+def join(
+    total: tl.tensor,
+    total_max: tl.tensor,
+    total_sum: tl.tensor,
+    acc: tl.tensor,
+    row_max: tl.tensor,
+    row_sum: tl.tensor,
+    PAIRS: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The state of the tiles so far and of the next one."""
+    new_max = tl.maximum(total_max, row_max)
+    before = tl.exp2(total_max - new_max)[:, None]
+    added = tl.exp2(row_max - new_max)[:, None]
+    if PAIRS:
+        even = _weighted(total[0], before, acc[0], added)
+        total = (even, _weighted(total[1], before, acc[1], added))
+    else:
+        total = _weighted(total, before, acc, added)
+    return total, new_max, _weighted(total_sum, before, row_sum, added)
+
+
+@triton.jit
+def one_sum(row_sum: tl.tensor) -> tl.tensor:
+    """[M, 1]: one of a state's equal columns of sums."""
+    return tl.max(row_sum, axis=1)[:, None]
+
+
+@triton.jit
+def capped(score: tl.tensor, scale: tl.tensor, SOFT_CAP: tl.constexpr) -> tl.tensor:
+    """``cap * tanh(x / cap)`` of scores x / scale, in base-2 units, which need no factor any more."""
+    unit: tl.constexpr = SOFT_CAP * 1.4426950408889634
+    return unit * (1.0 - 2.0 / (1.0 + tl.exp2(score * scale * (2.0 * 1.4426950408889634 / unit))))
 
 
 @triton.jit
@@ -26,14 +108,12 @@ def _score(
     SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tl.tensor:
-    """Scores for `add_tile`, which multiplies them by its ``factor``. ``power`` undoes a division of the queries; or None."""
+    """Scores for `tile_state`. ``power`` undoes a division of the queries; or None."""
     score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
     if power is not None:
         score *= power
     if SOFT_CAP > 0.0:
-        # cap * tanh(x / cap), with the score already in base-2 units.
-        unit: tl.constexpr = SOFT_CAP * 1.4426950408889634
-        score = unit * (1.0 - 2.0 / (1.0 + tl.exp2(score * scale * (2.0 * 1.4426950408889634 / unit))))
+        score = capped(score, scale, SOFT_CAP)
     return score
 
 
@@ -49,38 +129,69 @@ def _seen(
 
 
 @triton.jit
-def add_tile(
-    score: tl.tensor,
-    value: tl.tensor,
-    acc: tl.tensor,
-    row_max: tl.tensor,
-    row_sum: tl.tensor,
+def cached_tile(
+    tile: tl.tensor,
+    query: tl.tensor,
+    power: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    key_scales: tl.tensor,
+    value_scales: tl.tensor,
+    table: tl.tensor,
+    kv_head: tl.tensor,
+    query_position: tl.tensor,
+    end: tl.tensor,
+    window: tl.tensor,
     scale: tl.tensor,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    MASKED: tl.constexpr,
     PAIRS: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Add a tile to the running softmax. With PAIRS, values and sums are each two tiles (`fp8_cache.py`)."""
-    # Scaling after the maximum needs one multiply-add a score. (The soft cap has scaled already.)
-    factor = 1.0 if SOFT_CAP > 0.0 else scale
-    new_max = tl.maximum(row_max, tl.max(score, axis=1) * factor)
-    weight = tl.exp2(score * factor - new_max[:, None])
-    rescale = tl.exp2(row_max - new_max)
-    row_sum = row_sum * rescale + tl.sum(weight, axis=1)
-    if PAIRS:
-        acc = add_pairs(acc, rescale, weight, value)
+    """The state of a tile's keys before ``end``, read through the block table."""
+    dim = tl.arange(0, BLOCK_D)[None, :]
+    position = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    if MASKED:
+        block = tl.load(table + position // BLOCK_SIZE, mask=position < end, other=0)
     else:
-        acc = tl.dot(weight.to(value.dtype), value, acc * rescale[:, None], input_precision=PRECISION)
-    return acc, new_max, row_sum
+        block = tl.load(table + position // BLOCK_SIZE)
+    slot = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
+    source = (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM
+    # Entries past the end may hold anything, and NaN times a zero weight is NaN: read zeros there.
+    seen = None
+    load_mask = None
+    if MASKED:
+        seen = position < end
+        load_mask = seen[:, None]
+        if HEAD_DIM != BLOCK_D:
+            load_mask = load_mask & (dim < HEAD_DIM)
+    elif HEAD_DIM != BLOCK_D:
+        load_mask = dim < HEAD_DIM
+    key = load_heads(keys, key_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
+    score = _score(query, key, power, scale, SOFT_CAP, PRECISION)
+    if MASKED:
+        score = tl.where(_seen(position, query_position, end, window, WINDOWED), score, float("-inf"))
+    if PAIRS:
+        value = load_pairs(values, source, seen, HEAD_DIM, BLOCK_D)
+    else:
+        value = load_heads(values, value_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
+    factor = 1.0 if SOFT_CAP > 0.0 else scale
+    return tile_state(score, value, factor, PAIRS, PRECISION)
 
 
 @triton.jit
 def attend_cache(
     query: tl.tensor,
     power: tl.tensor,
-    acc: tl.tensor,
-    row_max: tl.tensor,
-    row_sum: tl.tensor,
+    total: tl.tensor,
+    total_max: tl.tensor,
+    total_sum: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
     key_scales: tl.tensor,
@@ -105,49 +216,28 @@ def attend_cache(
     PRECISION: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Attend to the keys before ``end`` in tiles ``[first_tile, last_tile)``, through the block table."""
-    offset = tl.arange(0, BLOCK_N)
-    dim = tl.arange(0, BLOCK_D)[None, :]
     for tile in range(first_tile, last_tile):
-        position = tile * BLOCK_N + offset
-        if MASKED:
-            block = tl.load(table + position // BLOCK_SIZE, mask=position < end, other=0)
-        else:
-            block = tl.load(table + position // BLOCK_SIZE)
-        slot = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
-        source = (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM
-        # Entries past the end may hold anything, and NaN times a zero weight is NaN: read zeros there.
-        seen = None
-        load_mask = None
-        if MASKED:
-            seen = position < end
-            load_mask = seen[:, None]
-            if HEAD_DIM != BLOCK_D:
-                load_mask = load_mask & (dim < HEAD_DIM)
-        elif HEAD_DIM != BLOCK_D:
-            load_mask = dim < HEAD_DIM
-        key = load_heads(keys, key_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
-        score = _score(query, key, power, scale, SOFT_CAP, PRECISION)
-        if MASKED:
-            score = tl.where(_seen(position, query_position, end, window, WINDOWED), score, float("-inf"))
-        if PAIRS:
-            value = load_pairs(values, source, seen, HEAD_DIM, BLOCK_D)
-        else:
-            value = load_heads(values, value_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
-        acc, row_max, row_sum = add_tile(score, value, acc, row_max, row_sum, scale, PAIRS, SOFT_CAP, PRECISION)
-    return acc, row_max, row_sum
+        acc, row_max, row_sum = cached_tile(
+            tile, query, power, keys, values, key_scales, value_scales, table, kv_head, query_position, end, window, scale,
+            NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, MASKED, PAIRS, SOFT_CAP, PRECISION,
+        )  # fmt: skip
+        total, total_max, total_sum = join(total, total_max, total_sum, acc, row_max, row_sum, PAIRS)
+    return total, total_max, total_sum
 
 
 @triton.jit
 def attend_own(
     query: tl.tensor,
-    acc: tl.tensor,
-    row_max: tl.tensor,
-    row_sum: tl.tensor,
+    power: tl.tensor,
+    total: tl.tensor,
+    total_max: tl.tensor,
+    total_sum: tl.tensor,
     own: tl.tensor,
     row_start: tl.tensor,
     key_column: tl.tensor,
     value_column: tl.tensor,
-    row_query: tl.tensor,
+    query_position: tl.tensor,
+    history: tl.tensor,
     first_tile: tl.tensor,
     last_tile: tl.tensor,
     end: tl.tensor,
@@ -162,17 +252,18 @@ def attend_own(
     """Attend to the row's own new keys before ``end`` in tiles ``[first_tile, last_tile)``, from the activations.
 
     They are contiguous, so the hardware copies a tile at once. Columns past the head belong to another head: the query
-    has zeros there, and that part of the sums is not read.
+    has zeros there, and that part of the sums is not read. The first tile must not begin before ``history``.
     """
-    offset = tl.arange(0, BLOCK_N)
+    factor = 1.0 if SOFT_CAP > 0.0 else scale
     for tile in range(first_tile, last_tile):
-        position = tile * BLOCK_N + offset
-        key = own.load([row_start + tile * BLOCK_N, key_column])
-        score = _score(query, key, None, scale, SOFT_CAP, PRECISION)
-        value = own.load([row_start + tile * BLOCK_N, value_column])
+        position = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        token = row_start + tile * BLOCK_N - history
+        score = _score(query, own.load([token, key_column]).to(query.dtype), power, scale, SOFT_CAP, PRECISION)
+        value = own.load([token, value_column]).to(query.dtype)
         if MASKED:
-            score = tl.where(_seen(position, row_query, end, window, WINDOWED), score, float("-inf"))
+            score = tl.where(_seen(position, query_position, end, window, WINDOWED), score, float("-inf"))
             # Tokens past the end belong to another row: its NaN must not reach this one.
             value = tl.where((position < end)[:, None], value, 0.0)
-        acc, row_max, row_sum = add_tile(score, value, acc, row_max, row_sum, scale, False, SOFT_CAP, PRECISION)
-    return acc, row_max, row_sum
+        acc, row_max, row_sum = tile_state(score, value, factor, False, PRECISION)
+        total, total_max, total_sum = join(total, total_max, total_sum, acc, row_max, row_sum, False)
+    return total, total_max, total_sum

@@ -2,6 +2,9 @@
 
 Nothing here reads the device. So a plan for a bucket's bounds can be captured in a CUDA graph and replayed for every batch
 that fits the bucket: programs of shorter or empty rows end early.
+
+The tile of keys belongs to the arithmetic (`online_softmax.py`): it depends on the model alone. All else here may change with
+the batch and the device.
 """
 
 from __future__ import annotations
@@ -9,22 +12,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+import torch
+from torch import Tensor
+
+from draftline.kernels.batch import LayerCache
+from draftline.kernels.triton.attention.fp8_cache import MAX_PAIR_ROWS, multiplies_float16
+
 SHORT_QUERY = 32
 """The longest query of decodes and verifies, which share a launch with a small tile. Longer ones (prompt chunks) have
 their own launch, with a large tile."""
 
 MAX_SPLITS = 64
-"""The largest number of parts of one row's history."""
+"""The largest number of programs that share one row's history."""
+
+_MAX_STORED = 2**28
+"""Bytes of tiles' states; a batch that would need more is not split."""
 
 MAX_QUERIES = 16
 """The longest query that one launch can rotate, write and attend with."""
 
 _LONG_TILE = 64
 _PROGRAMS_PER_SM = 4
-_MAX_DECODE_PROGRAMS_PER_SM = 12
-_FEW_PROGRAMS = 16
-_WIDE_STEP = 128
-_LONGEST_WIDE_HEAD = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +41,7 @@ class Tile:
 
     Attributes:
         block_m: query rows (query tokens times the heads of a group), a power of two, at least 16.
-        block_n: keys a loop iteration, a power of two, at least 16.
+        block_n: keys a loop iteration, `AttentionShape.key_tile`.
         num_warps: warps a program.
         num_stages: depth of the software pipeline that loads keys and values.
     """
@@ -54,7 +62,8 @@ class AttentionLaunch:
         max_query: longer rows are left to another launch.
         tiles_per_row: query tiles a row where program ids map to rows by division; 0 where they search for their row.
         num_tiles: query tiles in all, an upper bound.
-        num_splits: parts that each row's history is split into; 1 needs no reduction.
+        num_splits: programs that share each row's history; 1 needs no join.
+        max_tiles: the most key tiles of a history.
     """
 
     tile: Tile
@@ -63,6 +72,7 @@ class AttentionLaunch:
     tiles_per_row: int
     num_tiles: int
     num_splits: int
+    max_tiles: int
 
     @property
     def reads_own(self) -> bool:
@@ -78,79 +88,92 @@ class AttentionShape:
         group: query heads that share one key/value head.
         num_kv_heads: key/value heads.
         head_dim: size of one head.
-        element_size: bytes of one key element.
         num_sms: the device's multiprocessors.
-        float8: whether keys are FP8.
+        wide: whether activations are float32.
+        float8: whether keys are multiplied as float16 (`fp8_cache.py`).
         qk_norm: whether queries and keys are normalised.
     """
 
     group: int
     num_kv_heads: int
     head_dim: int
-    element_size: int
     num_sms: int
+    wide: bool = False
     float8: bool = False
     qk_norm: bool = False
+
+    @staticmethod
+    def of(
+        group: int, activations: Tensor, cache: LayerCache, num_sms: int, *, qk_norm: bool = False
+    ) -> AttentionShape:
+        """The shape of a layer with these activations and this cache."""
+        return AttentionShape(
+            group,
+            *cache.keys.shape[2:],
+            num_sms,
+            activations.dtype == torch.float32,
+            multiplies_float16(cache.keys, activations),
+            qk_norm,
+        )
+
+    @property
+    def key_tile(self) -> int:
+        """Keys of a tile: as many as fit shared memory in a pipeline of keys and values, on every device."""
+        # Exact float32 products do not run on matrix units: a larger tile would only spill registers.
+        return 16 if self.wide else max(16, min(64, 8192 // _next_power_of_2(self.head_dim)))
+
+    def num_tiles(self, context: int) -> int:
+        """The tiles of a history."""
+        return max(-(-context // self.key_tile), 1)
+
+    def state_bytes(self, context: int) -> int:
+        """The size of the states of all tiles of a history, for one query token."""
+        return self.num_tiles(context) * self.group * self.num_kv_heads * (self.head_dim + 2) * 4
 
 
 def _next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def _keys_a_step(shape: AttentionShape, widest: int) -> int:
-    """Keys a loop iteration: as many as fit shared memory in a pipeline of keys and values."""
-    row_bytes = _next_power_of_2(shape.head_dim) * shape.element_size
-    return max(16, min(widest, 64 * 256 // row_bytes))
-
-
 def _max_lanes(shape: AttentionShape) -> int:
-    """The largest tile of decodes and verifies, in query rows.
-
-    From 64 on products run on Hopper's warpgroup units, which gave wrong results for FP8's pairs of 32 (triton 3.6.0).
-    """
-    return 32 if shape.float8 else 64
+    """The largest tile of decodes and verifies, in query rows."""
+    return MAX_PAIR_ROWS if shape.float8 else 64
 
 
 def short_tile(shape: AttentionShape, max_query: int) -> Tile:
     """The tile of decodes and verifies: all heads of a group, and all of a row's query tokens if they fit."""
     block_m = max(16, min(_max_lanes(shape), _next_power_of_2(max_query * shape.group)), _next_power_of_2(shape.group))
-    # FP8 keys arrive so fast that an iteration's overhead shows, unless products dominate.
-    widest = 128 if shape.float8 and block_m == 16 else 64
-    return Tile(block_m, _keys_a_step(shape, widest), num_warps=4, num_stages=3)
+    return Tile(block_m, shape.key_tile, num_warps=2 if block_m <= 32 else 4, num_stages=3)
 
 
 def long_tile(shape: AttentionShape) -> Tile:
     """The tile of prompt chunks, large enough to be bound by arithmetic."""
-    if shape.element_size > 2:
-        # Exact float32 products do not run on matrix units, so a large tile would only spill registers.
-        return Tile(max(16, _next_power_of_2(shape.group)), 16, num_warps=4, num_stages=2)
+    if shape.wide:
+        return Tile(max(16, _next_power_of_2(shape.group)), shape.key_tile, num_warps=4, num_stages=2)
     # Two such programs fit a multiprocessor: while one computes a softmax, the other keeps the matrix units busy.
     block_m = max(_LONG_TILE, _next_power_of_2(shape.group))
-    return Tile(block_m, _keys_a_step(shape, 64), num_warps=4, num_stages=3)
+    return Tile(block_m, shape.key_tile, num_warps=4, num_stages=2)
 
 
-def max_split_programs(num_sms: int) -> int:
-    """The limit of rows times key/value heads up to which a decode's histories are split; more fill the device."""
+def max_programs(num_sms: int) -> int:
+    """The limit of rows times key/value heads up to which programs share a decode's histories; more fill the device."""
     return num_sms
 
 
 def _few_sizes(rows: int) -> int:
-    """The rows, rounded up to 8 times a power of 4: each number of parts needs its own joining kernel."""
+    """The rows, rounded up to 8 times a power of 4, so that batches of similar sizes are divided alike."""
     size = 8
     while size < rows:
         size *= 4
     return size
 
 
-def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, block_n: int) -> int:
-    """Parts of each history, a power of two: enough programs to fill the device, but never less than a tile each."""
-    programs = num_tiles * shape.num_kv_heads
-    wanted = shape.num_sms * _PROGRAMS_PER_SM // max(programs, 1)
-    available = -(-max_context // block_n)
-    splits = 1
-    while splits * 2 <= min(wanted, available, MAX_SPLITS):
-        splits *= 2
-    return splits
+def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, num_tokens: int) -> int:
+    """Programs that share each history: enough to fill the device, but at most one a tile."""
+    if num_tokens * shape.state_bytes(max_context) > _MAX_STORED:
+        return 1
+    wanted = shape.num_sms * _PROGRAMS_PER_SM // max(num_tiles * shape.num_kv_heads, 1)
+    return max(1, min(wanted, shape.num_tiles(max_context), MAX_SPLITS))
 
 
 @lru_cache(maxsize=64)
@@ -174,23 +197,23 @@ def plan_attention(
     mixed = longest > SHORT_QUERY
     if longest_short > 0:
         # With prompts, there are few kinds of launches, and the graphs of such batches (`engine/runner/shapes.py`) have
-        # them all: no step waits for a compilation. All verifies share one tile, and all contexts one number of parts.
+        # them all: no step waits for a compilation. All verifies share one tile.
         tile = short_tile(shape, SHORT_QUERY if mixed and longest_short > 1 else longest_short)
         tiles_per_row = -(-longest_short // (tile.block_m // shape.group))
-        if mixed:
-            split_rows, context = _few_sizes(rows), MAX_SPLITS * tile.block_n
-        else:
-            split_rows = rows
-            context = max(c for q, c in zip(query_lens, context_lens, strict=True) if 0 < q <= SHORT_QUERY)
-        splits = num_splits(shape, split_rows * tiles_per_row, context, tile.block_n)
-        launches.append(AttentionLaunch(tile, 1, longest_short, tiles_per_row, rows * tiles_per_row, splits))
+        context = max(c for q, c in zip(query_lens, context_lens, strict=True) if 0 < q <= SHORT_QUERY)
+        split_rows = _few_sizes(rows) if mixed else rows
+        splits = num_splits(shape, split_rows * tiles_per_row, context, num_tokens)
+        num_tiles = rows * tiles_per_row
+        launches.append(
+            AttentionLaunch(tile, 1, longest_short, tiles_per_row, num_tiles, splits, shape.num_tiles(context))
+        )
     if mixed:
         tile = long_tile(shape)
         queries_a_tile = tile.block_m // shape.group
         # Row r's tiles start at query_starts[r] // queries_a_tile + r, so this many cover every division into rows.
         tiles = num_tokens // queries_a_tile + rows
         # Starts where the other launch ends: with bounds for lengths, any row may have any length up to the longest.
-        launches.append(AttentionLaunch(tile, longest_short + 1, longest, 0, tiles, 1))
+        launches.append(AttentionLaunch(tile, longest_short + 1, longest, 0, tiles, 1, 1))
     return tuple(launches)
 
 
@@ -201,60 +224,38 @@ class DecodePlan:
     Attributes:
         tile: the tile of each program.
         queries: query tokens a row that the tile has room for.
-        num_splits: a bound on the parts of one row's history; with several query tokens a power of two.
+        num_splits: programs that share one row's history.
+        max_tiles: the most key tiles of a history.
     """
 
     tile: Tile
     queries: int
     num_splits: int
+    max_tiles: int
 
 
 @lru_cache(maxsize=64)
 def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> DecodePlan | None:
-    """The plan of a batch with few query tokens a row, if the fused launch is fastest; else None.
+    """The plan of a batch of few rows with few query tokens each, if the fused launch is fastest; else None.
 
-    With very many programs, each runs so long that rotation and cache write cost less in separate kernels. Where rows
-    with several query tokens are few, their histories are split, and a second launch joins the parts.
+    With more programs than multiprocessors, each runs so long that rotation and cache write cost less in separate kernels.
 
     Args:
         shape: the model and the device.
         query_lens: each row's query length, or an upper bound of it.
         context_lens: each row's context length, or an upper bound of it.
     """
-    longest = max(query_lens, default=0)
-    programs = max(len(query_lens) * shape.num_kv_heads, 1)
-    if longest == 1:
-        return _plan_ones(shape, programs, max(context_lens))
-    fits = 1 < longest <= MAX_QUERIES and longest * shape.group <= _max_lanes(shape)
-    if not fits or programs > 2 * shape.num_sms:
+    longest, rows = max(query_lens, default=0), len(query_lens)
+    lanes, programs = longest * shape.group, rows * shape.num_kv_heads
+    fits = 1 <= longest <= MAX_QUERIES and (longest == 1 or lanes <= _max_lanes(shape))
+    if not fits or programs > max_programs(shape.num_sms):
         return None
-    block_m, block_n = max(16, _next_power_of_2(longest * shape.group)), _keys_a_step(shape, 64)
-    queries = min(block_m // shape.group, MAX_QUERIES)
-    if programs <= shape.num_sms:
-        splits = num_splits(shape, len(query_lens), max(context_lens), block_n)
-        if shape.qk_norm:
-            # Every part normalises. So there are half as many, with more threads: four warps lack the registers.
-            return DecodePlan(Tile(block_m, block_n, num_warps=8, num_stages=3), queries, -(-splits // 2))
-        return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=3), queries, splits)
-    return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=5), queries, 1)
-
-
-def _plan_ones(shape: AttentionShape, programs: int, context: int) -> DecodePlan | None:
-    """The plan of one query token a row."""
-    block_m, block_n = max(16, _next_power_of_2(shape.group)), _keys_a_step(shape, 64)
-    if programs <= max_split_programs(shape.num_sms):
-        tiles = -(-context // block_n)
-        max_splits = min(2 * shape.num_sms // programs, MAX_SPLITS)
-        fits = _next_power_of_2(shape.head_dim) * shape.element_size <= _LONGEST_WIDE_HEAD
-        if fits and programs <= _FEW_PROGRAMS and context <= max_splits * _WIDE_STEP:
-            # No program queues, and every part is one tile: fewer parts are joined sooner.
-            wide = Tile(block_m, _WIDE_STEP, num_warps=8, num_stages=2)
-            return DecodePlan(wide, 1, max(-(-context // _WIDE_STEP), 1))
-        splits = min(max_splits, max(tiles, 1))
-        return DecodePlan(Tile(block_m, block_n, num_warps=8, num_stages=3), 1, splits)
-    if programs > _MAX_DECODE_PROGRAMS_PER_SM * shape.num_sms:
+    context = max(context_lens)
+    if rows * longest * shape.state_bytes(context) > _MAX_STORED:
         return None
-    # With at most two programs a multiprocessor, each needs more loads in flight. With many waves of programs, three of
-    # them should fit a multiprocessor, so that the last wave is short.
-    deep, many = programs <= 2 * shape.num_sms, programs > 4 * shape.num_sms
-    return DecodePlan(Tile(block_m, block_n, num_warps=4, num_stages=5 if deep else 2 if many else 3), 1, 1)
+    block_m = max(16, _next_power_of_2(lanes))
+    # With QK-norm, every program normalises, for which four warps lack the registers.
+    num_warps = 8 if shape.qk_norm and longest > 1 else 4
+    tile = Tile(block_m, shape.key_tile, num_warps, num_stages=2)
+    queries = 1 if longest == 1 else min(block_m // shape.group, MAX_QUERIES)
+    return DecodePlan(tile, queries, num_splits(shape, rows, context, rows * longest), shape.num_tiles(context))

@@ -2,10 +2,9 @@
 
 A program owns one tile of query rows and one key/value head. The tile packs the query tokens of one sequence with all
 query heads that share the key/value head (grouped-query attention), so that each key is read once for all of them. It
-runs over the sequence's keys through the block table with the online softmax of FlashAttention-2 (Dao 2023), in base 2
-with float32 accumulators. Where there are few query tiles, the history is split between programs and a second kernel
-joins their parts (Flash-Decoding, Dao et al. 2023). A prompt chunk reads its history through the block table, and its own
-keys from the activations, where they are contiguous.
+runs over the sequence's keys through the block table (`online_softmax.py`). Where there are few query tiles, the history's
+tiles are shared out between programs, and a second kernel joins them. A prompt chunk reads its history through the
+block table, and its own keys from the activations, where they are contiguous.
 
 Not here: tiles and number of splits (`plan.py`), the loop over the keys (`online_softmax.py`), writing the cache
 (`rope.py`).
@@ -23,9 +22,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
-from draftline.kernels.triton.attention.fp8_cache import as_float16, pairs
-from draftline.kernels.triton.attention.join import join_splits
-from draftline.kernels.triton.attention.online_softmax import NO_KEY, attend_cache, attend_own
+from draftline.kernels.triton.attention.fp8_cache import MAX_PAIR_ROWS, as_float16, multiplies_float16
+from draftline.kernels.triton.attention.join import join_tiles, store_tile
+from draftline.kernels.triton.attention.online_softmax import attend_cache, attend_own, cached_tile, no_keys, one_sum
 from draftline.kernels.triton.attention.plan import AttentionLaunch, AttentionShape, plan_attention
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
@@ -34,7 +33,7 @@ _LOG2_E = math.log2(math.e)
 
 @triton.jit(
     do_not_specialize=[
-        "query_stride", "table_stride", "num_rows", "num_tiles", "tiles_per_row", "num_splits", "min_query", "max_query",
+        "query_stride", "table_stride", "num_rows", "num_tiles", "tiles_per_row", "num_splits", "max_tiles", "min_query", "max_query",
         "window",
     ]
 )  # fmt: skip
@@ -51,12 +50,14 @@ def _attention_kernel(
     query_starts: tl.tensor,
     context_lens: tl.tensor,
     block_tables: tl.tensor,
+    longest_first: tl.tensor,
     query_stride: int,
     table_stride: int,
     num_rows: int,
     num_tiles: int,
     tiles_per_row: int,
     num_splits: int,
+    max_tiles: int,
     min_query: int,
     max_query: int,
     window: int,
@@ -69,7 +70,9 @@ def _attention_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SEARCH: tl.constexpr,
+    ORDERED: tl.constexpr,
     OWN: tl.constexpr,
+    FLOAT8: tl.constexpr,
     PAIRS: tl.constexpr,
     SPLIT: tl.constexpr,
     WINDOWED: tl.constexpr,
@@ -99,6 +102,9 @@ def _attention_kernel(
         row_tile = tile_id - (row_start // QUERIES + row)
     else:
         row = tile_id // tiles_per_row
+        if ORDERED:
+            # Where programs queue for the device, the long rows must not be the last.
+            row = tl.load(longest_first + row)
         row_start = tl.load(query_starts + row)
         row_tile = tile_id % tiles_per_row
     query_len = tl.load(query_starts + row + 1) - row_start
@@ -125,7 +131,7 @@ def _attention_kernel(
     source = token * query_stride + head * HEAD_DIM
     query = tl.load(queries + source[:, None] + dim, mask=tensor_mask, other=0.0)
     power = None
-    if PAIRS:
+    if FLOAT8:
         query, power = as_float16(query)
 
     # The keys that any query of the tile sees: [begin, end).
@@ -137,76 +143,83 @@ def _attention_kernel(
     end_tile = tl.cdiv(end, BLOCK_N)
     split = tl.program_id(1)
     if SPLIT:
-        share = tl.cdiv(end_tile - begin_tile, num_splits)
-        begin_tile += split * share
-        end_tile = tl.minimum(begin_tile + share, end_tile)
+        # Tiles are numbered from the first that any query of the row sees.
+        first_tile = 0
+        if WINDOWED:
+            first_tile = tl.maximum(history - window + 1, 0) // BLOCK_N
+        num_tiles_row = tl.cdiv(context_len, BLOCK_N) - first_tile
+        share = tl.cdiv(num_tiles_row, num_splits)
 
-    if PAIRS:
-        half = tl.zeros([BLOCK_M, BLOCK_D // 2], dtype=tl.float32)
-        acc = (half, half)
-    else:
-        acc = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    row_max = tl.full([BLOCK_M], NO_KEY, dtype=tl.float32)
-    row_sum = tl.zeros([BLOCK_M], dtype=tl.float32)
     table = block_tables + tl.cast(row, tl.int64) * table_stride
-    if OWN:
-        # The history through the block table, then the row's own keys, whose positions count from its first token.
-        if history > 0:
-            whole_end = 0 if WINDOWED else history // BLOCK_N
-            if not WINDOWED:
-                acc, row_max, row_sum = attend_cache(
-                    query, power, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
-                    0, whole_end, history, window, scale,
-                    NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, False, PAIRS, SOFT_CAP, PRECISION,
-                )  # fmt: skip
-            acc, row_max, row_sum = attend_cache(
-                query, power, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
-                tl.maximum(begin_tile, whole_end), tl.cdiv(history, BLOCK_N), history, window, scale,
+    if SPLIT:
+        for index in range(split * share, tl.minimum(split * share + share, num_tiles_row)):
+            acc, row_max, row_sum = cached_tile(
+                first_tile + index, query, power, keys, values, key_scales, value_scales, table, kv_head, query_position,
+                end, window, scale,
                 NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
             )  # fmt: skip
-        first_query = row_tile * QUERIES
-        end = tl.minimum(first_query + QUERIES, query_len)
-        end_tile = tl.cdiv(end, BLOCK_N)
+            target = flat * max_tiles + index
+            store_tile(partial, stats, target, acc, row_max, row_sum, query_mask, HEAD_DIM, PAIRS)
+        return
+    total, total_max, total_sum = no_keys(BLOCK_M, BLOCK_D, PAIRS)
+    if OWN:
+        # The history through the block table, and the tile that it shares with the row's first own keys; then own keys.
+        own_tile = tl.minimum(tl.cdiv(history, BLOCK_N), end_tile)
+        whole_end = begin_tile if WINDOWED else history // BLOCK_N
+        if not WINDOWED:
+            total, total_max, total_sum = attend_cache(
+                query, power, total, total_max, total_sum,
+                keys, values, key_scales, value_scales, table, kv_head, query_position,
+                0, whole_end, end, window, scale,
+                NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N,
+                WINDOWED, False, PAIRS, SOFT_CAP, PRECISION,
+            )  # fmt: skip
+        total, total_max, total_sum = attend_cache(
+            query, power, total, total_max, total_sum,
+            keys, values, key_scales, value_scales, table, kv_head, query_position,
+            whole_end, own_tile, end, window, scale,
+            NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N,
+            WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
+        )  # fmt: skip
+        own_tile = tl.maximum(own_tile, begin_tile)
         key_column = (NUM_HEADS + kv_head) * HEAD_DIM
         value_column = key_column + NUM_KV_HEADS * HEAD_DIM
         # Tiles between these are seen whole by every query: no mask.
-        whole_begin = 0
+        whole_begin = own_tile
         if WINDOWED:
-            whole_begin = tl.minimum(tl.cdiv(tl.maximum(end - window, 0), BLOCK_N), end_tile)
-            acc, row_max, row_sum = attend_own(
-                query, acc, row_max, row_sum, own, row_start, key_column, value_column, row_query,
-                tl.maximum(first_query - window + 1, 0) // BLOCK_N, whole_begin, query_len, window, scale,
+            whole_begin = tl.minimum(tl.maximum(tl.cdiv(tl.maximum(end - window, 0), BLOCK_N), own_tile), end_tile)
+            total, total_max, total_sum = attend_own(
+                query, power, total, total_max, total_sum,
+                own, row_start, key_column, value_column, query_position, history,
+                own_tile, whole_begin, context_len, window, scale,
                 BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
             )  # fmt: skip
         whole_end = tl.minimum(tl.maximum((first_query + 1) // BLOCK_N, whole_begin), end_tile)
-        acc, row_max, row_sum = attend_own(
-            query, acc, row_max, row_sum, own, row_start, key_column, value_column, row_query,
-            whole_begin, whole_end, query_len, window, scale,
+        total, total_max, total_sum = attend_own(
+            query, power, total, total_max, total_sum,
+            own, row_start, key_column, value_column, query_position, history,
+            whole_begin, whole_end, context_len, window, scale,
             BLOCK_N, WINDOWED, False, SOFT_CAP, PRECISION,
         )  # fmt: skip
-        acc, row_max, row_sum = attend_own(
-            query, acc, row_max, row_sum, own, row_start, key_column, value_column, row_query,
-            whole_end, end_tile, query_len, window, scale,
+        total, total_max, total_sum = attend_own(
+            query, power, total, total_max, total_sum,
+            own, row_start, key_column, value_column, query_position, history,
+            whole_end, end_tile, context_len, window, scale,
             BLOCK_N, WINDOWED, True, SOFT_CAP, PRECISION,
         )  # fmt: skip
     else:
-        acc, row_max, row_sum = attend_cache(
-            query, power, acc, row_max, row_sum, keys, values, key_scales, value_scales, table, kv_head, query_position,
+        total, total_max, total_sum = attend_cache(
+            query, power, total, total_max, total_sum,
+            keys, values, key_scales, value_scales, table, kv_head, query_position,
             begin_tile, end_tile, end, window, scale,
-            NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N, WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
+            NUM_KV_HEADS, HEAD_DIM, BLOCK_D, BLOCK_SIZE, BLOCK_N,
+            WINDOWED, True, PAIRS, SOFT_CAP, PRECISION,
         )  # fmt: skip
 
     if PAIRS:
-        acc = tl.interleave(acc[0], acc[1])
-    if SPLIT:
-        # A split without keys stores a sum of zero, so the reduction needs no row lengths.
-        part = flat * num_splits + split
-        tl.store(partial + part[:, None] * HEAD_DIM + dim, acc, mask=tensor_mask & (row_sum > 0.0)[:, None])
-        tl.store(stats + part * 2, row_max, mask=query_mask)
-        tl.store(stats + part * 2 + 1, row_sum, mask=query_mask)
-    else:
-        result = acc / row_sum[:, None]
-        tl.store(out + flat[:, None] * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=tensor_mask)
+        total = tl.interleave(total[0], total[1])
+    result = total / one_sum(total_sum)
+    tl.store(out + flat[:, None] * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=tensor_mask)
 
 
 def attention(
@@ -232,14 +245,7 @@ def attention(
         overlap: start before the previous kernel has ended.
     """
     num_kv_heads = cache.keys.shape[2]
-    shape = AttentionShape(
-        q.shape[1] // num_kv_heads,
-        num_kv_heads,
-        q.shape[2],
-        cache.keys.element_size(),
-        num_sms,
-        cache.keys.dtype == torch.float8_e4m3fn,
-    )
+    shape = AttentionShape.of(q.shape[1] // num_kv_heads, q, cache, num_sms)
     out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
     for launch in plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0]):
         run_launch(launch, q, batch, cache, spec, out, own=own, overlap=overlap)
@@ -263,15 +269,16 @@ def run_launch(
     tile, splits = launch.tile, launch.num_splits
     rows = len(batch.query_lens_host)
     block_d = triton.next_power_of_2(head_dim)
-    partial, stats = out, out
+    partial, stats, tiles = out, out, launch.max_tiles
     if splits > 1:
-        partial = torch.empty((tokens, num_heads, splits, head_dim), dtype=torch.float32, device=q.device)
-        stats = torch.empty((tokens, num_heads, splits, 2), dtype=torch.float32, device=q.device)
+        partial = torch.empty((tokens, num_heads, tiles, head_dim), dtype=torch.float32, device=q.device)
+        stats = torch.empty((tokens, num_heads, tiles, 2), dtype=torch.float32, device=q.device)
     # An unused argument must still be a tensor.
     key_scales, value_scales = cache.scales if cache.scales is not None else (q, q)
     chunks = None
     if own is not None and launch.reads_own:
         chunks = TensorDescriptor(own, list(own.shape), list(own.stride()), [tile.block_n, block_d])
+    ordered = batch.longest_first is not None and launch.tiles_per_row > 0 and splits == 1
     _attention_kernel[(launch.num_tiles * num_kv_heads, splits)](
         q,
         cache.keys,
@@ -285,12 +292,14 @@ def run_launch(
         batch.query_starts,
         batch.context_lens,
         batch.block_tables,
+        batch.longest_first if ordered else batch.context_lens,
         q.stride(0),
         batch.block_tables.stride(0),
         rows,
         launch.num_tiles,
         launch.tiles_per_row,
         splits,
+        tiles,
         launch.min_query,
         launch.max_query,
         spec.window if spec.window is not None else 0,
@@ -303,9 +312,10 @@ def run_launch(
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
         SEARCH=launch.tiles_per_row == 0,
+        ORDERED=ordered,
         OWN=chunks is not None,
-        # Not for chunks: the products bound them, and their own keys have the activations' type.
-        PAIRS=chunks is None and pairs(cache.keys, q),
+        FLOAT8=multiplies_float16(cache.keys, q),
+        PAIRS=multiplies_float16(cache.keys, q) and tile.block_m <= MAX_PAIR_ROWS,
         SPLIT=splits > 1,
         WINDOWED=spec.window is not None,
         SOFT_CAP=spec.soft_cap,
@@ -316,4 +326,5 @@ def run_launch(
         **launch_options(overlap),
     )
     if splits > 1:
-        join_splits(partial, stats, out, batch.query_starts, rows, launch.max_query, overlap=overlap)
+        window = spec.window if spec.window is not None else 0
+        join_tiles(partial, stats, out, batch, rows, launch.max_query, window, tile.block_n, overlap=overlap)

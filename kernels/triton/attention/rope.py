@@ -17,6 +17,7 @@ from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.kv_cache import head_scale, rounded
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.sums import square, tree_sum
 
 
 @triton.jit
@@ -62,8 +63,12 @@ def _rope_write_kv_kernel(
     sin = tl.load(rope + position * HEAD_DIM + HALF + col, mask=col_mask, other=0.0)
 
     if QK_NORM:
-        square = tl.sum(first * first, axis=1) + tl.sum(second * second, axis=1)
-        inverse = tl.rsqrt(square / HEAD_DIM + eps)[:, None]
+        # The sum is the whole head's tree, whatever its halves are.
+        dim = tl.arange(0, 2 * BLOCK_HALF)[None, :]
+        whole = tl.load(
+            qkv + token * qkv_stride + head * HEAD_DIM + dim, mask=(head < TOTAL) & (dim < HEAD_DIM), other=0.0
+        )
+        inverse = tl.rsqrt(tree_sum(square(whole.to(tl.float32))) / HEAD_DIM + eps)[:, None]
         query_first = tl.load(query_norm + col, mask=col_mask, other=0.0).to(tl.float32)
         query_second = tl.load(query_norm + HALF + col, mask=col_mask, other=0.0).to(tl.float32)
         key_first = tl.load(key_norm + col, mask=col_mask, other=0.0).to(tl.float32)
@@ -73,8 +78,8 @@ def _rope_write_kv_kernel(
         first = tl.where(is_value, first, normed_first)
         second = tl.where(is_value, second, normed_second)
 
-    rotated_first = tl.where(is_value, first, first * cos - second * sin)
-    rotated_second = tl.where(is_value, second, second * cos + first * sin)
+    rotated_first = tl.where(is_value, first, tl.fma(second, -sin + tl.zeros_like(first), first * cos))
+    rotated_second = tl.where(is_value, second, tl.fma(first, sin + tl.zeros_like(first), second * cos))
 
     kept_first = rotated_first
     kept_second = rotated_second

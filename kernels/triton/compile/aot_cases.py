@@ -12,7 +12,6 @@ from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
-from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.triton.inputs.gather import gather
@@ -132,15 +131,12 @@ def _layer(ops: Ops, model: ModelShape, batch: Batch, dtype: torch.dtype) -> Non
     attended = model.num_heads * model.head_dim
     qkv = attended + 2 * model.num_kv_heads * model.head_dim
     hidden, norm = _empty(tokens, model.hidden, dtype=dtype), _empty(model.hidden, dtype=dtype)
-    residual = Residual(hidden)
-    for _ in range(2):  # the second finds its norm prepared
-        ops.norm_linear(residual, norm, 1e-5, _empty(qkv, model.hidden, dtype=dtype), None)
-        _attention(ops, model, batch, dtype, dtype)
-        x = _empty(tokens, attended, dtype=dtype)
-        residual = ops.linear_add(x, _empty(model.hidden, attended, dtype=dtype), None, residual, norm)
-        x = ops.norm_swiglu(residual, norm, 1e-5, _empty(2 * model.intermediate, model.hidden, dtype=dtype), None)
-        down = _empty(model.hidden, model.intermediate, dtype=dtype)
-        residual = ops.linear_add(x, down, None, residual, norm)
+    ops.norm_linear(hidden, norm, 1e-5, _empty(qkv, model.hidden, dtype=dtype), None)
+    _attention(ops, model, batch, dtype, dtype)
+    x = _empty(tokens, attended, dtype=dtype)
+    residual = ops.linear_add(x, _empty(model.hidden, attended, dtype=dtype), None, hidden)
+    x = ops.norm_swiglu(residual, norm, 1e-5, _empty(2 * model.intermediate, model.hidden, dtype=dtype), None)
+    ops.linear_add(x, _empty(model.hidden, model.intermediate, dtype=dtype), None, residual)
     ops.linear(hidden, _empty(model.vocab, model.hidden, dtype=dtype), None)
     ops.add_rms_norm(hidden, hidden, norm, 1e-5)
     ops.rms_norm(hidden, norm, 1e-5)
@@ -158,10 +154,10 @@ def _gpt2_layer(ops: Ops, batch: Batch) -> None:
     spec = AttentionSpec(_empty(1024, 2, model.head_dim // 2, dtype=torch.float32), model.head_dim**-0.5)
     qkv = ops.linear(hidden, _empty(3 * model.hidden, model.hidden), _empty(3 * model.hidden))
     ops.rope_attention(qkv, batch, _cache(model, torch.bfloat16), spec)
-    ops.linear_add(hidden, _empty(model.hidden, model.hidden), norm, Residual(hidden), None)
+    ops.linear_add(hidden, _empty(model.hidden, model.hidden), norm, hidden)
     ops.gelu(ops.linear(hidden, _empty(model.intermediate, model.hidden), _empty(model.intermediate)))
     inner = _empty(tokens, model.intermediate)
-    ops.linear_add(inner, _empty(model.hidden, model.intermediate), norm, Residual(hidden), None)
+    ops.linear_add(inner, _empty(model.hidden, model.intermediate), norm, hidden)
     ops.linear(hidden, _empty(model.vocab, model.hidden), None)
 
 
@@ -180,13 +176,13 @@ def _gemma3_layer(ops: Ops, batch: Batch, soft_cap: float) -> None:
         eps=1e-6,
     )
     weight = _empty(attended + 2 * model.num_kv_heads * model.head_dim, model.hidden)
-    qkv = ops.norm_linear(Residual(hidden), norm, 1e-6, weight, None)
+    qkv = ops.norm_linear(hidden, norm, 1e-6, weight, None)
     ops.rope_attention(qkv, batch, _cache(model, torch.bfloat16), spec)
     ops.rms_norm_add(ops.linear(_empty(tokens, attended), _empty(model.hidden, attended), None), norm, 1e-6, hidden)
     gate_up = _empty(2 * model.intermediate, model.hidden)
-    inner = ops.gelu_mul(ops.norm_linear(Residual(hidden), norm, 1e-6, gate_up, None))
+    inner = ops.gelu_mul(ops.norm_linear(hidden, norm, 1e-6, gate_up, None))
     ops.linear(inner, _empty(model.hidden, model.intermediate), None)
-    ops.soft_cap(ops.norm_linear(Residual(hidden), norm, 1e-6, _empty(model.vocab, model.hidden), None), 30.0)
+    ops.soft_cap(ops.norm_linear(hidden, norm, 1e-6, _empty(model.vocab, model.hidden), None), 30.0)
 
 
 def _gpt2_case(batch: Batch) -> Case:

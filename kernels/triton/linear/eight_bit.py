@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton import knobs
 
-INTERPRETED = tl.constexpr(knobs.runtime.interpret)
+from draftline.kernels.triton.sums import INTERPRETED
 
 # Adding and subtracting 1.5 * 2^23 rounds a small float32 to the nearest integer, ties to even.
 _TO_INTEGER = tl.constexpr(12582912.0)

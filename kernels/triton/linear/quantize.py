@@ -16,6 +16,7 @@ from torch import Tensor
 from draftline.kernels.scaled import ACTIVATIONS, GROUP, LARGEST
 from draftline.kernels.triton.linear.eight_bit import round_to, round_to_halves
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.sums import square, tree_sum
 
 _GROUPS_A_PROGRAM = 4
 
@@ -48,7 +49,7 @@ def _quantize_kernel(
     wait_for_previous(OVERLAP)
     value = tl.load(x + row * x_stride + col, mask=mask, other=0.0).to(tl.float32)
     if NORM:
-        mean_square = tl.sum(tl.sum(value * value, axis=1), axis=0) / K
+        mean_square = tl.sum(tree_sum(tree_sum(square(value))[None, :]), axis=0) / K
         value = value * tl.rsqrt(mean_square + eps) * weight
     largest = tl.max(tl.abs(value), axis=1)
     if not GROUPED:

@@ -1,14 +1,13 @@
-"""Eight-bit linear layers for many tokens, on the matrix units: [M, K] times [N, K] transposed.
+"""Eight-bit linear layers, on the matrix units: [M, K] times [N, K] transposed.
 
-Where channels have scales, an iteration multiplies one group of 128, and adds it, scaled, to float32 sums. The two halves
-of an integer activation are rows of x like any other; their sums are joined at the end. The hardware copies tiles where it
-can (tensor descriptors; fast from compute capability 9.0 on). SwiGLU's activation and the addition to the residual stream
-are part of the launch. A token's result does not depend on the others.
+A group of 128 channels is multiplied at a time, from zero, and added to float32 sums: FP8 because the units keep only some 14
+bits of longer sums, and wherever channels have scales. Integers with a scale a row are exact in int32. The groups' order is
+the same for every tile and number of rows, so a token's result does not depend on the others.
 
-Where there are too few tiles to occupy the device, K is split. The last program adds the parts up in their order, so the
-result does not depend on which program that is.
-
-Not here: few tokens (`scaled_gemv.py`, `scaled_gemm_m16.py`).
+The two halves of an integer activation are rows of x like any other; their sums are joined at the end. For few rows the
+weight's tile is the left matrix of the product, so that one instruction multiplies 64 weight rows. The hardware copies tiles
+where it can (tensor descriptors; fast from compute capability 9.0 on). SwiGLU's activation and the addition to the residual
+stream are part of the launch.
 """
 
 from __future__ import annotations
@@ -24,12 +23,16 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.triton.linear.eight_bit import join_halves
 from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _TILES_TOGETHER = 8
 """Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
 
 _EXACT_SUMS = tl.constexpr(128)
-"""How many FP8 products the matrix units may sum on their own, with some 14 bits of the sum."""
+"""How many FP8 products the matrix units may sum on their own."""
+
+_FEW_ROWS = 16
+"""Up to this number of rows of x, the weight's tile is the left matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +44,14 @@ class ScaledGemmConfig:
         block_n: output columns a program.
         num_warps: warps a program.
         num_stages: depth of the pipeline that loads both tiles.
-        splits: parts of K, each a program's.
+        swap: whether the weight's tile is the left matrix.
     """
 
     block_m: int
     block_n: int
     num_warps: int
     num_stages: int
-    splits: int = 1
+    swap: bool = False
 
 
 @triton.jit
@@ -56,7 +59,7 @@ def _multiply(
     value: tl.tensor,
     tile: tl.tensor,
     acc: tl.tensor,
-    factor: tl.tensor,
+    by_row: tl.tensor,
     scale: tl.tensor,
     column: tl.tensor,
     column_mask: tl.tensor,
@@ -64,14 +67,21 @@ def _multiply(
     GROUPS: tl.constexpr,
     SCALE_ROWS: tl.constexpr,
     GROUPED: tl.constexpr,
+    SWAP: tl.constexpr,
 ) -> tl.tensor:
     """``acc`` and the product of two tiles, scaled by their groups' scales where they have some."""
+    if SWAP:
+        left = tile
+        right = tl.trans(value)
+    else:
+        left = value
+        right = tl.trans(tile)
     if GROUPED:
         by_column = tl.load(scale + column // SCALE_ROWS * GROUPS + group, mask=column_mask, other=0.0)
-        acc += tl.dot(value, tl.trans(tile)).to(tl.float32) * (factor * by_column[None, :])
+        factor = by_column[:, None] * by_row[None, :] if SWAP else by_row[:, None] * by_column[None, :]
+        return tl.fma(tl.dot(left, right).to(tl.float32), factor, acc)
     else:
-        acc = tl.dot(value, tl.trans(tile), acc, max_num_imprecise_acc=_EXACT_SUMS, out_dtype=acc.dtype)
-    return acc
+        return tl.dot(left, right, acc, max_num_imprecise_acc=_EXACT_SUMS, out_dtype=acc.dtype)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -83,8 +93,6 @@ def _scaled_gemm_kernel(
     bias: tl.tensor,
     residual: tl.tensor,
     out: tl.tensor,
-    partial: tl.tensor,
-    arrivals: tl.tensor,
     num_rows: int,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -94,13 +102,14 @@ def _scaled_gemm_kernel(
     HALVES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    SPLITS: tl.constexpr,
     TILES_TOGETHER: tl.constexpr,
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
+    SWAP: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
-    """With SwiGLU the weight is [2 N, K]: gates first. SwiGLU's K is not split.
+    """With SwiGLU the weight is [2 N, K]: gates first.
 
     x has HALVES rows a token, ``num_rows`` are the tokens.
     """
@@ -108,7 +117,6 @@ def _scaled_gemm_kernel(
     # Sums of products of eight-bit integers, of less than 132,000 channels, do not overflow.
     SUM: tl.constexpr = tl.int32 if HALVES == 2 and not GROUPED else tl.float32
     GROUPS: tl.constexpr = (K + GROUP - 1) // GROUP
-    SHARE: tl.constexpr = (GROUPS + SPLITS - 1) // SPLITS
     TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     pid = tl.program_id(0)
     band = pid // (TILES_TOGETHER * TILES_N)
@@ -117,43 +125,35 @@ def _scaled_gemm_kernel(
     within = pid % (TILES_TOGETHER * TILES_N)
     first_m = (first_tile + within % in_band) * TOKENS
     first_n = within // in_band * BLOCK_N
-    split = tl.program_id(1)
     n = first_n + tl.arange(0, BLOCK_N)
     token = first_m + tl.arange(0, BLOCK_M) // HALVES
-    acc = tl.zeros([BLOCK_M, BLOCK_N], SUM)
-    up = tl.zeros([BLOCK_M, BLOCK_N], SUM)
-    factor = tl.full([BLOCK_M, 1], 1.0, tl.float32)
-    for group in tl.range(split * SHARE, tl.minimum(split * SHARE + SHARE, GROUPS)):
+    rows: tl.constexpr = BLOCK_N if SWAP else BLOCK_M
+    columns: tl.constexpr = BLOCK_M if SWAP else BLOCK_N
+    acc = tl.zeros([rows, columns], SUM)
+    up = tl.zeros([rows, columns], SUM)
+    by_row = tl.full([BLOCK_M], 1.0, tl.float32)
+    wait_for_previous(OVERLAP)
+    for group in tl.range(0, GROUPS):
         value = x.load([first_m * HALVES, group * GROUP])
         if GROUPED:
-            factor = tl.load(x_scale + group * num_rows + token, mask=token < num_rows, other=0.0)[:, None]
+            by_row = tl.load(x_scale + group * num_rows + token, mask=token < num_rows, other=0.0)
         acc = _multiply(
-            value, weight.load([first_n, group * GROUP]), acc, factor,
-            weight_scale, n, n < N, group, GROUPS, SCALE_ROWS, GROUPED,
+            value, weight.load([first_n, group * GROUP]), acc, by_row,
+            weight_scale, n, n < N, group, GROUPS, SCALE_ROWS, GROUPED, SWAP,
         )  # fmt: skip
         if SWIGLU:
             up = _multiply(
-                value, weight.load([N + first_n, group * GROUP]), up, factor,
-                weight_scale, N + n, n < N, group, GROUPS, SCALE_ROWS, GROUPED,
+                value, weight.load([N + first_n, group * GROUP]), up, by_row,
+                weight_scale, N + n, n < N, group, GROUPS, SCALE_ROWS, GROUPED, SWAP,
             )  # fmt: skip
+    if SWAP:
+        acc = tl.trans(acc)
+        up = tl.trans(up)
     acc = join_halves(acc, HALVES)
     up = join_halves(up, HALVES)
     m = first_m + tl.arange(0, TOKENS)
     offset = m.to(tl.int64)[:, None] * N + n[None, :]
     mask = (m < num_rows)[:, None] & (n < N)[None, :]
-    if SPLITS > 1:
-        size = tl.cast(num_rows, tl.int64) * N
-        tl.store(partial + split * size + offset, acc, mask=mask)
-        # All threads' stores come before the one that announces them.
-        tl.debug_barrier()
-        arrived = tl.atomic_add(arrivals + pid, 1, sem="acq_rel")
-        if arrived < SPLITS - 1:
-            return
-        tl.store(arrivals + pid, 0)
-        acc = tl.zeros([TOKENS, BLOCK_N], tl.float32)
-        for part in tl.static_range(SPLITS):
-            # Not through the L1 cache, which may lack other multiprocessors' stores.
-            acc += tl.load(partial + part * size + offset, mask=mask, other=0.0, cache_modifier=".cg")
     if not GROUPED:
         factor = tl.load(x_scale + m, mask=m < num_rows, other=0.0)[:, None]
         acc *= factor
@@ -161,30 +161,29 @@ def _scaled_gemm_kernel(
         acc *= tl.load(weight_scale + n // SCALE_ROWS, mask=n < N, other=0.0)[None, :]
         if SWIGLU:
             up *= tl.load(weight_scale + (N + n) // SCALE_ROWS, mask=n < N, other=0.0)[None, :]
-    acc = load_and_finish(acc, up, bias, residual, n, offset, mask, N, BIAS, SWIGLU, ADD)
+    acc = load_and_finish(acc, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD)
     tl.store(out + offset, acc.to(out.dtype.element_ty), mask=mask)
 
 
-def scaled_gemm_config(rows: int, n: int, k: int, *, swiglu: bool, max_tiles: int) -> ScaledGemmConfig:
+def scaled_gemm_config(rows: int, n: int, *, swiglu: bool, grouped: bool) -> ScaledGemmConfig:
     """A good division for these sizes; `benchmarks/quantization.py` compares others.
 
     Args:
         rows: rows of x; a half is a row.
         n: output columns.
-        k: channels.
         swiglu: whether the weight has gates too.
-        max_tiles: K is split for at most as many tiles.
+        grouped: whether channels have scales.
     """
+    if rows <= _FEW_ROWS:
+        return ScaledGemmConfig(16, 64, num_warps=4, num_stages=6 if swiglu or grouped else 10, swap=True)
     if swiglu:
         if rows <= 64:
-            return ScaledGemmConfig(block_m=64, block_n=128, num_warps=4, num_stages=4)
+            return ScaledGemmConfig(block_m=64, block_n=64, num_warps=4, num_stages=5)
         # Two programs fit a multiprocessor: one multiplies while the other starts or ends.
         return ScaledGemmConfig(block_m=128, block_n=64, num_warps=8, num_stages=3)
     if rows > 256:
         return ScaledGemmConfig(block_m=128, block_n=128, num_warps=8, num_stages=3)
-    tiles = -(-rows // 64) * -(-n // 64)
-    splits = max(1, min(round(1.5 * max_tiles / tiles), 4, k // (8 * GROUP))) if tiles <= max_tiles else 1
-    return ScaledGemmConfig(block_m=64, block_n=64, num_warps=4, num_stages=5, splits=splits)
+    return ScaledGemmConfig(block_m=64, block_n=32 if n <= 4096 else 64, num_warps=4, num_stages=8)
 
 
 def scaled_gemm(
@@ -194,9 +193,9 @@ def scaled_gemm(
     bias: Tensor | None,
     *,
     dtype: torch.dtype,
-    arrivals: Tensor,
     swiglu: bool = False,
     residual: Tensor | None = None,
+    overlap: bool = False,
     config: ScaledGemmConfig | None = None,
 ) -> Tensor:
     """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, accumulated in float32 or int32.
@@ -207,22 +206,18 @@ def scaled_gemm(
         weight: [N, K]; with ``swiglu``, [2 N, K], gates first.
         bias: [weight rows], or None.
         dtype: of the result.
-        arrivals: int32 zeros, left as zeros, at least one for each tile whose K is split; no other stream may use them
-            meanwhile.
         swiglu: return ``silu(gate) * up``.
         residual: [M, N], added to the result, or None.
+        overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `scaled_gemm_config`.
     """
     num_rows, halves, k = x.shape
     weight_rows = weight.data.shape[0]
     n = weight_rows // 2 if swiglu else weight_rows
-    config = config or scaled_gemm_config(num_rows * halves, n, k, swiglu=swiglu, max_tiles=arrivals.shape[0])
+    config = config or scaled_gemm_config(num_rows * halves, n, swiglu=swiglu, grouped=weight.grouped)
     out = torch.empty((num_rows, n), dtype=dtype, device=x.device)
-    partial = out
-    if config.splits > 1:
-        partial = torch.empty((config.splits, num_rows, n), dtype=torch.float32, device=x.device)
     tiles = triton.cdiv(num_rows * halves, config.block_m) * triton.cdiv(n, config.block_n)
-    _scaled_gemm_kernel[(tiles, config.splits)](
+    _scaled_gemm_kernel[(tiles,)](
         TensorDescriptor(x, [num_rows * halves, k], [k, 1], [config.block_m, GROUP]),
         x_scale,
         TensorDescriptor(weight.data, [weight_rows, k], [k, 1], [config.block_n, GROUP]),
@@ -230,8 +225,6 @@ def scaled_gemm(
         bias if bias is not None else out,
         residual if residual is not None else out,
         out,
-        partial,
-        arrivals,
         num_rows,
         N=n,
         K=k,
@@ -241,12 +234,14 @@ def scaled_gemm(
         HALVES=halves,
         BLOCK_M=config.block_m,
         BLOCK_N=config.block_n,
-        SPLITS=config.splits,
         TILES_TOGETHER=_TILES_TOGETHER,
         BIAS=bias is not None,
         SWIGLU=swiglu,
         ADD=residual is not None,
+        SWAP=config.swap,
+        OVERLAP=overlap,
         num_warps=config.num_warps,
         num_stages=config.num_stages,
+        **launch_options(overlap),
     )
     return out

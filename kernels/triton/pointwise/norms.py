@@ -1,6 +1,7 @@
 """RMSNorm, alone and fused with the residual addition before or after it, and LayerNorm.
 
-One program a row, one pass over memory. Not here: rows wider than 65,536 elements, which one program could not hold in
+One program a row, one pass over memory. Sums are trees (`sums.py`), so that every kernel that normalises a row gets the
+same bits. Not here: rows wider than 65,536 elements, which one program could not hold in
 registers.
 """
 
@@ -12,6 +13,13 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.sums import square, tree_sum
+
+
+@triton.jit
+def _sum(value: tl.tensor) -> tl.tensor:
+    """The sum of [BLOCK] elements."""
+    return tl.sum(tree_sum(value[None, :]), axis=0)
 
 
 @triton.jit
@@ -41,7 +49,7 @@ def _rms_norm_kernel(
         stored = value.to(new_residual.dtype.element_ty)
         tl.store(new_residual + row * N + cols, stored, mask=mask)
         value = stored.to(tl.float32)
-    inverse = tl.rsqrt(tl.sum(value * value, axis=0) / N + eps)
+    inverse = tl.rsqrt(_sum(square(value)) / N + eps)
     tl.store(out + row * N + cols, (value * inverse * scale).to(out.dtype.element_ty), mask=mask)
 
 
@@ -63,7 +71,7 @@ def _rms_norm_add_kernel(
     wait_for_previous(OVERLAP)
     value = tl.load(x + row * N + cols, mask=mask, other=0.0).to(tl.float32)
     before = tl.load(residual + row * N + cols, mask=mask, other=0.0).to(tl.float32)
-    inverse = tl.rsqrt(tl.sum(value * value, axis=0) / N + eps)
+    inverse = tl.rsqrt(_sum(square(value)) / N + eps)
     # The addend is rounded, as a separate norm would round it.
     normed = (value * inverse * scale).to(x.dtype.element_ty).to(tl.float32)
     tl.store(out + row * N + cols, (before + normed).to(out.dtype.element_ty), mask=mask)
@@ -88,8 +96,8 @@ def _layer_norm_kernel(
     shift = tl.load(bias + cols, mask=mask, other=0.0).to(tl.float32)
     wait_for_previous(OVERLAP)
     value = tl.load(x + row * N + cols, mask=mask, other=0.0).to(tl.float32)
-    centred = tl.where(mask, value - tl.sum(value, axis=0) / N, 0.0)
-    inverse = tl.rsqrt(tl.sum(centred * centred, axis=0) / N + eps)
+    centred = tl.where(mask, value - _sum(value) / N, 0.0)
+    inverse = tl.rsqrt(_sum(square(centred)) / N + eps)
     tl.store(out + row * N + cols, (centred * inverse * scale + shift).to(out.dtype.element_ty), mask=mask)
 
 

@@ -1,0 +1,182 @@
+"""Linear layers for any number of tokens, on the matrix units: [M, K] times [N, K] transposed.
+
+A program owns a tile of the result. The hardware copies tiles of both factors, several ahead (tensor descriptors; fast from
+compute capability 9.0 on). SwiGLU's activation and the addition to the residual stream are part of the launch.
+
+Exact float32 products run here too, by the plain arithmetic units: one multiply-add after the other, at every number of
+tokens. Not here: few tokens (`gemm_m16.py`), quantized weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
+
+_TILES_TOGETHER = 8
+"""Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
+
+# Where launches overlap, elements of each weight row to prefetch before the wait for the previous kernel.
+_AHEAD = tl.constexpr(256)
+
+
+@dataclass(frozen=True, slots=True)
+class GemmConfig:
+    """How one product is divided.
+
+    Attributes:
+        block_m: rows of x a program.
+        block_n: output columns a program.
+        block_k: channels an iteration.
+        num_warps: warps a program.
+        num_stages: depth of the pipeline that loads both tiles.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    num_warps: int
+    num_stages: int
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _gemm_kernel(
+    x: tl.tensor,
+    weight: tl.tensor,
+    weight_start: tl.tensor,
+    bias: tl.tensor,
+    residual: tl.tensor,
+    out: tl.tensor,
+    num_rows: int,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    TILES_TOGETHER: tl.constexpr,
+    BIAS: tl.constexpr,
+    SWIGLU: tl.constexpr,
+    ADD: tl.constexpr,
+    OVERLAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> None:
+    """With SwiGLU the weight is [2 N, K]: gates first."""
+    TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
+    pid = tl.program_id(0)
+    band = pid // (TILES_TOGETHER * TILES_N)
+    first_tile = band * TILES_TOGETHER
+    in_band = tl.minimum(tl.cdiv(num_rows, BLOCK_M) - first_tile, TILES_TOGETHER)
+    within = pid % (TILES_TOGETHER * TILES_N)
+    first_m = (first_tile + within % in_band) * BLOCK_M
+    first_n = within // in_band * BLOCK_N
+    if OVERLAP:
+        rows = tl.minimum(first_n + tl.arange(0, BLOCK_N), N - 1).to(tl.int64)[:, None] * K
+        line = tl.minimum(tl.arange(0, _AHEAD // 64)[None, :] * 64, K - 1)
+        prefetch(weight_start + rows + line)
+        if SWIGLU:
+            prefetch(weight_start + N * K + rows + line)
+    wait_for_previous(OVERLAP)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for k in tl.range(0, K, BLOCK_K):
+        value = x.load([first_m, k])
+        acc = tl.dot(value, tl.trans(weight.load([first_n, k])), acc, input_precision=PRECISION)
+        if SWIGLU:
+            up = tl.dot(value, tl.trans(weight.load([N + first_n, k])), up, input_precision=PRECISION)
+    m = first_m + tl.arange(0, BLOCK_M)[:, None]
+    n = first_n + tl.arange(0, BLOCK_N)[None, :]
+    offset = m.to(tl.int64) * N + n
+    mask = (m < num_rows) & (n < N)
+    acc = load_and_finish(
+        acc, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
+    )  # fmt: skip
+    tl.store(out + offset, acc.to(out.dtype.element_ty), mask=mask)
+
+
+def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
+    """A good division for ``rows`` tokens and ``n`` output columns; `benchmarks/kernels.py` compares others.
+
+    Args:
+        rows: tokens.
+        n: output columns.
+        swiglu: whether the weight has gates too.
+        wide: whether the factors are float32.
+    """
+    if wide:
+        return GemmConfig(block_m=16 if rows <= 16 else 32, block_n=32, block_k=16, num_warps=4, num_stages=2)
+    if rows <= 64:
+        if swiglu or n > 16384:
+            return GemmConfig(block_m=64, block_n=64 if swiglu else 128, block_k=64, num_warps=4, num_stages=4)
+        if n > 4096:
+            return GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=5)
+        # Few weight rows: narrow tiles, so that there are programs enough.
+        return GemmConfig(block_m=64, block_n=32 if n > 1024 else 16, block_k=256, num_warps=4, num_stages=4)
+    if rows <= 256:
+        if n > 4096:
+            return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=5)
+        if n > 1024:
+            return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=6)
+        return GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=5)
+    if n > 1024:
+        return GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=4)
+    return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
+
+
+def gemm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    swiglu: bool = False,
+    residual: Tensor | None = None,
+    overlap: bool = False,
+    config: GemmConfig | None = None,
+) -> Tensor:
+    """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, accumulated in float32.
+
+    Args:
+        x: [M, K].
+        weight: [N, K]; with ``swiglu``, [2 N, K], gates first. A row is a multiple of 16 bytes.
+        bias: [weight rows], or None.
+        swiglu: return ``silu(gate) * up``.
+        residual: [M, N], added to the result, or None.
+        overlap: start before the previous kernel has ended.
+        config: how the product is divided, instead of `gemm_config`.
+    """
+    num_rows, k = x.shape
+    n = weight.shape[0] // 2 if swiglu else weight.shape[0]
+    wide = x.dtype == torch.float32
+    config = config or gemm_config(num_rows, n, swiglu=swiglu, wide=wide)
+    out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
+    tiles = triton.cdiv(num_rows, config.block_m) * triton.cdiv(n, config.block_n)
+    _gemm_kernel[(tiles,)](
+        TensorDescriptor(x, [num_rows, k], [k, 1], [config.block_m, config.block_k]),
+        TensorDescriptor(weight, [weight.shape[0], k], [k, 1], [config.block_n, config.block_k]),
+        weight,
+        bias if bias is not None else x,
+        residual if residual is not None else x,
+        out,
+        num_rows,
+        N=n,
+        K=k,
+        BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n,
+        BLOCK_K=config.block_k,
+        TILES_TOGETHER=_TILES_TOGETHER,
+        BIAS=bias is not None,
+        SWIGLU=swiglu,
+        ADD=residual is not None,
+        OVERLAP=overlap,
+        PRECISION="ieee" if wide else "tf32",
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+        **launch_options(overlap),
+    )
+    return out
