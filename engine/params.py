@@ -50,7 +50,7 @@ class SamplingParams(_Params):
     """How the tokens of one request are chosen, and when it ends.
 
     The logits are processed in this order: penalties, logit bias, min_tokens, temperature, top_k, top_p, min_p. One draw
-    follows, keyed by seed, position and token. On a CPU, a seed gives the same tokens whatever else is in the batch.
+    follows, keyed by seed, position and token. A seed gives the same tokens whatever else is in the batch.
 
     vLLM's ``stop="text"``, ``stop=None`` and ``top_k=-1`` are accepted.
     """

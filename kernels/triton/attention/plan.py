@@ -107,14 +107,9 @@ class AttentionShape:
         group: int, activations: Tensor, cache: LayerCache, num_sms: int, *, qk_norm: bool = False
     ) -> AttentionShape:
         """The shape of a layer with these activations and this cache."""
-        return AttentionShape(
-            group,
-            *cache.keys.shape[2:],
-            num_sms,
-            activations.dtype == torch.float32,
-            multiplies_float16(cache.keys, activations),
-            qk_norm,
-        )
+        num_kv_heads, head_dim = cache.keys.shape[2:]
+        wide, float8 = activations.dtype == torch.float32, multiplies_float16(cache.keys, activations)
+        return AttentionShape(group, num_kv_heads, head_dim, num_sms, wide, float8, qk_norm)
 
     @property
     def key_tile(self) -> int:

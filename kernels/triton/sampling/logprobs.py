@@ -11,7 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from draftline.kernels.triton.overlap import launch_options
 from draftline.kernels.triton.sampling.top_groups import GROUP, best_of_tile, kth_group, select_groups
+from draftline.kernels.triton.sums import tree_sum
 
 _BLOCK_GROUPS = 16
 _TILE_GROUPS = 32
@@ -57,7 +59,7 @@ def _survey_kernel(
     finite = (top > float("-inf")) & (top < float("inf"))
     weight = tl.exp(value - tl.where(finite, top, 0.0))
     weight = tl.where(finite, weight, ((value == top) & (ids < VOCAB)).to(tl.float32))
-    tl.store(block_sum + offset, tl.sum(tl.sum(weight, axis=1), axis=0))
+    tl.store(block_sum + offset, tl.sum(tree_sum(tree_sum(weight)[None, :]), axis=0))
     tl.store(block_larger + offset, tl.sum(tl.sum(larger.to(tl.int32), axis=1), axis=0))
 
 
@@ -95,7 +97,7 @@ def _report_kernel(
     finite = (top > float("-inf")) & (top < float("inf"))
     weight = tl.exp(tops - tl.where(finite, top, 0.0))
     weight = tl.where(finite, weight, (tops == top).to(tl.float32))
-    total = tl.sum(sums * weight, axis=0)
+    total = tl.sum(tree_sum((sums * weight)[None, :]), axis=0)
     log_total = tl.log(total)
 
     chosen = tl.load(logits + tl.load(token_ids + row)).to(tl.float32)
@@ -172,6 +174,7 @@ def logprobs(logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tenso
         GROUP=GROUP,
         BLOCK_GROUPS=_BLOCK_GROUPS,
         num_warps=4,
+        **launch_options(False),
     )
     _report_kernel[(count,)](
         logits,
@@ -195,5 +198,6 @@ def logprobs(logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tenso
         PADDED_GROUPS=triton.next_power_of_2(num_groups),
         TOP=top,
         num_warps=8 if top else 4,
+        **launch_options(False),
     )
     return chosen, ranks, top_ids, top_logprobs
