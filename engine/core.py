@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from draftline.engine.drafting.policy import DraftPolicy
-from draftline.engine.errors import DeadlineExceededError, StepFailedError
+from draftline.engine.errors import DeadlineExceededError, DraftlineError, StepFailedError
 from draftline.engine.outputs import Failed, Update
 from draftline.engine.protocol import EngineInfo, Sink
 from draftline.engine.request.backlog import Backlog
@@ -248,6 +248,11 @@ class Core:
             output = self._outputs[row.sequence]
             try:
                 kept, of_output = output.advance(row, tokens, logprobs, prompt_logprobs, now, times)
+            except DraftlineError as error:
+                logger.warning("request %s failed: %s", row.sequence.request_id, error)
+                kept_tokens.append(())
+                updates += self._end_requests([row.sequence], error)
+                continue
             except Exception as error:
                 logger.error("request %s failed", row.sequence.request_id, exc_info=error)
                 kept_tokens.append(())
@@ -272,9 +277,13 @@ class Core:
         return updates
 
     def _fail_requests(self, sequences: Iterable[Sequence], error: Exception) -> _Updates:
-        """End the requests that these unfinished sequences belong to."""
+        """End the requests that these unfinished sequences belong to because of a fault."""
         failure = StepFailedError(f"a step of the engine failed: {type(error).__name__}")
         failure.__cause__ = error
+        return self._end_requests(sequences, failure)
+
+    def _end_requests(self, sequences: Iterable[Sequence], failure: DraftlineError) -> _Updates:
+        """End the requests that these unfinished sequences belong to with ``failure``."""
         failed = {sequence.request_id: sequence for sequence in sequences}
         for request_id in failed:
             for sequence in self._live[request_id].sequences:

@@ -23,6 +23,7 @@ from draftline.structured.errors import InvalidConstraintError, UnsupportedConst
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.compiled import CompiledGrammar
 from draftline.structured.grammar.lark import regex_error
+from draftline.structured.grammar.parsers import GrammarLimits
 from draftline.structured.language import Language
 from draftline.structured.vocabulary import ByteVocabulary
 
@@ -35,11 +36,13 @@ class CompilerLimits:
         cache_bytes: size of the cache of compiled constraints.
         threads: the most constraints that are compiled at once.
         automaton: bounds on one automaton; beyond them a grammar enforces the constraint.
+        grammar: bounds on the parsers of one grammar.
     """
 
     cache_bytes: int = 256 << 20
     threads: int = 2
     automaton: AutomatonLimits = field(default_factory=AutomatonLimits)
+    grammar: GrammarLimits = field(default_factory=GrammarLimits)
 
 
 class ConstraintCompiler:
@@ -60,6 +63,7 @@ class ConstraintCompiler:
         self._cache = _Cache(limits.cache_bytes)
         self._lock = threading.Lock()
         self._in_flight: dict[ConstraintSpec, Future[CompiledConstraint]] = {}
+        self._grammar_limits = limits.grammar
         self._grammars: GrammarBackend | None = None
         self._grammars_lock = threading.Lock()
 
@@ -140,7 +144,7 @@ class ConstraintCompiler:
             raise UnsupportedConstraintError([Violation("", "close_within_budget", reason)])
         with self._grammars_lock:
             if self._grammars is None:
-                self._grammars = GrammarBackend(self.vocabulary)
+                self._grammars = GrammarBackend(self.vocabulary, self._grammar_limits)
         matcher = self._grammars.compile(allowed.grammar)
         report = CompileReport(
             backend="grammar",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from draftline.engine.client.sync_client import Client
     from draftline.engine.config import EngineConfig
     from draftline.engine.errors import (
+        ConstraintLimitError,
         DeadlineExceededError,
         DraftlineError,
         EngineStoppedError,
@@ -40,6 +41,7 @@ __all__ = [
     "Client",
     "CompletionOutput",
     "Constraint",
+    "ConstraintLimitError",
     "DeadlineExceededError",
     "DraftlineError",
     "EngineConfig",
@@ -64,6 +66,7 @@ _MODULES = {
     "Client": "engine.client.sync_client",
     "CompletionOutput": "engine.outputs",
     "Constraint": "engine.params",
+    "ConstraintLimitError": "engine.errors",
     "DeadlineExceededError": "engine.errors",
     "DraftlineError": "engine.errors",
     "EngineConfig": "engine.config",

@@ -34,8 +34,9 @@ from draftline.spec.drafter import Drafter
 from draftline.spec.forced import ForcedFirst
 from draftline.spec.no_drafter import NoDrafter
 from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
-from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
 from draftline.structured.constraint import KINDS
+from draftline.structured.grammar.parsers import GrammarLimits
 from draftline.structured.vocabulary import ByteVocabulary
 
 CONFIG = llama(eos_token_ids=(0,))
@@ -54,6 +55,7 @@ def tiny_core(
     synthetic_acceptance: float | None = None,
     config: ModelConfig = CONFIG,
     constraints: ConstraintTable | None = None,
+    compiler: ConstraintCompiler | None = None,
 ) -> Core:
     """A core on the CPU in float32.
 
@@ -113,7 +115,8 @@ def tiny_core(
             step_tokens=token_budget,
             max_positions=config.max_positions,
         )
-    return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead, compiler=tiny_compiler())  # type: ignore[arg-type]
+    compiler = compiler or tiny_compiler()
+    return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead, compiler=compiler)  # type: ignore[arg-type]
 
 
 class CommonCompiler(ConstraintCompiler):
@@ -124,11 +127,12 @@ class CommonCompiler(ConstraintCompiler):
 
 
 @functools.cache
-def tiny_compiler() -> ConstraintCompiler:
+def tiny_compiler(grammar: GrammarLimits | None = None) -> ConstraintCompiler:
     """Compiles constraints for the tiny model, whose tokens are bytes."""
     tokens = tuple(bytes([token]) if token else b"" for token in range(CONFIG.vocab_size))
     ends = frozenset(CONFIG.eos_token_ids)
-    return CommonCompiler(ByteVocabulary(tokens, ends, ends, lambda text: list(text.encode())))
+    limits = CompilerLimits(grammar=grammar or GrammarLimits())
+    return CommonCompiler(ByteVocabulary(tokens, ends, ends, lambda text: list(text.encode())), limits)
 
 
 def free_constraints(
