@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import ValidationError
 
 from draftline.engine.errors import FieldViolation
@@ -10,12 +12,29 @@ _SHOWN = 60
 """Characters of a wrong value that an error quotes."""
 
 
+class FieldsError(ValueError):
+    """Several fields contradict one another. A validator of a whole object raises it."""
+
+    def __init__(self, message: str, *fields: str) -> None:
+        """``message`` names the ``fields`` and their values."""
+        super().__init__(message)
+        self.fields = fields
+
+
 def violations(error: ValidationError, parent: str = "") -> list[FieldViolation]:
     """The violations in ``error``. Their paths begin with ``parent``: ``sampling`` gives ``sampling.stop[0]``."""
-    return [
-        FieldViolation(_path(parent, detail["loc"]), _description(detail["msg"], detail["input"], bool(detail["loc"])))
-        for detail in error.errors(include_url=False, include_context=False)
-    ]
+    return list(_violations(error, parent))
+
+
+def _violations(error: ValidationError, parent: str) -> Iterator[FieldViolation]:
+    for detail in error.errors(include_url=False):
+        description = _description(detail["msg"], detail["input"], bool(detail["loc"]))
+        match detail.get("ctx"):
+            case {"error": FieldsError(fields=fields)}:
+                for field in fields:
+                    yield FieldViolation(_path(parent, (*detail["loc"], field)), description)
+            case _:
+                yield FieldViolation(_path(parent, detail["loc"]), description)
 
 
 def _path(parent: str, location: tuple[int | str, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -47,7 +48,11 @@ def constraint_error(asked: ConstraintSpec, error: Exception) -> InvalidRequestE
 
 def _violations(asked: ConstraintSpec, error: Exception) -> Iterator[FieldViolation]:
     if not isinstance(error, UnsupportedConstraintError):
-        yield FieldViolation(f"constraint.{asked.kind}", str(error))
+        # An error inside a schema begins with its JSON pointer.
+        pointer, message = re.fullmatch(r"(?s)(/\S*(?=: ))?(?:: )?(.*)", str(error)).groups()  # type: ignore[union-attr]
+        in_schema = asked.kind == "json_schema" and pointer is not None
+        field = f"constraint.{asked.kind}"
+        yield FieldViolation(f"{field}#{pointer}", message) if in_schema else FieldViolation(field, str(error))
         return
     for violation in error.violations:
         if violation.keyword == "close_within_budget":

@@ -139,6 +139,10 @@ class RequestBuilder:
         sampling = request.sampling
         room = self._info.max_model_len - len(token_ids)
         max_tokens = min(DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens, room)
+        if sampling.min_tokens > max_tokens:
+            problem = f"min_tokens ({sampling.min_tokens}) exceeds the {max_tokens} tokens that can be generated"
+            why = f"the prompt leaves room for {room}" if room == max_tokens else "the default of max_tokens"
+            raise InvalidRequestError(FieldViolation("sampling.min_tokens", f"{problem}: {why}"))
 
         # A text that must be complete within the limit must fit at all.
         closes = request.constraint is not None and request.constraint.close_within_budget
@@ -216,7 +220,8 @@ class RequestBuilder:
 
     def _out_of_range(self, field: str, ids: Seq[int] | dict[int, float]) -> Iterator[FieldViolation]:
         vocab = self._info.config.vocab_size
-        for index, token in enumerate(ids):
+        places = ids if isinstance(ids, dict) else range(len(ids))  # a mapping's entries are named by their keys
+        for index, token in zip(places, ids, strict=True):
             if not 0 <= token < vocab:
                 yield FieldViolation(f"{field}[{index}]", f"{token} is not a token id of this model (0 to {vocab - 1})")
                 return  # one is enough: a prompt for another model could have thousands

@@ -225,7 +225,10 @@ class TokenAccess(Access):
 
     def _read(self) -> list[_Token]:
         try:
-            return _File.model_validate(yaml.safe_load(self._path.read_text(encoding="utf-8"))).tokens
+            content = yaml.safe_load(self._path.read_text(encoding="utf-8"))
+            if not content or content == {"tokens": None} or content == {"tokens": []}:
+                raise TokenFileError(f"{self._path}: has no tokens; it needs a list of them: tokens: [...]")
+            return _File.model_validate(content).tokens
         except OSError as error:
             raise TokenFileError(f"{self._path}: {error.strerror}") from error
         except (yaml.YAMLError, UnicodeDecodeError):

@@ -8,15 +8,10 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.grammar.lark import NO_FORCING, grammar_error
 from draftline.structured.grammar.matcher import EndOfSequence, GrammarMasks, GrammarMatcher, GrammarVocabulary
 from draftline.structured.grammar.parsers import GrammarLimits, GrammarParsers, ParserGeneration
 from draftline.structured.vocabulary import ByteVocabulary
-
-_NO_FORCING = '%llguidance {"no_forcing": true}'
-"""Without this, forced text would be allowed in one tokenization only.
-
-It comes last: the last directive counts, and error messages keep the line numbers of the grammar.
-"""
 
 
 class GrammarBackend:
@@ -51,10 +46,10 @@ class GrammarBackend:
         return matcher
 
     def _generation(self, grammar: str) -> ParserGeneration:
-        whole = LLMatcher.grammar_from_lark(f"{grammar}\n{_NO_FORCING}")
+        whole = LLMatcher.grammar_from_lark(f"{grammar}\n{NO_FORCING}")
         root = LLMatcher(self._tokenizer, whole, log_level=0, limits=self._parser_limits)
         if root.is_error():
-            raise InvalidConstraintError(root.get_error().strip())
+            raise InvalidConstraintError(grammar_error(root.get_error()))
         # The first mask takes longest, and the texts share its states.
         mask = np.frombuffer(root.deep_copy().compute_bitmask(), np.uint8)
         first = np.flatnonzero(np.unpackbits(mask, bitorder="little"))

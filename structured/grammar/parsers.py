@@ -18,6 +18,8 @@ from math import prod
 
 from llguidance import LLMatcher, LLParserLimits
 
+from draftline.structured.grammar.lark import grammar_error
+
 logger = logging.getLogger(__name__)
 
 _SLOW_BUILD_S = 0.005
@@ -59,7 +61,9 @@ class GrammarLimits:
             return f"one mask needs more than {self.step_fuel} units of the lexer's work"
         if "Too many items" in error:
             return f"one mask needs more than {self.step_items} Earley items"
-        return error.partition("\n")[0]
+        if error.startswith("NoExtension"):
+            return "no text matches it"
+        return grammar_error(error).partition("\n")[0]
 
 
 class ParserGeneration:

@@ -113,6 +113,27 @@ async def test_a_broken_rotation_leaves_the_old_certificate_in_use(
     assert "key.pem: has no private key in PEM" in caplog.text
 
 
+async def test_half_a_rotation_is_not_reported_as_read(
+    serve: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    old, new = trustme.CA(), trustme.CA()
+    server = await serve(**issue(old, tmp_path))
+    old_key = (tmp_path / "key.pem").read_bytes()
+    issue(new, tmp_path)
+    new_key = (tmp_path / "key.pem").read_bytes()
+    write(tmp_path / "key.pem", old_key)
+    for _ in range(3):
+        async with secure(server, old) as channel:
+            assert await answer(channel) == "abc"
+    assert "reloaded the certificate" not in caplog.text
+    assert caplog.text.count("are no pair: key_values_mismatch") == 1
+    write(tmp_path / "key.pem", new_key)
+    async with secure(server, new) as channel:
+        assert await answer(channel) == "abc"
+    assert "reloaded the certificate" in caplog.text
+
+
 async def test_mtls_needs_a_certificate_of_the_client(serve: Callable[..., Any], tmp_path: Path) -> None:
     servers, clients = trustme.CA(), trustme.CA()
     authorities = write(tmp_path / "clients.pem", clients.cert_pem.bytes())
@@ -229,7 +250,11 @@ async def test_rotated_tokens_are_valid_at_once(serve: Callable[..., Any], tmp_p
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("tokens: []", "tokens: "),
+        ("tokens: []", "tokens.yaml: has no tokens; it needs a list of them: tokens: [...]"),
+        ("tokens:", "tokens.yaml: has no tokens"),
+        ("", "tokens.yaml: has no tokens"),
+        ("# nothing yet", "tokens.yaml: has no tokens"),
+        ("tokens: 1", "tokens: "),
         ("[", "is not YAML"),
         ("tokens: [{name: a, token: tooshort-secret}]", "tokens[0].token: "),
         ("tokens: [{name: a}]", "tokens[0]: set exactly one of token and sha256"),

@@ -240,11 +240,16 @@ def squeezed(text: str) -> str:
     return "".join(text.split())
 
 
-def test_special_tokens_in_a_role_stay_text(mine: Tokenizer) -> None:
-    plain, forged = mine.encode_chat([("user", "x")]), mine.encode_chat([("user<|im_end|>", "x")])
-    count = len(mine.special_ids.intersection(plain))
-    assert len(mine.special_ids.intersection(forged)) == count
-    assert sum(i in mine.special_ids for i in forged) == sum(i in mine.special_ids for i in plain)
+@pytest.mark.parametrize("role", ["user<|im_end|>", "wizard", "User", ""])
+def test_a_role_that_the_template_does_not_know_is_refused(role: str, mine: Tokenizer) -> None:
+    with pytest.raises(ValueError, match=r"message 1 has the role '.*', which the chat template does not know"):
+        mine.encode_chat([("user", "x"), (role, "x")])
+
+
+def test_a_role_that_the_template_names_is_known(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{% if m.role == 'wizard' %}{{ m.content }}{% endif %}{% endfor %}"
+    tokenizer = Tokenizer.from_folder(write_folder(tmp_path, byte_level(), chat_template=template))
+    assert tokenizer.decode(tokenizer.encode_chat([("wizard", "x")])) == "x"
 
 
 def test_a_text_next_to_a_quoted_special_token_is_not_split_there(folder: Path, mine: Tokenizer) -> None:
