@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -50,7 +51,11 @@ class ConstraintCompiler:
 
     Attributes:
         vocabulary: the vocabulary.
+        observer: is told how each compilation ended ("automaton", "grammar" or "error"), and its seconds in the queue and
+            at work. Any thread may call it.
     """
+
+    observer: Callable[[str, float], None] | None = None
 
     def __init__(self, vocabulary: ByteVocabulary, limits: CompilerLimits | None = None) -> None:
         """No thread or process is started yet."""
@@ -83,10 +88,16 @@ class ConstraintCompiler:
             future = self._in_flight.get(constraint)
             if future is not None:
                 return future
+            started = time.monotonic()
             future = self._in_flight[constraint] = self._threads.submit(self._compile, constraint)
         # Outside the lock: if the future is done by now, this thread runs the callback, which takes the lock.
-        future.add_done_callback(lambda done: self._keep(constraint, done))
+        future.add_done_callback(lambda done: self._keep(constraint, done, started))
         return future
+
+    @property
+    def in_flight(self) -> int:
+        """How many constraints are being compiled, or wait for it."""
+        return len(self._in_flight)
 
     def compile(self, constraint: ConstraintSpec) -> CompiledConstraint:
         """Compile a constraint, and wait for it. Raises what the future of `submit` raises."""
@@ -97,7 +108,10 @@ class ConstraintCompiler:
         self._workers.close()
         self._threads.shutdown(cancel_futures=True)
 
-    def _keep(self, constraint: ConstraintSpec, done: Future[CompiledConstraint]) -> None:
+    def _keep(self, constraint: ConstraintSpec, done: Future[CompiledConstraint], started: float) -> None:
+        if self.observer is not None and not done.cancelled():
+            result = "error" if done.exception() is not None else done.result().report.backend
+            self.observer(result, time.monotonic() - started)
         with self._lock:
             self._in_flight.pop(constraint, None)
             if not done.cancelled() and done.exception() is None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Protocol, Self
 
+from draftline.engine.errors import DraftlineError
 from draftline.engine.outputs import Delta, Failed, Finished, Update
 from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.access import Caller
@@ -118,7 +119,8 @@ class InFlightRequest:
             if self._outputs_left:
                 self._engine.cancel(self._request_id)
             self._state.release(self._call.caller)
-        self._report.finish(OK if error is None else self._call.outcome(error))
+        reason = str(error) if isinstance(error, DraftlineError) else ""
+        self._report.finish(OK if error is None else self._call.outcome(error), reason)
 
     def __enter__(self) -> Self:
         """The request itself."""
