@@ -1,4 +1,4 @@
-"""The ``draftline`` command: serve, generate, chat, top, info, demo and train-draft."""
+"""The ``draftline`` command: serve, generate, chat, top, info, token, demo and train-draft."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from draftline import __version__
-from draftline.engine.cli import chat, demo, generate, info, serve, top, train_draft
+from draftline.engine.cli import chat, demo, generate, info, serve, token, top, train_draft
 from draftline.engine.cli.errors import print_error, writable_output
 from draftline.engine.cli.help import HelpCommand, HelpGroup
 from draftline.engine.cli.options import command
@@ -27,6 +27,7 @@ for function in (
     chat.chat,
     top.top,
     info.info,
+    token.token,
     demo.demo,
     train_draft.train_draft,
 ):

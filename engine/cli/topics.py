@@ -9,6 +9,7 @@ from typing import get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.options import choices, without_none
 from draftline.engine.params import Constraint, SamplingParams, Speculation
@@ -61,6 +62,7 @@ TOPICS: Mapping[type[BaseModel], Mapping[str, Sequence[str]]] = {
     SamplingParams: {"Sampling": tuple(SamplingParams.model_fields)},
     Speculation: {"Speculation": tuple(Speculation.model_fields)},
     Constraint: {"Constraint": tuple(Constraint.model_fields)},
+    Connection: {"Connection": tuple(Connection.model_fields)},
     TrainDraftConfig: {"Training": tuple(TrainDraftConfig.model_fields)},
 }
 """The panels of each model's options in ``--help``, in their order."""
@@ -95,6 +97,9 @@ _VALUES: Mapping[str, str] = {
     "tls_key": "FILE",
     "tls_client_ca": "FILE",
     "tokens": "FILE",
+    "ca": "FILE",
+    "client_cert": "FILE",
+    "client_key": "FILE",
     "json_schema": "FILE|JSON",
     "grammar": "@FILE|TEXT",
     "regex": "REGEX",
