@@ -22,6 +22,7 @@ from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.engine.runner.launched_step import LaunchedStep
 from draftline.engine.runner.runner import Runner
+from draftline.engine.scheduling.fairness import FairShares
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DraftTally, EngineStats, Histogram
 from draftline.engine.streaming.output_state import OutputState
@@ -87,6 +88,7 @@ class Core:
         self._live: dict[str, Request] = {}
         self._outputs: dict[Sequence, OutputState] = {}  # of the live requests
         self._deadlines = Deadlines()
+        self._shares = FairShares()
         self.backlog = Backlog()
         self._policy = policy
         self._steps_ahead = steps_ahead
@@ -110,10 +112,14 @@ class Core:
 
     def add(self, request: Request) -> None:
         """Queue a request, whose id no live request has."""
+        order = self._shares.order(
+            request.caller, request.weight, request.head_start_s, request.max_tokens, request.submitted_at
+        )
         self._live[request.request_id] = request
         self._deadlines.add(request)
         self.backlog.add(request)
         for sequence in request.sequences:
+            sequence.order = order
             self._outputs[sequence] = OutputState(
                 request,
                 sequence,
@@ -123,6 +129,12 @@ class Core:
                 synthetic=self.info.synthetic_acceptance is not None,
             )
             self._scheduler.add(sequence)
+
+    def displace(self, request_id: str, error: DraftlineError) -> None:
+        """End a request that has not run with ``error``, for the sake of another one. Others are ignored."""
+        request = self._live.get(request_id)
+        if request is not None and self.backlog.has(request_id):
+            self._deliver(self._end_requests(request.sequences, error))
 
     def cancel(self, request_id: str) -> None:
         """End a request in the next step. Unknown ids are ignored."""
@@ -235,6 +247,7 @@ class Core:
         self._steps += 1
         decoding = sum([row.start >= row.sequence.prompt_len for row in plan.rows])
         self._token_gaps.add(now - self._read_at, decoding)
+        self._shares.measure(sum([row.count for row in plan.rows]), in_flight.host_s + time.perf_counter() - arrived)
         self._read_at = now
         # Stop checks, text and constraints, output by output. Each keeps the tokens up to its end.
         updates: _Updates = []

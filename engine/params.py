@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypedDict
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from draftline.engine.options import Options
-from draftline.engine.validation import FieldsError
+from draftline.engine.options import FieldsError, Options
 from draftline.kernels.limits import MAX_LOGIT_BIAS
 
 MAX_LOGPROBS = 20

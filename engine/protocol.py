@@ -46,6 +46,8 @@ class GenerateRequest:
         speculation: whether and how far the request drafts.
         priority: requests with a higher priority run first; a 32-bit integer.
         timeout_s: seconds from its submission until it times out, whether it has run or not; None without a timeout.
+        caller: whose request it is: callers share the engine by their weights.
+        weight: the caller's share, relative to other callers.
     """
 
     prompt: Prompt
@@ -54,6 +56,8 @@ class GenerateRequest:
     speculation: Speculation = Speculation()
     priority: int = 0
     timeout_s: float | None = None
+    caller: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

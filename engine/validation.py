@@ -7,18 +7,10 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from draftline.engine.errors import FieldViolation
+from draftline.engine.options import FieldsError
 
 _SHOWN = 60
 """Characters of a wrong value that an error quotes."""
-
-
-class FieldsError(ValueError):
-    """Several fields contradict one another. A validator of a whole object raises it."""
-
-    def __init__(self, message: str, *fields: str) -> None:
-        """``message`` names the ``fields`` and their values."""
-        super().__init__(message)
-        self.fields = fields
 
 
 def violations(error: ValidationError, parent: str = "") -> list[FieldViolation]:

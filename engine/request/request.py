@@ -18,14 +18,12 @@ from draftline.engine.request.constraints import (
     structured_constraint,
 )
 from draftline.engine.request.engine_request import EngineRequest
+from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
 from draftline.engine.request.sequence import Sequence
 from draftline.engine.request.tokenization import tokenize
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import ConstraintCompiler
-
-DEFAULT_MAX_TOKENS = 256
-"""Maximum output tokens of a request without ``max_tokens``, as far as the context has room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +38,9 @@ class Request:
         sink: receives its updates.
         submitted_at: the time of submission, in seconds on the engine's clock.
         deadline: the time when it must have ended, on the same clock; infinite without a timeout.
+        caller: whose request it is.
+        weight: the caller's share, relative to other callers.
+        head_start_s: the head start in the queue that its priority buys, in seconds.
     """
 
     request_id: str
@@ -49,6 +50,15 @@ class Request:
     sink: Sink
     submitted_at: float
     deadline: float = math.inf
+    caller: str = ""
+    weight: float = 1.0
+    head_start_s: float = 0.0
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens that it computes: its prompt once, and its outputs."""
+        prompt = len(self.prompt_token_ids)
+        return prompt + sum(sequence.max_len - prompt for sequence in self.sequences)
 
     @staticmethod
     def of(request: EngineRequest, compiled: CompiledConstraint | None, sink: Sink, now: float) -> Request:
@@ -62,7 +72,18 @@ class Request:
         """
         deadline = math.inf if request.timeout_s is None else now + request.timeout_s
         sequences = _sequences(request, compiled, now)
-        return Request(request.request_id, request.prompt, request.prompt_token_ids, sequences, sink, now, deadline)
+        return Request(
+            request.request_id,
+            request.prompt,
+            request.prompt_token_ids,
+            sequences,
+            sink,
+            now,
+            deadline,
+            request.caller,
+            request.weight,
+            request.head_start_s,
+        )
 
 
 class RequestBuilder:
@@ -165,6 +186,8 @@ class RequestBuilder:
             constraint=request.constraint,
             head_start_s=request.priority * self._ageing_s,
             timeout_s=request.timeout_s,
+            caller=request.caller,
+            weight=request.weight,
         )
         return engine_request, compiled
 

@@ -88,6 +88,7 @@ class InFlightRequest:
         assert self._engine is not None, "admit() comes first"
         # Before submitting: the first update may come before submit() returns.
         self._outputs_left = request.sampling.n
+        request = self._call.caller.within_limits(request, self._call.origin.peer)
         await submit(self._engine, self._request_id, request, self._mailbox.sink)
 
     def note(self, update: Update) -> bool:

@@ -47,18 +47,27 @@ def with_error_status(
 def with_report(
     handler: Callable[[_Servicer, _Request, Context], Awaitable[_Response]],
 ) -> Callable[[_Servicer, _Request, Context], Awaitable[_Response]]:
-    """Decorate the handler of a call that is not a request of the engine: it gets a report of its own."""
+    """Decorate the handler of a call that is not a request of the engine.
+
+    The call counts against the limits of the caller's token, and gets a report of its own.
+    """
 
     @functools.wraps(handler)
     async def handle(self: _Servicer, request: _Request, context: Context) -> _Response:
         state: ServerState = self.state  # type: ignore[attr-defined]
         call = GrpcCall.of(state, handler.__name__, context)
         report = ReportBuilder(state.observers, call.origin, state.next_id(), call.client_id)
+        admitted = False
         try:
+            call.caller.admit()
+            admitted = True
             response = await handler(self, request, context)
         except BaseException as error:
             report.finish(call.outcome(error), str(error) if isinstance(error, DraftlineError) else "")
             raise
+        finally:
+            if admitted:
+                call.caller.release()
         report.finish(OK)
         return response
 
