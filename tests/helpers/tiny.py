@@ -184,9 +184,14 @@ class Client:
         priority: int = 0,
         speculation: Speculation | None = None,
         constraint: Constraint | None = None,
+        *,
+        caller: str = "",
+        weight: float = 1.0,
     ) -> None:
         """Queue a request called ``name``."""
-        wanted = GenerateRequest(tuple(prompt), sampling, constraint, speculation or Speculation(), priority)
+        wanted = GenerateRequest(
+            tuple(prompt), sampling, constraint, speculation or Speculation(), priority, caller=caller, weight=weight
+        )
         request = self._builder.build(name, wanted, self._sink, self.core.now())
         self._accumulators[name] = Accumulator.of(request)
         self.core.add(request)

@@ -16,7 +16,7 @@ import pytest
 import trustme
 from fake_engine import FakeEngine
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
-from grpc_client import SessionClient, retry_delay_s, status_of, text_request, texts
+from grpc_client import SessionClient, retry_delay_s, status_of, text_request, texts, violations
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pydantic import ValidationError
 
@@ -320,3 +320,49 @@ def test_plaintext_beyond_this_machine_needs_an_option(host: str) -> None:
 def test_half_a_certificate_is_an_error(options: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="tls_"):
         ServerConfig(**options)  # type: ignore[arg-type]
+
+
+async def test_a_token_bounds_what_its_requests_ask_for(serve: Callable[..., Any], tmp_path: Path) -> None:
+    content = f"tokens: [{{name: client, token: {CLIENT}, max_tokens: 5, max_priority: 1, weight: 2.5}}]"
+    server = await serve(tokens=write(tmp_path / "tokens.yaml", content))
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = InferenceServiceStub(channel)
+        client = SessionClient(stub, metadata=bearer(CLIENT))
+        await client.submit("fine", text_request("abcdefgh", max_tokens=5))
+        request = text_request("abcdefgh")
+        request.sampling.ClearField("max_tokens")
+        await client.submit("open", request)
+        assert texts(await client.outcomes()) == {"fine": "abcde", "open": "abcde"}
+        urgent = text_request("abcdefgh", max_tokens=5)
+        urgent.priority = 2
+        for request, field, most in (
+            (text_request("abcdefgh", max_tokens=6), "sampling.max_tokens", 5),
+            (urgent, "priority", 1),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Generate(request, metadata=bearer(CLIENT)).read()
+            assert violations(status_of(caught.value)) == {field: f"this token allows at most {most}"}
+
+
+async def test_the_limits_of_a_token_cover_every_call(serve: Callable[..., Any], tmp_path: Path) -> None:
+    content = f"tokens: [{{name: client, token: {CLIENT}, requests_per_minute: 3}}]"
+    server = await serve(tokens=write(tmp_path / "tokens.yaml", content))
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = InferenceServiceStub(channel)
+        metadata = bearer(CLIENT)
+        await stub.Tokenize(pb.TokenizeRequest(text="a"), metadata=metadata)
+        await stub.Detokenize(pb.DetokenizeRequest(token_ids=[65]), metadata=metadata)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:  # the fake engine enforces none, but the call counts
+            await stub.CheckConstraint(
+                pb.CheckConstraintRequest(constraint=pb.Constraint(regex="a")), metadata=metadata
+            )
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        for call in (
+            stub.Tokenize(pb.TokenizeRequest(text="a"), metadata=metadata),
+            stub.Detokenize(pb.DetokenizeRequest(token_ids=[65]), metadata=metadata),
+            stub.CheckConstraint(pb.CheckConstraintRequest(constraint=pb.Constraint(regex="a")), metadata=metadata),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "3 requests a minute" in str(caught.value.details())
