@@ -36,3 +36,7 @@ class UnsupportedConstraintError(ValueError):
     def __init__(self, violations: Iterable[Violation]) -> None:
         self.violations: tuple[Violation, ...] = tuple(violations)
         super().__init__("; ".join(str(violation) for violation in self.violations))
+
+
+class CompileQueueFullError(RuntimeError):
+    """Too many constraints wait to be compiled. The message has the limit."""

@@ -11,12 +11,7 @@ from dataclasses import dataclass
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Prompt, Sink
-from draftline.engine.request.constraints import (
-    CONSTRAINT_ERRORS,
-    OutputConstraint,
-    constraint_error,
-    structured_constraint,
-)
+from draftline.engine.request.constraints import OutputConstraint, constraint_errors, structured_constraint
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
 from draftline.engine.request.sequence import Sequence
@@ -195,10 +190,8 @@ class RequestBuilder:
         if self._compiler is None:
             raise InvalidRequestError(FieldViolation("constraint", "this server enforces no constraints"))
         structured = structured_constraint(constraint)
-        try:
+        with constraint_errors(structured):
             return self._compiler.compile(structured)
-        except CONSTRAINT_ERRORS as error:
-            raise constraint_error(structured, error) from error
 
     def _encode(self, prompt: Prompt, violations: list[FieldViolation]) -> tuple[str, list[int] | None]:
         """Return the prompt's field name and its token ids. If it has none, add violations and return None for them."""

@@ -176,9 +176,11 @@ class Caller:
                 wrong.append(FieldViolation("sampling.max_tokens", f"this token allows at most {limits.max_tokens}"))
         if wrong:
             raise InvalidRequestError(*wrong)
-        # Without the port: a client may have many connections.
-        caller = self.name or peer.rpartition(":")[0]
-        return replace(request, sampling=sampling, caller=caller, weight=limits.weight)
+        return replace(request, sampling=sampling, caller=self.identity(peer), weight=limits.weight)
+
+    def identity(self, peer: str) -> str:
+        """The name of the token, else the client's address, without its port: a client may have many connections."""
+        return self.name or peer.rpartition(":")[0]
 
     def release(self) -> None:
         """End one admitted request."""

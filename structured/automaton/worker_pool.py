@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from collections.abc import Set as AbstractSet
 
 from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
@@ -40,8 +40,19 @@ class AutomatonWorkerPool:
         self._closed = False
         weakref.finalize(self, _end, self._idle, self._busy)
 
-    def compile(self, regex: str, *, budgets: bool) -> TokenAutomaton:
+    def compile(
+        self,
+        regex: str,
+        *,
+        budgets: bool,
+        on_abandon: Callable[[Callable[[], None] | None], None] = lambda stop: None,
+    ) -> TokenAutomaton:
         """The automaton of a regular expression.
+
+        Args:
+            regex: the expression.
+            budgets: whether masks by distance to acceptance are wanted.
+            on_abandon: is told how to end the job early.
 
         Raises:
             InvalidConstraintError: it is malformed, or no text that matches it can be written in the model's tokens.
@@ -52,14 +63,34 @@ class AutomatonWorkerPool:
             raise AutomatonTooLargeError(f"it has {size} bytes; at most {max_size} are allowed")
         with self._free:
             process, used = self._take()
-            answer = self._ask(process, AutomatonJob(regex, budgets))
-            if used and process.returncode is not None and -process.returncode not in ALARMS:
+            stopped: list[bool] = []
+            answer = self._stoppable(process, AutomatonJob(regex, budgets), on_abandon, stopped)
+            if used and process.returncode is not None and -process.returncode not in ALARMS and not stopped:
                 # The worker may have been dying before it got the job: try once more.
                 process, _ = self._take()
-                answer = self._ask(process, AutomatonJob(regex, budgets))
+                answer = self._stoppable(process, AutomatonJob(regex, budgets), on_abandon, stopped)
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def _stoppable(
+        self,
+        process: subprocess.Popen[bytes],
+        job: AutomatonJob,
+        on_abandon: Callable[[Callable[[], None] | None], None],
+        stopped: list[bool],
+    ) -> Answer:
+        """`_ask`, with a worker that is killed if nobody waits for the answer any more."""
+
+        def stop() -> None:
+            stopped.append(True)
+            process.kill()
+
+        on_abandon(stop)
+        try:
+            return self._ask(process, job)
+        finally:
+            on_abandon(None)
 
     def close(self) -> None:
         """End all workers; jobs in flight fail, and so do later ones."""

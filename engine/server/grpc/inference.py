@@ -112,7 +112,8 @@ class InferenceService(InferenceServiceServicer):
         compiler = self.state.engine.compiler
         if compiler is None:
             await abort(context, unimplemented("this server enforces no constraints"))
-        return convert.constraint_response((await compile_constraint(compiler, constraint)).report)
+        caller = self.state.access.caller(context.invocation_metadata()).identity(context.peer())
+        return convert.constraint_response((await compile_constraint(compiler, constraint, caller)).report)
 
     @override
     @with_error_status
