@@ -1,6 +1,7 @@
 """``ConstraintCompiler``: compiles constraints in the background, each once.
 
-Threads compile grammars, worker processes (`automaton.worker_pool`) compile automata; the caller never blocks. Requests
+Worker processes (`automaton.worker_pool`) read schemas and compile automata, threads compile grammars; the caller never
+blocks. Requests
 for a constraint that is being compiled share its compilation, and callers take turns (`compile_queue`). A compilation ends
 when nobody waits for it any more. An LRU cache keeps compiled constraints.
 """
@@ -19,6 +20,7 @@ from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
 from draftline.structured.automaton.compiled import CompiledAutomaton
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
 from draftline.structured.compile_queue import CompileJob, CompileQueue
 from draftline.structured.compiled import CompiledConstraint, CompileReport
@@ -26,7 +28,6 @@ from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.compiled import CompiledGrammar
-from draftline.structured.grammar.lark import regex_error
 from draftline.structured.grammar.parsers import GrammarLimits
 from draftline.structured.language import Language
 from draftline.structured.vocabulary import ByteVocabulary
@@ -141,28 +142,17 @@ class ConstraintCompiler:
 
     def _compile(self, constraint: ConstraintSpec, job: CompileJob[CompiledConstraint]) -> CompiledConstraint:
         started = time.monotonic()
-        allowed = language(constraint)
-        no_automaton = allowed.not_regular or ""
-        if allowed.regex is not None:
-            try:
-                return self._automaton(allowed.regex, constraint, allowed, started, job)
-            except AutomatonTooLargeError as error:
-                no_automaton = str(error)
+        automaton: TokenAutomaton | AutomatonTooLargeError | None = None
+        if constraint.kind == "grammar":  # its language is its source: there is no work for a worker
+            allowed = language(constraint)
+        else:
+            allowed, automaton = self._workers.compile(constraint, on_abandon=job.on_abandon)
+        if isinstance(automaton, TokenAutomaton):
+            return self._automaton(automaton, allowed, started)
+        no_automaton = allowed.not_regular or "" if automaton is None else str(automaton)
         return self._grammar(constraint, allowed, started, no_automaton, job)
 
-    def _automaton(
-        self,
-        regex: str,
-        constraint: ConstraintSpec,
-        allowed: Language,
-        started: float,
-        job: CompileJob[CompiledConstraint],
-    ) -> CompiledConstraint:
-        try:
-            automaton = self._workers.compile(regex, budgets=constraint.close_within_budget, on_abandon=job.on_abandon)
-        except InvalidConstraintError as error:
-            # outlines-core does not say where a regular expression is malformed; llguidance does.
-            raise InvalidConstraintError(regex_error(allowed.grammar) or str(error)) from None
+    def _automaton(self, automaton: TokenAutomaton, allowed: Language, started: float) -> CompiledConstraint:
         drafts = DraftTable.of(automaton, self.vocabulary)
         report = CompileReport(
             backend="automaton",

@@ -16,8 +16,8 @@ from draftline.engine.request.constraints import compile_constraint
 from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.compile_queue import CompileJob, CompileQueue
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
-from draftline.structured.constraint import ConstraintSpec
-from draftline.structured.errors import CompileQueueFullError
+from draftline.structured.constraint import ConstraintSpec, language
+from draftline.structured.errors import CompileQueueFullError, InvalidConstraintError, UnsupportedConstraintError
 
 EXPLOSION = "[01]*1[01]{4%d}"
 
@@ -132,3 +132,31 @@ async def test_too_many_constraints_are_refused_with_a_delay(compiler: Constrain
     assert caught.value.retry_after_s == 1.0
     for attack in attacks:
         attack.cancel()
+
+
+def test_a_schema_is_read_in_a_worker_and_its_errors_come_back_whole(compiler: ConstraintCompiler) -> None:
+    schema = '{"allOf": [{"uniqueItems": true, "contains": {"$ref": "#/nowhere"}}, {"type": "array", "if": 1}]}'
+    for source in (schema, '{"type": "strin"}'):
+        spec = ConstraintSpec("json_schema", source)
+        with pytest.raises((InvalidConstraintError, UnsupportedConstraintError)) as here:
+            language(spec)
+        with pytest.raises(type(here.value)) as there:
+            compiler.compile(spec)
+        assert str(there.value) == str(here.value)
+        assert getattr(there.value, "violations", None) == getattr(here.value, "violations", None)
+
+
+def test_schemas_and_choices_are_read_in_a_worker_alone(
+    compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_here(constraint: ConstraintSpec) -> None:
+        raise AssertionError(f"a {constraint.kind} is read under the interpreter's lock of the process that streams")
+
+    for module in ("compiler", "constraint"):
+        monkeypatch.setattr(f"draftline.structured.{module}.language", read_here)
+    assert compiler.compile(ConstraintSpec("choice", '["a", "b"]')).report.backend == "automaton"
+    assert compiler.compile(ConstraintSpec("regex", "a|b")).report.backend == "automaton"
+    assert compiler.compile(ConstraintSpec("json_schema", '{"enum": [1, 2]}')).report.backend == "automaton"
+    open_object = compiler.compile(ConstraintSpec("json_schema", '{"type": "object", "required": ["n"]}'))
+    assert open_object.report.backend == "grammar"
+    assert open_object.report.no_automaton
