@@ -32,6 +32,7 @@ from draftline.engine.runner.memory import (
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
 from draftline.engine.scheduling.scheduler import Scheduler
+from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.kernels import select_ops
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.compile_workers import KernelCompileWorkers
@@ -175,6 +176,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         loaded.tokenizer,
         info,
         policy,
+        budget=StepBudget(loaded.step_tokens, config.inter_token_target),
         steps_ahead=1 if device.type == "cuda" else 0,  # on a CPU, host and device work would not overlap
         compiler=ConstraintCompiler(loaded.vocabulary),
     )

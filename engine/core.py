@@ -24,6 +24,7 @@ from draftline.engine.runner.launched_step import LaunchedStep
 from draftline.engine.runner.runner import Runner
 from draftline.engine.scheduling.fairness import FairShares
 from draftline.engine.scheduling.scheduler import Scheduler
+from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DraftTally, EngineStats, Histogram
 from draftline.engine.streaming.output_state import OutputState
 from draftline.models.tokenization.tokenizer import Tokenizer
@@ -39,10 +40,11 @@ _Updates = list[tuple[OutputState, tuple[Update, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """A step that was launched and not read yet. Planning and launching it took the host ``host_s`` seconds."""
+    """A step that was launched and not read yet. Planning and launching it took the host ``host_s`` seconds from ``started``."""
 
     plan: Plan
     step: LaunchedStep
+    started: float
     host_s: float
 
 
@@ -61,6 +63,7 @@ class Core:
         info: EngineInfo,
         policy: DraftPolicy,
         *,
+        budget: StepBudget | None = None,
         steps_ahead: int = 0,
         compiler: ConstraintCompiler | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -73,6 +76,7 @@ class Core:
             tokenizer: turns tokens into text.
             info: the model and limits that callers see.
             policy: chooses how many tokens each sequence drafts.
+            budget: chooses how many tokens each step computes; the scheduler's maximum where None.
             steps_ahead: how many steps may be in flight while the next is launched.
             compiler: compiles requests' constraints. The core only keeps it for its callers.
             clock: gives seconds; requests' ``submitted_at`` must be on the same clock.
@@ -89,6 +93,7 @@ class Core:
         self._outputs: dict[Sequence, OutputState] = {}  # of the live requests
         self._deadlines = Deadlines()
         self._shares = FairShares()
+        self._budget = budget
         self.backlog = Backlog()
         self._policy = policy
         self._steps_ahead = steps_ahead
@@ -97,6 +102,7 @@ class Core:
         self._generated_tokens = 0
         self._token_gaps = Histogram(TOKEN_GAP_BOUNDS_S)
         self._read_at = clock()
+        self._arrived = 0.0
         drafters = info.drafters or ("none",)
         self._drafter = drafters[0]
         self._drafts = DraftTally(self._drafter)
@@ -155,7 +161,7 @@ class Core:
         updates = self._expire()
         # Which sequences run, with how many tokens and drafts, in which cache blocks.
         self._policy.begin_step(self._scheduler.running)
-        plan = self._scheduler.plan(self._policy.draft_len)
+        plan = self._scheduler.plan(self._policy.draft_len, self._step_tokens())
         catch_up = self._policy.catch_up(plan)
         for sequence in plan.cancelled:
             output = self._outputs[sequence]
@@ -218,6 +224,12 @@ class Core:
                 updates.append((self._outputs[request.sequences[0]], (Failed(failure),)))
         return updates
 
+    def _step_tokens(self) -> int | None:
+        """The token budget of the next step; None for the scheduler's maximum."""
+        if self._budget is None:
+            return None
+        return self._budget.tokens(sum([row.computed >= row.prompt_len for row in self._scheduler.running]))
+
     def _launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...], started: float) -> _Updates:
         now = self.now()
         for row in plan.admitted:
@@ -227,7 +239,7 @@ class Core:
             step = self._runner.launch(plan, catch_up, [in_flight.step for in_flight in self._in_flight])
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
             return self._fail(plan, error)
-        self._in_flight.append(_InFlight(plan, step, time.perf_counter() - started))
+        self._in_flight.append(_InFlight(plan, step, started, time.perf_counter() - started))
         return []
 
     def _read(self, in_flight: _InFlight) -> _Updates:
@@ -247,7 +259,13 @@ class Core:
         self._steps += 1
         decoding = sum([row.start >= row.sequence.prompt_len for row in plan.rows])
         self._token_gaps.add(now - self._read_at, decoding)
-        self._shares.measure(sum([row.count for row in plan.rows]), in_flight.host_s + time.perf_counter() - arrived)
+        # A step that was launched ahead begins on the device when the one before it ends.
+        seconds = arrived - max(in_flight.started, self._arrived)
+        self._arrived = arrived
+        computed = sum([row.count for row in plan.rows])
+        self._shares.measure(computed, seconds)
+        if self._budget is not None:
+            self._budget.measure(decoding, computed - decoding, seconds)
         self._read_at = now
         # Stop checks, text and constraints, output by output. Each keeps the tokens up to its end.
         updates: _Updates = []

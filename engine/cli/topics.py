@@ -27,7 +27,14 @@ TOPICS: Mapping[type[BaseModel], Mapping[str, Sequence[str]]] = {
             "block_size",
             "prefix_caching",
         ),
-        "Scheduling": ("max_num_seqs", "max_batched_tokens", "max_waiting", "max_waiting_tokens", "ageing_s"),
+        "Scheduling": (
+            "max_num_seqs",
+            "max_batched_tokens",
+            "inter_token_target",
+            "max_waiting",
+            "max_waiting_tokens",
+            "ageing_s",
+        ),
         "Speculation": (
             "drafter",
             "draft_model",
@@ -81,6 +88,7 @@ _VALUES: Mapping[str, str] = {
     "gpu_memory_utilization": "SHARE",
     "synthetic_acceptance": "SHARE",
     "ageing_s": "SECONDS",
+    "inter_token_target": "SECONDS",
     "train_seconds": "SECONDS",
     "drain_timeout": "SECONDS",
     "min_ping_interval": "SECONDS",

@@ -22,6 +22,7 @@ from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
 from draftline.engine.scheduling.scheduler import Scheduler
+from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.kernels import select_ops
 from draftline.kernels.batch import KVCache
@@ -56,6 +57,7 @@ def tiny_core(
     config: ModelConfig = CONFIG,
     constraints: ConstraintTable | None = None,
     compiler: ConstraintCompiler | None = None,
+    budget: StepBudget | None = None,
 ) -> Core:
     """A core on the CPU in float32.
 
@@ -116,7 +118,9 @@ def tiny_core(
             max_positions=config.max_positions,
         )
     compiler = compiler or tiny_compiler()
-    return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead, compiler=compiler)  # type: ignore[arg-type]
+    return Core(
+        scheduler, runner, ByteTokenizer(), info, drafting, budget=budget, steps_ahead=steps_ahead, compiler=compiler
+    )  # type: ignore[arg-type]
 
 
 class CommonCompiler(ConstraintCompiler):
