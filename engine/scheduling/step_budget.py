@@ -7,8 +7,13 @@ contexts. Without decoding sequences nobody waits for a token, and prompts may f
 
 from __future__ import annotations
 
+import math
+
 _DECAY = 0.7
 """Weight of the previous mean in the moving average of a token's time."""
+
+FIRST_CHUNK = 64
+"""Prompt tokens of a step while no token's time is known."""
 
 MIN_CHUNK = 32
 """Prompt tokens that a step may always have, so that prompts make progress whatever the target is."""
@@ -18,7 +23,7 @@ class StepBudget:
     """The token budget of each step. One thread uses it."""
 
     def __init__(self, max_tokens: int, target_s: float) -> None:
-        """No step is measured yet: the first ones may be long.
+        """No step is measured yet.
 
         Args:
             max_tokens: the most tokens of a step.
@@ -31,8 +36,10 @@ class StepBudget:
 
     def tokens(self, decoding: int) -> int:
         """The budget of the next step, in which ``decoding`` sequences decode."""
-        if not decoding or self._token_s is None:
+        if not decoding or math.isinf(self._target_s):
             return self._max_tokens
+        if self._token_s is None:
+            return min(self._max_tokens, decoding + FIRST_CHUNK)
         chunk = (self._target_s - self._decode_s) / self._token_s
         return min(self._max_tokens, decoding + max(MIN_CHUNK, int(min(chunk, self._max_tokens))))
 

@@ -8,7 +8,7 @@ import pytest
 from tiny import Client, alone, tiny_core
 
 from draftline.engine.params import SamplingParams
-from draftline.engine.scheduling.step_budget import MIN_CHUNK, StepBudget
+from draftline.engine.scheduling.step_budget import FIRST_CHUNK, MIN_CHUNK, StepBudget
 
 
 def run(budget: StepBudget, *, decode_s: float, token_s: float, steps: int = 50) -> list[float]:
@@ -33,7 +33,8 @@ def test_steps_beside_prompts_take_the_target(token_s: float) -> None:
 
 def test_prompts_always_make_progress_and_have_the_step_where_nobody_decodes() -> None:
     budget = StepBudget(512, 0.05)
-    assert budget.tokens(0) == budget.tokens(3) == 512  # nothing is known yet
+    assert budget.tokens(0) == 512
+    assert budget.tokens(3) == 3 + FIRST_CHUNK  # nothing is known yet
     budget.measure(3, 509, 30.0)
     assert budget.tokens(3) == 3 + MIN_CHUNK
     assert budget.tokens(0) == 512
