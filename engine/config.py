@@ -113,7 +113,7 @@ class EngineConfig(Options):
     )
 
     inter_token_target: float = Field(
-        default=0.15,
+        default=0.1,
         gt=0,
         description="seconds that a step may take while sequences decode: chunks of long prompts are cut to fit",
     )
