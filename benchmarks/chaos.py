@@ -1,10 +1,14 @@
 """A soak test: a real server with clients that cancel, disconnect, stall and send nonsense, while steps fail.
 
     python benchmarks/chaos.py --requests 2000
+    python benchmarks/chaos.py --requests 0 --attack all
 
 Clients send a few dozen different requests, each of which was first run alone. A request that finishes must have the
 same tokens as alone. At the end all blocks must be free, no task or thread may be left, and memory may not have grown
-since half of the requests. The result is a JSON line; the exit status is 1 if a check fails.
+since half of the requests.
+
+``--attack`` then attacks a server of its own, and reports the gaps in another client's stream: the median may double, and
+no gap may be longer than 150 ms. The result is a JSON line; the exit status is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 import torch
+from attacks.run import chosen, run_attacks
 from common.provenance import Conditions
 
 from draftline.engine.build import build_core
@@ -282,7 +287,7 @@ async def soak_server(core: Core, engine: ThreadedEngine, arguments: argparse.Na
     await asyncio.gather(*running)
     await clients.close()
     await settled(engine, soak)
-    memory.append(resident_mib())
+    memory = [*memory, resident_mib()] if memory else [resident_mib()] * 2
     for _ in range(200):
         left = {task for task in asyncio.all_tasks() - before if not task.done() and not _waits_for_calls(task)}
         if not left:
@@ -331,7 +336,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--faults", type=float, default=0.02, help="the share of steps that fail (default: 0.02)")
     parser.add_argument("--seed", type=int, default=0, help="the seed of clients and faults (default: 0)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, … (default: a GPU if there is one)")
+    parser.add_argument("--attack", default="", metavar="NAMES", help="attacks with commas between them, or all")
+    parser.add_argument("--attack-seconds", type=float, default=20.0, help="the length of each attack (default: 20)")
     arguments = parser.parse_args(argv)
+    attacks = chosen(arguments.attack) if arguments.attack else []
     started = time.monotonic()
     with contextlib.closing(asyncio.new_event_loop()) as loop:  # start gRPC's own threads, before threads are counted
         loop.run_until_complete(_touch_grpc())
@@ -349,6 +357,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     soak.wrong += [f"a thread is left: {name}" for name in left]
     if memory[1] - memory[0] > GROWTH_MIB:
         soak.wrong.append(f"memory grew from {memory[0]:.0f} to {memory[1]:.0f} MiB in the second half")
+    gaps, harmed = (
+        run_attacks(attacks, arguments.model, arguments.device, arguments.attack_seconds) if attacks else ({}, [])
+    )
+    soak.wrong += harmed
     conditions = Conditions.now(torch.device(core.info.device))
     result = {
         "date": conditions.date,
@@ -362,6 +374,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "preemptions": engine.stats().preemptions,
         "memory_mib": [round(value) for value in memory],
         "ends": dict(sorted(soak.ends.items())),
+        "gaps_under_attack": gaps,
         "wrong": soak.wrong,
     }
     print(json.dumps(result))

@@ -27,10 +27,13 @@ from draftline.engine.runner.memory import (
     largest_batch,
     memory_explained,
     peak_bytes,
+    slot_table_bytes,
+    weight_bytes,
 )
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
 from draftline.engine.scheduling.scheduler import Scheduler
+from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.kernels import select_ops
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.compile_workers import KernelCompileWorkers
@@ -184,6 +187,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         loaded.tokenizer,
         info,
         policy,
+        budget=StepBudget(loaded.step_tokens, config.inter_token_target),
         steps_ahead=1 if device.type == "cuda" else 0,  # on a CPU, host and device work would not overlap
         compiler=ConstraintCompiler(loaded.vocabulary),
     )
@@ -238,7 +242,17 @@ class _Loaded:
             max_model_len: the most tokens of a sequence.
         """
         shape, config = self.model.config, self.config
-        with memory_explained(self.device, f"a cache of {blocks * self.block_bytes / GIB:.2f} GiB"):
+        table_len = max_model_len + self.drafting.max_draft_tokens
+        table_blocks = -(-table_len // config.block_size)
+        with memory_explained(
+            self.device,
+            f"the tables of {config.max_num_seqs} sequences (max_num_seqs) of {table_len} tokens (max_model_len)",
+            slot_table_bytes(config.max_num_seqs, table_len, table_blocks),
+        ):
+            table = SlotTable.allocate(config.max_num_seqs, table_len, table_blocks, self.device)
+        # On a CPU, the pages of the cache are taken when they are written: all of them must fit, the drafter's included.
+        cache_size = blocks * self.block_bytes
+        with memory_explained(self.device, f"a cache of {cache_size / GIB:.2f} GiB (kv_cache_memory_gib)", cache_size):
             cache = KVCache.allocate(
                 shape.num_layers,
                 blocks,
@@ -249,8 +263,6 @@ class _Loaded:
                 device=self.device,
             )
         drafter = self.drafting.build(blocks, self.step_tokens, self.constraints)
-        table_len = max_model_len + self.drafting.max_draft_tokens
-        table = SlotTable.allocate(config.max_num_seqs, table_len, -(-table_len // config.block_size), self.device)
         accept = _accept(self.ops, config.synthetic_acceptance)
         return ExecutorParts(self.model, cache, table, self.ops, drafter, accept, self.constraints, self.shapes)
 
@@ -263,11 +275,11 @@ def _load(config: EngineConfig, device: torch.device) -> _Loaded:
     eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
     dtype = _dtype(config, checkpoint, device)
     ops = select_ops(device)
-    with memory_explained(device, f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"):
+    weights = f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"
+    with memory_explained(device, weights, weight_bytes(checkpoint, dtype)):
         model = build_model(checkpoint, shape, ops, dtype, device)
     drafting = DrafterParts(config, checkpoint, ops, dtype, device)
-    with memory_explained(device, "the tables of constraints"):
-        constraints = _constraint_table(config, shape.vocab_size, drafting.max_draft_tokens, device)
+    constraints = _constraint_table(config, shape.vocab_size, drafting.max_draft_tokens, device)
     if config.synthetic_acceptance is not None:
         logger.warning(
             "synthetic acceptance of %g: drafts are accepted by chance, and all outputs mean nothing",
@@ -300,14 +312,16 @@ def _accept(ops: Ops, synthetic_acceptance_rate: float | None) -> Accept:
 
 def _constraint_table(config: EngineConfig, vocab: int, drafts: int, device: torch.device) -> ConstraintTable:
     mask_bytes = 4 * -(-vocab // 32)
-    return ConstraintTable.allocate(
-        config.max_num_seqs,
-        vocab,
-        words=_CONSTRAINT_BYTES // 4,
-        masks=_CONSTRAINT_BYTES // mask_bytes,
-        samples=drafts + 1,
-        device=device,
-    )
+    size = 2 * _CONSTRAINT_BYTES + config.max_num_seqs * (drafts + 1) * mask_bytes
+    with memory_explained(device, f"the constraint tables of {config.max_num_seqs} sequences (max_num_seqs)", size):
+        return ConstraintTable.allocate(
+            config.max_num_seqs,
+            vocab,
+            words=_CONSTRAINT_BYTES // 4,
+            masks=_CONSTRAINT_BYTES // mask_bytes,
+            samples=drafts + 1,
+            device=device,
+        )
 
 
 def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, shapes: StepShapes) -> int:

@@ -112,6 +112,12 @@ class EngineConfig(Options):
         default=5.0, gt=0, description="seconds of head start in the queue for each unit of priority"
     )
 
+    inter_token_target: float = Field(
+        default=0.1,
+        gt=0,
+        description="seconds that a step may take while sequences decode: chunks of long prompts are cut to fit",
+    )
+
     @field_validator("ngram_entries")
     @classmethod
     def _a_power_of_two(cls, value: int) -> int:
@@ -157,3 +163,4 @@ class EngineOptions(TypedDict, total=False):
     max_waiting: int
     max_waiting_tokens: int
     ageing_s: float
+    inter_token_target: float

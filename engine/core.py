@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from draftline.engine.drafting.policy import DraftPolicy
-from draftline.engine.errors import DeadlineExceededError, StepFailedError
+from draftline.engine.errors import DeadlineExceededError, DraftlineError, StepFailedError
 from draftline.engine.outputs import Failed, Update
 from draftline.engine.protocol import EngineInfo, Sink
 from draftline.engine.request.backlog import Backlog
@@ -22,7 +22,9 @@ from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.engine.runner.launched_step import LaunchedStep
 from draftline.engine.runner.runner import Runner
+from draftline.engine.scheduling.fairness import FairShares
 from draftline.engine.scheduling.scheduler import Scheduler
+from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DraftTally, EngineStats, Histogram
 from draftline.engine.streaming.output_state import OutputState
 from draftline.models.tokenization.tokenizer import Tokenizer
@@ -38,10 +40,11 @@ _Updates = list[tuple[OutputState, tuple[Update, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """A step that was launched and not read yet. Planning and launching it took the host ``host_s`` seconds."""
+    """A step that was launched and not read yet. Planning and launching it took the host ``host_s`` seconds from ``started``."""
 
     plan: Plan
     step: LaunchedStep
+    started: float
     host_s: float
 
 
@@ -60,6 +63,7 @@ class Core:
         info: EngineInfo,
         policy: DraftPolicy,
         *,
+        budget: StepBudget | None = None,
         steps_ahead: int = 0,
         compiler: ConstraintCompiler | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -72,6 +76,7 @@ class Core:
             tokenizer: turns tokens into text.
             info: the model and limits that callers see.
             policy: chooses how many tokens each sequence drafts.
+            budget: chooses how many tokens each step computes; the scheduler's maximum where None.
             steps_ahead: how many steps may be in flight while the next is launched.
             compiler: compiles requests' constraints. The core only keeps it for its callers.
             clock: gives seconds; requests' ``submitted_at`` must be on the same clock.
@@ -87,6 +92,8 @@ class Core:
         self._live: dict[str, Request] = {}
         self._outputs: dict[Sequence, OutputState] = {}  # of the live requests
         self._deadlines = Deadlines()
+        self._shares = FairShares()
+        self._budget = budget
         self.backlog = Backlog()
         self._policy = policy
         self._steps_ahead = steps_ahead
@@ -95,6 +102,7 @@ class Core:
         self._generated_tokens = 0
         self._token_gaps = Histogram(TOKEN_GAP_BOUNDS_S)
         self._read_at = clock()
+        self._arrived = 0.0
         drafters = info.drafters or ("none",)
         self._drafter = drafters[0]
         self._drafts = DraftTally(self._drafter)
@@ -110,10 +118,14 @@ class Core:
 
     def add(self, request: Request) -> None:
         """Queue a request, whose id no live request has."""
+        order = self._shares.order(
+            request.caller, request.weight, request.head_start_s, request.max_tokens, request.submitted_at
+        )
         self._live[request.request_id] = request
         self._deadlines.add(request)
         self.backlog.add(request)
         for sequence in request.sequences:
+            sequence.order = order
             self._outputs[sequence] = OutputState(
                 request,
                 sequence,
@@ -124,6 +136,12 @@ class Core:
                 system_fingerprint=self.info.system_fingerprint,
             )
             self._scheduler.add(sequence)
+
+    def displace(self, request_id: str, error: DraftlineError) -> None:
+        """End a request that has not run with ``error``, for the sake of another one. Others are ignored."""
+        request = self._live.get(request_id)
+        if request is not None and self.backlog.has(request_id):
+            self._deliver(self._end_requests(request.sequences, error))
 
     def cancel(self, request_id: str) -> None:
         """End a request in the next step. Unknown ids are ignored."""
@@ -144,7 +162,7 @@ class Core:
         updates = self._expire()
         # Which sequences run, with how many tokens and drafts, in which cache blocks.
         self._policy.begin_step(self._scheduler.running)
-        plan = self._scheduler.plan(self._policy.draft_len)
+        plan = self._scheduler.plan(self._policy.draft_len, self._step_tokens())
         catch_up = self._policy.catch_up(plan)
         for sequence in plan.cancelled:
             output = self._outputs[sequence]
@@ -207,6 +225,12 @@ class Core:
                 updates.append((self._outputs[request.sequences[0]], (Failed(failure),)))
         return updates
 
+    def _step_tokens(self) -> int | None:
+        """The token budget of the next step; None for the scheduler's maximum."""
+        if self._budget is None:
+            return None
+        return self._budget.tokens(sum([row.computed >= row.prompt_len for row in self._scheduler.running]))
+
     def _launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...], started: float) -> _Updates:
         now = self.now()
         for row in plan.admitted:
@@ -216,7 +240,7 @@ class Core:
             step = self._runner.launch(plan, catch_up, [in_flight.step for in_flight in self._in_flight])
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
             return self._fail(plan, error)
-        self._in_flight.append(_InFlight(plan, step, time.perf_counter() - started))
+        self._in_flight.append(_InFlight(plan, step, started, time.perf_counter() - started))
         return []
 
     def _read(self, in_flight: _InFlight) -> _Updates:
@@ -236,6 +260,13 @@ class Core:
         self._steps += 1
         decoding = sum([row.start >= row.sequence.prompt_len for row in plan.rows])
         self._token_gaps.add(now - self._read_at, decoding)
+        # A step that was launched ahead begins on the device when the one before it ends.
+        seconds = arrived - max(in_flight.started, self._arrived)
+        self._arrived = arrived
+        computed = sum([row.count for row in plan.rows])
+        self._shares.measure(computed, seconds)
+        if self._budget is not None:
+            self._budget.measure(decoding, computed - decoding, seconds)
         self._read_at = now
         # Stop checks, text and constraints, output by output. Each keeps the tokens up to its end.
         updates: _Updates = []
@@ -249,6 +280,11 @@ class Core:
             output = self._outputs[row.sequence]
             try:
                 kept, of_output = output.advance(row, tokens, logprobs, prompt_logprobs, now, times)
+            except DraftlineError as error:
+                logger.warning("request %s failed: %s", row.sequence.request_id, error)
+                kept_tokens.append(())
+                updates += self._end_requests([row.sequence], error)
+                continue
             except Exception as error:
                 logger.error("request %s failed", row.sequence.request_id, exc_info=error)
                 kept_tokens.append(())
@@ -273,9 +309,13 @@ class Core:
         return updates
 
     def _fail_requests(self, sequences: Iterable[Sequence], error: Exception) -> _Updates:
-        """End the requests that these unfinished sequences belong to."""
+        """End the requests that these unfinished sequences belong to because of a fault."""
         failure = StepFailedError()
         failure.__cause__ = error
+        return self._end_requests(sequences, failure)
+
+    def _end_requests(self, sequences: Iterable[Sequence], failure: DraftlineError) -> _Updates:
+        """End the requests that these unfinished sequences belong to with ``failure``."""
         failed = {sequence.request_id: sequence for sequence in sequences}
         for request_id in failed:
             for sequence in self._live[request_id].sequences:

@@ -105,6 +105,13 @@ class QueueFullError(DraftlineError):
         return type(self), (str(self), self.retry_after_s)
 
 
+class ConstraintLimitError(DraftlineError):
+    """A request's constraint cannot follow its text within a limit, which the message names (gRPC RESOURCE_EXHAUSTED).
+
+    To send the request again does not help.
+    """
+
+
 class DeadlineExceededError(DraftlineError):
     """A request timed out (gRPC DEADLINE_EXCEEDED)."""
 

@@ -19,6 +19,15 @@ _SHOWN_BOUND = 2**31 - 1
 """Bounds from here on come from the width of a field on the wire: no reader needs them."""
 
 
+class FieldsError(ValueError):
+    """Several fields contradict one another. A validator of a whole object raises it."""
+
+    def __init__(self, message: str, *fields: str) -> None:
+        """``message`` names the ``fields`` and their values."""
+        super().__init__(message)
+        self.fields = fields
+
+
 class Options(BaseModel):
     """Immutable options. An unknown name is an error that names the closest known one."""
 

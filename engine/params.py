@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_vali
 from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar, override
 
-from draftline.engine.options import Options
+from draftline.engine.options import FieldsError, Options
 from draftline.kernels.limits import MAX_LOGIT_BIAS
 
 if TYPE_CHECKING:
@@ -76,7 +76,10 @@ class SamplingParams(_Params):
         default=None, ge=-(2**63), le=2**64 - 1, description="the draw's seed; random where unset, and reported back"
     )
     max_tokens: int | None = Field(
-        default=None, ge=1, le=2**31 - 1, description="max output tokens; 256, or the rest of the context, where unset"
+        default=None,
+        ge=1,
+        le=2**31 - 1,
+        description="max output tokens; 256 where unset. The end of the context ends the output too",
     )
     min_tokens: int = Field(
         default=0, ge=0, le=2**31 - 1, description="output tokens before a stop id or end-of-sequence can be sampled"
@@ -113,7 +116,8 @@ class SamplingParams(_Params):
     @model_validator(mode="after")
     def _min_tokens_within_max_tokens(self) -> SamplingParams:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise ValueError(f"min_tokens ({self.min_tokens}) exceeds max_tokens ({self.max_tokens})")
+            problem = f"min_tokens ({self.min_tokens}) exceeds max_tokens ({self.max_tokens})"
+            raise FieldsError(problem, "min_tokens", "max_tokens")
         return self
 
 

@@ -64,6 +64,8 @@ class GenerateRequest:
         priority: requests with a higher priority run first; a 32-bit integer.
         timeout_s: seconds from its submission until it times out, whether it has run or not; None without a timeout.
         path: the request's place in the arguments of a call for many, for its errors: ``prompts[3]``. Empty for one request.
+        caller: whose request it is: callers share the engine by their weights.
+        weight: the caller's share, relative to other callers.
     """
 
     prompt: Prompt
@@ -73,6 +75,8 @@ class GenerateRequest:
     priority: int = 0
     timeout_s: float | None = None
     path: str = ""
+    caller: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from draftline.engine.core import Core
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError
 from draftline.engine.outputs import Failed
 from draftline.engine.protocol import EngineClient, GenerateRequest, Sink
+from draftline.engine.request.backlog import displaced_by
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.runner.profiler import StepProfiler
@@ -53,7 +54,7 @@ class ThreadedEngine(EngineClient):
         self._max_waiting_tokens = max_waiting_tokens
         self._wake = threading.Condition()
         self._inbox: dict[str, Request] = {}
-        self._inbox_tokens = 0
+        self._displaced: set[str] = set()
         self._cancels: deque[str] = deque()
         self._commands: deque[Callable[[], None]] = deque()
         self._profiler = StepProfiler()
@@ -128,23 +129,53 @@ class ThreadedEngine(EngineClient):
                 raise EngineStoppedError("the engine is stopping and takes no new requests")
             if self._is_running(request.request_id):
                 raise DuplicateRequestError(f"a request with id {request.request_id!r} is running")
-            self._check_queue_limits(request)
+            self._make_room(request)
             self._inbox[request.request_id] = request
-            self._inbox_tokens += len(request.prompt_token_ids)
             self._wake.notify()
 
-    def _check_queue_limits(self, request: Request) -> None:
+    def _make_room(self, request: Request) -> None:
+        """Displace waiting requests of heavier callers, or of a lower priority, until there is room for a new one.
+
+        Raises:
+            QueueFullError: there is none for it.
+        """
         backlog = self._core.backlog
-        waiting = len(backlog) + len(self._inbox)
-        tokens = backlog.tokens + self._inbox_tokens
-        if waiting >= self._max_waiting:
-            raise QueueFullError(f"{waiting} requests wait, which is the limit", backlog.retry_after())
-        if waiting and tokens + len(request.prompt_token_ids) > self._max_waiting_tokens:
-            raise QueueFullError(
-                f"the prompts that wait have {tokens} tokens; with this one they would exceed the limit of "
-                f"{self._max_waiting_tokens}",
-                backlog.retry_after(),
+        waiting = [other for other in backlog.waiting() if other.request_id not in self._displaced]
+        waiting += self._inbox.values()
+        displaced: list[Request] = []
+        while (problem := self._queue_problem(request, waiting)) is not None:
+            victim = displaced_by(request, waiting)
+            if victim is None:
+                raise QueueFullError(problem, backlog.retry_after())
+            waiting.remove(victim)
+            displaced.append(victim)
+        for victim in displaced:
+            self._displace(
+                victim, QueueFullError("another caller's request took this one's place", backlog.retry_after())
             )
+
+    def _queue_problem(self, request: Request, waiting: Sequence[Request]) -> str | None:
+        if len(waiting) >= self._max_waiting:
+            return f"{len(waiting)} requests wait, which is the limit"
+        tokens = sum(len(other.prompt_token_ids) for other in waiting)
+        if waiting and tokens + len(request.prompt_token_ids) > self._max_waiting_tokens:
+            return (
+                f"the prompts that wait have {tokens} tokens; with this one they would exceed the limit of "
+                f"{self._max_waiting_tokens}"
+            )
+        return None
+
+    def _displace(self, victim: Request, error: QueueFullError) -> None:
+        if self._inbox.pop(victim.request_id, None) is not None:
+            victim.sink([(victim.request_id, Failed(error))])
+            return
+        self._displaced.add(victim.request_id)
+
+        def displace() -> None:
+            self._core.displace(victim.request_id, error)
+            self._displaced.discard(victim.request_id)
+
+        self._commands.append(displace)
 
     def _is_running(self, request_id: str) -> bool:
         return self._core.is_live(request_id) or request_id in self._inbox
@@ -204,7 +235,7 @@ class ThreadedEngine(EngineClient):
             self._commands.popleft()()
 
     def _take_inbox(self) -> Iterable[Request]:
-        inbox, self._inbox, self._inbox_tokens = self._inbox, {}, 0
+        inbox, self._inbox = self._inbox, {}
         return inbox.values()
 
     def _end(self, error: Exception) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pydantic import ValidationError
 
 from draftline.engine.errors import FieldViolation
+from draftline.engine.options import FieldsError
 
 _SHOWN = 60
 """Characters of a wrong value that an error quotes."""
@@ -12,10 +15,18 @@ _SHOWN = 60
 
 def violations(error: ValidationError, parent: str = "") -> list[FieldViolation]:
     """The violations in ``error``. Their paths begin with ``parent``: ``sampling`` gives ``sampling.stop[0]``."""
-    return [
-        FieldViolation(_path(parent, detail["loc"]), _description(detail["msg"], detail["input"], bool(detail["loc"])))
-        for detail in error.errors(include_url=False, include_context=False)
-    ]
+    return list(_violations(error, parent))
+
+
+def _violations(error: ValidationError, parent: str) -> Iterator[FieldViolation]:
+    for detail in error.errors(include_url=False):
+        description = _description(detail["msg"], detail["input"], bool(detail["loc"]))
+        match detail.get("ctx"):
+            case {"error": FieldsError(fields=fields)}:
+                for field in fields:
+                    yield FieldViolation(_path(parent, (*detail["loc"], field)), description)
+            case _:
+                yield FieldViolation(_path(parent, detail["loc"]), description)
 
 
 def _path(parent: str, location: tuple[int | str, ...]) -> str:

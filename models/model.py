@@ -19,7 +19,7 @@ class Model(Protocol):
         dtype: of its weights.
         cache_dtype: of its activations and cache; float32 where a CPU runs float16 weights.
         device: of its weights.
-        quantization: the formats that its projections run in, joined with ``+``, for reports.
+        quantization: the formats of its projections, joined with ``+``, for reports.
         nbytes: bytes of its weights.
     """
 

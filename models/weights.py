@@ -35,7 +35,7 @@ class Weights:
 
     @property
     def formats(self) -> str:
-        """The formats that the layers' projections run in, for reports."""
+        """The formats of the layers' projections, for reports."""
         return "+".join(sorted(self._formats))
 
     def vector(self, name: str, size: int) -> Tensor:
@@ -76,7 +76,9 @@ class Weights:
                 [quant.dequantize(self._raw(f"{prefix}{name}.bias", size)) for name, size in outputs.items()]
             )
         linear = quant.make_linear(parts, merged, dtype=self._dtype, device=self._device, scaled=self._scaled)
-        self._formats.add(linear.format)
+        # A GGUF format stays the weights' format where another one runs faster: the values are those of the file.
+        stored = {part.format for part in parts if part.data.dtype == torch.uint8 and part.convert_to is None}
+        self._formats |= stored or {linear.format}
         self.nbytes += linear.nbytes
         return linear
 

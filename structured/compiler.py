@@ -1,7 +1,9 @@
 """``ConstraintCompiler``: compiles constraints in the background, each once.
 
-Threads compile grammars, worker processes (`automaton.worker_pool`) compile automata; the caller never blocks. Requests
-for a constraint that is being compiled share its future. An LRU cache keeps compiled constraints.
+Worker processes (`automaton.worker_pool`) read schemas and compile automata, threads compile grammars; the caller never
+blocks. Requests
+for a constraint that is being compiled share its compilation, and callers take turns (`compile_queue`). A compilation ends
+when nobody waits for it any more. An LRU cache keeps compiled constraints.
 """
 
 from __future__ import annotations
@@ -9,20 +11,24 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
 from draftline.structured.automaton.compiled import CompiledAutomaton
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
+from draftline.structured.compile_queue import CompileJob, CompileQueue
 from draftline.structured.compiled import CompiledConstraint, CompileReport
 from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.compiled import CompiledGrammar
-from draftline.structured.grammar.lark import regex_error
+from draftline.structured.grammar.parsers import GrammarLimits
 from draftline.structured.language import Language
 from draftline.structured.vocabulary import ByteVocabulary
 
@@ -34,12 +40,16 @@ class CompilerLimits:
     Attributes:
         cache_bytes: size of the cache of compiled constraints.
         threads: the most constraints that are compiled at once.
+        max_waiting: the most constraints that wait for that.
         automaton: bounds on one automaton; beyond them a grammar enforces the constraint.
+        grammar: bounds on the parsers of one grammar.
     """
 
     cache_bytes: int = 256 << 20
     threads: int = 2
+    max_waiting: int = 64
     automaton: AutomatonLimits = field(default_factory=AutomatonLimits)
+    grammar: GrammarLimits = field(default_factory=GrammarLimits)
 
 
 class ConstraintCompiler:
@@ -47,7 +57,11 @@ class ConstraintCompiler:
 
     Attributes:
         vocabulary: the vocabulary.
+        observer: is told how each compilation ended ("automaton", "grammar" or "error"), and its seconds in the queue and
+            at work. Any thread may call it.
     """
+
+    observer: Callable[[str, float], None] | None = None
 
     def __init__(self, vocabulary: ByteVocabulary, limits: CompilerLimits | None = None) -> None:
         """No thread or process is started yet."""
@@ -56,19 +70,29 @@ class ConstraintCompiler:
         self._workers = AutomatonWorkerPool(
             vocabulary.tokens, sorted(vocabulary.eos_ids), limits.automaton, max_workers=limits.threads
         )
-        self._threads = ThreadPoolExecutor(limits.threads, thread_name_prefix="constraint")
+        self._queue: CompileQueue[CompiledConstraint] = CompileQueue(limits.threads, limits.max_waiting)
         self._cache = _Cache(limits.cache_bytes)
         self._lock = threading.Lock()
-        self._in_flight: dict[ConstraintSpec, Future[CompiledConstraint]] = {}
+        self._in_flight: dict[ConstraintSpec, CompileJob[CompiledConstraint]] = {}
+        self._grammar_limits = limits.grammar
         self._grammars: GrammarBackend | None = None
         self._grammars_lock = threading.Lock()
 
-    def submit(self, constraint: ConstraintSpec) -> Future[CompiledConstraint]:
+    def submit(self, constraint: ConstraintSpec, caller: str = "") -> Future[CompiledConstraint]:
         """Start to compile a constraint, or find it in the cache. Returns at once.
 
-        The future raises:
-            InvalidConstraintError: it is malformed, too large, or matches no text.
+        Args:
+            constraint: the constraint.
+            caller: whose it is: callers take turns.
+
+        Returns:
+            A future of this caller's own. If it is cancelled, and nobody else waits for the constraint, the compilation
+            ends. It raises:
+            InvalidConstraintError: the constraint is malformed, too large, or matches no text.
             UnsupportedConstraintError: parts of it cannot be enforced exactly.
+
+        Raises:
+            CompileQueueFullError: too many constraints wait.
         """
         with self._lock:
             compiled = self._cache.get(constraint)
@@ -76,13 +100,19 @@ class ConstraintCompiler:
                 done: Future[CompiledConstraint] = Future()
                 done.set_result(compiled)
                 return done
-            future = self._in_flight.get(constraint)
-            if future is not None:
-                return future
-            future = self._in_flight[constraint] = self._threads.submit(self._compile, constraint)
-        # Outside the lock: if the future is done by now, this thread runs the callback, which takes the lock.
-        future.add_done_callback(lambda done: self._keep(constraint, done))
-        return future
+            running = self._in_flight.get(constraint)
+            future = None if running is None else running.join()
+            if future is None:
+                job = self._queue.submit(caller, partial(self._run, constraint, time.monotonic()))
+                future = job.join()
+                assert future is not None, "a job without futures cannot be over"
+                self._in_flight[constraint] = job
+            return future
+
+    @property
+    def in_flight(self) -> int:
+        """How many constraints are being compiled, or wait for it."""
+        return len(self._in_flight)
 
     def compile(self, constraint: ConstraintSpec) -> CompiledConstraint:
         """Compile a constraint, and wait for it. Raises what the future of `submit` raises."""
@@ -91,33 +121,38 @@ class ConstraintCompiler:
     def close(self) -> None:
         """End compilations in flight. Later ones fail."""
         self._workers.close()
-        self._threads.shutdown(cancel_futures=True)
+        self._queue.close()
 
-    def _keep(self, constraint: ConstraintSpec, done: Future[CompiledConstraint]) -> None:
-        with self._lock:
-            self._in_flight.pop(constraint, None)
-            if not done.cancelled() and done.exception() is None:
-                self._cache.put(constraint, done.result())
-
-    def _compile(self, constraint: ConstraintSpec) -> CompiledConstraint:
-        started = time.monotonic()
-        allowed = language(constraint)
-        no_automaton = allowed.not_regular or ""
-        if allowed.regex is not None:
-            try:
-                return self._automaton(allowed.regex, constraint, allowed, started)
-            except AutomatonTooLargeError as error:
-                no_automaton = str(error)
-        return self._grammar(constraint, allowed, started, no_automaton)
-
-    def _automaton(
-        self, regex: str, constraint: ConstraintSpec, allowed: Language, started: float
+    def _run(
+        self, constraint: ConstraintSpec, submitted: float, job: CompileJob[CompiledConstraint]
     ) -> CompiledConstraint:
+        result = "error"
         try:
-            automaton = self._workers.compile(regex, budgets=constraint.close_within_budget)
-        except InvalidConstraintError as error:
-            # outlines-core does not say where a regular expression is malformed; llguidance does.
-            raise InvalidConstraintError(regex_error(allowed.grammar) or str(error)) from None
+            compiled = self._compile(constraint, job)
+            result = compiled.report.backend
+            with self._lock:
+                self._cache.put(constraint, compiled)
+            return compiled
+        finally:
+            with self._lock:
+                if self._in_flight.get(constraint) is job:
+                    del self._in_flight[constraint]
+            if self.observer is not None:
+                self.observer(result, time.monotonic() - submitted)
+
+    def _compile(self, constraint: ConstraintSpec, job: CompileJob[CompiledConstraint]) -> CompiledConstraint:
+        started = time.monotonic()
+        automaton: TokenAutomaton | AutomatonTooLargeError | None = None
+        if constraint.kind == "grammar":  # its language is its source: there is no work for a worker
+            allowed = language(constraint)
+        else:
+            allowed, automaton = self._workers.compile(constraint, on_abandon=job.on_abandon)
+        if isinstance(automaton, TokenAutomaton):
+            return self._automaton(automaton, allowed, started)
+        no_automaton = allowed.not_regular or "" if automaton is None else str(automaton)
+        return self._grammar(constraint, allowed, started, no_automaton, job)
+
+    def _automaton(self, automaton: TokenAutomaton, allowed: Language, started: float) -> CompiledConstraint:
         drafts = DraftTable.of(automaton, self.vocabulary)
         report = CompileReport(
             backend="automaton",
@@ -131,7 +166,12 @@ class ConstraintCompiler:
         return CompiledAutomaton(report, automaton, drafts)
 
     def _grammar(
-        self, constraint: ConstraintSpec, allowed: Language, started: float, no_automaton: str
+        self,
+        constraint: ConstraintSpec,
+        allowed: Language,
+        started: float,
+        no_automaton: str,
+        job: CompileJob[CompiledConstraint],
     ) -> CompiledConstraint:
         if constraint.close_within_budget:
             reason = (
@@ -140,7 +180,9 @@ class ConstraintCompiler:
             raise UnsupportedConstraintError([Violation("", "close_within_budget", reason)])
         with self._grammars_lock:
             if self._grammars is None:
-                self._grammars = GrammarBackend(self.vocabulary)
+                self._grammars = GrammarBackend(self.vocabulary, self._grammar_limits)
+        if job.is_over:
+            raise InvalidConstraintError("nobody waits for it any more")
         matcher = self._grammars.compile(allowed.grammar)
         report = CompileReport(
             backend="grammar",

@@ -36,3 +36,11 @@ class UnsupportedConstraintError(ValueError):
     def __init__(self, violations: Iterable[Violation]) -> None:
         self.violations: tuple[Violation, ...] = tuple(violations)
         super().__init__("; ".join(str(violation) for violation in self.violations))
+
+    def __reduce__(self) -> tuple[type["UnsupportedConstraintError"], tuple[tuple[Violation, ...]]]:
+        """For pickle, which rebuilds an exception from its arguments."""
+        return type(self), (self.violations,)
+
+
+class CompileQueueFullError(RuntimeError):
+    """Too many constraints wait to be compiled. The message has the limit."""

@@ -42,10 +42,18 @@ class Matcher(Protocol):
     """The position of one output in its constraint."""
 
     @property
+    def failure(self) -> str | None:
+        """The limit that keeps the matcher from telling what may follow; None if there is none.
+
+        Its masks then allow only end-of-sequence, but an output must not end by that.
+        """
+        ...
+
+    @property
     def error(self) -> str | None:
         """Why only end-of-sequence can follow although the text is incomplete; None while all is well.
 
-        A grammar can run into limits, or reach a point from which no token of the model continues.
+        It is the `failure`, or the text has reached a point from which no token of the model continues.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from draftline.engine.config import EngineConfig
@@ -22,20 +23,41 @@ def test_the_example_configuration_is_valid() -> None:
     EngineConfig(**{name: value for name, value in values.items() if name in EngineConfig.model_fields})
 
 
-def test_every_flag_exists() -> None:
-    deployment, service = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes-tls.yaml"])
+def test_every_flag_exists(name: str) -> None:
+    deployment, service, policy = yaml.safe_load_all((DEPLOY / name).read_text())
     [container] = deployment["spec"]["template"]["spec"]["containers"]
     text = " ".join(
         [*container["args"], (DEPLOY / "draftline.service").read_text(), (DEPLOY / "Dockerfile").read_text()]
     )
     flags = {flag.replace("-", "_") for flag in re.findall(r"(?<![\w-])--([a-z][a-z-]+)", text)}
-    foreign = {"gpus", "yes", "no_install_recommends", "no_cache_dir", "create_home", "uid"}
+    foreign = {"gpus", "yes", "no_install_recommends", "no_cache_dir", "create_home", "uid", "directory", "owner"}
     assert flags - foreign <= OPTIONS
     assert service["spec"]["ports"][0]["port"] == container["ports"][0]["containerPort"] == 50051
+    # The port of the metrics, which have no token, is open to some only.
+    by_port = {rule["ports"][0]["port"]: rule for rule in policy["spec"]["ingress"]}
+    assert by_port.keys() == {50051, 9400}
+    assert "from" in by_port[9400]
+    assert ("from" in by_port[50051]) == ("--insecure" in container["args"])
+    mounts = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+    image = (DEPLOY / "Dockerfile").read_text()
+    [cache] = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "cache"]
+    assert f"VOLUME {cache}" in image
+    assert f"TRITON_CACHE_DIR={cache}/" in image
 
 
-def test_the_grace_period_is_longer_than_the_drain() -> None:
-    deployment, _ = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+def test_the_image_s_context_has_the_package_and_nothing_else() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    kept = {line[1:] for line in ignored if line.startswith("!")}
+    package = {path.name for path in (ROOT / "src" / "draftline").iterdir() if path.is_symlink()}
+    assert kept == {*package, "src", "pyproject.toml", "README.md", "LICENSE"}
+    assert ignored.index("*") < min(ignored.index(line) for line in ignored if line.startswith("!"))
+
+
+@pytest.mark.parametrize("name", ["kubernetes.yaml", "kubernetes-tls.yaml"])
+def test_the_grace_period_is_longer_than_the_drain(name: str) -> None:
+    deployment, *_ = yaml.safe_load_all((DEPLOY / name).read_text())
     pod = deployment["spec"]["template"]["spec"]
     [drain] = re.findall(r"--drain-timeout=(\d+)", " ".join(pod["containers"][0]["args"]))
     assert pod["terminationGracePeriodSeconds"] > int(drain)

@@ -1,7 +1,8 @@
-"""The ``draftline`` command: serve, generate, chat, top, info, demo and train-draft."""
+"""The ``draftline`` command: serve, generate, chat, top, info, token, demo and train-draft."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Annotated
@@ -9,8 +10,8 @@ from typing import Annotated
 import typer
 
 from draftline import __version__
-from draftline.engine.cli import chat, demo, generate, info, serve, top, train_draft
-from draftline.engine.cli.errors import print_error
+from draftline.engine.cli import chat, demo, generate, info, serve, token, top, train_draft
+from draftline.engine.cli.errors import print_error, writable_output
 from draftline.engine.cli.help import HelpCommand, HelpGroup
 from draftline.engine.cli.options import command
 
@@ -26,6 +27,7 @@ for function in (
     chat.chat,
     top.top,
     info.info,
+    token.token,
     demo.demo,
     train_draft.train_draft,
 ):
@@ -53,12 +55,18 @@ def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         code = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
+        sys.stdout.flush()  # not at exit, where Python would not report an error in the exit code
     except typer.TyperException as error:
         print_error(f"{error.format_message()} (see draftline --help)")
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = 130
-    except BrokenPipeError:  # the reader of the output has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            raise
+        with writable_output():
+            raise
         code = 1
+        if not isinstance(error, BrokenPipeError):  # the reader of the output has not closed it
+            print_error(f"cannot write the output: {error.strerror}")
     sys.exit(code)

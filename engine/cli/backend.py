@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import socket
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import count
@@ -12,6 +13,7 @@ import grpc
 from rich.console import Console
 from typing_extensions import override
 
+from draftline.engine.cli.connection import NEEDS_SERVER, Connection
 from draftline.engine.cli.models import find_models
 from draftline.engine.client.convert import request_message
 from draftline.engine.client.convert import update as update_of
@@ -123,22 +125,34 @@ def server_errors() -> Iterator[None]:
 
 
 @contextmanager
-def connected(address: str, engine: EngineConfig) -> Iterator[grpc.Channel]:
-    """Open a channel to a server.
+def connected(address: str, engine: EngineConfig, connection: Connection) -> Iterator[grpc.Channel]:
+    """Open a channel to a server, whose calls carry the connection's token.
 
     Raises:
-        UsageError: engine options are given with it. A running server has its own.
-        ServerError: no server answers at the address.
+        UsageError: engine options are given with it (a running server has its own), or a file cannot be read.
+        ServerError: no server answers at the address, or not with or without TLS.
     """
     if engine != EngineConfig():
         raise UsageError("--server: the server has its own engine; give no engine options with it")
-    options = [("grpc.max_receive_message_length", -1)]
-    with grpc.insecure_channel(address, options) as channel:
+    with connection.channel(address) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=CONNECT_S)
         except grpc.FutureTimeoutError:
-            raise ServerError(f"no server answers at {address}") from None
-        yield channel
+            raise ServerError(_unreachable(address, connection)) from None
+        yield grpc.intercept_channel(channel, connection.token_interceptor())
+
+
+def _unreachable(address: str, connection: Connection) -> str:
+    """Why a channel does not become ready: gRPC does not say."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S):
+            pass
+    except (OSError, ValueError):
+        return f"no server answers at {address}"
+    if connection.uses_tls:
+        return f"{address} is open, but TLS fails: it serves plaintext, or --ca or --client-cert do not fit its certificate"
+    return f"{address} is open, but does not answer in plaintext: it needs --tls, perhaps, or is no gRPC server"
 
 
 @contextmanager
@@ -158,11 +172,17 @@ def started(config: EngineConfig) -> Iterator[ThreadedEngine]:
 
 
 @contextmanager
-def backend(server: str | None, engine: EngineConfig) -> Iterator[Backend]:
-    """Use the server where one is named, else an engine in this process."""
+def backend(server: str | None, engine: EngineConfig, connection: Connection) -> Iterator[Backend]:
+    """Use the server where one is named, else an engine in this process.
+
+    Raises:
+        UsageError: options of a connection are given without a server.
+    """
     if server is None:
+        if connection != Connection():
+            raise UsageError(NEEDS_SERVER)
         with started(engine) as local:
             yield LocalBackend(local)
     else:
-        with connected(server, engine) as channel:
+        with connected(server, engine, connection) as channel:
             yield RemoteBackend(channel)

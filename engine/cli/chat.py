@@ -12,6 +12,7 @@ import typer
 from pydantic import ValidationError
 
 from draftline.engine.cli.backend import Backend, RefusedError, backend
+from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.errors import print_error
 from draftline.engine.cli.generate import print_stream, summary, summary_with_seed
 from draftline.engine.cli.models import find_models
@@ -48,6 +49,7 @@ def chat(
     sampling: SamplingParams,
     speculation: Speculation,
     engine: EngineConfig,
+    connection: Connection,
 ) -> None:
     r"""Talk to a model.
 
@@ -65,7 +67,7 @@ def chat(
         raise typer.BadParameter("a conversation has one answer at a time", param_hint="--n")
     if server is None:
         sampling = with_recommended(sampling, find_models(engine))
-    with backend(server, engine) as generator:
+    with backend(server, engine, connection) as generator:
         _say(f"{generator.description()}; temperature {sampling.temperature:g}, top-p {sampling.top_p:g}")
         _say(f"Type a message. {HELP} lists the commands, {EXIT} or Ctrl-D ends.")
         summarize = summary_with_seed if sampling.seed is not None else summary

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +16,15 @@ from draftline.models.errors import ModelLoadError
 def print_error(message: str) -> None:
     """Print an error on standard error, in the form of all errors of the command line."""
     typer.echo(f"draftline: error: {message}", err=True)
+
+
+@contextmanager
+def writable_output() -> Iterator[None]:
+    """Send standard output to nowhere from the moment when it cannot be written: closed by its reader, or full."""
+    try:
+        yield
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from draftline.engine.cli.backend import backend
+from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.outputs import Delta, Finished, Update
@@ -35,6 +36,7 @@ def generate(
     speculation: Speculation,
     constraint: Constraint | None,
     engine: EngineConfig,
+    connection: Connection,
 ) -> None:
     """Complete a prompt, and print the text as it comes.
 
@@ -45,6 +47,7 @@ def generate(
     - `draftline generate "The sky is" --max-tokens 32 --temperature 0`
     - `draftline generate --chat "Name three rivers." --seed 7`
     - `draftline generate --chat "Invent a person." --schema person.json --whitespace spaced`
+    - `draftline generate "The sky is" --server gpu7:50051 --ca ca.pem`, with the token in `DRAFTLINE_TOKEN`
     - `cat notes.txt | draftline generate --server localhost:50051 --n 2 --json`
     """
     text = sys.stdin.read() if prompt is None else prompt
@@ -52,7 +55,7 @@ def generate(
         raise UsageError("the prompt is empty: give it as an argument or on standard input")
     whole: Prompt = Chat((("user", text),)) if as_chat else text
     request = GenerateRequest(whole, sampling, constraint, speculation)
-    with backend(server, engine) as generator, closing(generator.generate(request)) as updates:
+    with backend(server, engine, connection) as generator, closing(generator.generate(request)) as updates:
         if as_json:
             print_json(text, updates, sampling.n)
         elif sampling.n == 1:

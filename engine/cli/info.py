@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from draftline.engine.cli.backend import connected, server_errors, started
+from draftline.engine.cli.connection import NEEDS_SERVER, Connection
 from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.server.grpc.convert import model_response
 from draftline.v1 import engine_pb2 as pb
@@ -25,6 +27,7 @@ def info(
     server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="use a running server")] = None,
     *,
     engine: EngineConfig,
+    connection: Connection,
 ) -> None:
     """Show a model's shape, memory and limits, without generating.
 
@@ -37,10 +40,12 @@ def info(
     - `draftline info --server localhost:50051`
     """
     if server is None:
+        if connection != Connection():
+            raise UsageError(NEEDS_SERVER)
         with started(engine) as local:
             facts = _facts(model_response(local.info)) | _local_facts(local.info)
     else:
-        with connected(server, engine) as channel, server_errors():
+        with connected(server, engine, connection) as channel, server_errors():
             facts = _facts(InferenceServiceStub(channel).GetModel(pb.GetModelRequest()))
     if as_json:
         typer.echo(json.dumps(facts, indent=2))

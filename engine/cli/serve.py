@@ -15,6 +15,7 @@ import typer
 import uvloop
 
 from draftline.engine.cli.backend import describe
+from draftline.engine.cli.errors import writable_output
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
@@ -90,7 +91,8 @@ def _stop_event() -> asyncio.Event:
 
     def on_signal(number: int) -> None:
         if stop.is_set():
-            _exit_now(128 + number)
+            # Requests are cut off: a failure, unless a person has asked for it.
+            _exit_now(128 + number if number == signal.SIGINT else 1)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -147,11 +149,13 @@ async def _on_daemon_thread(work: Callable[[], _EngineT]) -> _EngineT:
 
 
 def _say(line: str) -> None:
-    typer.echo(f"draftline: {line}")
-    sys.stdout.flush()
+    with writable_output():  # a server serves on, whether its output can be written or not
+        typer.echo(f"draftline: {line}")
+        sys.stdout.flush()
 
 
 def _exit_now(code: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with writable_output():
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)

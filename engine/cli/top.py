@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from draftline.engine.cli.backend import connected, server_errors
+from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.top_view import Snapshot, view
 from draftline.engine.config import EngineConfig
 from draftline.v1 import admin_pb2 as pb
@@ -31,6 +32,8 @@ def top(
         ),
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="print the metrics of one interval, and end")] = False,
+    *,
+    connection: Connection,
 ) -> None:
     """Watch a server's load, speed, latencies, cache and drafts.
 
@@ -40,7 +43,7 @@ def top(
     - `draftline top gpu7:50051 --interval 5`
     - `draftline top --once` for scripts
     """
-    with connected(server, EngineConfig()) as channel, server_errors():
+    with connected(server, EngineConfig(), connection) as channel, server_errors():
         stub = AdminServiceStub(channel)
 
         def snapshot() -> Snapshot:

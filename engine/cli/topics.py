@@ -8,6 +8,7 @@ from typing import get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.options import Options, choices, without_none
 from draftline.engine.params import Constraint, SamplingParams, Speculation
@@ -25,7 +26,14 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
             "block_size",
             "prefix_caching",
         ),
-        "Scheduling": ("max_num_seqs", "max_batched_tokens", "max_waiting", "max_waiting_tokens", "ageing_s"),
+        "Scheduling": (
+            "max_num_seqs",
+            "max_batched_tokens",
+            "inter_token_target",
+            "max_waiting",
+            "max_waiting_tokens",
+            "ageing_s",
+        ),
         "Speculation": (
             "drafter",
             "draft_model",
@@ -60,6 +68,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
     SamplingParams: {"Sampling": tuple(SamplingParams.model_fields)},
     Speculation: {"Speculation": tuple(Speculation.model_fields)},
     Constraint: {"Constraint": tuple(Constraint.model_fields)},
+    Connection: {"Connection": tuple(Connection.model_fields)},
     TrainDraftConfig: {"Training": tuple(TrainDraftConfig.model_fields)},
 }
 """The panels of each model's options in ``--help``, in their order."""
@@ -78,6 +87,7 @@ _VALUES: Mapping[str, str] = {
     "gpu_memory_utilization": "SHARE",
     "synthetic_acceptance": "SHARE",
     "ageing_s": "SECONDS",
+    "inter_token_target": "SECONDS",
     "train_seconds": "SECONDS",
     "drain_timeout": "SECONDS",
     "min_ping_interval": "SECONDS",
@@ -94,6 +104,9 @@ _VALUES: Mapping[str, str] = {
     "tls_key": "FILE",
     "tls_client_ca": "FILE",
     "tokens": "FILE",
+    "ca": "FILE",
+    "client_cert": "FILE",
+    "client_key": "FILE",
     "json_schema": "FILE|JSON",
     "grammar": "@FILE|TEXT",
     "regex": "REGEX",

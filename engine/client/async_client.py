@@ -1,7 +1,8 @@
 """``AsyncClient``: a server's engine for asyncio programs. All requests share one Session stream.
 
-A request is sent again where the queue is full or the server is away, unless some of its output has arrived. The caller sees
-one request.
+A request is sent again where the queue is full or the server is away. If some of its output has arrived, it is sent again
+only if its output is certain: if it is seeded or greedy. The client then checks that the tokens that it has seen come
+again. The caller sees one request.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import grpc.aio
 
 from draftline.engine.client.async_generation import AsyncGeneration
 from draftline.engine.client.errors import call_error
+from draftline.engine.client.pace import Pace
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.session import ClientSession
 from draftline.engine.errors import CallFailedError
@@ -105,6 +107,7 @@ class AsyncClient:
         self._stub = InferenceServiceStub(self._channel)
         self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
         self._retry = retry or RetryPolicy()
+        self._pace = Pace()
         self._session: ClientSession | None = None
         self._running: set[AsyncGeneration[Any]] = set()
         self._closed = False
@@ -254,7 +257,7 @@ class AsyncClient:
     def _start(self, request: GenerateRequest) -> AsyncGeneration[Any]:
         if self._closed:
             raise CallFailedError("the client is closed")
-        generation: AsyncGeneration[Any] = AsyncGeneration(request, self._current_session, self._retry)
+        generation: AsyncGeneration[Any] = AsyncGeneration(request, self._current_session, self._retry, self._pace)
         self._running.add(generation)
         generation.on_end(self._running.discard)
         return generation

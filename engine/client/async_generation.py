@@ -1,4 +1,9 @@
-"""``AsyncGeneration``: one request of `AsyncClient` in flight, over all of its attempts."""
+"""``AsyncGeneration``: one request of `AsyncClient` in flight, over all of its attempts.
+
+A request is sent again where the queue is full or the server is away. If some of its output has arrived, it is sent again
+only if its output is certain: if it is seeded or greedy. The client then checks that the tokens that it has seen come
+again. The caller sees one request.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,12 @@ import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import Generic
 
+from draftline.engine.client.pace import Pace
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.session import ClientSession
-from draftline.engine.errors import DeadlineExceededError, InvalidRequestError
+from draftline.engine.errors import CallFailedError, DeadlineExceededError, EngineStoppedError, InvalidRequestError
 from draftline.engine.outputs import Failed, Finished, RequestOutput, Update
 from draftline.engine.params import T
 from draftline.engine.protocol import Chat, GenerateRequest
@@ -24,20 +29,23 @@ _CANCELLED = "cancelled"
 class AsyncGeneration(Generic[T]):
     """One request in flight: iterate over its outputs so far, or await its `result`."""
 
-    def __init__(self, request: GenerateRequest, session: Callable[[], ClientSession], retry: RetryPolicy) -> None:
+    def __init__(
+        self, request: GenerateRequest, session: Callable[[], ClientSession], retry: RetryPolicy, pace: Pace
+    ) -> None:
         """Submit ``request``; `AsyncClient.submit` makes these.
 
         Args:
             request: the request.
             session: returns the client's current stream.
             retry: when to send the request again.
+            pace: the client's.
         """
-        prompt = request.prompt
-        ids = [] if isinstance(prompt, str | Chat) else list(prompt)
         self._request = request
         self._session = session
         self._retry = retry
-        self._accumulator = Accumulator("", request, ids)
+        self._pace = pace
+        self._accumulator = self._new_accumulator()
+        self._repeated: Accumulator | None = None  # of an attempt that has not come as far as the one before it
         self._deadline = _now() + (math.inf if request.timeout_s is None else request.timeout_s)
         self._has_update = asyncio.Event()
         self._has_output = False
@@ -102,25 +110,69 @@ class AsyncGeneration(Generic[T]):
             self._cancel_attempt()  # the server answers with the end of each output
 
     async def _run(self) -> RequestOutput[T]:
-        for attempt in count(1):
-            error = await self._attempt()
+        failed = finished = 0
+        error: Exception | None = None
+        while True:
+            if not await self._pace.enter([self._stop], self._time_left):
+                if self._stop.done():
+                    return self._stopped()
+                raise DeadlineExceededError from error
+            try:
+                error = await self._attempt()
+            except BaseException:
+                self._pace.leave(CallFailedError("cancelled"))
+                raise
+            self._pace.leave(error)
             if error is None:
                 return self._accumulator.result()
-            wait = None if self._has_output else self._retry.delay(attempt, error)
-            if wait is None:
-                raise error.within(self._request.path) if isinstance(error, InvalidRequestError) else error
-            if _now() + wait >= self._deadline:
-                raise DeadlineExceededError("the request's timeout leaves no time for another attempt") from error
+            if self._pace.finished != finished:  # the server takes this client's requests, one after the other
+                failed, finished = 0, self._pace.finished
+            failed += 1
+            wait = self._delay(failed, error)
             await asyncio.wait({self._stop}, timeout=wait)
             if self._stop.done():
                 return self._stopped()
-        raise AssertionError
+
+    @property
+    def _time_left(self) -> float | None:
+        return None if math.isinf(self._deadline) else max(0.0, self._deadline - _now())
+
+    def _delay(self, failed: int, error: Exception) -> float:
+        """The seconds until the next attempt.
+
+        Raises:
+            Exception: the error, or that there is no time for another attempt.
+        """
+        if isinstance(error, InvalidRequestError):
+            raise error.within(self._request.path)
+        if self._has_output and not (self._is_certain and isinstance(error, EngineStoppedError)):
+            raise error
+        if self._retry.delay(1, error) is None:
+            raise error
+        wait = self._retry.delay(failed, error, time_left=self._time_left)
+        if wait is None:
+            if self._time_left is None:
+                raise error
+            raise DeadlineExceededError from error
+        return wait
+
+    @property
+    def _is_certain(self) -> bool:
+        """Whether the request has the same output whenever it is sent."""
+        sampling = self._request.sampling
+        return sampling.seed is not None or sampling.temperature == 0
+
+    def _new_accumulator(self) -> Accumulator:
+        prompt = self._request.prompt
+        ids = [] if isinstance(prompt, str | Chat) else list(prompt)
+        return Accumulator("", self._request, ids)
 
     async def _attempt(self) -> Exception | None:
         """Submit the request once. Returns the error that ended it, or None where it finished."""
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         left = self._deadline - _now()
         request = self._request if math.isinf(left) else replace(self._request, timeout_s=max(left, 1e-3))
+        self._repeated = self._new_accumulator() if self._has_output else None
         session = self._session()
         name = session.submit(request, partial(self._take, ended))
         self._cancel_attempt = partial(session.cancel, name)
@@ -151,9 +203,30 @@ class AsyncGeneration(Generic[T]):
             ended.set_result(update.error)
             return
         self._has_output = True
-        if self._accumulator.take(self._with_stop(update)):
-            ended.set_result(None)
+        try:
+            if self._collect(self._with_stop(update)):
+                ended.set_result(None)
+        except CallFailedError as error:
+            ended.set_result(error)
         self._has_update.set()
+
+    def _collect(self, update: Update) -> bool:
+        """Add an update, and return whether the request has ended with it.
+
+        Raises:
+            CallFailedError: an attempt does not repeat the tokens of the one before it.
+        """
+        if self._repeated is None:
+            return self._accumulator.take(update)
+        has_ended = self._repeated.take(update)
+        pairs = list(zip(self._accumulator.result().outputs, self._repeated.result().outputs, strict=True))
+        for seen, again in pairs:
+            length = len(seen.token_ids) if again.finished else min(len(seen.token_ids), len(again.token_ids))
+            if seen.token_ids[:length] != again.token_ids[:length]:
+                raise CallFailedError("the server came back with another output: its model or its options have changed")
+        if all(len(again.token_ids) >= len(seen.token_ids) for seen, again in pairs):
+            self._accumulator, self._repeated = self._repeated, None
+        return has_ended
 
     def _with_stop(self, update: Update) -> Update:
         """Tell a stop token from a stop text by the request: the message has no field for it."""

@@ -9,12 +9,13 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 from google.rpc import code_pb2
-from google.rpc.error_details_pb2 import BadRequest, RetryInfo
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
 from draftline.engine.errors import (
     CallFailedError,
+    ConstraintLimitError,
     DeadlineExceededError,
     DraftlineError,
     DuplicateRequestError,
@@ -48,6 +49,8 @@ def error_of(status: Status) -> DraftlineError:
         violations = [FieldViolation(entry.field, entry.description) for entry in listed]
         return InvalidRequestError(*(violations or [FieldViolation("request", status.message)]))
     if status.code == code_pb2.RESOURCE_EXHAUSTED:
+        if _detail(status, ErrorInfo).reason == "CONSTRAINT_LIMIT":
+            return ConstraintLimitError(status.message)
         delay = _detail(status, RetryInfo).retry_delay
         return QueueFullError(status.message, delay.seconds + delay.nanos / 1e9)
     if status.code in _PLAIN:

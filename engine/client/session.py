@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from itertools import count
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from draftline.engine.client.convert import request_message, update
@@ -15,6 +17,11 @@ from draftline.engine.errors import EngineStoppedError
 from draftline.engine.outputs import Failed, Update
 from draftline.engine.protocol import GenerateRequest
 from draftline.v1 import engine_pb2 as pb
+
+_ACCEPTANCE_S = 5.0
+"""The longest wait for a server's acceptance. Proxies may keep it back until there is a response."""
+
+_FAILED_WRITE = "Internal error from Core"
 
 Receiver = Callable[[Update], None]
 """Receives one request's updates, on the event loop. The last is a Finished or a Failed."""
@@ -68,6 +75,10 @@ class ClientSession:
         await asyncio.wait({self._reading})
 
     async def _requests(self) -> AsyncIterator[pb.SessionRequest]:
+        # A server that refuses the stream ends it at once. If a message is written meanwhile, gRPC reports the failed write
+        # instead of the server's status. So nothing is written until the server has accepted the stream.
+        with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._call.initial_metadata()), _ACCEPTANCE_S)
         while (message := await self._outbox.get()) is not None:
             yield message
 
@@ -77,7 +88,9 @@ class ClientSession:
             async for response in self._call:
                 self._dispatch(response)
         except grpc.aio.AioRpcError as failed:
-            error = call_error(failed)
+            # gRPC reports a failed write, which has no status of the server's, as an internal error.
+            broken = failed.code() is grpc.StatusCode.INTERNAL and failed.details() == _FAILED_WRITE
+            error = EngineStoppedError("the connection to the server broke") if broken else call_error(failed)
         except asyncio.CancelledError:  # by `close`: gRPC raises it in the reader, though the task was not cancelled
             pass
         except Exception as fault:  # noqa: BLE001  every receiver must get the end

@@ -10,7 +10,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.cache import CachedDrafting
 from draftline.engine.drafting.costs import measure_costs
 from draftline.engine.drafting.policy import AdaptiveDrafting, DraftPolicy, FixedDrafting, ForcedTextDrafting
-from draftline.engine.runner.memory import block_bytes, memory_explained
+from draftline.engine.runner.memory import block_bytes, memory_explained, weight_bytes
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
 from draftline.kernels.batch import KVCache
@@ -158,5 +158,5 @@ def _load(config: EngineConfig, target: Checkpoint, ops: Ops, dtype: torch.dtype
             f"draft_model: {name} has a vocabulary of {mine} tokens and {config.model} one of {its}: "
             "a draft model must have its target's"
         )
-    with memory_explained(device, f"the weights of the draft model {name}"):
+    with memory_explained(device, f"the weights of the draft model {name}", weight_bytes(checkpoint, dtype)):
         return build_model(checkpoint, checkpoint.config, ops, dtype, device)

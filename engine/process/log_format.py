@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
+import os
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from typing import Literal
@@ -42,14 +45,53 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
+_RECORD = '{"time": '
+"""The beginning of every record of `JsonFormatter`."""
+
 FORMATTERS: Mapping[Literal["text", "json"], type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
 
 
 def start_logging(level: str, form: Literal["text", "json"]) -> None:
-    """Make all loggers write to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Make all loggers write to standard error.
+
+    In JSON, lines that libraries write to standard error by themselves (gRPC, CUDA, an allocator that fails) become records
+    too, those of child processes included.
+    """
+    stream = sys.stderr
+    if form == "json":
+        stream = os.fdopen(os.dup(sys.stderr.fileno()), "w", buffering=1, encoding="utf-8")
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(FORMATTERS[form]())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    if form == "json":
+        _log_foreign_lines(handler)
+
+
+def _log_foreign_lines(handler: logging.Handler) -> None:
+    """Put a pipe in the place of standard error, and make a record of every line that comes through it."""
+    reading, writing = os.pipe()
+    os.dup2(writing, sys.stderr.fileno())
+    os.close(writing)
+
+    def read() -> None:
+        with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if line.startswith(_RECORD):  # of a child process that logs in JSON itself
+                    handler.stream.write(line)  # type: ignore[attr-defined]
+                elif line.strip():
+                    record = logging.LogRecord("stderr", logging.WARNING, "", 0, line.rstrip(), None, None)
+                    handler.handle(record)
+
+    thread = threading.Thread(target=read, name="draftline-stderr", daemon=True)
+    thread.start()
+
+    def finish() -> None:
+        """Read what is left: the last lines are those that say why a process ends."""
+        sys.stderr.flush()
+        os.dup2(handler.stream.fileno(), 2)  # type: ignore[attr-defined]  # closes the pipe, unless a child has it
+        thread.join(timeout=1)
+
+    atexit.register(finish)
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, object]:

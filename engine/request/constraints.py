@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from draftline.engine import params
-from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
 from draftline.structured.compiled import CompiledConstraint, ConstraintProgress
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec
-from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.errors import CompileQueueFullError, InvalidConstraintError, UnsupportedConstraintError
+
+_COMPILE_RETRY_S = 1.0
+"""Delay in seconds after which a client should send a constraint again that there was no room for."""
 
 CONSTRAINT_ERRORS = (InvalidConstraintError, UnsupportedConstraintError)
 """The errors with which the compiler rejects a constraint."""
@@ -46,9 +51,24 @@ def constraint_error(asked: ConstraintSpec, error: Exception) -> InvalidRequestE
     return InvalidRequestError(*_violations(asked, error))
 
 
+@contextmanager
+def constraint_errors(asked: ConstraintSpec) -> Iterator[None]:
+    """Raise the compiler's errors as those of the client's request."""
+    try:
+        yield
+    except CONSTRAINT_ERRORS as error:
+        raise constraint_error(asked, error) from error
+    except CompileQueueFullError as error:
+        raise QueueFullError(str(error), _COMPILE_RETRY_S) from error
+
+
 def _violations(asked: ConstraintSpec, error: Exception) -> Iterator[FieldViolation]:
     if not isinstance(error, UnsupportedConstraintError):
-        yield FieldViolation(f"constraint.{asked.kind}", str(error))
+        # An error inside a schema begins with its JSON pointer.
+        pointer, message = re.fullmatch(r"(?s)(/\S*(?=: ))?(?:: )?(.*)", str(error)).groups()  # type: ignore[union-attr]
+        in_schema = asked.kind == "json_schema" and pointer is not None
+        field = f"constraint.{asked.kind}"
+        yield FieldViolation(f"{field}#{pointer}", message) if in_schema else FieldViolation(field, str(error))
         return
     for violation in error.violations:
         if violation.keyword == "close_within_budget":
@@ -59,21 +79,25 @@ def _violations(asked: ConstraintSpec, error: Exception) -> Iterator[FieldViolat
             )
 
 
-async def compile_constraint(compiler: ConstraintCompiler, asked: params.Constraint) -> CompiledConstraint:
+async def compile_constraint(
+    compiler: ConstraintCompiler, asked: params.Constraint, caller: str = ""
+) -> CompiledConstraint:
     """Compile a request's constraint without blocking the event loop.
+
+    Cancelling it ends the compilation, unless others wait for it.
+
+    Args:
+        compiler: compiles it.
+        asked: the constraint as the request has it.
+        caller: whose it is: callers take turns.
 
     Raises:
         InvalidRequestError: the compiler rejects the constraint.
+        QueueFullError: too many constraints wait.
     """
     constraint = structured_constraint(asked)
-    compiling = asyncio.wrap_future(compiler.submit(constraint))
-    # If the caller is cancelled, the error is retrieved all the same: asyncio warns of errors that are not.
-    compiling.add_done_callback(lambda done: done.cancelled() or done.exception())
-    try:
-        # Other requests may wait for the same compilation: cancelling this one must not cancel it.
-        return await asyncio.shield(compiling)
-    except CONSTRAINT_ERRORS as error:
-        raise constraint_error(constraint, error) from error
+    with constraint_errors(constraint):
+        return await asyncio.wrap_future(compiler.submit(constraint, caller))
 
 
 @dataclass(slots=True, eq=False)

@@ -24,6 +24,8 @@ class EngineRequest:
         constraint: the constraint, which compiles; None without one.
         head_start_s: the head start in the queue that the priority buys, in seconds.
         timeout_s: seconds from its submission until it times out; None without a timeout.
+        caller: whose request it is.
+        weight: the caller's share, relative to other callers.
     """
 
     request_id: str
@@ -36,3 +38,5 @@ class EngineRequest:
     constraint: Constraint | None
     head_start_s: float
     timeout_s: float | None
+    caller: str = ""
+    weight: float = 1.0

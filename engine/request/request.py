@@ -11,21 +11,14 @@ from dataclasses import dataclass
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Prompt, Sink
-from draftline.engine.request.constraints import (
-    CONSTRAINT_ERRORS,
-    OutputConstraint,
-    constraint_error,
-    structured_constraint,
-)
+from draftline.engine.request.constraints import OutputConstraint, constraint_errors, structured_constraint
 from draftline.engine.request.engine_request import EngineRequest
+from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
 from draftline.engine.request.sequence import Sequence
 from draftline.engine.request.tokenization import tokenize
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import ConstraintCompiler
-
-DEFAULT_MAX_TOKENS = 256
-"""Maximum output tokens of a request without ``max_tokens``, as far as the context has room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +33,9 @@ class Request:
         sink: receives its updates.
         submitted_at: the time of submission, in seconds on the engine's clock.
         deadline: the time when it must have ended, on the same clock; infinite without a timeout.
+        caller: whose request it is.
+        weight: the caller's share, relative to other callers.
+        head_start_s: the head start in the queue that its priority buys, in seconds.
     """
 
     request_id: str
@@ -49,6 +45,15 @@ class Request:
     sink: Sink
     submitted_at: float
     deadline: float = math.inf
+    caller: str = ""
+    weight: float = 1.0
+    head_start_s: float = 0.0
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens that it computes: its prompt once, and its outputs."""
+        prompt = len(self.prompt_token_ids)
+        return prompt + sum(sequence.max_len - prompt for sequence in self.sequences)
 
     @staticmethod
     def of(request: EngineRequest, compiled: CompiledConstraint | None, sink: Sink, now: float) -> Request:
@@ -62,7 +67,18 @@ class Request:
         """
         deadline = math.inf if request.timeout_s is None else now + request.timeout_s
         sequences = _sequences(request, compiled, now)
-        return Request(request.request_id, request.prompt, request.prompt_token_ids, sequences, sink, now, deadline)
+        return Request(
+            request.request_id,
+            request.prompt,
+            request.prompt_token_ids,
+            sequences,
+            sink,
+            now,
+            deadline,
+            request.caller,
+            request.weight,
+            request.head_start_s,
+        )
 
 
 class RequestBuilder:
@@ -139,6 +155,10 @@ class RequestBuilder:
         sampling = request.sampling
         room = self._info.max_model_len - len(token_ids)
         max_tokens = min(DEFAULT_MAX_TOKENS if sampling.max_tokens is None else sampling.max_tokens, room)
+        if sampling.min_tokens > max_tokens:
+            problem = f"min_tokens ({sampling.min_tokens}) exceeds the {max_tokens} tokens that can be generated"
+            why = f"the prompt leaves room for {room}" if room == max_tokens else "the default of max_tokens"
+            raise InvalidRequestError(FieldViolation("sampling.min_tokens", f"{problem}: {why}"))
 
         # A text that must be complete within the limit must fit at all.
         closes = request.constraint is not None and request.constraint.close_within_budget
@@ -159,6 +179,8 @@ class RequestBuilder:
             constraint=request.constraint,
             head_start_s=request.priority * self._ageing_s,
             timeout_s=request.timeout_s,
+            caller=request.caller,
+            weight=request.weight,
         )
         return engine_request, compiled
 
@@ -166,10 +188,8 @@ class RequestBuilder:
         if self._compiler is None:
             raise InvalidRequestError(FieldViolation("constraint", "this server enforces no constraints"))
         structured = structured_constraint(constraint)
-        try:
+        with constraint_errors(structured):
             return self._compiler.compile(structured)
-        except CONSTRAINT_ERRORS as error:
-            raise constraint_error(structured, error) from error
 
     def _encode(self, prompt: Prompt, violations: list[FieldViolation]) -> tuple[str, list[int] | None]:
         """Return the prompt's field name and its token ids. If it has none, add violations and return None for them."""
@@ -205,7 +225,8 @@ class RequestBuilder:
 
     def _out_of_range(self, field: str, ids: Seq[int] | dict[int, float]) -> Iterator[FieldViolation]:
         vocab = self._info.config.vocab_size
-        for index, token in enumerate(ids):
+        places = ids if isinstance(ids, dict) else range(len(ids))  # a mapping's entries are named by their keys
+        for index, token in zip(places, ids, strict=True):
             if not 0 <= token < vocab:
                 yield FieldViolation(f"{field}[{index}]", f"{token} is not a token id of this model (0 to {vocab - 1})")
                 return  # one is enough: a prompt for another model could have thousands

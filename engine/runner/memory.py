@@ -5,16 +5,22 @@ On a CPU the cache has a fixed budget. On a GPU it takes what the weights and th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 
 import torch
 
 from draftline.engine.errors import DeviceLostError
+from draftline.engine.runner.host_memory import HostMemory, host_memory
 from draftline.kernels.batch import Batch, KVCache, bytes_a_head
+from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
+from draftline.models.families import weight_shapes
 from draftline.models.model import Model
+from draftline.quant.tensor import RawTensor
 
 GIB = 1 << 30
 DEFAULT_CPU_CACHE_GIB = 1.0
@@ -25,12 +31,22 @@ class OutOfMemoryAtStartError(ModelLoadError):
 
 
 @contextmanager
-def memory_explained(device: torch.device, what: str) -> Iterator[None]:
-    """Turn a failed allocation for ``what`` into an error with the numbers.
+def memory_explained(device: torch.device, what: str, needs: int = 0) -> Iterator[None]:
+    """Turn a lack of memory for ``what`` into an error with the numbers.
+
+    A GPU's allocator fails by itself. Linux gives out memory that it does not have, and kills the process that uses it: on
+    a CPU, the memory is compared with what there is before any is taken.
+
+    Args:
+        device: where the memory is taken.
+        what: what it is taken for.
+        needs: how much that is at least, in bytes.
 
     Raises:
-        OutOfMemoryAtStartError: there was not enough.
+        OutOfMemoryAtStartError: there is not enough.
     """
+    if device.type == "cpu":
+        _check_host(what, needs, host_memory())
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -41,6 +57,49 @@ def memory_explained(device: torch.device, what: str) -> Iterator[None]:
             f"what it loaded until then, others take {(total - free - torch.cuda.memory_reserved(device)) / GIB:.1f}, "
             f"and {free / GIB:.1f} are free."
         ) from error
+
+
+def _check_host(what: str, needs: int, memory: HostMemory | None) -> None:
+    if memory is None or needs <= memory.free:
+        return
+    others = max(0, memory.total - memory.free - memory.own)
+    raise OutOfMemoryAtStartError(
+        f"cpu has no room for {what}, which needs {needs / GIB:.1f} GiB: of the {memory.total / GIB:.1f} GiB of "
+        f"{memory.whose}, this process has taken {memory.own / GIB:.1f}, others take {others / GIB:.1f}, and "
+        f"{memory.free / GIB:.1f} are free."
+    )
+
+
+def weight_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
+    """About how many bytes a checkpoint's weights take once they are loaded.
+
+    Layers are alike, so one tensor of each kind is looked at.
+
+    Args:
+        checkpoint: the weights.
+        dtype: of the weights that are not quantized.
+    """
+    kinds: dict[str, float] = {}
+    total = 0.0
+    for name, shape in weight_shapes(checkpoint.config).items():
+        if name not in checkpoint:
+            continue
+        kind = re.sub(r"\d+", "", name)
+        if kind not in kinds:
+            kinds[kind] = _bytes_a_number(checkpoint.tensor(name), dtype)
+        total += prod(shape) * kinds[kind]
+    return int(total)
+
+
+def _bytes_a_number(raw: RawTensor, dtype: torch.dtype) -> float:
+    if raw.convert_to is not None and len(raw.shape) == 2:
+        return 1
+    return dtype.itemsize if raw.data.is_floating_point() and raw.scales is None else raw.data.nbytes / prod(raw.shape)
+
+
+def slot_table_bytes(num_slots: int, max_len: int, max_blocks: int) -> int:
+    """Bytes of a `SlotTable`, whose tokens and block tables take most."""
+    return 4 * num_slots * (max_len + max_blocks)
 
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:

@@ -4,9 +4,10 @@ One rule covers everything: a sequence has known tokens and computed tokens, and
 known (plus drafts) within one token budget. Prompt chunks, decodes, verification of drafts, prefix hits and recomputing
 after preemption are all this rule. The scheduler sees token ids and counts only: no tensors, texts or stop conditions.
 
-**Order.** Sequences are served by ``(order, arrival)``, smaller first. ``order`` is the arrival time minus the head start
-that the priority buys (priority times ``ageing_s`` seconds). It never changes, so neither does the order of two
-sequences. A sequence that arrives later than the largest head start comes after all that wait already, so none starves.
+**Order.** Sequences are served by ``(order, arrival)``, smaller first. ``order`` is the place in time that `FairShares`
+gives: the arrival, or the end of its caller's earlier requests if that is later, minus the head start that the priority
+buys (priority times ``ageing_s`` seconds). It never changes, so neither does the order of two sequences. It is finite, and
+new sequences come at their arrival less their head start, or later, so none starves.
 The first in order can always run to its end: it gets at least one token of every step's budget, it is admitted before
 all others, and every sequence behind it makes room for it.
 
@@ -15,7 +16,7 @@ is the last. A waiting one takes the place (slot, blocks, turn) of running ones 
 only if that suffices to admit it. A preempted sequence waits again with nothing computed; its full blocks stay in the
 prefix tree until others need them, so recomputing is mostly a prefix hit.
 
-**The budget.** In queue order, each row takes what it wants but leaves one token for each decoding row behind it.
+**The budget.** While sequences decode, `StepBudget` may give a step fewer tokens than the maximum. In queue order, each row takes what it wants but leaves one token for each decoding row behind it.
 Drafts are the first to be cut: they may use what the decoding rows leave, but only half of it while a prompt could use
 it as well. They never take a block that a row behind them needs.
 
@@ -150,7 +151,7 @@ class Scheduler:
         else:
             self._followers.setdefault(leader, []).append(sequence)
 
-    def plan(self, draft_len: DraftLength = no_drafts) -> Plan:
+    def plan(self, draft_len: DraftLength = no_drafts, token_budget: int | None = None) -> Plan:
         """Decide the next step: end cancelled sequences, then give running and waiting ones their tokens and blocks.
 
         Blocks are reserved for the longest outcome of the step: every row's ``start + count + drafts`` tokens. The plan
@@ -159,13 +160,15 @@ class Scheduler:
         Args:
             draft_len: how many drafts a sequence wants. It may get fewer, and never gets more than could be accepted
                 before its ``max_len``.
+            token_budget: maximum number of tokens of this step, if that is less than for all steps.
         """
         # Cancelled sequences end first, so that their slots and blocks are free for the others.
         cancelled = tuple([sequence for sequence in self._all() if sequence.cancelled])
         for sequence in cancelled:
             self.finish(sequence)
 
-        running, admitted = Planner(self._cache, self._waiting, self._token_budget, draft_len).rows()
+        budget = self._token_budget if token_budget is None else min(token_budget, self._token_budget)
+        running, admitted = Planner(self._cache, self._waiting, budget, draft_len).rows()
         rows = running + admitted
 
         # The plan counts as run: the next one may be made before this one's results are read.

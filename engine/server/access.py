@@ -7,6 +7,9 @@ The file is YAML. It is read again when it has changed::
         token: 5kx2…              # or sha256: its digest in hex, so that the file holds no secret
         max_requests: 64          # in flight at once; unlimited if unset
         requests_per_minute: 600  # unlimited if unset
+        max_tokens: 2048          # of one output; a request without max_tokens gets at most as many
+        max_priority: 0           # unlimited if unset
+        weight: 2                 # of its share of the engine beside other callers; 1 if unset
       - name: ops
         token: 9vq1…
         admin: true               # may call AdminService
@@ -19,6 +22,7 @@ import hmac
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -26,7 +30,16 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from typing_extensions import override
 
-from draftline.engine.errors import PermissionDeniedError, QueueFullError, TokenFileError, UnauthenticatedError
+from draftline.engine.errors import (
+    FieldViolation,
+    InvalidRequestError,
+    PermissionDeniedError,
+    QueueFullError,
+    TokenFileError,
+    UnauthenticatedError,
+)
+from draftline.engine.protocol import GenerateRequest
+from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
 from draftline.engine.validation import violations
 
 logger = logging.getLogger(__name__)
@@ -45,6 +58,9 @@ class _Token(BaseModel):
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-fA-F]{64}$")
     max_requests: int | None = Field(default=None, ge=1)
     requests_per_minute: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_priority: int | None = None
+    weight: float = Field(default=1.0, gt=0, le=1000)
     admin: bool = False
 
     @model_validator(mode="after")
@@ -75,12 +91,28 @@ class _File(BaseModel):
         return self
 
 
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What one request of a caller may ask for.
+
+    Attributes:
+        max_tokens: tokens of an output; None for the model's limit.
+        max_priority: None for any.
+        weight: of the caller's share of the engine.
+    """
+
+    max_tokens: int | None = None
+    max_priority: int | None = None
+    weight: float = 1.0
+
+
 class Caller:
     """The owner of a token, with the token's limits and its requests in flight. Only one event loop may use it.
 
     Attributes:
         name: shown in logs and metrics; empty if the server knows no tokens.
         admin: whether the caller may use AdminService.
+        limits: the bounds of each of its requests.
     """
 
     def __init__(
@@ -94,6 +126,7 @@ class Caller:
     ) -> None:
         """A caller without requests, which may start a whole minute's requests at once."""
         self.name = name
+        self.limits = RequestLimits()
         self.admin = admin
         self._max_requests = max_requests
         self._per_minute = requests_per_minute
@@ -120,6 +153,34 @@ class Caller:
                 raise QueueFullError(f"this token may start {self._per_minute} requests a minute", wait)
             self._allowance -= 1
         self._in_flight += 1
+
+    def within_limits(self, request: GenerateRequest, peer: str) -> GenerateRequest:
+        """A request as the engine gets it: with its caller, its share, and the bounds of the token.
+
+        Args:
+            request: the client's request.
+            peer: the client's address, which stands for a caller without a token.
+
+        Raises:
+            InvalidRequestError: it asks for more than the token allows.
+        """
+        limits, sampling = self.limits, request.sampling
+        wrong: list[FieldViolation] = []
+        if limits.max_priority is not None and request.priority > limits.max_priority:
+            wrong.append(FieldViolation("priority", f"this token allows at most {limits.max_priority}"))
+        if limits.max_tokens is not None:
+            if sampling.max_tokens is None:
+                cap = min(limits.max_tokens, DEFAULT_MAX_TOKENS)
+                sampling = sampling.model_copy(update={"max_tokens": cap})
+            elif sampling.max_tokens > limits.max_tokens:
+                wrong.append(FieldViolation("sampling.max_tokens", f"this token allows at most {limits.max_tokens}"))
+        if wrong:
+            raise InvalidRequestError(*wrong)
+        return replace(request, sampling=sampling, caller=self.identity(peer), weight=limits.weight)
+
+    def identity(self, peer: str) -> str:
+        """The name of the token, else the client's address, without its port: a client may have many connections."""
+        return self.name or peer.rpartition(":")[0]
 
     def release(self) -> None:
         """End one admitted request."""
@@ -213,6 +274,7 @@ class TokenAccess(Access):
         for entry in entries:
             caller = self._callers.get(entry.name) or Caller(entry.name, admin=entry.admin)
             caller.set_limits(entry.max_requests, entry.requests_per_minute, entry.admin)
+            caller.limits = RequestLimits(entry.max_tokens, entry.max_priority, entry.weight)
             callers[entry.name] = caller
         self._callers = callers
         self._digests = [(entry.digest, callers[entry.name]) for entry in entries]
@@ -225,7 +287,10 @@ class TokenAccess(Access):
 
     def _read(self) -> list[_Token]:
         try:
-            return _File.model_validate(yaml.safe_load(self._path.read_text(encoding="utf-8"))).tokens
+            content = yaml.safe_load(self._path.read_text(encoding="utf-8"))
+            if not content or content == {"tokens": None} or content == {"tokens": []}:
+                raise TokenFileError(f"{self._path}: has no tokens; it needs a list of them: tokens: [...]")
+            return _File.model_validate(content).tokens
         except OSError as error:
             raise TokenFileError(f"{self._path}: {error.strerror}") from error
         except (yaml.YAMLError, UnicodeDecodeError):

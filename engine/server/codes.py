@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from draftline.engine.errors import (
+    ConstraintLimitError,
     DeadlineExceededError,
     DuplicateRequestError,
     EngineStoppedError,
@@ -24,6 +25,7 @@ INTERNAL = "INTERNAL"
 _CODES: Mapping[type[BaseException], str] = {
     InvalidRequestError: "INVALID_ARGUMENT",
     QueueFullError: "RESOURCE_EXHAUSTED",
+    ConstraintLimitError: "RESOURCE_EXHAUSTED",
     DuplicateRequestError: "ALREADY_EXISTS",
     EngineStoppedError: "UNAVAILABLE",
     DeadlineExceededError: DEADLINE_EXCEEDED,

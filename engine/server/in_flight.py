@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Protocol, Self
 
+from draftline.engine.errors import DraftlineError
 from draftline.engine.outputs import Delta, Failed, Finished, Update
 from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.access import Caller
@@ -87,6 +88,7 @@ class InFlightRequest:
         assert self._engine is not None, "admit() comes first"
         # Before submitting: the first update may come before submit() returns.
         self._outputs_left = request.sampling.n
+        request = self._call.caller.within_limits(request, self._call.origin.peer)
         await submit(self._engine, self._request_id, request, self._mailbox.sink)
 
     def note(self, update: Update) -> bool:
@@ -118,7 +120,8 @@ class InFlightRequest:
             if self._outputs_left:
                 self._engine.cancel(self._request_id)
             self._state.release(self._call.caller)
-        self._report.finish(OK if error is None else self._call.outcome(error))
+        reason = str(error) if isinstance(error, DraftlineError) else ""
+        self._report.finish(OK if error is None else self._call.outcome(error), reason)
 
     def __enter__(self) -> Self:
         """The request itself."""

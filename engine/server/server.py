@@ -10,6 +10,8 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry
+
 from draftline.engine.errors import MissingExtraError
 from draftline.engine.protocol import EngineClient
 from draftline.engine.server.access import Access, OpenAccess, TokenAccess
@@ -17,7 +19,7 @@ from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.grpc.listener import GrpcListener
 from draftline.engine.server.listener import Listener
 from draftline.engine.server.state import ServerState
-from draftline.engine.server.telemetry.metrics import Metrics
+from draftline.engine.server.telemetry.metrics import Metrics, ModelLabel
 from draftline.engine.server.telemetry.metrics_endpoint import MetricsEndpoint
 from draftline.engine.server.telemetry.reports import Observer
 from draftline.engine.server.telemetry.request_log import log_request
@@ -64,14 +66,14 @@ class Server:
             CannotListenError: an address cannot be used.
         """
         if self._config.metrics_port is not None:
-            self._metrics_endpoint = MetricsEndpoint(
-                self._config.metrics_host, self._config.metrics_port, self._metrics.registry
-            )
+            labelled = CollectorRegistry()
+            labelled.register(ModelLabel(self._metrics))
+            self._metrics_endpoint = MetricsEndpoint(self._config.metrics_host, self._config.metrics_port, labelled)
         await self._listener.start()
 
     async def serve(self, engine: EngineClient) -> None:
         """Admit requests to ``engine``. Health probes get "serving" for as long as the engine runs."""
-        self._metrics.watch(engine.stats, engine.info)
+        self._metrics.watch(engine)
         if self._tracing is not None:
             self._tracing.serve(engine.info.model)
         self._state.serve(engine)

@@ -24,6 +24,7 @@ class ServerState:
         access: authenticates callers.
         hub: delivers the engine's updates to the mailboxes of the event loop.
         observers: receive a report of every request that has ended.
+        sessions: how many Session streams are open.
     """
 
     def __init__(self, config: ServerConfig, access: Access, hub: Hub, observers: Sequence[Observer]) -> None:
@@ -32,6 +33,7 @@ class ServerState:
         self.access = access
         self.hub = hub
         self.observers = observers
+        self.sessions = 0
         self._ids = count()
         self._engine: EngineClient | None = None
         self._draining = False

@@ -39,7 +39,7 @@ async def submit(engine: EngineClient, request_id: str, request: GenerateRequest
     """
     if request.constraint is not None and engine.compiler is not None:
         # So that engine.submit finds it in the compiler's cache.
-        await compile_constraint(engine.compiler, request.constraint)
+        await compile_constraint(engine.compiler, request.constraint, request.caller)
     if prompt_size(request.prompt) < LONG:
         engine.submit(request_id, request, sink)
         return

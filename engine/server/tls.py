@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ class Certificate:
         self._authorities = client_authorities
         self._lock = threading.Lock()
         self._changed_at = self._modification_times()
+        self._refused_at: tuple[int, ...] | None = None  # of files that could not be used
         self._pem = self._read()
 
     def current(self) -> Pem:
@@ -49,13 +51,17 @@ class Certificate:
         If changed files cannot be read, a warning is logged and the previous contents stay in use.
         """
         with self._lock:
+            changed_at: tuple[int, ...] = ()
             try:
                 changed_at = self._modification_times()
                 if changed_at == self._changed_at:
                     return self._pem
+                if changed_at == self._refused_at:
+                    return self._pem
                 self._pem = self._read()
             except CertificateError as error:
                 logger.warning("%s; the previous certificate stays in use", error)
+                self._refused_at = changed_at
                 return self._pem
             self._changed_at = changed_at
         logger.info("reloaded the certificate from %s", self._chain)
@@ -77,4 +83,12 @@ class Certificate:
         for path, content, label in ((self._chain, chain, b"CERTIFICATE"), (self._key, key, b"PRIVATE KEY")):
             if label not in content:
                 raise CertificateError(f"{path}: has no {label.decode().lower()} in PEM")
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._chain, self._key, password="")
+        except (ssl.SSLError, ValueError) as error:
+            # In the middle of a rotation, one file is the new one already.
+            reason = getattr(error, "reason", None) or str(error)
+            raise CertificateError(f"{self._chain} and {self._key} are no pair: {reason.lower()}") from error
+        except OSError as error:
+            raise CertificateError(f"cannot read the certificate's files: {error.strerror}") from error
         return Pem(chain, key, authorities)

@@ -6,6 +6,7 @@ import json
 import logging
 from typing import NamedTuple
 
+from draftline.engine.errors import ConstraintLimitError
 from draftline.engine.outputs import (
     Delta,
     Finished,
@@ -213,6 +214,9 @@ class OutputState:
 
         Returns:
             Whether the text is complete with them; None without a constraint.
+
+        Raises:
+            ConstraintLimitError: the constraint cannot follow the text within its limits.
         """
         constraint = self.sequence.constraint
         if constraint is None:
@@ -222,6 +226,9 @@ class OutputState:
             kept = kept[:-1]
         for token in kept:
             if not matcher.advance(token):
+                if matcher.failure is not None:
+                    # The mask allowed only end-of-sequence, which is not the output's end.
+                    raise ConstraintLimitError(f"the constraint cannot follow this output: {matcher.failure}")
                 if token not in self._eos_ids:  # the only token where a grammar cannot go on
                     logger.error("%s: its constraint does not allow token %d", self.sequence.name, token)
                 return False

@@ -74,7 +74,7 @@ class ChatEncoder:
         marked = self._any_stand_in.sub(lambda match: self._names[match[0]], marked)
         if self._hidden in marked:
             raise ValueError("the chat template takes the name of a special token in a message apart")
-        ids = self._plain.encode(marked, add_special_tokens=False).ids
+        ids = encode_ids(self._plain, marked, add_special_tokens=False)
         forged = self._forbidden.keys() & set(ids)
         if forged:
             raise ValueError(f"the text {self._forbidden[forged.pop()]!r} cannot be told from the special token")
@@ -88,6 +88,13 @@ class ChatEncoder:
         if index is None:
             raise ValueError(f"the added token {token!r} cannot be added")
         return index
+
+
+def encode_ids(backend: Backend, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    """The ids of a text. Other threads go on meanwhile: of the library's calls, only those for batches release the GIL."""
+    [encoding] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    ids: list[int] = encoding.ids
+    return ids
 
 
 def _secret() -> str:

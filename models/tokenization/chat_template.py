@@ -12,6 +12,9 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+COMMON_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+"""Many templates print any role. No model has learned a role that its template does not name, but for these."""
+
 
 class ChatTemplate:
     """A compiled template. Thread-safe."""
@@ -30,6 +33,8 @@ class ChatTemplate:
             self._template = _ENVIRONMENT.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise ValueError(f"line {error.lineno} of the chat template: {error.message}") from error
+        constants = _ENVIRONMENT.parse(source).find_all(nodes.Const)
+        self._roles = COMMON_ROLES | {node.value for node in constants if isinstance(node.value, str)}
         self._variables = dict(variables)
 
     def render(self, messages: Sequence[tuple[str, str]]) -> str:
@@ -41,6 +46,12 @@ class ChatTemplate:
         Raises:
             ValueError: the template refuses the messages (roles that it does not know, or in a wrong order).
         """
+        for index, (role, _) in enumerate(messages):
+            if role not in self._roles:
+                known = ", ".join(sorted(COMMON_ROLES))
+                raise ValueError(
+                    f"message {index} has the role {role!r}, which the chat template does not know ({known})"
+                )
         conversation = [{"role": role, "content": content} for role, content in messages]
         try:
             return self._template.render(

@@ -10,7 +10,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.gguf.file import GGUFFile
 from draftline.models.gguf.tokenizer import read_gguf_tokenizer
-from draftline.models.tokenization.chat_encoder import ChatEncoder, check_unicode
+from draftline.models.tokenization.chat_encoder import ChatEncoder, check_unicode, encode_ids
 from draftline.models.tokenization.chat_template import ChatTemplate
 from draftline.models.tokenization.data import TokenizerData
 from draftline.models.tokenization.hf_tokenizer import read_hf_tokenizer
@@ -90,8 +90,7 @@ class Tokenizer:
             ValueError: the text has surrogate code points, which no Unicode text has.
         """
         check_unicode(text)
-        ids: list[int] = self._backend.encode(text).ids
-        return ids
+        return encode_ids(self._backend, text)
 
     def encode_text(self, text: str) -> list[int]:
         """The ids of a text in the midst of another: no space or token is added before it.
@@ -101,10 +100,9 @@ class Tokenizer:
         """
         check_unicode(text)
         if not self._strips_space:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-            return ids
+            return encode_ids(self._backend, text, add_special_tokens=False)
         # A space would be added before it, unless the text has another start: a character that is a token by itself.
-        ids = self._backend.encode(_LEAD + text, add_special_tokens=False).ids
+        ids = encode_ids(self._backend, _LEAD + text, add_special_tokens=False)
         before = b""
         for index, token_id in enumerate(ids):
             before += self._bytes_and_names[token_id]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from draftline.engine.config import EngineConfig
     from draftline.engine.errors import (
         CallFailedError,
+        ConstraintLimitError,
         DeadlineExceededError,
         DraftlineError,
         DuplicateRequestError,
@@ -52,6 +53,7 @@ __all__ = [
     "Client",
     "CompletionOutput",
     "Constraint",
+    "ConstraintLimitError",
     "DeadlineExceededError",
     "DraftlineError",
     "DuplicateRequestError",
@@ -87,6 +89,7 @@ _MODULES = {
     "Client": "engine.client.sync_client",
     "CompletionOutput": "engine.outputs",
     "Constraint": "engine.params",
+    "ConstraintLimitError": "engine.errors",
     "DeadlineExceededError": "engine.errors",
     "DraftlineError": "engine.errors",
     "DuplicateRequestError": "engine.errors",

@@ -11,6 +11,7 @@ from draftline.structured.matcher import Matcher, RowByRow, Words
 class AutomatonMatcher(Matcher):
     """The position of one output in an automaton. Every method is a look-up."""
 
+    failure: str | None = None
     error: str | None = None
     mask_batcher = RowByRow()
 

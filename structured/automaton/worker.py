@@ -1,6 +1,7 @@
-"""The worker process that compiles automata: reads jobs from standard input, writes answers to standard output.
+"""The worker process that compiles constraints: reads jobs from standard input, writes answers to standard output.
 
-Its own alarm kills it when a job takes too long; the system kills it when it asks for too much memory. It runs as
+Two answers follow a job: the constraint's language, then, if that is regular, its automaton. Both take real work in Python,
+which would hold up the threads of a process that streams. Its own alarm kills it when a job takes too long; the system kills it when it asks for too much memory. It runs as
 ``python -m draftline.structured.automaton.worker``. `worker_pool` is the other end of its pipes.
 """
 
@@ -17,7 +18,9 @@ from typing import BinaryIO
 from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError, compile_bytes
 from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
-from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.constraint import ConstraintSpec, language
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.language import Language
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +32,41 @@ class WorkerSetup:
     limits: AutomatonLimits
 
 
-@dataclass(frozen=True, slots=True)
-class AutomatonJob:
-    """One regular expression; ``budgets`` asks for masks by distance to acceptance."""
-
-    regex: str
-    budgets: bool
-
-
 ALARMS = (signal.SIGPROF, signal.SIGALRM)
 """The signals that end a worker whose job takes too long."""
+
+LanguageAnswer = Language | InvalidConstraintError | UnsupportedConstraintError | RuntimeError
 
 Answer = TokenAutomaton | InvalidConstraintError | AutomatonTooLargeError | RuntimeError
 
 
-def compile_job(setup: WorkerSetup, job: AutomatonJob) -> Answer:
-    """The automaton of a job, or the error that it ends in."""
-    limits = setup.limits
+def find_language(setup: WorkerSetup, job: ConstraintSpec) -> LanguageAnswer:
+    """The language of a constraint, or the error that it ends in."""
     try:
-        automaton = compile_bytes(job.regex, limits.states)
-        return compile_tokens(automaton, setup.tokens, setup.eos_ids, budgets=job.budgets, max_bytes=limits.table_bytes)
+        return language(job)
+    except (InvalidConstraintError, UnsupportedConstraintError) as error:
+        return error
+    except MemoryError:
+        return InvalidConstraintError(f"it takes more than {setup.limits.memory_bytes >> 20} MiB of memory to read it")
+    except Exception as error:  # noqa: BLE001 - the parent raises it; the worker goes on
+        return RuntimeError(f"the constraint compiler failed: {error!r}")
+
+
+def compile_regex(setup: WorkerSetup, regex: str, *, budgets: bool) -> Answer:
+    """The automaton of a regular expression, or the error that it ends in.
+
+    Args:
+        setup: the vocabulary and the limits.
+        regex: the expression.
+        budgets: whether masks by distance to acceptance are wanted.
+    """
+    limits = setup.limits
+    size = len(regex.encode())
+    if size > limits.regex_bytes:
+        return AutomatonTooLargeError(f"it has {size} bytes; at most {limits.regex_bytes} are allowed")
+    try:
+        automaton = compile_bytes(regex, limits.states)
+        return compile_tokens(automaton, setup.tokens, setup.eos_ids, budgets=budgets, max_bytes=limits.table_bytes)
     except (InvalidConstraintError, AutomatonTooLargeError) as error:
         return error
     except MemoryError:
@@ -64,6 +82,7 @@ def main() -> None:
     setup: WorkerSetup = pickle.load(jobs)
     memory = setup.limits.memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    os.nice(19)  # whoever streams comes first
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole group; the parent ends this process
     for alarm in ALARMS:
         signal.signal(alarm, signal.SIG_DFL)  # ends the process, even inside native code
@@ -79,14 +98,18 @@ def _set_alarms(seconds: float) -> None:
 def _serve(setup: WorkerSetup, jobs: BinaryIO, answers: BinaryIO) -> None:
     while True:
         try:
-            job: AutomatonJob = pickle.load(jobs)
+            job: ConstraintSpec = pickle.load(jobs)
         except EOFError:
             return
         _set_alarms(setup.limits.seconds)
-        answer = compile_job(setup, job)
-        _set_alarms(0)
-        pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
+        allowed = find_language(setup, job)
+        pickle.dump(allowed, answers, protocol=pickle.HIGHEST_PROTOCOL)
         answers.flush()
+        if isinstance(allowed, Language) and allowed.regex is not None:
+            answer = compile_regex(setup, allowed.regex, budgets=job.close_within_budget)
+            pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
+            answers.flush()
+        _set_alarms(0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``AutomatonWorkerPool``: worker processes that compile automata, started on demand and replaced when they die."""
+"""``AutomatonWorkerPool``: worker processes that compile constraints, started on demand and replaced when they die."""
 
 from __future__ import annotations
 
@@ -9,17 +9,27 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from collections.abc import Set as AbstractSet
 
 from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
 from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.automaton.worker import ALARMS, Answer, AutomatonJob, WorkerSetup
+from draftline.structured.automaton.worker import ALARMS, Answer, LanguageAnswer, WorkerSetup
+from draftline.structured.constraint import ConstraintSpec
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.grammar.lark import regex_error
+from draftline.structured.language import Language
+
+OnAbandon = Callable[[Callable[[], None] | None], None]
+"""Is told how to end a job that nobody waits for any more; None when it has ended."""
+
+_Answers = tuple[LanguageAnswer | AutomatonTooLargeError, Answer | None]
+"""A worker's answers to a job: the language, and the automaton if that is regular. A worker that dies is too large a job."""
 
 
 class AutomatonWorkerPool:
-    """Compiles regular expressions for one vocabulary in worker processes. Thread-safe."""
+    """Compiles constraints for one vocabulary in worker processes. Thread-safe."""
 
     def __init__(
         self, tokens: Sequence[bytes], eos_ids: Sequence[int], limits: AutomatonLimits, *, max_workers: int = 2
@@ -40,26 +50,59 @@ class AutomatonWorkerPool:
         self._closed = False
         weakref.finalize(self, _end, self._idle, self._busy)
 
-    def compile(self, regex: str, *, budgets: bool) -> TokenAutomaton:
-        """The automaton of a regular expression.
+    def compile(
+        self, constraint: ConstraintSpec, *, on_abandon: OnAbandon = lambda stop: None
+    ) -> tuple[Language, TokenAutomaton | AutomatonTooLargeError | None]:
+        """The language of a constraint, and its automaton.
+
+        Args:
+            constraint: the constraint.
+            on_abandon: is told how to end the job early.
+
+        Returns:
+            The language; and its automaton, or why it has none within the limits of time, memory and table size. None if
+            the language is not regular.
 
         Raises:
-            InvalidConstraintError: it is malformed, or no text that matches it can be written in the model's tokens.
-            AutomatonTooLargeError: compiling it exceeds the limits of time, memory or table size.
+            InvalidConstraintError: the constraint is malformed, takes too long to read, or no text that it allows can be
+                written in the model's tokens.
+            UnsupportedConstraintError: parts of it cannot be enforced exactly.
         """
-        size, max_size = len(regex.encode()), self._setup.limits.regex_bytes
-        if size > max_size:
-            raise AutomatonTooLargeError(f"it has {size} bytes; at most {max_size} are allowed")
         with self._free:
             process, used = self._take()
-            answer = self._ask(process, AutomatonJob(regex, budgets))
-            if used and process.returncode is not None and -process.returncode not in ALARMS:
-                # The worker may have been dying before it got the job: try once more.
+            stopped: list[bool] = []
+            answers = self._stoppable(process, constraint, on_abandon, stopped)
+            died = isinstance(answers[0], AutomatonTooLargeError) and -(process.returncode or 0) not in ALARMS
+            if used and died and not stopped:
+                # It answered nothing: it may have been dying before it got the job. Try once more.
                 process, _ = self._take()
-                answer = self._ask(process, AutomatonJob(regex, budgets))
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+                answers = self._stoppable(process, constraint, on_abandon, stopped)
+        allowed, automaton = answers
+        if isinstance(allowed, AutomatonTooLargeError):
+            raise InvalidConstraintError(str(allowed))
+        if isinstance(allowed, Exception):
+            raise allowed
+        if isinstance(automaton, AutomatonTooLargeError) or not isinstance(automaton, Exception):
+            return allowed, automaton
+        if isinstance(automaton, InvalidConstraintError):
+            # outlines-core does not say where a regular expression is malformed; llguidance does.
+            raise InvalidConstraintError(regex_error(allowed.grammar) or str(automaton))
+        raise automaton
+
+    def _stoppable(
+        self, process: subprocess.Popen[bytes], job: ConstraintSpec, on_abandon: OnAbandon, stopped: list[bool]
+    ) -> _Answers:
+        """`_ask`, with a worker that is killed if nobody waits for the answer any more."""
+
+        def stop() -> None:
+            stopped.append(True)
+            process.kill()
+
+        on_abandon(stop)
+        try:
+            return self._ask(process, job)
+        finally:
+            on_abandon(None)
 
     def close(self) -> None:
         """End all workers; jobs in flight fail, and so do later ones."""
@@ -110,22 +153,25 @@ class AutomatonWorkerPool:
             process.stdin.flush()
         return process
 
-    def _ask(self, process: subprocess.Popen[bytes], job: AutomatonJob) -> Answer:
+    def _ask(self, process: subprocess.Popen[bytes], job: ConstraintSpec) -> _Answers:
         """Send a job to a worker that was taken, and give the worker back."""
         assert process.stdin is not None
         assert process.stdout is not None
+        allowed: LanguageAnswer | None = None
         try:
             pickle.dump(job, process.stdin)
             process.stdin.flush()
-            answer: Answer = pickle.load(process.stdout)
+            allowed = pickle.load(process.stdout)
+            regular = isinstance(allowed, Language) and allowed.regex is not None
+            return allowed, pickle.load(process.stdout) if regular else None
         except (OSError, EOFError, pickle.UnpicklingError):
             process.kill()
-            return self._death(process.wait())
+            death = self._death(process.wait())
+            return (death, None) if allowed is None else (allowed, death)
         finally:
             self._give_back(process)
-        return answer
 
-    def _death(self, status: int) -> Answer:
+    def _death(self, status: int) -> AutomatonTooLargeError:
         """The answer to a job whose worker ended with ``status``."""
         limits = self._setup.limits
         if -status in ALARMS:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.grammar.lark import NO_FORCING, grammar_error
 from draftline.structured.grammar.matcher import EndOfSequence, GrammarMasks, GrammarMatcher, GrammarVocabulary
+from draftline.structured.grammar.parsers import GrammarLimits, GrammarParsers, ParserGeneration
 from draftline.structured.vocabulary import ByteVocabulary
-
-_LIMITS = LLParserLimits(max_lexer_states=50_000, precompute_large_lexemes=False, verbose_errors=False)
-"""llguidance's defaults, but a fifth of the memory."""
-
-_NO_FORCING = '%llguidance {"no_forcing": true}'
-"""Without this, forced text would be allowed in one tokenization only.
-
-It comes last: the last directive counts, and error messages keep the line numbers of the grammar.
-"""
 
 
 class GrammarBackend:
     """Compiles grammars for one vocabulary. Thread-safe once constructed."""
 
-    def __init__(self, vocabulary: ByteVocabulary) -> None:
+    def __init__(self, vocabulary: ByteVocabulary, limits: GrammarLimits | None = None) -> None:
         """Takes a few tenths of a second."""
+        self._limits = limits or GrammarLimits()
+        self._parser_limits = self._limits.parser_limits()
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._tokenizer = LLTokenizer(
             TokenizerWrapper(_Tokens(vocabulary)), n_vocab=len(vocabulary.tokens), eos_token=sorted(vocabulary.eos_ids)
         )
@@ -39,16 +37,24 @@ class GrammarBackend:
         Raises:
             InvalidConstraintError: it is malformed, matches nothing, or is too large.
         """
-        whole = LLMatcher.grammar_from_lark(f"{grammar}\n{_NO_FORCING}")
-        parser = LLMatcher(self._tokenizer, whole, log_level=0, limits=_LIMITS)
-        if parser.is_error():
-            raise InvalidConstraintError(parser.get_error().strip())
-        matcher = GrammarMatcher(parser, self._vocabulary, pristine=parser.deep_copy())
+        parsers = GrammarParsers(lambda: self._generation(grammar), grammar, self._limits, self._background)
+        matcher = GrammarMatcher(parsers, self._vocabulary)
         # The first mask takes longest: compute it now. It also shows whether the language has any text.
         matcher.fill_mask(np.empty(self._mask_words, np.int32))
         if matcher.error is not None:
             raise InvalidConstraintError(matcher.error)
         return matcher
+
+    def _generation(self, grammar: str) -> ParserGeneration:
+        whole = LLMatcher.grammar_from_lark(f"{grammar}\n{NO_FORCING}")
+        root = LLMatcher(self._tokenizer, whole, log_level=0, limits=self._parser_limits)
+        if root.is_error():
+            raise InvalidConstraintError(grammar_error(root.get_error()))
+        # The first mask takes longest, and the texts share its states.
+        mask = np.frombuffer(root.deep_copy().compute_bitmask(), np.uint8)
+        first = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+        texts = [token for token in first.tolist() if token not in self._vocabulary.end.ids]
+        return ParserGeneration(root, texts[0] if texts else None)
 
 
 class _Tokens:

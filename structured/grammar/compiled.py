@@ -27,7 +27,7 @@ class CompiledGrammar:
 
     def begin(self, budget: int | None = None) -> GrammarProgress:
         """Start an output. The compiler rejects budgets for grammars."""
-        return GrammarProgress(self.pristine.copy(), self.vocabulary)
+        return GrammarProgress(self.pristine.beginning(), self.vocabulary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from llguidance import LLMatcher
 
@@ -13,7 +14,30 @@ def regex_grammar(regex: str) -> str:
     return grammar
 
 
+NO_FORCING = '%llguidance {"no_forcing": true}'
+"""Without this, forced text would be allowed in one tokenization only.
+
+It comes last: the last directive counts, and error messages keep the line numbers of the grammar.
+"""
+
+
 def regex_error(grammar: str) -> str | None:
     """The error of a malformed regular expression in a Lark grammar, in several lines; None if all are well-formed."""
     message = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar))
-    return message.strip() if "regex parse error" in message else None
+    found = re.search(r"(?s)regex parse error:.*?\nerror: [^\n]*", message)
+    return None if found is None else found[0]
+
+
+def grammar_error(message: str) -> str:
+    """An error of llguidance's about a grammar, in the words of the grammar's author.
+
+    Args:
+        message: the error. It may quote `NO_FORCING`, or have a Rust backtrace.
+    """
+    if message.startswith("panic"):
+        return "the grammar cannot be read: a name in angle brackets is not a special token of the model, perhaps"
+    if message.startswith("rollback not supported"):
+        return "the attributes max_tokens and stop of a rule are not supported"
+    message = message.replace("<non-verbose/>", "").replace(" (in regex)", "")
+    lines = [line for line in message.splitlines() if NO_FORCING not in line]
+    return re.sub(r"^(?:at )?(\d+)\((\d+)\): ", r"line \1, column \2: ", "\n".join(lines).strip())

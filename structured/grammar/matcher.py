@@ -2,21 +2,29 @@
 
 This file reconciles the differences between the two. Tokens are offered to the parser, never forced on it: a parser
 that has consumed an illegal token is unusable. The parser never sees end-of-sequence, because it can roll that back in
-some states only.
+some states only. An answer that a limit may have changed is asked for again, of a new parser that has replayed the text
+(see `parsers`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from llguidance import LLExecutor, LLMatcher
 from typing_extensions import override
 
+from draftline.structured.grammar.parsers import GrammarParsers
 from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words
 from draftline.structured.vocabulary import ByteVocabulary
+
+T = TypeVar("T")
+
+_MAX_FORCED_BYTES = 1024
+"""Grammars that force more text than this are not asked again: it takes long, and it uses up the lexer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +60,25 @@ class EndOfSequence:
 class GrammarMatcher(Matcher):
     """The position of one output in a grammar."""
 
-    def __init__(self, parser: LLMatcher, vocabulary: GrammarVocabulary, pristine: LLMatcher) -> None:
+    def __init__(self, parsers: GrammarParsers, vocabulary: GrammarVocabulary) -> None:
         """At the beginning of a text.
 
         Args:
-            parser: owned by this matcher.
+            parsers: those of the grammar, shared by all its matchers.
             vocabulary: shared by all matchers of the backend.
-            pristine: a copy of ``parser`` that stays at the beginning.
         """
-        self._parser = parser
+        self.parsers = parsers
         self._vocabulary = vocabulary
-        self._pristine = pristine
+        self._generation = parsers.begin()
+        self._parser = self._generation.parser()
         self._taken: list[int] = []
         self._ends = 0
         self._dead_end = False
+        self._failure: tuple[list[int], str] | None = None  # the text behind which a limit was hit, and the limit
 
-    def copy(self) -> GrammarMatcher:
-        """An independent matcher at the same position."""
-        copy = GrammarMatcher(self._parser.deep_copy(), self._vocabulary, self._pristine)
-        copy._taken, copy._ends, copy._dead_end = list(self._taken), self._ends, self._dead_end
-        return copy
+    def beginning(self) -> GrammarMatcher:
+        """An independent matcher at the beginning of a text."""
+        return GrammarMatcher(self.parsers, self._vocabulary)
 
     @property
     def parser(self) -> LLMatcher:
@@ -79,11 +86,46 @@ class GrammarMatcher(Matcher):
         return self._parser
 
     @property
+    def sound(self) -> bool:
+        """Whether no limit has changed what the parser has answered so far."""
+        return not self._parser.is_error() and self._generation.error is None
+
+    @property
+    @override
+    def failure(self) -> str | None:
+        if self._failure is None:
+            return None
+        text, reason = self._failure
+        return reason if self._taken[: len(text)] == text else None
+
+    @property
     @override
     def error(self) -> str | None:
-        if self._parser.is_error():
-            return self._parser.get_error().partition("\n")[0]
-        return "no token of the model continues the text from here" if self._dead_end else None
+        return self.failure or ("no token of the model continues the text from here" if self._dead_end else None)
+
+    def _ask(self, question: Callable[[LLMatcher], T]) -> T:
+        """The parser's answer to a question; without meaning if `failure` is set.
+
+        A parser whose answer does not count is replaced, so a question may also consume a token.
+        """
+        answer = question(self._parser)
+        while not self.sound and self.failure is None:
+            # Ask a new parser, on the lexer that the other texts use, or on a new lexer if that one is dead.
+            fresh = False
+            if self._generation.error is not None:
+                self._generation, fresh = self.parsers.replace(self._generation)
+            self._replay()
+            answer = question(self._parser)
+            # Only this text can have used up a fresh lexer, and on a live lexer no other text can spoil a parser.
+            error = self._generation.error
+            if not self.sound and (fresh or error is None):
+                reason = self.parsers.limits.explain(error or self._parser.get_error())
+                self._failure = list(self._taken), reason
+        return answer
+
+    def _replay(self) -> None:
+        self._parser = self._generation.parser()
+        self._parser.try_consume_tokens(self._taken)
 
     @property
     @override
@@ -93,7 +135,7 @@ class GrammarMatcher(Matcher):
     @property
     @override
     def complete(self) -> bool:
-        return bool(self._ends) or (self._parser.is_accepting() and not self._parser.is_error())
+        return bool(self._ends) or (self._ask(LLMatcher.is_accepting) and self.failure is None)
 
     @property
     @override
@@ -103,7 +145,7 @@ class GrammarMatcher(Matcher):
     @property
     @override
     def ended(self) -> bool:
-        return bool(self._ends) or (self._parser.is_stopped() and self.complete)
+        return bool(self._ends) or (self.complete and self._parser.is_stopped())
 
     @property
     @override
@@ -112,8 +154,11 @@ class GrammarMatcher(Matcher):
 
     @override
     def fill_mask(self, words: Words) -> None:
-        self._parser.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
-        self.correct_mask(words)
+        def fill(parser: LLMatcher) -> None:
+            parser.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+            self.correct_mask(words)
+
+        self._ask(fill)
 
     def correct_mask(self, words: Words) -> None:
         """Correct the end-of-sequence bits of a mask that the parser has computed.
@@ -121,6 +166,7 @@ class GrammarMatcher(Matcher):
         A parser that has stopped or failed allows a single end-of-sequence token.
         """
         end = self._vocabulary.end
+        self._dead_end = False
         if self._ends or self._parser.is_stopped():
             words[:] = end.mask
         elif not self._parser.is_accepting() and end.allowed(words):
@@ -137,9 +183,9 @@ class GrammarMatcher(Matcher):
                 return False
             self._ends += 1
             return True
-        if self._ends or not 0 <= token < self._vocabulary.size or self._parser.is_error():
+        if self._ends or not 0 <= token < self._vocabulary.size:
             return False
-        if not self._parser.try_consume_tokens([token]):
+        if not self._ask(lambda parser: parser.try_consume_tokens([token])):
             return False
         self._taken.append(token)
         return True
@@ -155,15 +201,21 @@ class GrammarMatcher(Matcher):
             return
         self._dead_end = False
         del self._taken[len(self._taken) - count :]
-        if self._parser.is_error():  # a failed parser cannot roll back: replay the tokens on a new one
-            self._parser = self._pristine.deep_copy()
-            self._parser.try_consume_tokens(self._taken)
+        if self._parser.is_error():  # a failed parser cannot roll back
+            self._replay()
         else:
             self._parser.rollback(count)
 
     @override
     def forced(self) -> bytes:
-        return b"" if self.ended or self._parser.is_stopped() else self._parser.compute_ff_bytes()
+        if not self.parsers.forces or self.ended or self.failure is not None or self._parser.is_stopped():
+            return b""
+        text = self._parser.compute_ff_bytes()
+        if len(text) <= _MAX_FORCED_BYTES and self.sound:
+            return text
+        self.parsers.forces = False
+        self._replay()
+        return b""
 
 
 class GrammarMasks(MaskBatcher[GrammarMatcher]):
@@ -181,6 +233,10 @@ class GrammarMasks(MaskBatcher[GrammarMatcher]):
         )
         for matcher, row in jobs:
             matcher.correct_mask(masks[row])
+        # The rows share lexers: whether one died shows only now.
+        for matcher, row in jobs:
+            if not matcher.sound:
+                matcher.fill_mask(masks[row])
 
 
 @dataclass(frozen=True, slots=True)

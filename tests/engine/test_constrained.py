@@ -11,20 +11,23 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 from pydantic import BaseModel
-from tiny import Client, alone, draft_model, free_constraints, tiny_core
+from tiny import Client, alone, draft_model, free_constraints, tiny_compiler, tiny_core
 
 from draftline import Schema
 from draftline.engine.core import Core
 from draftline.engine.drafting.policy import DraftPolicy, ForcedTextDrafting
-from draftline.engine.errors import InvalidRequestError
-from draftline.engine.outputs import CompletionOutput, FinishReason, RequestOutput
+from draftline.engine.errors import ConstraintLimitError, InvalidRequestError
+from draftline.engine.outputs import CompletionOutput, Failed, Finished, FinishReason, RequestOutput
 from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.request.constraints import structured_constraint
 from draftline.kernels.constraints import FREE
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftRows
 from draftline.spec.forced import ForcedDrafter
 from draftline.spec.ngram import NGram
+from draftline.structured.grammar.matcher import GrammarMatcher
+from draftline.structured.grammar.parsers import GrammarLimits
 
 SCHEMAS = Path(__file__).parents[2].parent / "shared" / "data" / "schemas"
 
@@ -186,6 +189,48 @@ def test_a_text_is_closed_within_its_budget(most: int) -> None:
         (output,) = alone([1, 2], params, closing).outputs
         assert len(output.token_ids) <= most
         assert_right(output, closing)
+
+
+@pytest.mark.parametrize("ahead", [0, 1], ids=["", "ahead"])
+def test_requests_share_a_grammar_whose_lexer_runs_out(ahead: int) -> None:
+    """Its automaton would have 2**25 states. Each text uses dozens of the 120 states of a lexer."""
+    growing = Constraint(grammar="start: /[ab]*a[ab]{24}/")
+    params = [SamplingParams(max_tokens=40, seed=seed, temperature=1.0) for seed in range(16)]
+    expected = [alone([1, seed], sampling, growing) for seed, sampling in enumerate(params)]
+    core = tiny_core(drafter=Garbage(), steps_ahead=ahead, compiler=tiny_compiler(GrammarLimits(lexer_states=120)))
+    client = Client(core)
+    for seed, sampling in enumerate(params):
+        client.submit(str(seed), [1, seed], sampling, constraint=growing)
+    outputs = client.run()
+    for seed, want in enumerate(expected):
+        assert outputs[str(seed)].outputs[0].token_ids == want.outputs[0].token_ids
+        assert outputs[str(seed)].outputs[0].text == want.outputs[0].text
+    assert core.compiler is not None
+    pristine = core.compiler.compile(structured_constraint(growing)).begin().matcher
+    assert isinstance(pristine, GrammarMatcher)
+    assert pristine.parsers.generations > 3
+
+
+@pytest.mark.parametrize("ahead", [0, 1], ids=["", "ahead"])
+def test_a_request_whose_constraint_hits_a_limit_fails_by_name_and_alone(ahead: int) -> None:
+    core = tiny_core(steps_ahead=ahead, compiler=tiny_compiler(GrammarLimits(lexer_states=60)))
+    client = Client(core)
+    constraint = Constraint(grammar="start: /[ab]{100}/")
+    for seed in range(3):
+        client.submit(f"long{seed}", [1, seed], SamplingParams(max_tokens=80, seed=seed), constraint=constraint)
+        client.submit(f"short{seed}", [1, seed], SamplingParams(max_tokens=20, seed=seed), constraint=constraint)
+        client.submit(f"free{seed}", [1, seed], SamplingParams(max_tokens=20, seed=seed, ignore_eos=True))
+    for _ in range(1000):
+        core.step()
+        core.check()
+    assert not core.has_work
+    failures = {name: update.error for name, update in client.updates if isinstance(update, Failed)}
+    assert sorted(failures) == ["long0", "long1", "long2"]
+    for error in failures.values():
+        assert isinstance(error, ConstraintLimitError)
+        assert str(error) == "the constraint cannot follow this output: it needs more than 60 lexer states"
+    lengths = {name: update.usage.completion_tokens for name, update in client.updates if isinstance(update, Finished)}
+    assert lengths == {f"{kind}{seed}": 20 for kind in ("short", "free") for seed in range(3)}
 
 
 def test_what_is_cut_off_says_so() -> None:

@@ -54,8 +54,10 @@ def status_of(error: grpc.RpcError) -> Status:
 class SessionClient:
     """One Session stream."""
 
-    def __init__(self, stub: AsyncStub, timeout: float | None = None) -> None:
-        self.call = stub.Session(timeout=timeout)
+    def __init__(
+        self, stub: AsyncStub, timeout: float | None = None, metadata: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        self.call = stub.Session(timeout=timeout, metadata=metadata)
 
     async def submit(self, request_id: str, request: pb.GenerateRequest) -> None:
         await self.call.write(pb.SessionRequest(request_id=request_id, submit=request))

@@ -22,6 +22,7 @@ from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
 from draftline.engine.scheduling.scheduler import Scheduler
+from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.kernels import select_ops
 from draftline.kernels.batch import KVCache
@@ -35,8 +36,9 @@ from draftline.spec.drafter import Drafter
 from draftline.spec.forced import ForcedFirst
 from draftline.spec.no_drafter import NoDrafter
 from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
-from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
 from draftline.structured.constraint import KINDS
+from draftline.structured.grammar.parsers import GrammarLimits
 from draftline.structured.vocabulary import ByteVocabulary
 
 CONFIG = llama(eos_token_ids=(0,))
@@ -63,6 +65,8 @@ def tiny_core(
     synthetic_acceptance: float | None = None,
     config: ModelConfig = CONFIG,
     constraints: ConstraintTable | None = None,
+    compiler: ConstraintCompiler | None = None,
+    budget: StepBudget | None = None,
 ) -> Core:
     """A core on the CPU in float32.
 
@@ -123,7 +127,10 @@ def tiny_core(
             step_tokens=token_budget,
             max_positions=config.max_positions,
         )
-    return Core(scheduler, runner, ByteTokenizer(), info, drafting, steps_ahead=steps_ahead, compiler=tiny_compiler())  # type: ignore[arg-type]
+    compiler = compiler or tiny_compiler()
+    return Core(
+        scheduler, runner, ByteTokenizer(), info, drafting, budget=budget, steps_ahead=steps_ahead, compiler=compiler
+    )  # type: ignore[arg-type]
 
 
 class CommonCompiler(ConstraintCompiler):
@@ -134,11 +141,12 @@ class CommonCompiler(ConstraintCompiler):
 
 
 @functools.cache
-def tiny_compiler() -> ConstraintCompiler:
+def tiny_compiler(grammar: GrammarLimits | None = None) -> ConstraintCompiler:
     """Compiles constraints for the tiny model, whose tokens are bytes."""
     tokens = tuple(bytes([token]) if token else b"" for token in range(CONFIG.vocab_size))
     ends = frozenset(CONFIG.eos_token_ids)
-    return CommonCompiler(ByteVocabulary(tokens, ends, ends, lambda text: list(text.encode())))
+    limits = CompilerLimits(grammar=grammar or GrammarLimits())
+    return CommonCompiler(ByteVocabulary(tokens, ends, ends, lambda text: list(text.encode())), limits)
 
 
 def free_constraints(
@@ -189,9 +197,14 @@ class Client:
         priority: int = 0,
         speculation: Speculation | None = None,
         constraint: Constraint | None = None,
+        *,
+        caller: str = "",
+        weight: float = 1.0,
     ) -> None:
         """Queue a request called ``name``."""
-        wanted = GenerateRequest(tuple(prompt), sampling, constraint, speculation or Speculation(), priority)
+        wanted = GenerateRequest(
+            tuple(prompt), sampling, constraint, speculation or Speculation(), priority, caller=caller, weight=weight
+        )
         request = self._builder.build(name, wanted, self._sink, self.core.now())
         self._accumulators[name] = Accumulator(name, wanted, request.prompt_token_ids)
         self.core.add(request)

@@ -15,6 +15,7 @@ from small_vocabulary import allowed, vocabulary
 
 from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
 from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
 from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
@@ -176,6 +177,14 @@ def test_the_cache_is_bounded_in_bytes_and_evicts_the_least_recently_used() -> N
         compiler.close()
 
 
+def compile_regex(workers: AutomatonWorkerPool, regex: str) -> TokenAutomaton:
+    _, automaton = workers.compile(ConstraintSpec("regex", regex))
+    if isinstance(automaton, AutomatonTooLargeError):
+        raise automaton
+    assert automaton is not None
+    return automaton
+
+
 @pytest.fixture
 def workers() -> Iterator[AutomatonWorkerPool]:
     workers = AutomatonWorkerPool(
@@ -186,12 +195,12 @@ def workers() -> Iterator[AutomatonWorkerPool]:
 
 
 def test_a_worker_is_reused_and_replaced_when_it_dies(workers: AutomatonWorkerPool) -> None:
-    workers.compile("ab", budgets=False)
+    compile_regex(workers, "ab")
     (process,) = workers._idle
-    workers.compile("abc", budgets=False)
+    compile_regex(workers, "abc")
     assert workers._idle == [process]
     os.kill(process.pid, signal.SIGKILL)
-    assert workers.compile("abcd", budgets=False).states == 6
+    assert compile_regex(workers, "abcd").states == 6
     assert workers._idle != [process]
 
 
@@ -200,10 +209,11 @@ def test_a_worker_that_dies_fails_only_its_job(workers: AutomatonWorkerPool) -> 
 
     def work() -> None:
         try:
-            workers.compile(EXPLOSION, budgets=False)
+            compile_regex(workers, EXPLOSION)
         except AutomatonTooLargeError as error:
             results.append(error)
 
+    compile_regex(workers, "ab")  # the worker has started
     thread = threading.Thread(target=work)
     thread.start()
     while not workers._busy:
@@ -213,7 +223,7 @@ def test_a_worker_that_dies_fails_only_its_job(workers: AutomatonWorkerPool) -> 
         os.kill(process.pid, signal.SIGKILL)
     thread.join()
     assert "ended with -9" in str(results[0])
-    assert workers.compile("ab", budgets=False).states == 4
+    assert compile_regex(workers, "ab").states == 4
 
 
 def test_memory_of_a_worker_is_bounded() -> None:
@@ -221,16 +231,16 @@ def test_memory_of_a_worker_is_bounded() -> None:
     workers = AutomatonWorkerPool(VOCABULARY.tokens, sorted(VOCABULARY.eos_ids), limits, max_workers=1)
     try:
         with pytest.raises(AutomatonTooLargeError, match="more than 400 MiB"):
-            workers.compile(EXPLOSION, budgets=False)
-        assert workers.compile("ab", budgets=False).states == 4
+            compile_regex(workers, EXPLOSION)
+        assert compile_regex(workers, "ab").states == 4
     finally:
         workers.close()
 
 
 def test_workers_end_when_the_pool_is_closed(workers: AutomatonWorkerPool) -> None:
-    workers.compile("ab", budgets=False)
+    compile_regex(workers, "ab")
     (process,) = workers._idle
     workers.close()
     assert process.returncode is not None
     with pytest.raises(RuntimeError, match="closed"):
-        workers.compile("ab", budgets=False)
+        compile_regex(workers, "ab")

@@ -12,13 +12,23 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
 from google.rpc.code_pb2 import INTERNAL, INVALID_ARGUMENT, UNIMPLEMENTED, Code
-from google.rpc.error_details_pb2 import BadRequest, RetryInfo
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
-from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError, StepFailedError
+from draftline.engine.errors import (
+    ConstraintLimitError,
+    FieldViolation,
+    InvalidRequestError,
+    QueueFullError,
+    StepFailedError,
+)
 from draftline.engine.server import codes
 
 logger = logging.getLogger(__name__)
+
+DOMAIN = "draftline"
+CONSTRAINT_LIMIT = "CONSTRAINT_LIMIT"
+"""The reason in the ``ErrorInfo`` of a `ConstraintLimitError`, which tells it from a full queue."""
 
 MAX_MESSAGE = 500
 MAX_FIELD = 200
@@ -49,6 +59,8 @@ def to_status(error: BaseException) -> Status:
             return _status(code, str(error), _bad_request(error.violations))
         case QueueFullError():
             return _status(code, str(error), RetryInfo(retry_delay=_duration(error.retry_after_s)))
+        case ConstraintLimitError():
+            return _status(code, str(error), ErrorInfo(reason=CONSTRAINT_LIMIT, domain=DOMAIN))
         case _:
             return _status(code, str(error))
 

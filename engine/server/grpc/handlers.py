@@ -11,12 +11,13 @@ import grpc.aio
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
+from draftline.engine.errors import DraftlineError
 from draftline.engine.server.access import Caller
-from draftline.engine.server.codes import CANCELLED, DEADLINE_EXCEEDED
+from draftline.engine.server.codes import CANCELLED, DEADLINE_EXCEEDED, OK
 from draftline.engine.server.grpc.errors import code_name, to_status
 from draftline.engine.server.limits import MAX_REQUEST_ID
 from draftline.engine.server.state import ServerState
-from draftline.engine.server.telemetry.reports import Origin
+from draftline.engine.server.telemetry.reports import Origin, ReportBuilder
 
 _Servicer = TypeVar("_Servicer")
 _Request = TypeVar("_Request")
@@ -39,6 +40,36 @@ def with_error_status(
             raise  # gRPC's own error, after a disconnect or an abort: the client gets no further answer
         except Exception as error:  # noqa: BLE001  every error has a status
             await abort(context, to_status(error))
+
+    return handle
+
+
+def with_report(
+    handler: Callable[[_Servicer, _Request, Context], Awaitable[_Response]],
+) -> Callable[[_Servicer, _Request, Context], Awaitable[_Response]]:
+    """Decorate the handler of a call that is not a request of the engine.
+
+    The call counts against the limits of the caller's token, and gets a report of its own.
+    """
+
+    @functools.wraps(handler)
+    async def handle(self: _Servicer, request: _Request, context: Context) -> _Response:
+        state: ServerState = self.state  # type: ignore[attr-defined]
+        call = GrpcCall.of(state, handler.__name__, context)
+        report = ReportBuilder(state.observers, call.origin, state.next_id(), call.client_id)
+        admitted = False
+        try:
+            call.caller.admit()
+            admitted = True
+            response = await handler(self, request, context)
+        except BaseException as error:
+            report.finish(call.outcome(error), str(error) if isinstance(error, DraftlineError) else "")
+            raise
+        finally:
+            if admitted:
+                call.caller.release()
+        report.finish(OK)
+        return response
 
     return handle
 

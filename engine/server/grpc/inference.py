@@ -11,7 +11,7 @@ from draftline.engine.request.constraints import compile_constraint
 from draftline.engine.request.tokenization import tokenize
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import unimplemented
-from draftline.engine.server.grpc.handlers import Context, GrpcCall, abort, with_error_status
+from draftline.engine.server.grpc.handlers import Context, GrpcCall, abort, with_error_status, with_report
 from draftline.engine.server.grpc.limits import check_constraint, check_detokenize, check_tokenize
 from draftline.engine.server.grpc.session import Session
 from draftline.engine.server.grpc.stream_writer import StreamWriter
@@ -27,36 +27,39 @@ _SESSION_RETRY_S = 5.0
 
 
 class InferenceService(InferenceServiceServicer):
-    """The service. It serves the engine of the server's state."""
+    """The service.
+
+    Attributes:
+        state: of the server, whose engine it serves.
+    """
 
     def __init__(self, state: ServerState) -> None:
         """A service without sessions."""
-        self._state = state
-        self._sessions = 0
+        self.state = state
 
     @override
     @with_error_status
     async def Session(self, request_iterator: object, context: Context) -> None:  # type: ignore[override]
         # Reads and writes go through the context, so that both can wait at once.
-        self._state.engine  # noqa: B018  refuse the stream as a whole while the model loads
-        if self._sessions >= self._state.config.max_sessions:
-            raise QueueFullError(f"{self._sessions} sessions are open, which is the limit", _SESSION_RETRY_S)
-        self._sessions += 1
+        self.state.engine  # noqa: B018  refuse the stream as a whole while the model loads
+        if self.state.sessions >= self.state.config.max_sessions:
+            raise QueueFullError(f"{self.state.sessions} sessions are open, which is the limit", _SESSION_RETRY_S)
+        self.state.sessions += 1
         try:
-            await Session(self._state, context).run()
+            await Session(self.state, context).run()
         finally:
-            self._sessions -= 1
+            self.state.sessions -= 1
 
     @override
     @with_error_status
     async def Generate(self, request: pb.GenerateRequest, context: Context) -> None:  # type: ignore[override]
-        request_id = self._state.next_id()
+        request_id = self.state.next_id()
         context.set_trailing_metadata((("draftline-request-id", request_id),))
-        call = GrpcCall.of(self._state, "Generate", context)
-        mailbox = Mailbox(self._state.hub)
+        call = GrpcCall.of(self.state, "Generate", context)
+        mailbox = Mailbox(self.state.hub)
         with (
-            InFlightRequest(self._state, call, request_id, call.client_id, mailbox) as in_flight,
-            StreamWriter(context, self._state.config.stall_timeout) as writer,
+            InFlightRequest(self.state, call, request_id, call.client_id, mailbox) as in_flight,
+            StreamWriter(context, self.state.config.stall_timeout) as writer,
         ):
             engine = in_flight.admit()
             await in_flight.submit(convert.generate_request(request, engine.info, call.time_left()))
@@ -70,8 +73,9 @@ class InferenceService(InferenceServiceServicer):
 
     @override
     @with_error_status
+    @with_report
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
-        engine = self._state.engine
+        engine = self.state.engine
         check_tokenize(request, engine.info)
         prompt: str | Chat
         match request.WhichOneof("prompt"):
@@ -86,8 +90,9 @@ class InferenceService(InferenceServiceServicer):
 
     @override
     @with_error_status
+    @with_report
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
-        engine = self._state.engine
+        engine = self.state.engine
         check_detokenize(request)
         vocab_size = engine.info.config.vocab_size
         ids = list(request.token_ids)
@@ -100,15 +105,17 @@ class InferenceService(InferenceServiceServicer):
 
     @override
     @with_error_status
+    @with_report
     async def CheckConstraint(self, request: pb.CheckConstraintRequest, context: Context) -> pb.CheckConstraintResponse:
         check_constraint(request.constraint)
         constraint = convert.constraint_params(request.constraint)
-        compiler = self._state.engine.compiler
+        compiler = self.state.engine.compiler
         if compiler is None:
             await abort(context, unimplemented("this server enforces no constraints"))
-        return convert.constraint_response((await compile_constraint(compiler, constraint)).report)
+        caller = self.state.access.caller(context.invocation_metadata()).identity(context.peer())
+        return convert.constraint_response((await compile_constraint(compiler, constraint, caller)).report)
 
     @override
     @with_error_status
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
-        return convert.model_response(self._state.engine.info)
+        return convert.model_response(self.state.engine.info)

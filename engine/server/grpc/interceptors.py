@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
-from google.rpc.status_pb2 import Status
 from grpc_health.v1 import health
+from prometheus_client import Counter
 from typing_extensions import override
 
 from draftline.engine.errors import DraftlineError
 from draftline.engine.server.access import Access
-from draftline.engine.server.grpc.errors import to_status
+from draftline.engine.server.grpc.errors import code_name, to_status
 from draftline.engine.server.grpc.handlers import Context, abort
 
 if TYPE_CHECKING:  # at run time this class takes no parameters
     _Handler = grpc.RpcMethodHandler[Any, Any]
     _Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]]
+
+logger = logging.getLogger("draftline.access")
 
 _PUBLIC = (f"/{health.SERVICE_NAME}/",)
 """Methods that need no token: health probes have none."""
@@ -32,9 +35,15 @@ _ADMIN = ("/draftline.v1.AdminService/", "/grpc.channelz.v1.Channelz/")
 class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls whose token is unknown, or lacks the rights for the method."""
 
-    def __init__(self, access: Access) -> None:
-        """``access`` authenticates the calls."""
+    def __init__(self, access: Access, refusals: Counter) -> None:
+        """A new interceptor.
+
+        Args:
+            access: authenticates the calls.
+            refusals: counts the calls that are refused, by code.
+        """
         self._access = access
+        self._refusals = refusals
 
     @override
     async def intercept_service(
@@ -47,15 +56,18 @@ class AuthenticationInterceptor(grpc.aio.ServerInterceptor):
                 if method.startswith(_ADMIN):
                     caller.require_admin()
             except DraftlineError as error:
-                return _refusal(to_status(error))
+                self._refusals.labels(code_name(error)).inc()
+                return _refusal(method, error)
         return await continuation(handler_call_details)
 
 
-def _refusal(status: Status) -> _Handler:
-    """A handler for any kind of call that ends it with ``status``, and reads nothing."""
+def _refusal(method: str, error: DraftlineError) -> _Handler:
+    """A handler for any kind of call that logs and ends it with ``error``, and reads nothing."""
 
     async def refuse(requests: object, context: Context) -> None:
-        await abort(context, status)
+        fields = {"call": method, "peer": context.peer(), "code": code_name(error), "reason": str(error)}
+        logger.warning("refused", extra={"fields": fields})
+        await abort(context, to_status(error))
 
     return grpc.stream_stream_rpc_method_handler(refuse)
 

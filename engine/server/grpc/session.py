@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
+from google.protobuf.message import DecodeError
+
 from draftline.engine.errors import DuplicateRequestError, FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Failed, Finished, Update
 from draftline.engine.server.grpc import convert
@@ -55,11 +57,13 @@ class Session:
     async def run(self) -> None:
         """Serve the stream until it ends. No request of it continues afterwards."""
         try:
+            await self._context.send_initial_metadata(())  # the stream is accepted: clients wait for it
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._write_all())
                 tasks.create_task(self._read_all())
         except ExceptionGroup as group:
-            raise group.exceptions[0] from None
+            # A message that cannot be decoded is the reason, whatever failed with it.
+            raise next((e for e in group.exceptions if isinstance(e, DecodeError)), group.exceptions[0]) from None
         finally:
             self._writer.close()
             for entry in self._entries.values():

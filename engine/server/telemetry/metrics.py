@@ -6,20 +6,29 @@ metrics of one registry.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
-from draftline.engine.protocol import EngineInfo
+from draftline import __version__
+from draftline.engine.protocol import EngineClient, EngineInfo
 from draftline.engine.server.telemetry.reports import RequestReport
-from draftline.engine.stats import DrafterStats, EngineStats, HistogramCounts
+from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DrafterStats, EngineStats, HistogramCounts
+
+if TYPE_CHECKING:
+    from draftline.structured.compiler import ConstraintCompiler
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+
+_COMPILE_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 
 Stats = Callable[[], EngineStats]
 
@@ -105,7 +114,9 @@ class Metrics(Collector):
         self.registry = CollectorRegistry()
         self._stats: Stats | None = None
         self._info: EngineInfo | None = None
+        self._compiler: ConstraintCompiler | None = None
         self.registry.register(self)
+        ProcessCollector(registry=self.registry)
         self._requests = Counter(
             "draftline_requests", "Requests that have ended.", ("call", "code", "caller"), registry=self.registry
         )
@@ -120,13 +131,40 @@ class Metrics(Collector):
         self._prefill = self._seconds("prefill_seconds", "From the first step to the first token.")
         self._total = self._seconds("request_seconds", "From arrival to the end of a request, unless it was refused.")
 
+        self._per_token = Histogram(
+            "draftline_time_per_output_token_seconds",
+            "Time from the first token to the last, divided by the tokens after the first; once for each output.",
+            buckets=TOKEN_GAP_BOUNDS_S,
+            registry=self.registry,
+        )
+        self._prompt_length = self._length("prompt_length_tokens", "Tokens of a request's prompt.")
+        self._output_length = self._length("output_length_tokens", "Tokens of an output.")
+        self._compiled = Histogram(
+            "draftline_constraint_compile_seconds",
+            "Time to compile a constraint, by result.",
+            ("result",),
+            buckets=_COMPILE_SECONDS,
+            registry=self.registry,
+        )
+
+    def _length(self, name: str, about: str) -> Histogram:
+        return Histogram(f"draftline_{name}", about, buckets=_TOKENS, registry=self.registry)
+
     def _seconds(self, name: str, about: str) -> Histogram:
         return Histogram(f"draftline_{name}", about, buckets=_SECONDS, registry=self.registry)
 
-    def watch(self, stats: Stats, info: EngineInfo) -> None:
+    def watch(self, engine: EngineClient) -> None:
         """Collect an engine's counts from now on."""
-        self._info = info
-        self._stats = stats
+        self._info = engine.info
+        self._stats = engine.stats
+        self._compiler = engine.compiler
+        if engine.compiler is not None:
+            engine.compiler.observer = lambda result, seconds: self._compiled.labels(result).observe(seconds)
+
+    @property
+    def model(self) -> str:
+        """The served model; empty while it loads."""
+        return "" if self._info is None else self._info.model
 
     def observe(self, report: RequestReport) -> None:
         """Count a request that has ended."""
@@ -137,7 +175,12 @@ class Metrics(Collector):
         self._total.observe(report.seconds)
         self._tokens.labels("prompt", caller).inc(report.outputs[0].usage.prompt_tokens)
         self._tokens.labels("cached", caller).inc(report.outputs[0].usage.cached_tokens)
+        self._prompt_length.observe(report.outputs[0].usage.prompt_tokens)
         for output in report.outputs:
+            tokens, timing = output.usage.completion_tokens, output.timing
+            self._output_length.observe(tokens)
+            if tokens > 1:
+                self._per_token.observe((timing.total_s - timing.first_token_s) / (tokens - 1))
             self._finishes.labels(output.finish_reason.name.lower()).inc()
             self._tokens.labels("completion", caller).inc(output.usage.completion_tokens)
             self._queued.observe(output.timing.queued_s)
@@ -147,12 +190,19 @@ class Metrics(Collector):
 
     @override
     def collect(self) -> Iterable[Metric]:
+        build = {"version": __version__, "python": platform.python_version()}
+        built = GaugeMetricFamily("draftline_build_info", "The server's version; always 1.", labels=list(build))
+        built.add_metric(list(build.values()), 1)
+        yield built
         if self._stats is None or self._info is None:
             return
         info = {"model": self._info.model, "dtype": self._info.dtype, "device": self._info.device}
         served = GaugeMetricFamily("draftline_model", "The served model; always 1.", labels=list(info))
         served.add_metric(list(info.values()), 1)
         yield served
+        if self._compiler is not None:
+            about = "Constraints that wait to be compiled, or are being compiled."
+            yield GaugeMetricFamily("draftline_constraints_compiling", about, self._compiler.in_flight)
         stats = self._stats()
         for field, family in ENGINE_METRICS.items():
             yield from family(getattr(stats, field))
@@ -160,3 +210,18 @@ class Metrics(Collector):
         yield from _gauge("cache_usage_ratio", "Ratio of cache blocks that sequences hold.")(
             held / stats.total_blocks if stats.total_blocks else 0.0
         )
+
+
+class ModelLabel(Collector):
+    """The metrics of another collector, each with the served model as a label: for Prometheus, which joins many servers."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        """``metrics`` knows the model once the engine serves."""
+        self._metrics = metrics
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        model = self._metrics.model
+        for metric in self._metrics.registry.collect():
+            metric.samples = [sample._replace(labels={"model": model, **sample.labels}) for sample in metric.samples]
+            yield metric

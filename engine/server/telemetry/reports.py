@@ -43,6 +43,7 @@ class RequestReport:
         seconds: from arrival to end.
         code: the name of its ``google.rpc.Code``.
         outputs: the ends of those outputs that have ended.
+        reason: why the request was refused or failed, as the client is told; empty if it was not.
     """
 
     origin: Origin
@@ -52,6 +53,7 @@ class RequestReport:
     seconds: float
     code: str
     outputs: tuple[Finished, ...]
+    reason: str = ""
 
 
 Observer = Callable[[RequestReport], None]
@@ -77,11 +79,12 @@ class ReportBuilder:
             case Finished():
                 self._outputs.append(update)
 
-    def finish(self, code: str) -> None:
+    def finish(self, code: str, reason: str = "") -> None:
         """Send the report to the observers. Call this once.
 
         Args:
             code: the name of the code that the client got; ``OK`` if every output has ended.
+            reason: why, if the client was told.
         """
         cancelled = any(output.finish_reason is FinishReason.CANCELLED for output in self._outputs)
         report = RequestReport(
@@ -92,6 +95,7 @@ class ReportBuilder:
             time.monotonic() - self._started,
             CANCELLED if code == OK and cancelled else code,
             tuple(self._outputs),
+            reason,
         )
         for observe in self._observers:
             observe(report)

@@ -1,4 +1,7 @@
-"""The request log: a line for each request that has ended, with its caller, times, token counts and code, but no text."""
+"""The request log: a line for each request that has ended, with its caller, times, token counts and code, but no text.
+
+A refused request has its reason in place of times: the fields that are wrong, and why.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,10 @@ from draftline.engine.server.telemetry.reports import RequestReport
 logger = logging.getLogger("draftline.requests")
 
 _REFUSED = {"INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "ALREADY_EXISTS"}
+
+
+_MAX_REASON = 300
+"""Characters of a reason. It names fields, and may quote their values."""
 
 
 def log_request(report: RequestReport) -> None:
@@ -26,6 +33,7 @@ def _fields(report: RequestReport) -> dict[str, object]:
         "caller": report.origin.caller,
         "code": report.code,
         "seconds": round(report.seconds, 4),
+        "reason": report.reason[:_MAX_REASON],
     }
     if report.outputs:
         first = report.outputs[0]

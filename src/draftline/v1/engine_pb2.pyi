@@ -354,8 +354,9 @@ class SamplingParams(_message.Message):
     seed: _builtins.int
     """Default: random. Finished reports the seed."""
     max_tokens: _builtins.int
-    """Default: 256, or the rest of the context if that is less."""
+    """Default: 256. The end of the context ends the output too: a larger number is no error."""
     min_tokens: _builtins.int
+    """At most max_tokens, and at most what the context has room for."""
     ignore_eos: _builtins.bool
     logprobs: _builtins.int
     """Return the log-probability of each output token, and of this many most likely tokens. Unset: none."""

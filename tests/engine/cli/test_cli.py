@@ -214,7 +214,10 @@ def test_info_shows_the_model_without_generating() -> None:
         (["--max-num-seqs", "0"], "--max-num-seqs: Input should be greater than or equal to 1, not 0"),
         (["--top-p", "1.5"], "--top-p: Input should be less than or equal to 1, not 1.5"),
         (["--logit-bias", "7"], "--logit-bias: '7' is not ID=BIAS, as in 42=-1.5"),
-        (["--min-tokens", "9", "--max-tokens", "3"], "min_tokens (9) exceeds max_tokens (3)"),
+        (
+            ["--min-tokens", "9", "--max-tokens", "3"],
+            "--min-tokens: min_tokens (9) exceeds max_tokens (3); --max-tokens: ",
+        ),
         (["--regex", "a", "--json-object"], "set exactly one of json_schema, regex, choice, json_object and grammar"),
         (["--schema", "/no/such/file"], "--schema: cannot read /no/such/file: "),
         (["--draft-tokens", "17"], "--draft-tokens: Input should be less than or equal to 16, not 17"),
@@ -333,7 +336,8 @@ def test_a_server_whose_engine_dies_says_so_and_ends(process: Callable[..., subp
     assert "Traceback" not in err
 
 
-def test_a_second_signal_ends_at_once(process: Callable[..., subprocess.Popen[str]]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_at_once(number: signal.Signals, process: Callable[..., subprocess.Popen[str]]) -> None:
     server = process("serve", "--port", "0")
     address = said(server, LISTENING)
     said(server, READY)
@@ -341,13 +345,13 @@ def test_a_second_signal_ends_at_once(process: Callable[..., subprocess.Popen[st
         request = pb.GenerateRequest(text="long", sampling=pb.SamplingParams(max_tokens=4000))
         running = iter(InferenceServiceStub(channel).Generate(request))
         next(running)
-        server.send_signal(signal.SIGINT)
+        server.send_signal(number)
         assert server.stderr is not None
         while "draining" not in (line := server.stderr.readline()):
             assert line
-        server.send_signal(signal.SIGINT)
+        server.send_signal(number)
         server.communicate(timeout=30)
-    assert server.returncode == 128 + signal.SIGINT
+    assert server.returncode == (1 if number == signal.SIGTERM else 128 + number)
 
 
 def test_a_signal_while_the_model_loads_ends_well(
@@ -444,3 +448,30 @@ def test_output_may_be_cut_off(process: Callable[..., subprocess.Popen[str]]) ->
     writing.stdout.close()
     assert "Traceback" not in writing.stderr.read()
     assert writing.wait(timeout=30) == 1
+
+
+@pytest.mark.parametrize("arguments", [("generate", "abc", "--json"), ("--version",), ("--help",)], ids=" ".join)
+def test_output_that_cannot_be_written_is_an_error_in_one_line(arguments: tuple[str, ...]) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, str(FAKE_CLI), *arguments],
+            stdout=full, stderr=subprocess.PIPE, text=True, env=environment, check=False,
+        )  # fmt: skip
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == "draftline: error: cannot write the output: No space left on device"
+    assert "Traceback" not in result.stderr
+    assert "Exception" not in result.stderr
+
+
+def test_a_server_serves_on_where_its_output_cannot_be_written() -> None:
+    with Path("/dev/full").open("w") as full:
+        server = subprocess.Popen(
+            [sys.executable, str(FAKE_CLI), "serve", "--port", "0"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    with pytest.raises(subprocess.TimeoutExpired):
+        server.wait(timeout=5)
+    server.send_signal(signal.SIGTERM)
+    _, err = server.communicate(timeout=30)
+    assert server.returncode == 0
+    assert "Traceback" not in err

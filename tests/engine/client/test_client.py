@@ -167,7 +167,7 @@ async def test_after_a_broken_connection_the_next_request_has_a_new_stream(
             await second.abort()
 
 
-async def test_what_has_begun_is_not_begun_again(server: Server, make_engine: Callable[..., FakeEngine]) -> None:
+async def test_what_has_begun_ends_with_the_engine(server: Server, make_engine: Callable[..., FakeEngine]) -> None:
     engine = make_engine()
     engine.hold()
     await server.serve(engine)

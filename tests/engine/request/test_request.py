@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 from fake_engine import FakeEngine
+from pydantic import ValidationError
 
 from draftline.engine.errors import InvalidRequestError
+from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.protocol import Chat, GenerateRequest, Prompt
-from draftline.engine.request.request import RequestBuilder
+from draftline.engine.request.constraints import constraint_error, structured_constraint
+from draftline.engine.request.request import DEFAULT_MAX_TOKENS, RequestBuilder
+from draftline.engine.validation import violations
+from draftline.structured.constraint import language
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 
 LONE_SURROGATE = "a\ud800"
 
@@ -31,3 +37,71 @@ def test_an_invalid_prompt_names_its_field(prompt: Prompt, field: str, problem: 
     (violation,) = caught.value.violations
     assert violation.field == field
     assert problem in violation.description
+
+
+@pytest.mark.parametrize(
+    ("sampling", "prompt", "field", "problem"),
+    [
+        ({"logit_bias": {3: 1.0, 700: 2.0}}, [1], "sampling.logit_bias[700]", "700 is not a token id"),
+        ({"stop_token_ids": (3, 700)}, [1], "sampling.stop_token_ids[1]", "700 is not a token id"),
+        (
+            {"min_tokens": 300},
+            [1],
+            "sampling.min_tokens",
+            f"(300) exceeds the {DEFAULT_MAX_TOKENS} tokens that can be generated: the default of max_tokens",
+        ),
+        (
+            {"min_tokens": 30, "max_tokens": 50},
+            [1] * 4076,
+            "sampling.min_tokens",
+            "(30) exceeds the 20 tokens that can be generated: the prompt leaves room for 20",
+        ),
+    ],
+    ids=["bias", "stop", "default", "room"],
+)
+def test_invalid_sampling_names_its_field(
+    sampling: dict[str, object], prompt: list[int], field: str, problem: str, engine: FakeEngine
+) -> None:
+    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0)
+    with pytest.raises(InvalidRequestError) as caught:
+        builder.build("a", GenerateRequest(prompt, SamplingParams.model_validate(sampling)), lambda updates: None, 0.0)
+    (violation,) = caught.value.violations
+    assert violation.field == field
+    assert problem in violation.description
+
+
+def test_more_tokens_than_the_context_has_room_for_are_cut_to_it(engine: FakeEngine) -> None:
+    builder = RequestBuilder(engine.info, engine.tokenizer, 5.0)
+    wanted = GenerateRequest([1] * 10, SamplingParams(max_tokens=1_000_000))
+    assert builder.build("a", wanted, lambda updates: None, 0.0).sequences[0].max_len == engine.info.max_model_len
+
+
+def test_fields_that_contradict_one_another_are_both_named() -> None:
+    with pytest.raises(ValidationError) as caught:
+        SamplingParams(min_tokens=9, max_tokens=3)
+    found = violations(caught.value, "sampling")
+    assert [violation.field for violation in found] == ["sampling.min_tokens", "sampling.max_tokens"]
+    assert {violation.description for violation in found} == {"min_tokens (9) exceeds max_tokens (3)"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "field", "problem"),
+    [
+        ('{"properties": {"a": {"type": "strin"}}}', "constraint.json_schema#/properties/a/type", "expected the name"),
+        ('{"properties": {"a": {"$ref": "#/x"}}}', "constraint.json_schema#/properties/a/$ref", "points to nothing"),
+        ('{"a":', "constraint.json_schema", "the schema is not JSON"),
+    ],
+)
+def test_an_error_in_a_schema_has_its_pointer_in_the_field(schema: str, field: str, problem: str) -> None:
+    asked = structured_constraint(Constraint(json_schema=schema))
+    with pytest.raises((InvalidConstraintError, UnsupportedConstraintError)) as caught:
+        language(asked)
+    (violation,) = constraint_error(asked, caught.value).violations
+    assert violation.field == field
+    assert problem in violation.description
+
+
+def test_an_error_in_a_grammar_may_look_like_a_pointer() -> None:
+    asked = structured_constraint(Constraint(regex="/a"))
+    (violation,) = constraint_error(asked, InvalidConstraintError("/a: no")).violations
+    assert (violation.field, violation.description) == ("constraint.regex", "/a: no")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -169,3 +170,34 @@ def test_the_retry_delay_grows_with_the_queue_and_shrinks_with_its_speed() -> No
     assert advice(40, 0.1) == pytest.approx(1.0, rel=0.01)
     assert advice(4, 0.001) == 0.1
     assert advice(1000, 1.0) == 30.0
+
+
+async def test_a_full_queue_makes_room_for_a_lighter_caller(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("tokens: [{name: heavy, token: the-token-of-heavy}, {name: light, token: the-token-of-light}]")
+    server = Server(ServerConfig(port=0, tokens=str(tokens)))
+    await server.start()
+    engine = SteppedEngine(num_slots=1, max_waiting=3)
+    await server.serve(engine)
+    channel = grpc.aio.insecure_channel(server.address)
+    heavy, light = (
+        SessionClient(InferenceServiceStub(channel), metadata=(("authorization", f"Bearer the-token-of-{name}"),))
+        for name in ("heavy", "light")
+    )
+    await heavy.submit("runs", text_request("abc", max_tokens=60, ignore_eos=True))
+    await engine.steps(1)
+    for name in ("one", "two", "three"):
+        await heavy.submit(name, text_request(name, max_tokens=9, ignore_eos=True))
+    await until_queued(engine, 3)
+    await light.submit("single", text_request("x", max_tokens=2, ignore_eos=True))
+    engine.release()
+    error = await first_error(heavy)
+    assert error.request_id == "three"
+    assert error.error.code == RESOURCE_EXHAUSTED
+    assert "took this one's place" in error.error.message
+    assert retry_delay_s(error.error) >= 0.1
+    assert set(texts(await light.outcomes())) == {"single"}
+    assert set(texts(await heavy.outcomes())) == {"runs", "one", "two"}
+    await asyncio.to_thread(engine.close)
+    await channel.close()
+    await server.abort()

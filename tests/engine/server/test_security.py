@@ -16,7 +16,7 @@ import pytest
 import trustme
 from fake_engine import FakeEngine
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
-from grpc_client import SessionClient, retry_delay_s, status_of, text_request, texts
+from grpc_client import SessionClient, retry_delay_s, status_of, text_request, texts, violations
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pydantic import ValidationError
 
@@ -111,6 +111,27 @@ async def test_a_broken_rotation_leaves_the_old_certificate_in_use(
     async with secure(server, authority) as channel:
         assert await answer(channel) == "abc"
     assert "key.pem: has no private key in PEM" in caplog.text
+
+
+async def test_half_a_rotation_is_not_reported_as_read(
+    serve: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    old, new = trustme.CA(), trustme.CA()
+    server = await serve(**issue(old, tmp_path))
+    old_key = (tmp_path / "key.pem").read_bytes()
+    issue(new, tmp_path)
+    new_key = (tmp_path / "key.pem").read_bytes()
+    write(tmp_path / "key.pem", old_key)
+    for _ in range(3):
+        async with secure(server, old) as channel:
+            assert await answer(channel) == "abc"
+    assert "reloaded the certificate" not in caplog.text
+    assert caplog.text.count("are no pair: key_values_mismatch") == 1
+    write(tmp_path / "key.pem", new_key)
+    async with secure(server, new) as channel:
+        assert await answer(channel) == "abc"
+    assert "reloaded the certificate" in caplog.text
 
 
 async def test_mtls_needs_a_certificate_of_the_client(serve: Callable[..., Any], tmp_path: Path) -> None:
@@ -229,7 +250,11 @@ async def test_rotated_tokens_are_valid_at_once(serve: Callable[..., Any], tmp_p
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("tokens: []", "tokens: "),
+        ("tokens: []", "tokens.yaml: has no tokens; it needs a list of them: tokens: [...]"),
+        ("tokens:", "tokens.yaml: has no tokens"),
+        ("", "tokens.yaml: has no tokens"),
+        ("# nothing yet", "tokens.yaml: has no tokens"),
+        ("tokens: 1", "tokens: "),
         ("[", "is not YAML"),
         ("tokens: [{name: a, token: tooshort-secret}]", "tokens[0].token: "),
         ("tokens: [{name: a}]", "tokens[0]: set exactly one of token and sha256"),
@@ -295,3 +320,49 @@ def test_plaintext_beyond_this_machine_needs_an_option(host: str) -> None:
 def test_half_a_certificate_is_an_error(options: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="tls_"):
         ServerConfig(**options)  # type: ignore[arg-type]
+
+
+async def test_a_token_bounds_what_its_requests_ask_for(serve: Callable[..., Any], tmp_path: Path) -> None:
+    content = f"tokens: [{{name: client, token: {CLIENT}, max_tokens: 5, max_priority: 1, weight: 2.5}}]"
+    server = await serve(tokens=write(tmp_path / "tokens.yaml", content))
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = InferenceServiceStub(channel)
+        client = SessionClient(stub, metadata=bearer(CLIENT))
+        await client.submit("fine", text_request("abcdefgh", max_tokens=5))
+        request = text_request("abcdefgh")
+        request.sampling.ClearField("max_tokens")
+        await client.submit("open", request)
+        assert texts(await client.outcomes()) == {"fine": "abcde", "open": "abcde"}
+        urgent = text_request("abcdefgh", max_tokens=5)
+        urgent.priority = 2
+        for request, field, most in (
+            (text_request("abcdefgh", max_tokens=6), "sampling.max_tokens", 5),
+            (urgent, "priority", 1),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Generate(request, metadata=bearer(CLIENT)).read()
+            assert violations(status_of(caught.value)) == {field: f"this token allows at most {most}"}
+
+
+async def test_the_limits_of_a_token_cover_every_call(serve: Callable[..., Any], tmp_path: Path) -> None:
+    content = f"tokens: [{{name: client, token: {CLIENT}, requests_per_minute: 3}}]"
+    server = await serve(tokens=write(tmp_path / "tokens.yaml", content))
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = InferenceServiceStub(channel)
+        metadata = bearer(CLIENT)
+        await stub.Tokenize(pb.TokenizeRequest(text="a"), metadata=metadata)
+        await stub.Detokenize(pb.DetokenizeRequest(token_ids=[65]), metadata=metadata)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:  # the fake engine enforces none, but the call counts
+            await stub.CheckConstraint(
+                pb.CheckConstraintRequest(constraint=pb.Constraint(regex="a")), metadata=metadata
+            )
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        for call in (
+            stub.Tokenize(pb.TokenizeRequest(text="a"), metadata=metadata),
+            stub.Detokenize(pb.DetokenizeRequest(token_ids=[65]), metadata=metadata),
+            stub.CheckConstraint(pb.CheckConstraintRequest(constraint=pb.Constraint(regex="a")), metadata=metadata),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "3 requests a minute" in str(caught.value.details())

@@ -19,6 +19,7 @@ from draftline.kernels.scaled import scaled_up
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import build_model, weight_shapes
 from draftline.models.loader import open_checkpoint
+from draftline.models.weights import Weights
 
 CPU = torch.device("cpu")
 CONFIG: dict[str, Any] = {
@@ -236,3 +237,12 @@ def test_a_narrower_cache_has_more_blocks(kv_cache_dtype: str) -> None:
     params = SamplingParams(temperature=0, max_tokens=8)
     (output,) = llm.generate(["The capital of France is"], params, use_tqdm=False)
     assert "Paris" in output.outputs[0].text
+
+
+def test_the_embedded_model_says_what_its_file_has() -> None:
+    """Whatever it runs in: on a CPU, its 4-bit weights become float16."""
+    checkpoint = open_checkpoint("smollm2")
+    weights = Weights(checkpoint, torch.float16, torch.device("cpu"), scaled=True)
+    size = checkpoint.config.hidden_size
+    weights.linear("model.layers.0.self_attn.", {"q_proj": size}, size, bias=False)
+    assert weights.formats == "Q4_1"

@@ -179,7 +179,6 @@ CONSTRAINED = pb.Constraint(regex="a+")
         pytest.param(text_request("a", repetition_penalty=0.0), "sampling.repetition_penalty", id="repetition"),
         pytest.param(text_request("a", presence_penalty=3.0), "sampling.presence_penalty", id="presence"),
         pytest.param(text_request("a", frequency_penalty=-3.0), "sampling.frequency_penalty", id="frequency"),
-        pytest.param(text_request("a", min_tokens=5), "sampling", id="min over max"),
         pytest.param(text_request("a", stop=["ok", ""]), "sampling.stop[1]", id="empty stop"),
         pytest.param(text_request("a", stop=["s"] * 65), "sampling.stop", id="too many stops"),
         pytest.param(text_request("a", stop_token_ids=[VOCAB]), "sampling.stop_token_ids[0]", id="stop token"),
@@ -214,6 +213,13 @@ CONSTRAINED = pb.Constraint(regex="a+")
 )
 async def test_a_bad_field_is_named(request_: pb.GenerateRequest, field: str, stub: AsyncStub) -> None:
     assert list(await refused(stub, request_)) == [field]
+
+
+async def test_contradicting_fields_are_both_named(stub: AsyncStub) -> None:
+    found = await refused(stub, text_request("a", min_tokens=5))
+    assert found == dict.fromkeys(
+        ("sampling.min_tokens", "sampling.max_tokens"), "min_tokens (5) exceeds max_tokens (4)"
+    )
 
 
 async def test_all_bad_fields_are_named_at_once(stub: AsyncStub) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import io
 import json
 import logging
 import math
+import subprocess
+import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from concurrent import futures
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -25,6 +29,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from stepped_engine import SteppedEngine
 
+from draftline import __version__
 from draftline.engine.cli import top_view
 from draftline.engine.cli.top_view import Snapshot
 from draftline.engine.process.log_format import JsonFormatter, TextFormatter
@@ -32,7 +37,10 @@ from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
 from draftline.engine.server.telemetry.metrics import ENGINE_METRICS
 from draftline.engine.stats import DrafterStats, EngineStats, Histogram, StepTimes
+from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.vocabulary import ByteVocabulary
 from draftline.v1 import admin_pb2
+from draftline.v1 import engine_pb2 as pb
 from draftline.v1.admin_pb2_grpc import AdminServiceStub
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
@@ -96,7 +104,12 @@ async def test_prometheus_metrics_count_requests(serve: Callable[..., Any], engi
         await busy(InferenceServiceStub(channel), engine)
         text = await scrape(server)
         assert SECRET not in text
-        found = samples(text)
+        whole = samples(text)
+        assert {dict(labels)["model"] for _, labels in whole} == {"fake"}
+        found = {
+            (name, tuple(label for label in labels if label[0] != "model")): value
+            for (name, labels), value in whole.items()
+        }
         codes = {
             (dict(labels)["call"], dict(labels)["code"]): value
             for (name, labels), value in found.items()
@@ -113,6 +126,15 @@ async def test_prometheus_metrics_count_requests(serve: Callable[..., Any], engi
         assert found["draftline_outputs_total", (("finish", "length"),)] == 4
         assert found["draftline_tokens_total", (("caller", ""), ("kind", "completion"))] >= 2 * 6 + 2 * 4
         assert found["draftline_steps_total", ()] > 0
+        # Lengths and speeds by output, and the process.
+        assert found["draftline_prompt_length_tokens_sum", ()] >= 3 * len(SECRET)
+        assert found["draftline_output_length_tokens_count", ()] >= 4
+        assert found["draftline_time_per_output_token_seconds_count", ()] >= 4
+        assert found["process_resident_memory_bytes", ()] > 1 << 20
+        [version] = [dict(labels)["version"] for name, labels in found if name == "draftline_build_info"]
+        assert version == __version__
+        assert found["draftline_open_connections", ()] >= 1
+        assert found["draftline_open_sessions", ()] == 0
         answer = await AdminServiceStub(channel).GetStatistics(admin_pb2.GetStatisticsRequest())
     # The same metrics over gRPC, where a histogram is one sample.
     shown = {metric.name: metric for metric in answer.metrics}
@@ -126,6 +148,81 @@ async def test_prometheus_metrics_count_requests(serve: Callable[..., Any], engi
     assert (
         first_token.histogram.buckets[-1].cumulative_count == found["draftline_time_to_first_token_seconds_count", ()]
     )
+
+
+async def test_open_sessions_and_compilations_are_counted(serve: Callable[..., Any], engine: FakeEngine) -> None:
+    words = (*(bytes([byte]) for byte in range(255)), b"")
+    compiler = ConstraintCompiler(ByteVocabulary(words, frozenset({255}), frozenset({255}), lambda text: []))
+    engine.enforce(compiler)
+    server = await serve(engine, metrics_port=0)
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = InferenceServiceStub(channel)
+        session = SessionClient(stub)
+        await session.submit("one", text_request("a", max_tokens=1))
+        assert (await session.next()).HasField("delta")
+        for grammar in ('start: "a"', 'start: "a"', "start: nope"):
+            with contextlib.suppress(grpc.RpcError):
+                await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=pb.Constraint(grammar=grammar)))
+        found = samples(await scrape(server))
+    compiler.close()
+    model = ("model", "fake")
+    assert found["draftline_open_sessions", (model,)] == 1
+    assert found["draftline_constraints_compiling", (model,)] == 0
+    for result in ("grammar", "error"):
+        assert found["draftline_constraint_compile_seconds_count", (model, ("result", result))] == 1
+    calls = [dict(labels) for name, labels in found if name == "draftline_requests_total"]
+    assert {call["code"] for call in calls if call["call"] == "CheckConstraint"} == {"OK", "INVALID_ARGUMENT"}
+
+
+async def test_refused_tokens_are_counted_and_logged(
+    serve: Callable[..., Any], engine: FakeEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("tokens: [{name: me, token: a-long-enough-token}]")
+    server = await serve(engine, metrics_port=0, tokens=str(tokens))
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = InferenceServiceStub(channel)
+        for token in ("none of yours", "a-long-enough-token"):
+            metadata = (("authorization", f"Bearer {token}"),)
+            with contextlib.suppress(grpc.RpcError):
+                await stub.GetModel(pb.GetModelRequest(), metadata=metadata)
+                await AdminServiceStub(channel).GetStatistics(admin_pb2.GetStatisticsRequest(), metadata=metadata)
+        found = samples(await scrape(server))
+    for code in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+        assert found["draftline_authentication_failures_total", (("code", code), ("model", "fake"))] == 1
+    unknown, not_admin = [record.fields for record in caplog.records if record.name == "draftline.access"]  # type: ignore[attr-defined]
+    assert unknown["reason"] == "this token is not known"
+    assert unknown["call"] == "/draftline.v1.InferenceService/GetModel"
+    assert unknown["peer"].startswith("ipv4:127.0.0.1:")
+    assert not_admin["reason"] == "this needs a token with admin rights"
+    assert "none of yours" not in caplog.text
+
+
+def test_lines_that_libraries_write_are_json_records_too() -> None:
+    """As gRPC's own, and as those of a child process that runs out of memory."""
+    code = """if True:
+        import logging, os, subprocess, sys
+        from draftline.engine.process.log_format import start_logging
+        start_logging("info", "json")
+        logging.getLogger("mine").info("hello")
+        os.write(2, b"E0000 00:00:00 ssl_transport_security.cc:1857] Handshake failed\\n")
+        child = "import sys; print('memory allocation of 5 bytes failed', file=sys.stderr)"
+        subprocess.run([sys.executable, "-c", child])
+        logs = "from draftline.engine.process.log_format import *; start_logging('info', 'json'); logging.info('own')"
+        subprocess.run([sys.executable, "-c", logs])
+        print("to stderr", file=sys.stderr)
+        raise SystemExit("the last line")
+    """
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    records = [json.loads(line) for line in result.stderr.splitlines()]
+    assert {(record["logger"], record["message"]) for record in records} == {
+        ("mine", "hello"),
+        ("root", "own"),
+        ("stderr", "E0000 00:00:00 ssl_transport_security.cc:1857] Handshake failed"),
+        ("stderr", "memory allocation of 5 bytes failed"),
+        ("stderr", "to stderr"),
+        ("stderr", "the last line"),
+    }
 
 
 async def test_a_taken_metrics_port_is_one_clear_error(serve: Callable[..., Any], engine: FakeEngine) -> None:
@@ -195,6 +292,7 @@ async def test_each_request_is_one_line_of_log_without_its_text(
         "accepted": 0,
     }
     assert by_client["bad"]["message"] == "refused"
+    assert by_client["bad"]["reason"] == "sampling.top_p: Input should be less than or equal to 1, not 2"
     assert by_client["failing"]["code"] == "INTERNAL"
     assert by_client["cancelled"]["code"] == "CANCELLED"
     assert len({line["request"] for line in lines}) == len(lines)

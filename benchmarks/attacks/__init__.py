@@ -1,0 +1,1 @@
+"""Clients that attack a server, for the soak test: what they do to another client."""

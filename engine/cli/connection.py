@@ -1,0 +1,103 @@
+"""``Connection``: how the command line connects to a server: TLS and a token."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+from pydantic import Field
+from typing_extensions import override
+
+from draftline.engine.errors import UsageError
+from draftline.engine.options import Options
+
+TOKEN_VARIABLE = "DRAFTLINE_TOKEN"
+"""The environment variable of the token. Other users of a machine can read a command line."""
+
+NEEDS_SERVER = "--tls, --ca, --client-cert, --client-key and --token need --server"
+
+
+class Connection(Options):
+    """The options of a connection to a server."""
+
+    tls: bool = Field(default=False, description="use TLS, and trust the system's certificate authorities")
+    ca: str | None = Field(default=None, description="use TLS, and trust the authorities in this PEM file")
+    client_cert: str | None = Field(default=None, description="PEM file of the client's certificate, for mTLS")
+    client_key: str | None = Field(default=None, description="PEM file of its private key")
+    token: str | None = Field(
+        default=None, description=f"the bearer token; {TOKEN_VARIABLE} in the environment where unset"
+    )
+
+    @model_validator(mode="after")
+    def _certificate_with_key(self) -> Connection:
+        if (self.client_cert is None) != (self.client_key is None):
+            raise ValueError("client-cert and client-key: set both, or neither")
+        return self
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.tls or self.ca is not None or self.client_cert is not None
+
+    def channel(self, address: str) -> grpc.Channel:
+        """A channel to a server.
+
+        Raises:
+            UsageError: a file cannot be read.
+        """
+        options = [("grpc.max_receive_message_length", -1)]
+        if not self.uses_tls:
+            return grpc.insecure_channel(address, options)
+        ca, cert, key = map(_read, ("ca", "client-cert", "client-key"), (self.ca, self.client_cert, self.client_key))
+        return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, cert), options)
+
+    def token_interceptor(self) -> TokenInterceptor:
+        """Adds the token to every call."""
+        return TokenInterceptor(self.token or os.environ.get(TOKEN_VARIABLE))
+
+
+def _read(flag: str, path: str | None) -> bytes | None:
+    try:
+        return None if path is None else Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"--{flag}: cannot read {path}: {error.strerror}") from error
+
+
+class _Details(NamedTuple):
+    """A call's details, as gRPC's interceptors read them."""
+
+    method: str
+    timeout: float | None
+    metadata: Sequence[tuple[str, str | bytes]] | None
+    credentials: grpc.CallCredentials | None
+    wait_for_ready: bool | None
+    compression: grpc.Compression | None
+
+
+class TokenInterceptor(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    """Adds a bearer token to every call with one request."""
+
+    def __init__(self, token: str | None) -> None:
+        """``token`` is None where calls have none."""
+        self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+
+    @override
+    def intercept_unary_unary(self, continuation: Callable[..., Any], client_call_details: Any, request: Any) -> Any:
+        return continuation(self._with_token(client_call_details), request)
+
+    @override
+    def intercept_unary_stream(self, continuation: Callable[..., Any], client_call_details: Any, request: Any) -> Any:
+        return continuation(self._with_token(client_call_details), request)
+
+    def _with_token(self, details: Any) -> _Details:
+        return _Details(
+            details.method,
+            details.timeout,
+            (*(details.metadata or ()), *self._metadata),
+            details.credentials,
+            details.wait_for_ready,
+            details.compression,
+        )

@@ -1,0 +1,52 @@
+"""``StepBudget``: how many tokens a step may compute, so that streams that run beside long prompts keep their pace.
+
+A step with a chunk of a prompt takes about as long as its tokens do together. While sequences decode, the budget follows the
+measured time of such steps to a target; the time of a token depends on the model, the device and the length of the
+contexts. Without decoding sequences nobody waits for a token, and prompts may fill the step.
+"""
+
+from __future__ import annotations
+
+import math
+
+_DECAY = 0.7
+"""Weight of the previous mean in the moving average of a token's time."""
+
+FIRST_CHUNK = 64
+"""Prompt tokens of a step while no token's time is known."""
+
+MIN_CHUNK = 32
+"""Prompt tokens that a step may always have, so that prompts make progress whatever the target is."""
+
+
+class StepBudget:
+    """The token budget of each step. One thread uses it."""
+
+    def __init__(self, max_tokens: int, target_s: float) -> None:
+        """No step is measured yet.
+
+        Args:
+            max_tokens: the most tokens of a step.
+            target_s: how long a step may take while sequences decode; infinite for no limit.
+        """
+        self._max_tokens = max_tokens
+        self._target_s = target_s
+        self._decode_s = 0.0
+        self._token_s: float | None = None
+
+    def tokens(self, decoding: int) -> int:
+        """The budget of the next step, in which ``decoding`` sequences decode."""
+        if not decoding or math.isinf(self._target_s):
+            return self._max_tokens
+        if self._token_s is None:
+            return min(self._max_tokens, decoding + FIRST_CHUNK)
+        chunk = (self._target_s - self._decode_s) / self._token_s
+        return min(self._max_tokens, decoding + max(MIN_CHUNK, int(min(chunk, self._max_tokens))))
+
+    def measure(self, decoding: int, prompt_tokens: int, seconds: float) -> None:
+        """Note the time of a step with these decoding sequences and prompt tokens."""
+        if not prompt_tokens:
+            self._decode_s = _DECAY * self._decode_s + (1 - _DECAY) * seconds
+        elif prompt_tokens >= MIN_CHUNK:  # in smaller chunks, the step's own time counts most
+            of_token = max(seconds - (self._decode_s if decoding else 0.0), 1e-9) / prompt_tokens
+            self._token_s = of_token if self._token_s is None else _DECAY * self._token_s + (1 - _DECAY) * of_token

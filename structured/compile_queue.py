@@ -1,0 +1,165 @@
+"""``CompileQueue``: compilations of many callers on a few threads: bounded, fair, and dropped when nobody waits for them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+from draftline.structured.errors import CompileQueueFullError
+
+T = TypeVar("T")
+
+
+class CompileJob(Generic[T]):
+    """One compilation, and those who wait for it. Thread-safe."""
+
+    def __init__(self, work: Callable[[CompileJob[T]], T]) -> None:
+        """``work`` gets the job itself, for `on_abandon`."""
+        self._work = work
+        self._lock = threading.Lock()
+        self._waiters: set[Future[T]] = set()
+        self._over = False
+        self._stop: Callable[[], None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or nobody waits for it any more."""
+        return self._over
+
+    def join(self) -> Future[T] | None:
+        """A future of the result; None if the job is over. The job is dropped when all its futures are cancelled."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._over:
+                return None
+            self._waiters.add(future)
+        future.add_done_callback(self._leave)
+        return future
+
+    def on_abandon(self, stop: Callable[[], None] | None) -> None:
+        """Call ``stop`` when nobody waits any more, at once if that is so already. It must not block."""
+        with self._lock:
+            self._stop = stop
+            abandoned = self._over
+        if abandoned and stop is not None:
+            stop()
+
+    def run(self) -> None:
+        """Do the work, and tell those who wait."""
+        if self._over:
+            return
+        result: T | None = None
+        error: BaseException | None = None
+        try:
+            result = self._work(self)
+        except BaseException as raised:  # noqa: BLE001 - raised where the future is awaited
+            error = raised
+        self.end(result, error)
+
+    def end(self, result: T | None, error: BaseException | None) -> None:
+        """Tell those who wait."""
+        with self._lock:
+            self._over = True
+            waiters, self._waiters = self._waiters, set()
+        for future in waiters:
+            if not future.set_running_or_notify_cancel():
+                continue
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]
+
+    def _leave(self, future: Future[T]) -> None:
+        if not future.cancelled():
+            return
+        with self._lock:
+            self._waiters.discard(future)
+            if self._waiters or self._over:
+                return
+            self._over = True
+            stop = self._stop
+        if stop is not None:
+            stop()
+
+
+class CompileQueue(Generic[T]):
+    """Runs jobs on threads of its own, in turns between callers."""
+
+    def __init__(self, max_threads: int, max_waiting: int) -> None:
+        """No thread is started yet.
+
+        Args:
+            max_threads: how many jobs run at once.
+            max_waiting: how many others may wait.
+        """
+        self._max_threads = max_threads
+        self._max_waiting = max_waiting
+        self._changed = threading.Condition()
+        self._queues: OrderedDict[str, deque[CompileJob[T]]] = OrderedDict()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._closed = False
+
+    def submit(self, caller: str, work: Callable[[CompileJob[T]], T]) -> CompileJob[T]:
+        """Queue a job behind the caller's others.
+
+        Raises:
+            CompileQueueFullError: too many jobs wait.
+        """
+        job = CompileJob(work)
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("the constraint compiler is closed")
+            if self._waiting() >= self._max_waiting:
+                raise CompileQueueFullError(f"{self._max_waiting} constraints wait to be compiled, which is the limit")
+            self._queues.setdefault(caller, deque()).append(job)
+            if self._idle:
+                self._changed.notify()
+            elif len(self._threads) < self._max_threads:
+                thread = threading.Thread(target=self._run, name="constraint", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        return job
+
+    def close(self) -> None:
+        """Drop the jobs that wait, and end the threads after the jobs that run. Later jobs are refused."""
+        with self._changed:
+            self._closed = True
+            dropped = [job for jobs in self._queues.values() for job in jobs]
+            self._queues.clear()
+            self._changed.notify_all()
+        for job in dropped:
+            job.end(None, RuntimeError("the constraint compiler is closed"))
+        for thread in self._threads:
+            thread.join()
+
+    def _waiting(self) -> int:
+        """How many jobs wait. Those that nobody waits for are dropped first."""
+        for caller, jobs in list(self._queues.items()):
+            kept = deque(job for job in jobs if not job.is_over)
+            if kept:
+                self._queues[caller] = kept
+            else:
+                del self._queues[caller]
+        return sum(map(len, self._queues.values()))
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            job.run()
+
+    def _next(self) -> CompileJob[T] | None:
+        """The next job: of the caller whose turn was longest ago."""
+        with self._changed:
+            self._idle += 1
+            self._changed.wait_for(lambda: self._queues or self._closed)
+            self._idle -= 1
+            if not self._queues:
+                return None
+            caller, jobs = self._queues.popitem(last=False)
+            job = jobs.popleft()
+            if jobs:
+                self._queues[caller] = jobs  # its next turn comes after the others'
+            return job

@@ -1,0 +1,146 @@
+"""``GrammarParsers``: the parsers of one grammar, and their renewal.
+
+llguidance builds its lexer's states on demand, and all copies of a parser share them. It never frees any. Beyond a limit
+the lexer is dead, and every copy with it: some then report an error, others only answer that no token is legal. Nothing
+tells the number of states. So a parser's answer counts only if the lexer is alive afterwards. If it is dead, a new
+lexer is built from the grammar, and the outputs move to it one by one: each replays its tokens and asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from math import prod
+
+from llguidance import LLMatcher, LLParserLimits
+
+from draftline.structured.grammar.lark import grammar_error
+
+logger = logging.getLogger(__name__)
+
+_SLOW_BUILD_S = 0.005
+"""A build that takes longer holds up the steps of other requests, so the next one is built beforehand."""
+
+_MAX_FORCED_REPEATS = 4096
+"""The product of the two largest least counts in a grammar. Most long forced text is a repetition, perhaps a nested one."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarLimits:
+    """Bounds on the parsers of one grammar; the defaults are llguidance's, but a fifth of the memory.
+
+    Attributes:
+        lexer_states: states of one lexer, of 1 to 2 kB each.
+        step_fuel: the lexer's work for one mask, in llguidance's units (about 14,000 take 1 ms).
+        step_items: Earley items of one mask.
+    """
+
+    lexer_states: int = 50_000
+    step_fuel: int = 200_000
+    step_items: int = 50_000
+
+    def parser_limits(self) -> LLParserLimits:
+        """The limits in llguidance's form."""
+        return LLParserLimits(
+            max_lexer_states=self.lexer_states,
+            step_lexer_fuel=self.step_fuel,
+            step_max_items=self.step_items,
+            precompute_large_lexemes=False,
+            verbose_errors=False,
+        )
+
+    def explain(self, error: str) -> str:
+        """The limit that an error of llguidance's stands for."""
+        if "too many states" in error:
+            return f"it needs more than {self.lexer_states} lexer states"
+        if "too many expressions" in error:
+            return f"one mask needs more than {self.step_fuel} units of the lexer's work"
+        if "Too many items" in error:
+            return f"one mask needs more than {self.step_items} Earley items"
+        if error.startswith("NoExtension"):
+            return "no text matches it"
+        return grammar_error(error).partition("\n")[0]
+
+
+class ParserGeneration:
+    """Parsers that share one lexer's states."""
+
+    def __init__(self, root: LLMatcher, first_token: int | None) -> None:
+        """Nobody has used the lexer yet.
+
+        Args:
+            root: at the beginning of a text; it stays there.
+            first_token: a token that a text can begin with; None if there is none.
+        """
+        self._root = root
+        self._first_token = first_token
+        self._probe = root.deep_copy()
+
+    def parser(self) -> LLMatcher:
+        """A new parser at the beginning of a text."""
+        return self._root.deep_copy()
+
+    @property
+    def error(self) -> str | None:
+        """Why the lexer is dead; None while it is alive.
+
+        Only consuming a token reports it for sure: other calls of a parser with a dead lexer return as if all were well.
+        """
+        if self._first_token is None or (self._probe.consume_token(self._first_token) and self._probe.rollback(1)):
+            return None
+        return self._probe.get_error()
+
+
+class GrammarParsers:
+    """The parsers of one grammar. Any thread may begin a text; the thread of the steps alone replaces generations.
+
+    Attributes:
+        limits: those of every generation.
+        generations: how many generations there have been.
+        forces: whether parsers may be asked for forced text. Long forced text uses up a lexer's states at once.
+    """
+
+    def __init__(
+        self, build: Callable[[], ParserGeneration], grammar: str, limits: GrammarLimits, background: Executor
+    ) -> None:
+        """Build the first generation.
+
+        Args:
+            build: builds a generation.
+            grammar: the grammar.
+            limits: those that ``build`` uses.
+            background: builds generations before they are needed.
+
+        Raises:
+            InvalidConstraintError: the grammar is malformed, matches nothing, or is too large.
+        """
+        self.limits = limits
+        self.generations = 1
+        repeats = sorted(int(count) for count in re.findall(r"\{(\d{1,9})", grammar))
+        self.forces = prod(repeats[-2:]) <= _MAX_FORCED_REPEATS
+        self._build = build
+        self._background = background
+        self._next: Future[ParserGeneration] | None = None
+        started = time.perf_counter()
+        self._current = build()
+        self._builds_slowly = time.perf_counter() - started > _SLOW_BUILD_S
+
+    def begin(self) -> ParserGeneration:
+        """The generation of a new text."""
+        if self._builds_slowly and self._next is None:
+            self._next = self._background.submit(self._build)
+        return self._current
+
+    def replace(self, dead: ParserGeneration) -> tuple[ParserGeneration, bool]:
+        """The generation to move to from a dead one, and whether no text has used it yet."""
+        if self._current is not dead and self._current.error is None:
+            return self._current, False
+        logger.info("a grammar's lexer is renewed for the %d. time: %s", self.generations, self._current.error)
+        self._current = self._build() if self._next is None else self._next.result()
+        self._next = None
+        self.generations += 1
+        return self.begin(), True

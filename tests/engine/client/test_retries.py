@@ -1,0 +1,173 @@
+"""A client's batch and its requests come through limits, restarts and refusals, or fail with the server's reason."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fake_engine import ByteTokenizer, FakeEngine
+
+from draftline import AsyncClient, RetryPolicy, SamplingParams
+from draftline.engine.client.pace import Pace
+from draftline.engine.errors import (
+    CallFailedError,
+    DeadlineExceededError,
+    EngineStoppedError,
+    QueueFullError,
+    UnauthenticatedError,
+)
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.server import Server
+
+QUICK = RetryPolicy(attempts=2, initial_s=0.01, max_s=0.05)
+TOKEN = "a-long-enough-token"
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def params(max_tokens: int, **options: object) -> SamplingParams:
+    return SamplingParams.model_validate({"max_tokens": max_tokens, "temperature": 0, **options})
+
+
+async def serve(engine: FakeEngine, port: int = 0, tokens: Path | None = None, **options: object) -> Server:
+    server = Server(ServerConfig(port=port, tokens=None if tokens is None else str(tokens), **options))  # type: ignore[arg-type]
+    await server.start()
+    await server.serve(engine)
+    return server
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Callable[[str], Path]:
+    def write(limits: str) -> Path:
+        path = tmp_path / "tokens.yaml"
+        path.write_text(f"tokens: [{{name: me, token: {TOKEN}, {limits}}}]")
+        return path
+
+    return write
+
+
+async def test_an_absent_server_is_waited_for_until_the_timeout(make_engine: Callable[..., FakeEngine]) -> None:
+    port = free_port()
+    async with AsyncClient(f"127.0.0.1:{port}", retry=QUICK) as client:
+        waiting = client.submit("abc", params(3), timeout=60)
+        await asyncio.sleep(1)  # many times two attempts
+        server = await serve(make_engine(), port)
+        assert (await waiting.result()).outputs[0].text == "abc"
+        await server.abort()
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(DeadlineExceededError):
+            await client.submit("abc", timeout=0.5).result()
+        assert 0.3 < asyncio.get_running_loop().time() - started < 5
+        with pytest.raises(EngineStoppedError):  # without a timeout, attempts are counted
+            await client.submit("abc").result()
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1, "seed": 5}], ids=["greedy", "seeded"])
+async def test_a_request_whose_output_is_certain_outlives_its_server(
+    sampling: dict[str, object], make_engine: Callable[..., FakeEngine]
+) -> None:
+    port = free_port()
+    first = await serve(make_engine(step_s=0.005), port)
+    async with AsyncClient(f"127.0.0.1:{port}", retry=QUICK) as client:
+        generation = client.submit("abcde", params(40, n=2, **sampling), timeout=60)
+        texts = []
+        async for output in generation:
+            texts.append(output.outputs[0].text)
+            if len(texts) == 3:
+                await first.abort()
+                second = await serve(make_engine(), port)
+        assert [output.text for output in (await generation.result()).outputs] == ["abcde" * 8] * 2
+        assert texts == sorted(texts)  # what has been seen is not taken back
+        await second.abort()
+
+
+async def test_another_output_after_a_restart_is_an_error(
+    make_engine: Callable[..., FakeEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    first = await serve(make_engine(step_s=0.005), port)
+    async with AsyncClient(f"127.0.0.1:{port}", retry=QUICK) as client:
+        generation = client.submit("abcde", params(40), timeout=60)
+        outputs = aiter(generation)
+        await anext(outputs)
+        await first.abort()
+        monkeypatch.setattr(ByteTokenizer, "encode", lambda self, text: list(text.upper().encode()))
+        second = await serve(make_engine(), port)
+        with pytest.raises(CallFailedError, match="came back with another output"):
+            await generation.result()
+        await second.abort()
+
+
+async def test_a_request_whose_output_is_not_certain_ends_with_its_server(
+    make_engine: Callable[..., FakeEngine],
+) -> None:
+    server = await serve(make_engine(step_s=0.005))
+    async with AsyncClient(server.address, retry=QUICK) as client:
+        generation = client.submit("abcde", params(400, temperature=1), timeout=60)
+        await anext(aiter(generation))
+        await server.abort()
+        with pytest.raises(EngineStoppedError):
+            await generation.result()
+
+
+@pytest.mark.parametrize(
+    ("limits", "count"), [("max_requests: 4", 24), ("requests_per_minute: 1200", 1230)], ids=["at once", "a minute"]
+)
+async def test_a_batch_beyond_the_callers_limits_is_paced(
+    limits: str, count: int, make_engine: Callable[..., FakeEngine], tokens: Callable[[str], Path]
+) -> None:
+    server = await serve(make_engine(max_waiting=4096, step_s=0.001), tokens=tokens(limits))
+    async with AsyncClient(server.address, token=TOKEN, retry=RetryPolicy(attempts=3)) as client:
+        outputs = await client.generate(["abc"] * count, params(3))
+    assert [output.outputs[0].text for output in outputs] == ["abc"] * count
+    await server.abort()
+
+
+async def test_a_wrong_token_is_always_named(
+    make_engine: Callable[..., FakeEngine], tokens: Callable[[str], Path]
+) -> None:
+    server = await serve(make_engine(), tokens=tokens("max_requests: 4"))
+    for _ in range(150):
+        async with AsyncClient(server.address, token="not-the-token-of-anyone") as client:
+            with pytest.raises(UnauthenticatedError):
+                await client.submit("abc" * 1000, params(1)).result()
+    await server.abort()
+
+
+async def test_too_many_sessions_are_always_named(make_engine: Callable[..., FakeEngine]) -> None:
+    server = await serve(make_engine(step_s=0.01), max_sessions=1)
+    never = RetryPolicy(attempts=1)
+    async with AsyncClient(server.address) as first:
+        running = first.submit("abc", params(4000))
+        async for _ in running:
+            break
+        for _ in range(50):
+            async with AsyncClient(server.address, retry=never) as client:
+                with pytest.raises(QueueFullError, match="1 sessions are open"):
+                    await client.submit("abc" * 1000, params(1)).result()
+    await server.abort()
+
+
+async def test_turns_shrink_where_they_are_refused_and_grow_where_they_are_taken() -> None:
+    pace = Pace()
+    for _ in range(10):
+        assert await pace.enter([], None)
+    for _ in range(6):
+        pace.leave(QueueFullError("full", 30.0))
+    assert not await pace.enter([], 0.01)  # four are taken, and the server asks to wait
+    pace.leave(None)  # one has ended: there is room
+    assert await pace.enter([], 0.01)
+    assert not await pace.enter([], 0.01)
+    for _ in range(4):
+        pace.leave(None)
+    taken = 0
+    while await pace.enter([], 0.01):
+        taken += 1
+    assert taken == 5

@@ -1,0 +1,74 @@
+"""The step's token budget follows measured time, and leaves outputs as they are."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tiny import Client, alone, tiny_core
+
+from draftline.engine.params import SamplingParams
+from draftline.engine.scheduling.step_budget import FIRST_CHUNK, MIN_CHUNK, StepBudget
+
+
+def run(budget: StepBudget, *, decode_s: float, token_s: float, steps: int = 50) -> list[float]:
+    """The times of steps with four decoding sequences and a prompt without end."""
+    times = []
+    budget.measure(4, 0, decode_s)
+    for _ in range(steps):
+        tokens = budget.tokens(4)
+        seconds = decode_s + token_s * (tokens - 4)
+        budget.measure(4, tokens - 4, seconds)
+        times.append(seconds)
+    return times
+
+
+@pytest.mark.parametrize("token_s", [0.0001, 0.001, 0.002])
+def test_steps_beside_prompts_take_the_target(token_s: float) -> None:
+    times = run(StepBudget(2048, 0.15), decode_s=0.03, token_s=token_s)
+    expected = min(0.15, 0.03 + 2044 * token_s)
+    assert times[-1] == pytest.approx(expected, rel=0.15)
+    assert max(times[5:]) < 0.18
+
+
+def test_prompts_always_make_progress_and_have_the_step_where_nobody_decodes() -> None:
+    budget = StepBudget(512, 0.05)
+    assert budget.tokens(0) == 512
+    assert budget.tokens(3) == 3 + FIRST_CHUNK  # nothing is known yet
+    budget.measure(3, 509, 30.0)
+    assert budget.tokens(3) == 3 + MIN_CHUNK
+    assert budget.tokens(0) == 512
+    assert StepBudget(512, math.inf).tokens(3) == 512
+
+
+def test_a_slower_machine_gets_smaller_chunks_within_a_few_steps() -> None:
+    budget = StepBudget(2048, 0.15)
+    run(budget, decode_s=0.02, token_s=0.0005)
+    assert max(run(budget, decode_s=0.02, token_s=0.002)[5:]) < 0.2
+
+
+class Cut(StepBudget):
+    """Small budgets that differ from step to step."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 1.0)
+        self._next = 0
+        self.seen: list[int] = []
+
+    def tokens(self, decoding: int) -> int:
+        self._next = (self._next * 5 + 3) % 29
+        self.seen.append(decoding)
+        return decoding + 1 + self._next
+
+
+def test_no_output_depends_on_the_budget() -> None:
+    budget = Cut()
+    client = Client(tiny_core(budget=budget))
+    params = [SamplingParams(max_tokens=12, seed=seed, temperature=0.8, ignore_eos=True) for seed in range(6)]
+    prompts = [[1 + seed, *range(3, 3 + 9 * seed)] for seed in range(6)]
+    for seed, prompt in enumerate(prompts):
+        client.submit(str(seed), prompt, params[seed])
+    outputs = client.run()
+    for seed, prompt in enumerate(prompts):
+        assert outputs[str(seed)].outputs[0].token_ids == alone(prompt, params[seed]).outputs[0].token_ids
+    assert max(budget.seen) >= 3

@@ -1,0 +1,162 @@
+"""Compilations take turns between callers, are bounded, and end when nobody waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from small_vocabulary import vocabulary
+
+from draftline.engine.errors import QueueFullError
+from draftline.engine.params import Constraint
+from draftline.engine.request.constraints import compile_constraint
+from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.compile_queue import CompileJob, CompileQueue
+from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
+from draftline.structured.constraint import ConstraintSpec, language
+from draftline.structured.errors import CompileQueueFullError, InvalidConstraintError, UnsupportedConstraintError
+
+EXPLOSION = "[01]*1[01]{4%d}"
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+def work(ran: list[str], name: str, gate: threading.Event) -> Callable[[CompileJob[str]], str]:
+    def run(job: CompileJob[str]) -> str:
+        gate.wait()
+        ran.append(name)
+        return name
+
+    return run
+
+
+def test_callers_take_turns(gate: threading.Event) -> None:
+    queue: CompileQueue[str] = CompileQueue(max_threads=1, max_waiting=64)
+    ran: list[str] = []
+    names = ["a0", "a1", "a2", "a3", "b0", "b1", "c0"]
+    futures = [queue.submit(name[0], work(ran, name, gate)).join() for name in names]
+    gate.set()
+    assert [future.result(timeout=30) for future in futures if future is not None] == names
+    assert ran in (["a0", "a1", "b0", "c0", "a2", "b1", "a3"], ["a0", "b0", "c0", "a1", "b1", "a2", "a3"])
+    queue.close()
+
+
+def test_what_nobody_waits_for_is_dropped_and_makes_room(gate: threading.Event) -> None:
+    queue: CompileQueue[str] = CompileQueue(max_threads=1, max_waiting=2)
+    ran: list[str] = []
+    running = queue.submit("a", work(ran, "running", gate)).join()
+    assert running is not None
+    time.sleep(0.2)  # the thread has taken it
+    waiting = [queue.submit("a", work(ran, name, gate)) for name in ("one", "two")]
+    futures = [job.join() for job in (*waiting, waiting[1])]
+    with pytest.raises(CompileQueueFullError, match="2 constraints wait to be compiled"):
+        queue.submit("b", work(ran, "refused", gate))
+    assert futures[0] is not None
+    assert futures[2] is not None
+    assert futures[0].cancel()
+    assert waiting[0].is_over
+    assert waiting[0].join() is None
+    assert futures[2].cancel()
+    assert not waiting[1].is_over  # another waits for it
+    last = queue.submit("b", work(ran, "last", gate)).join()
+    gate.set()
+    assert last is not None
+    assert last.result(timeout=30) == "last"
+    queue.close()
+    assert ran == ["running", "two", "last"]
+    with pytest.raises(RuntimeError, match="closed"):
+        queue.submit("a", work(ran, "late", gate))
+
+
+def test_a_running_job_is_told_to_stop_once() -> None:
+    stops: list[str] = []
+    job: CompileJob[str] = CompileJob(lambda job: "")
+    first, second = job.join(), job.join()
+    assert first is not None
+    assert second is not None
+    job.on_abandon(lambda: stops.append("stopped"))
+    first.cancel()
+    assert stops == []
+    second.cancel()
+    assert stops == ["stopped"]
+    job.on_abandon(lambda: stops.append("at once"))
+    assert stops == ["stopped", "at once"]
+
+
+@pytest.fixture
+def compiler() -> Iterator[ConstraintCompiler]:
+    limits = CompilerLimits(max_waiting=8, automaton=AutomatonLimits(seconds=10.0))
+    compiler = ConstraintCompiler(vocabulary("ab"), limits)
+    yield compiler
+    compiler.close()
+
+
+async def test_calls_whose_deadlines_have_passed_hold_up_nobody(compiler: ConstraintCompiler) -> None:
+    """Eight explosions take two workers for 10 s each."""
+    await compile_constraint(compiler, Constraint(regex="warm[a-z]"), "attacker")
+    attacks = [
+        asyncio.create_task(compile_constraint(compiler, Constraint(regex=EXPLOSION % number), "attacker"))
+        for number in range(8)
+    ]
+    await asyncio.sleep(0.5)
+    for attack in attacks:
+        attack.cancel()
+    started = time.monotonic()
+    compiled = await compile_constraint(compiler, Constraint(regex="a|b"), "victim")
+    assert compiled.report.backend == "automaton"
+    assert time.monotonic() - started < 5
+    assert all(
+        isinstance(result, asyncio.CancelledError) for result in await asyncio.gather(*attacks, return_exceptions=True)
+    )
+    # What was given up can be asked for again.
+    again = compiler.submit(ConstraintSpec("regex", EXPLOSION % 0))
+    assert not again.done()
+    again.cancel()
+
+
+async def test_too_many_constraints_are_refused_with_a_delay(compiler: ConstraintCompiler) -> None:
+    attacks = [compiler.submit(ConstraintSpec("regex", EXPLOSION % number), "attacker") for number in range(2)]
+    while compiler._queue._idle or len(compiler._queue._threads) < 2 or compiler._queue._queues:
+        await asyncio.sleep(0.01)
+    attacks += [compiler.submit(ConstraintSpec("regex", EXPLOSION % number), "attacker") for number in range(2, 10)]
+    with pytest.raises(QueueFullError, match="8 constraints wait to be compiled") as caught:
+        await compile_constraint(compiler, Constraint(regex="a|b"), "victim")
+    assert caught.value.retry_after_s == 1.0
+    for attack in attacks:
+        attack.cancel()
+
+
+def test_a_schema_is_read_in_a_worker_and_its_errors_come_back_whole(compiler: ConstraintCompiler) -> None:
+    schema = '{"allOf": [{"uniqueItems": true, "contains": {"$ref": "#/nowhere"}}, {"type": "array", "if": 1}]}'
+    for source in (schema, '{"type": "strin"}'):
+        spec = ConstraintSpec("json_schema", source)
+        with pytest.raises((InvalidConstraintError, UnsupportedConstraintError)) as here:
+            language(spec)
+        with pytest.raises(type(here.value)) as there:
+            compiler.compile(spec)
+        assert str(there.value) == str(here.value)
+        assert getattr(there.value, "violations", None) == getattr(here.value, "violations", None)
+
+
+def test_schemas_and_choices_are_read_in_a_worker_alone(
+    compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_here(constraint: ConstraintSpec) -> None:
+        raise AssertionError(f"a {constraint.kind} is read under the interpreter's lock of the process that streams")
+
+    for module in ("compiler", "constraint"):
+        monkeypatch.setattr(f"draftline.structured.{module}.language", read_here)
+    assert compiler.compile(ConstraintSpec("choice", '["a", "b"]')).report.backend == "automaton"
+    assert compiler.compile(ConstraintSpec("regex", "a|b")).report.backend == "automaton"
+    assert compiler.compile(ConstraintSpec("json_schema", '{"enum": [1, 2]}')).report.backend == "automaton"
+    open_object = compiler.compile(ConstraintSpec("json_schema", '{"type": "object", "required": ["n"]}'))
+    assert open_object.report.backend == "grammar"
+    assert open_object.report.no_automaton

@@ -1,0 +1,169 @@
+"""A grammar whose lexer states run out: masks stay exact, and a text that no lexer can follow fails by name."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from small_vocabulary import allowed, vocabulary
+
+from draftline.structured.automaton.byte_automaton import compile_bytes
+from draftline.structured.automaton.matcher import AutomatonMatcher
+from draftline.structured.automaton.token_automaton import compile_tokens
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.grammar.backend import GrammarBackend
+from draftline.structured.grammar.lark import regex_grammar
+from draftline.structured.grammar.matcher import GrammarMatcher
+from draftline.structured.grammar.parsers import GrammarLimits, GrammarParsers, ParserGeneration
+from draftline.structured.masks import MaskedRow, fill_masks
+from draftline.structured.matcher import Matcher
+
+VOCABULARY = vocabulary("ab", "abb", "ba", "aaa")
+SIZE = len(VOCABULARY.tokens)
+EOS = sorted(VOCABULARY.eos_ids)
+GROWING = "[ab]*a[ab]{10}"
+"""Its automaton has 2,048 states, all of which random texts reach."""
+
+
+@pytest.fixture(scope="module")
+def grammars() -> GrammarBackend:
+    return GrammarBackend(VOCABULARY, GrammarLimits(lexer_states=500))
+
+
+@pytest.fixture(scope="module")
+def exact() -> AutomatonMatcher:
+    automaton = compile_bytes(GROWING, 10_000)
+    return AutomatonMatcher(compile_tokens(automaton, VOCABULARY.tokens, EOS, budgets=False, max_bytes=1 << 26))
+
+
+def mask(matcher: Matcher) -> set[int]:
+    words = np.empty(VOCABULARY.mask_words, np.int32)
+    matcher.fill_mask(words)
+    return allowed(words, SIZE)
+
+
+def ids(text: str) -> list[int]:
+    return [VOCABULARY.tokens.index(bytes([byte])) for byte in text.encode()]
+
+
+def test_thousands_of_texts_of_one_grammar_are_exact_whatever_states_they_use_up(
+    grammars: GrammarBackend, exact: AutomatonMatcher
+) -> None:
+    rng = random.Random(1)
+    compiled = grammars.compile(regex_grammar(GROWING))
+    for _ in range(2000):
+        matcher = compiled.beginning()
+        for _ in range(12):
+            legal = mask(matcher)
+            assert legal == mask(exact)
+            assert matcher.complete == exact.complete
+            token = rng.choice(sorted(legal - set(EOS)))
+            assert matcher.advance(token)
+            assert exact.advance(token)
+        assert matcher.error is None
+        exact.rollback(exact.consumed)
+    assert compiled.parsers.generations > 5
+
+
+def test_rows_that_share_a_lexer_carry_on_when_one_of_them_uses_it_up(
+    grammars: GrammarBackend, exact: AutomatonMatcher
+) -> None:
+    rng = random.Random(2)
+    compiled = grammars.compile(regex_grammar(GROWING))
+    matchers = [compiled.beginning() for _ in range(16)]
+    texts: list[list[int]] = [[] for _ in matchers]
+    for _ in range(60):
+        drafts = [[rng.choice(ids("ab")) for _ in range(3)] for _ in matchers]
+        masks = np.empty((4 * len(matchers), VOCABULARY.mask_words), np.int32)
+        fill_masks([MaskedRow(matcher, (), tokens) for matcher, tokens in zip(matchers, drafts, strict=True)], masks)
+        for row, (matcher, text, tokens) in enumerate(zip(matchers, texts, drafts, strict=True)):
+            assert all(exact.advance(token) for token in text)
+            for index, draft in enumerate(tokens):
+                assert allowed(masks[4 * row + index], SIZE) == mask(exact)
+                assert exact.advance(draft)
+            exact.rollback(exact.consumed)
+            text += tokens[:2]
+            assert all(matcher.advance(token) for token in tokens[:2])
+    assert compiled.parsers.generations > 2
+
+
+def test_a_text_that_no_lexer_can_follow_fails_by_name_and_alone(grammars: GrammarBackend) -> None:
+    compiled = grammars.compile(regex_grammar("(x|a{600})"))
+    long, short = compiled.beginning(), compiled.beginning()
+    a, x = ids("ax")
+    taken = 0
+    while long.failure is None:
+        if mask(long) != set(EOS):
+            assert long.advance(a)
+            taken += 1
+    assert 450 < taken < 500
+    assert long.failure == "it needs more than 500 lexer states"
+    assert not long.complete
+    assert not long.advance(EOS[0])
+    # Other texts of the grammar are not touched, and the text itself is fine where it is shorter.
+    assert x in mask(short)
+    assert short.advance(x)
+    assert short.ended
+    long.rollback(10)
+    assert long.failure is None
+    assert a in mask(long)
+
+
+def test_a_mask_beyond_the_limits_of_a_step_fails_by_name() -> None:
+    with pytest.raises(InvalidConstraintError, match="more than 2 units of the lexer's work"):
+        GrammarBackend(VOCABULARY, GrammarLimits(step_fuel=2)).compile(regex_grammar("[ab]*a[ab]{60}x"))
+    ambiguous = "start: a* \na: b* \nb: c* \nc: /[ab]/"
+    matcher = GrammarBackend(VOCABULARY, GrammarLimits(step_items=100)).compile(ambiguous).beginning()
+    for token in ids("abab" * 10):
+        mask(matcher)
+        if not matcher.advance(token):
+            break
+    assert matcher.failure == "one mask needs more than 100 Earley items"
+
+
+@pytest.mark.parametrize(
+    ("grammar", "before"),
+    [
+        (regex_grammar("a{51000}"), ""),
+        (regex_grammar("x[0-9]b{51000}"), "x1"),
+        # Each rule is twice the next: 65,536 bytes, and as many Earley items.
+        ('start: "x" a0\n' + "".join(f"a{i}: a{i + 1} a{i + 1}\n" for i in range(16)) + 'a16: "b"', "x"),
+    ],
+    ids=["repeats", "repeats-later", "doubling"],
+)
+def test_long_forced_text_is_not_followed_to_its_end(grammar: str, before: str) -> None:
+    matcher = GrammarBackend(VOCABULARY).compile(grammar).beginning()
+    assert all(matcher.advance(token) for token in ids(before))
+    following = mask(matcher)
+    assert matcher.forced() == b""
+    assert mask(matcher) == following
+    [token] = following & set(ids("ab"))
+    assert matcher.advance(token)
+    assert matcher.parsers.generations == 1
+    assert matcher.error is None
+
+
+def test_a_grammar_that_takes_long_to_build_is_built_beforehand(grammars: GrammarBackend) -> None:
+    threads: list[int] = []
+    real: GrammarMatcher = grammars.compile(regex_grammar("a{600}"))
+
+    def build() -> ParserGeneration:
+        threads.append(threading.get_ident())
+        time.sleep(0.02)
+        return ParserGeneration(real._generation.parser(), ids("a")[0])
+
+    with ThreadPoolExecutor(1) as background:
+        parsers = GrammarParsers(build, "", GrammarLimits(), background)
+        first = parsers.begin()
+        second, fresh = parsers.replace(first)
+    assert fresh
+    assert second is not first
+    assert parsers.generations == 2
+    here, *elsewhere = threads
+    assert here == threading.get_ident()
+    assert len(elsewhere) == 2
+    assert here not in elsewhere
