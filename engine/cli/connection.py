@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
-from pydantic import Field
+from pydantic import Field, model_validator
 from typing_extensions import override
 
 from draftline.engine.errors import UsageError
