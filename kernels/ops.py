@@ -37,6 +37,13 @@ class Ops(Protocol):
         """Whether `scaled_linear` and its fusions run eight-bit weights as stored; else they are unpacked on loading."""
         ...
 
+    def settle(self) -> None:
+        """Settle which of several kernels of equal results run the operations that were captured so far.
+
+        That needs the device, so captured work must not run meanwhile. Without it, they run, but may be slower.
+        """
+        ...
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """RMSNorm over the last axis: [..., N] -> [..., N], computed in float32 (Zhang & Sennrich 2019)."""
         ...

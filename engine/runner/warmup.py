@@ -27,6 +27,7 @@ def compile_kernels(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -
         parts.model.forward(largest, parts.cache)
         if ahead.missing:
             capture_executors(parts, Rehearsal())
+    parts.ops.settle()
     if ahead.missing:
         logger.info("kernels compiled in %.1f s", time.monotonic() - started)
 

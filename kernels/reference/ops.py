@@ -99,6 +99,10 @@ class ReferenceOps(Ops):
         self._attention: _BatchAttention | None = None
 
     @override
+    def settle(self) -> None:
+        pass
+
+    @override
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return functional.rms_norm(x, *norm_factors(weight, eps))
 

@@ -71,6 +71,10 @@ class TritonOps(Ops):
         return TritonOps(num_sms, hopper, arrivals, DenseKernels(hopper, vendor))
 
     @override
+    def settle(self) -> None:
+        self.dense.settle()
+
+    @override
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm(x, weight, eps, overlap=overlaps(x, self.hopper))
 

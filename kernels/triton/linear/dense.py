@@ -57,6 +57,11 @@ class DenseKernels:
     hopper: bool
     vendor: VendorProducts | None
 
+    def settle(self) -> None:
+        """See ``Ops.settle``."""
+        if self.vendor is not None:
+            self.vendor.settle()
+
     def linear(
         self,
         x: Tensor,

@@ -28,7 +28,7 @@ def load_and_finish(
     offset: tl.tensor,
     mask: tl.tensor,
     dtype: tl.constexpr,
-    N: tl.constexpr,
+    N: tl.tensor,
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,

@@ -55,8 +55,8 @@ def _gemm_kernel(
     residual: tl.tensor,
     out: tl.tensor,
     num_rows: int,
-    N: tl.constexpr,
-    K: tl.constexpr,
+    N: int,
+    K: int,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -68,12 +68,12 @@ def _gemm_kernel(
     PRECISION: tl.constexpr,
 ) -> None:
     """With SwiGLU the weight is [2 N, K]: gates first."""
-    TILES_N: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
+    tiles_n = tl.cdiv(N, BLOCK_N)
     pid = tl.program_id(0)
-    band = pid // (TILES_TOGETHER * TILES_N)
+    band = pid // (TILES_TOGETHER * tiles_n)
     first_tile = band * TILES_TOGETHER
     in_band = tl.minimum(tl.cdiv(num_rows, BLOCK_M) - first_tile, TILES_TOGETHER)
-    within = pid % (TILES_TOGETHER * TILES_N)
+    within = pid % (TILES_TOGETHER * tiles_n)
     first_m = (first_tile + within % in_band) * BLOCK_M
     first_n = within // in_band * BLOCK_N
     if OVERLAP:
@@ -81,7 +81,7 @@ def _gemm_kernel(
         line = tl.minimum(tl.arange(0, _AHEAD // 64)[None, :] * 64, K - 1)
         prefetch(weight_start + rows + line)
         if SWIGLU:
-            prefetch(weight_start + N * K + rows + line)
+            prefetch(weight_start + tl.cast(N, tl.int64) * K + rows + line)
     wait_for_previous(OVERLAP)
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     up = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
@@ -164,8 +164,8 @@ def gemm(
         residual if residual is not None else x,
         out,
         num_rows,
-        N=n,
-        K=k,
+        n,
+        k,
         BLOCK_M=config.block_m,
         BLOCK_N=config.block_n,
         BLOCK_K=config.block_k,

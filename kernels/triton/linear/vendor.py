@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +33,15 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | N
     return F.linear(x, weight, bias)
 
 
+class _Unknown(NamedTuple):
+    """A product without a verdict."""
+
+    rows: int
+    weight: Tensor
+    bias: Tensor | None
+    adds: bool
+
+
 class VendorProducts:
     """The verdicts for one device."""
 
@@ -43,31 +53,37 @@ class VendorProducts:
             folder: where to keep verdicts; None keeps them in this process only.
         """
         self._path = folder / _FILE if folder is not None else None
-        versions = (torch.__version__, torch.version.cuda, torch.backends.cudnn.version())
+        versions = (torch.__version__, torch.version.cuda)
         self._device = "/".join(map(str, (torch.cuda.get_device_name(device), *versions)))
         self._verdicts = _read(self._path).get(self._device, {})
+        self._unknown: dict[str, _Unknown] = {}
 
     def run(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor | None:
         """The vendor's product, or None where its bits are not known to be ours.
 
-        A product that comes up for the first time is compared at once, which waits for the device; not while a CUDA graph
-        is captured, since nothing runs then.
+        A product that comes up for the first time is compared at once, which waits for the device. While a CUDA graph is
+        captured nothing can run: then `settle` compares it later.
         """
-        if (
-            x.element_size() != 2
-            or x.shape[0] % _GRANULE
-            or (bias is not None and residual is not None)
-            or x.data_ptr() % 16
-        ):
+        if x.element_size() != 2 or x.shape[0] % _GRANULE or x.data_ptr() % 16:
+            return None
+        if bias is not None and residual is not None:
             return None
         kind = "biased" if bias is not None else "added" if residual is not None else "plain"
         key = f"{kind} {x.dtype} {x.shape[0]}x{weight.shape[0]}x{x.shape[1]}"
         if key not in self._verdicts:
+            self._unknown[key] = _Unknown(x.shape[0], weight, bias, residual is not None)
             if torch.cuda.is_current_stream_capturing():
                 return None
-            self._verdicts[key] = _equal(x, weight, bias, residual)
-            self._keep()
+            self.settle()
         return product(x, weight, bias, residual) if self._verdicts[key] else None
+
+    def settle(self) -> None:
+        """Compare the products that have come up without a verdict. Waits for the device."""
+        for key, unknown in self._unknown.items():
+            self._verdicts[key] = _equal(*unknown)
+        if self._unknown:
+            self._keep()
+        self._unknown.clear()
 
     def _keep(self) -> None:
         if self._path is None:
@@ -75,6 +91,7 @@ class VendorProducts:
         known = _read(self._path)
         known.setdefault(self._device, {}).update(self._verdicts)
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
                 json.dump(known, file)
             os.replace(file.name, self._path)
@@ -90,15 +107,15 @@ def _read(path: Path | None) -> dict[str, dict[str, bool]]:
         return {}
 
 
-def _equal(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> bool:
-    """Whether both products have the same bits, of random numbers of the arguments' sizes and of these weights."""
-    generator = torch.Generator(x.device).manual_seed(0)
+def _equal(rows: int, weight: Tensor, bias: Tensor | None, adds: bool) -> bool:
+    """Whether both products have the same bits, of random numbers and of this weight."""
+    generator = torch.Generator(weight.device).manual_seed(0)
 
-    def draw(like: Tensor) -> Tensor:
-        return torch.randn(like.shape, generator=generator, device=like.device).to(like.dtype)
+    def draw(columns: int) -> Tensor:
+        return torch.randn(rows, columns, generator=generator, device=weight.device).to(weight.dtype)
 
-    values = draw(x)
-    before = draw(residual) if residual is not None else None
-    ours = gemm(values, weight, bias, residual=before)
-    theirs = product(values, weight, bias, before)
+    x = draw(weight.shape[1])
+    residual = draw(weight.shape[0]) if adds else None
+    ours = gemm(x, weight, bias, residual=residual)
+    theirs = product(x, weight, bias, residual)
     return torch.equal(ours.view(torch.int16), theirs.view(torch.int16))
