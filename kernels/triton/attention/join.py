@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.batch import Batch
-from draftline.kernels.triton.attention.online_softmax import NO_KEY, one_sum
+from draftline.kernels.triton.attention.online_softmax import NO_KEY
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _TOGETHER = tl.constexpr(8)
@@ -41,7 +41,7 @@ def store_tile(
     dim = tl.arange(0, acc.shape[1])[None, :]
     tl.store(partial + index[:, None] * HEAD_DIM + dim, acc, mask=mask[:, None] & (dim < HEAD_DIM))
     tl.store(stats + index * 2, row_max, mask=mask)
-    tl.store(stats + index[:, None] * 2 + 1, one_sum(row_sum), mask=mask[:, None])
+    tl.store(stats + index * 2 + 1, tl.max(row_sum, axis=1), mask=mask)
 
 
 @triton.jit

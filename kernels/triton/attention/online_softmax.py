@@ -88,8 +88,9 @@ def join(
 
 @triton.jit
 def one_sum(row_sum: tl.tensor) -> tl.tensor:
-    """[M, 1]: one of a state's equal columns of sums."""
-    return tl.max(row_sum, axis=1)[:, None]
+    """[M, 1]: one of a state's equal columns of sums; 1 for a row of padding, which sees no key."""
+    one = tl.max(row_sum, axis=1)[:, None]
+    return tl.where(one > 0.0, one, 1.0)
 
 
 @triton.jit

@@ -75,6 +75,8 @@ class DenseKernels:
 
         It may be written over ``residual``.
         """
+        if not x.shape[0]:  # a step that decides no token
+            return x.new_empty((0, weight.shape[0]))
         overlap = overlaps(x, self.hopper)
         if norm is not None:
             x = rms_norm(x, *norm, overlap=overlap)

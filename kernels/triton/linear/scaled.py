@@ -36,6 +36,8 @@ def scaled_linear(
         residual: [M, N], added to the result, or None.
         hopper: whether the device has compute capability 9.0 or more.
     """
+    if not x.shape[0]:  # a step that decides no token
+        return x.new_empty((0, weight.data.shape[0] // 2 if swiglu else weight.data.shape[0]))
     overlap = hopper and x.shape[0] <= _OVERLAPPED_ROWS
     values, scale = quantize_rows(x, weight.data.dtype, grouped=weight.grouped, norm=norm, overlap=overlap)
     return scaled_gemm(

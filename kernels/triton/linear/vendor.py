@@ -23,6 +23,9 @@ from draftline.kernels.triton.linear.gemm import gemm
 _GRANULE = 64
 """Only products of a multiple of this many rows are compared, so that few sizes exist."""
 
+_OTHER_ROWS = (65, 257)
+"""Numbers of rows that are not compared, one of each division of `gemm.gemm_config`."""
+
 _FILE = "draftline-products.json"
 
 
@@ -33,8 +36,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | N
     return F.linear(x, weight, bias)
 
 
-class _Unknown(NamedTuple):
-    """A product without a verdict."""
+class _Product(NamedTuple):
+    """A product that has come up."""
 
     rows: int
     weight: Tensor
@@ -56,7 +59,8 @@ class VendorProducts:
         versions = (torch.__version__, torch.version.cuda)
         self._device = "/".join(map(str, (torch.cuda.get_device_name(device), *versions)))
         self._verdicts = _read(self._path).get(self._device, {})
-        self._unknown: dict[str, _Unknown] = {}
+        self._unknown: dict[str, _Product] = {}
+        self._captured: dict[str, _Product] = {}
 
     def run(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor | None:
         """The vendor's product, or None where its bits are not known to be ours.
@@ -70,17 +74,29 @@ class VendorProducts:
             return None
         kind = "biased" if bias is not None else "added" if residual is not None else "plain"
         key = f"{kind} {x.dtype} {x.shape[0]}x{weight.shape[0]}x{x.shape[1]}"
+        made = _Product(x.shape[0], weight, bias, residual is not None)
+        if torch.cuda.is_current_stream_capturing():
+            self._captured[f"{kind} {tuple(weight.shape)}"] = made
         if key not in self._verdicts:
-            self._unknown[key] = _Unknown(x.shape[0], weight, bias, residual is not None)
+            self._unknown[key] = made
             if torch.cuda.is_current_stream_capturing():
                 return None
             self.settle()
         return product(x, weight, bias, residual) if self._verdicts[key] else None
 
     def settle(self) -> None:
-        """Compare the products that have come up without a verdict. Waits for the device."""
+        """Compare the products that have come up without a verdict. Waits for the device.
+
+        It also runs our own kernels once in place of the captured products: other numbers of rows will need them, and no
+        step should wait for their compilation.
+        """
         for key, unknown in self._unknown.items():
             self._verdicts[key] = _equal(*unknown)
+        for _, weight, bias, adds in self._captured.values():
+            for rows in _OTHER_ROWS:
+                x, residual = weight.new_zeros(rows, weight.shape[1]), weight.new_zeros(rows, weight.shape[0])
+                gemm(x, weight, bias, residual=residual if adds else None)
+        self._captured.clear()
         if self._unknown:
             self._keep()
         self._unknown.clear()

@@ -21,7 +21,6 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton.overlap import launch_options
 from draftline.kernels.triton.sampling.gumbel import gumbel_noise
 from draftline.kernels.triton.sampling.penalties import edited_logits
 from draftline.kernels.triton.sampling.scaled_logits import mask_of, read_one, read_scaled
@@ -276,7 +275,6 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         MASKED=rows.masks is not None,
         TRUNCATED=truncated,
         num_warps=4,
-        **launch_options(False),
         enable_fp_fusion=False,
     )
     _choose_kernel[(count,)](
@@ -316,7 +314,6 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         TOP_P=bool(features & SamplingFeatures.TOP_P),
         MIN_P=bool(features & SamplingFeatures.MIN_P),
         num_warps=8 if truncated else 4,
-        **launch_options(False),
         enable_fp_fusion=False,
     )
     return out
