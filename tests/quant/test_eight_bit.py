@@ -13,7 +13,6 @@ from torch.nn.functional import linear, silu
 
 from draftline import quant
 from draftline.kernels.reference.ops import ReferenceOps
-from draftline.kernels.residual import Residual
 from draftline.kernels.scaled import GROUP
 from draftline.quant.eight_bit import TYPES, with_scales
 from draftline.quant.scaled import ScaledLinear, mergeable, merged
@@ -180,10 +179,10 @@ def test_scaled_linears_compute_the_dense_product(convert_to: str, has_bias: boo
     of_norm = linear(normed, weight, bias)
     bound = ERRORS[convert_to]
     assert relative(made(x), expected) < bound
-    assert relative(made.norm_linear(Residual(x), norm, 1e-5, ops), of_norm) < bound
-    assert relative(made.linear_add(x, Residual(residual.clone()), None, ops).values - residual, expected) < bound
+    assert relative(made.norm_linear(x, norm, 1e-5, ops), of_norm) < bound
+    assert relative(made.linear_add(x, residual.clone(), ops) - residual, expected) < bound
     gate, up = of_norm.chunk(2, -1)
-    assert relative(made.norm_swiglu(Residual(x), norm, 1e-5, ops), silu(gate) * up) < 2 * bound
+    assert relative(made.norm_swiglu(x, norm, 1e-5, ops), silu(gate) * up) < 2 * bound
 
 
 def test_a_large_channel_costs_int8_s_others_nothing() -> None:
