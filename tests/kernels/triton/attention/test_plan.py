@@ -7,13 +7,13 @@ from draftline.kernels.triton.attention.plan import (
     MAX_SPLITS,
     SHORT_QUERY,
     AttentionShape,
-    max_split_programs,
+    max_programs,
     num_splits,
     plan_attention,
     plan_decode,
 )
 
-LLAMA_8B = AttentionShape(group=4, num_kv_heads=8, head_dim=128, element_size=2, num_sms=132)
+LLAMA_8B = AttentionShape(group=4, num_kv_heads=8, head_dim=128, num_sms=132)
 
 
 def test_decodes_are_one_launch_of_one_tile_a_row() -> None:
@@ -46,8 +46,36 @@ def test_search_tiles_cover_every_division_of_tokens_into_rows() -> None:
 
 
 def test_few_rows_are_split_and_many_are_not() -> None:
-    assert num_splits(LLAMA_8B, 1, 100_000, 64) == MAX_SPLITS
-    assert num_splits(LLAMA_8B, 256, 100_000, 64) == 1
+    assert num_splits(LLAMA_8B, 1, 100_000, 1) == MAX_SPLITS
+    assert num_splits(LLAMA_8B, 256, 1000, 256) == 1
+
+
+def test_states_that_would_fill_the_memory_are_not_kept() -> None:
+    assert num_splits(LLAMA_8B, 1, 100_000, 10) == MAX_SPLITS
+    assert num_splits(LLAMA_8B, 1, 100_000, 11) == 1
+    assert plan_decode(LLAMA_8B, (1,) * 11, (100_000,) * 11) is None
+
+
+def test_the_tile_of_keys_depends_on_the_model_alone() -> None:
+    """It belongs to the arithmetic: every launch of every batch, and of every device, has the same."""
+    for shape in (LLAMA_8B, dataclasses.replace(LLAMA_8B, num_sms=20), dataclasses.replace(LLAMA_8B, group=1)):
+        for lengths in ((1,), (1,) * 300, (5, 3), (16,) * 16, (40, 1, 5), (2000,), (33, 33)):
+            plan = plan_decode(shape, lengths, (2000,) * len(lengths))
+            launches = plan_attention(shape, lengths, (2000,) * len(lengths), sum(lengths))
+            tiles = {launch.tile.block_n for launch in launches} | ({plan.tile.block_n} if plan else set())
+            assert tiles == {64}
+    for head_dim, wide, tile in ((64, False, 64), (80, False, 64), (256, False, 32), (512, False, 16), (128, True, 16)):
+        assert dataclasses.replace(LLAMA_8B, head_dim=head_dim, wide=wide).key_tile == tile
+
+
+def test_there_is_room_for_every_tile_of_a_shared_history() -> None:
+    for lengths in ((1,), (5, 3), (17,) * 3, (40, 1, 5)):
+        contexts = tuple(1000 + 77 * row for row in range(len(lengths)))
+        plan = plan_decode(LLAMA_8B, lengths, contexts)
+        assert plan is None or plan.max_tiles * LLAMA_8B.key_tile >= max(contexts)
+        for launch in plan_attention(LLAMA_8B, lengths, contexts, sum(lengths)):
+            mine = [c for q, c in zip(lengths, contexts, strict=True) if launch.min_query <= q <= launch.max_query]
+            assert launch.num_splits == 1 or launch.max_tiles * LLAMA_8B.key_tile >= max(mine)
 
 
 def test_no_more_splits_than_key_tiles() -> None:
@@ -66,28 +94,31 @@ def test_beside_prompts_histories_are_split_into_few_different_numbers_of_parts(
         return plan_attention(LLAMA_8B, lengths, (context,) * decodes + (512,), sum(lengths))[0].num_splits
 
     for size, parts in ((8, 8), (32, 2), (128, 1)):
-        assert {splits(decodes, context) for decodes in (size // 4, size - 1) for context in (1, 100_000)} == {parts}
+        assert {splits(decodes, context) for decodes in (size // 4, size - 1) for context in (600, 1000)} == {parts}
 
 
 def test_a_decode_s_history_is_split_while_the_device_has_room() -> None:
     def splits(rows: int, context: int) -> int:
         plan = plan_decode(LLAMA_8B, (1,) * rows, (context,) * rows)
         assert plan is not None
-        assert plan.num_splits == 1 or rows * LLAMA_8B.num_kv_heads <= max_split_programs(LLAMA_8B.num_sms)
         return plan.num_splits
 
-    assert [splits(1, context) for context in (1, 128, 129, 400)] == [1, 1, 2, 4]
-    assert splits(1, 100_000) > splits(8, 100_000) > splits(16, 100_000) > 1
-    assert splits(64, 100_000) == 1
+    assert [splits(1, context) for context in (1, 64, 65, 400)] == [1, 1, 2, 7]
+    assert splits(1, 4096) > splits(8, 4096) > splits(16, 4096) > 1
 
 
-def test_verifies_that_fill_the_device_are_one_launch() -> None:
+def test_rows_that_fill_the_device_are_rotated_and_written_by_their_own_kernel() -> None:
+    rows = max_programs(LLAMA_8B.num_sms) // LLAMA_8B.num_kv_heads
+    for length in (1, 5):
+        assert plan_decode(LLAMA_8B, (length,) * rows, (500,) * rows) is not None
+        assert plan_decode(LLAMA_8B, (length,) * (rows + 1), (500,) * (rows + 1)) is None
+
+
+def test_verifies_have_room_for_the_longest() -> None:
     for longest in range(2, MAX_QUERIES + 1):
-        plan = plan_decode(LLAMA_8B, (1,) * 31 + (longest,), (500,) * 32)
+        plan = plan_decode(LLAMA_8B, (1,) * 15 + (longest,), (500,) * 16)
         assert plan is not None
         assert longest <= plan.queries <= plan.tile.block_m // LLAMA_8B.group
-        assert plan.num_splits == 1
-    assert plan_decode(LLAMA_8B, (5,) * 64, (500,) * 64) is None
 
 
 def test_the_histories_of_few_verifies_are_split() -> None:
@@ -102,7 +133,7 @@ def test_the_histories_of_few_verifies_are_split() -> None:
 
 
 def test_tiles_over_fp8_keys_stay_off_the_warpgroup_units() -> None:
-    shape = dataclasses.replace(LLAMA_8B, element_size=1, float8=True)
+    shape = dataclasses.replace(LLAMA_8B, float8=True)
     for longest in range(1, SHORT_QUERY + 1):
         for rows in (1, 32):
             plan = plan_decode(shape, (longest,) * rows, (500,) * rows)
@@ -113,7 +144,7 @@ def test_tiles_over_fp8_keys_stay_off_the_warpgroup_units() -> None:
 
 def test_other_batches_are_no_decodes() -> None:
     assert plan_decode(LLAMA_8B, (), ()) is None
-    assert plan_decode(LLAMA_8B, (1,) * 31 + (MAX_QUERIES + 1,), (50,) * 32) is None
-    assert plan_decode(dataclasses.replace(LLAMA_8B, group=16), (5,) * 32, (50,) * 32) is None, "too large a tile"
+    assert plan_decode(LLAMA_8B, (1,) * 3 + (MAX_QUERIES + 1,), (50,) * 4) is None
+    assert plan_decode(dataclasses.replace(LLAMA_8B, group=16), (5,) * 4, (50,) * 4) is None, "too large a tile"
     assert plan_decode(LLAMA_8B, (0, 0), (5, 5)) is None
     assert plan_decode(LLAMA_8B, (1, 0), (5, 5)) is not None

@@ -151,7 +151,7 @@ def test_soft_cap(device: torch.device, rng: torch.Generator) -> None:
     [
         AttentionLaunch(Tile(32, 16, 4, 2), 1, 60, 0, 68 // 8 + 3, 1, 1),
         AttentionLaunch(Tile(16, 32, 4, 2), 1, 60, 15, 45, 1, 1),
-        AttentionLaunch(Tile(64, 16, 4, 2), 1, 60, 4, 12, 2, 1),
+        AttentionLaunch(Tile(64, 16, 4, 2), 1, 60, 4, 12, 4, 5),
     ],
     ids=["search", "by-row", "by-row-split"],
 )

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from draftline.kernels.reference.ops import ReferenceOps
-from draftline.kernels.residual import Residual
-from draftline.kernels.triton.linear.dense import runs_gemm_m16, runs_gemm_m64, runs_gemm_split_k
+from draftline.kernels.triton.linear import dense
+from draftline.kernels.triton.linear.vendor import VendorProducts
 from draftline.kernels.triton.ops import TritonOps
 
 EPS = 1e-5
-ROWS = [1, 4, 20]
+ROWS = [1, 20, 70]
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def ops(device: torch.device) -> TritonOps:
     return TritonOps.sized(132, hopper=False, device=device)
 
 
-def draw(rng: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=rng, device=rng.device)
+def draw(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=rng, device=rng.device).to(dtype)
 
 
 def near(actual: Tensor, expected: Tensor) -> None:
@@ -31,30 +31,70 @@ def near(actual: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
-def test_every_number_of_rows(rows: int, biased: bool, ops: TritonOps, rng: torch.Generator) -> None:
-    x, norm, weight = draw(rng, rows, 320), draw(rng, 320), draw(rng, 96, 320) / 18
-    bias = draw(rng, 96) if biased else None
-    residual = draw(rng, rows, 96)
+@pytest.mark.parametrize("k", [192, 90], ids=["aligned", "padded"])
+def test_every_number_of_rows(rows: int, biased: bool, k: int, ops: TritonOps, rng: torch.Generator) -> None:
+    x, norm, weight = draw(rng, rows, k), draw(rng, k), draw(rng, 48, k) / 18
+    bias = draw(rng, 48) if biased else None
+    residual = draw(rng, rows, 48)
     reference = ReferenceOps()
     near(ops.linear(x, weight, bias), reference.linear(x, weight, bias))
-    stream = Residual(x)
-    near(ops.norm_linear(stream, norm, EPS, weight, bias), reference.norm_linear(stream, norm, EPS, weight, bias))
-    near(ops.norm_swiglu(stream, norm, EPS, weight, bias), reference.norm_swiglu(stream, norm, EPS, weight, bias))
-    expected = reference.linear_add(x, weight, bias, Residual(residual), None)
-    near(ops.linear_add(x, weight, bias, Residual(residual), None).values, expected.values)
+    near(ops.norm_linear(x, norm, EPS, weight, bias), reference.norm_linear(x, norm, EPS, weight, bias))
+    near(ops.norm_swiglu(x, norm, EPS, weight, bias), reference.norm_swiglu(x, norm, EPS, weight, bias))
+    expected = reference.linear_add(x, weight, bias, residual.clone())
+    near(ops.linear_add(x, weight, bias, residual), expected)
 
 
-def test_the_choice_of_kernel() -> None:
-    def weight(n: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(n, 64, dtype=dtype, device="meta")
+@pytest.mark.usefixtures("dots_in_order")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, ops: TritonOps, rng: torch.Generator) -> None:
+    """Through every kernel; float16, since the interpreter cannot multiply bfloat16."""
+    x, norm, weight = draw(rng, 70, 128, dtype=dtype), draw(rng, 128, dtype=dtype), draw(rng, 32, 128, dtype=dtype) / 10
+    bias, residual = draw(rng, 32, dtype=dtype), draw(rng, 70, 32, dtype=dtype)
 
-    chosen = [runs_gemm_m16(rows, weight(512, torch.bfloat16)) for rows in (1, 2, 16, 17)]
-    assert chosen == [False, True, True, False]
-    assert not runs_gemm_m16(8, weight(512, torch.float32)), "exact float32 products do not run on matrix units"
-    m64 = [runs_gemm_m64(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
-    assert m64 == [False, True, True, False]
-    assert not runs_gemm_m64(32, weight(512, torch.bfloat16), hopper=False)
-    split_k = [runs_gemm_split_k(rows, weight(512, torch.bfloat16), hopper=True) for rows in (16, 17, 64, 65)]
-    assert split_k == [False, True, True, False]
-    assert not runs_gemm_split_k(40, torch.empty(2048, 2048, dtype=torch.bfloat16, device="meta"), hopper=True)
-    assert not runs_gemm_m16(8, weight(128_000, torch.bfloat16)), "an output head"
+    def layers(rows: slice) -> list[Tensor]:
+        return [
+            ops.linear(x[rows], weight, None),
+            ops.norm_linear(x[rows], norm, EPS, weight, bias),
+            ops.norm_swiglu(x[rows], norm, EPS, weight, bias),
+            ops.linear_add(x[rows], weight, bias, residual[rows].clone()),
+        ]
+
+    together = layers(slice(0, 70))
+    for rows in (slice(3, 4), slice(3, 19), slice(3, 20), slice(3, 68)):
+        for some, all_rows in zip(layers(rows), together, strict=True):
+            assert torch.equal(some, all_rows[rows])
+
+
+def test_the_choice_of_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By rows and type alone; the vendor's where it may."""
+    chosen: list[str] = []
+
+    def stands_for(name: str) -> object:
+        def run(x: Tensor, weight: Tensor, *_: object, **__: object) -> Tensor:
+            chosen.append(name)
+            return x.new_empty(x.shape[0], weight.shape[0])
+
+        return run
+
+    for name in ("gemm_m16", "gemm"):
+        monkeypatch.setattr(dense, name, stands_for(name))
+
+    class Vendor(VendorProducts):
+        def __init__(self) -> None:
+            pass
+
+        def run(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor | None:
+            if x.shape[0] % 64:
+                return None
+            chosen.append("vendor")
+            return x.new_empty(x.shape[0], weight.shape[0])
+
+    def kernels(rows: int, dtype: torch.dtype = torch.bfloat16, *, vendor: VendorProducts | None = None) -> str:
+        chosen.clear()
+        x, weight = (torch.empty(n, 64, dtype=dtype, device="meta") for n in (rows, 512))
+        dense.DenseKernels(True, vendor).linear(x, weight, None)
+        return " ".join(chosen)
+
+    assert [kernels(rows) for rows in (1, 16, 17, 64, 1000)] == ["gemm_m16"] * 2 + ["gemm"] * 3
+    assert [kernels(rows, vendor=Vendor()) for rows in (16, 17, 64, 65)] == ["gemm_m16", "gemm", "vendor", "gemm"]
+    assert kernels(8, torch.float32) == "gemm", "exact float32 products do not run on matrix units"

@@ -6,7 +6,9 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 from torch.testing import assert_close
 
-from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, GemmM16Config, gemm_m16, gemm_m16_add
+from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, GemmM16Config, gemm_m16
+
+CONFIGS = [GemmM16Config(64, 64, 4, 3), GemmM16Config(16, 128, 2, 3, ahead=64), GemmM16Config(32, 256, 1, 2)]
 
 
 def draw(rng: torch.Generator, *shape: int) -> Tensor:
@@ -14,66 +16,36 @@ def draw(rng: torch.Generator, *shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 16])
-@pytest.mark.parametrize(("n", "k"), [(64, 256), (50, 576), (33, 96)])
+@pytest.mark.parametrize(("n", "k"), [(64, 256), (50, 576), (33, 92)])
 def test_gemm_m16(rows: int, n: int, k: int, rng: torch.Generator) -> None:
     x, weight, bias = draw(rng, rows, k), draw(rng, n, k), draw(rng, n)
     assert_close(gemm_m16(x, weight), linear(x, weight), rtol=1e-4, atol=1e-4)
     assert_close(gemm_m16(x, weight, bias), linear(x, weight, bias), rtol=1e-4, atol=1e-4)
 
 
-def test_the_result_is_added_to_the_residual(rng: torch.Generator) -> None:
-    x, weight, residual = draw(rng, 3, 320), draw(rng, 50, 320), draw(rng, 3, 50)
-    expected = residual + linear(x, weight)
-    added = gemm_m16_add(x, weight, None, residual, None)
-    assert added.prepared is None
-    assert_close(added.values, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("config", [GemmM16Config(16, 256, 2, 1), GemmM16Config(8, 64, 1, 2)], ids=["held", "loop"])
-@pytest.mark.parametrize("rows", [2, 16])
-def test_the_norm_after_the_addition_is_half_done(rows: int, config: GemmM16Config, rng: torch.Generator) -> None:
-    x, down, residual, norm = draw(rng, rows, 200), draw(rng, 150, 200), draw(rng, rows, 150), draw(rng, 150)
-    added = gemm_m16_add(x, down, None, residual, norm, config=config)
-    expected = residual + linear(x, down)
-    assert_close(added.values, expected, rtol=1e-4, atol=1e-4)
-    prepared = added.prepared_for(norm)
-    assert prepared is not None
-    assert_close(prepared.scaled, expected * norm, rtol=1e-4, atol=1e-4)
-    assert prepared.squares.shape == (rows, -(-150 // config.block_n))
-    assert_close(prepared.squares.sum(1), expected.square().sum(1), rtol=1e-4, atol=1e-4)
-    weight, bias = draw(rng, 2 * 40, 150) / 10, draw(rng, 80)
-    normed = expected / (expected.square().mean(1, keepdim=True) + 1e-5).sqrt() * norm
-    actual = gemm_m16(prepared.scaled, weight, bias, norm=(prepared.squares, 1e-5), config=config)
-    assert_close(actual, linear(normed, weight, bias), rtol=1e-4, atol=1e-4)
-    gate, up = linear(normed, weight, bias).chunk(2, dim=-1)
-    actual = gemm_m16(prepared.scaled, weight, bias, norm=(prepared.squares, 1e-5), swiglu=True, config=config)
+@pytest.mark.parametrize("config", [None, *CONFIGS], ids=str)
+def test_everything_fused(config: GemmM16Config | None, rng: torch.Generator) -> None:
+    x, weight, bias, residual = draw(rng, 3, 320), draw(rng, 2 * 40, 320) / 20, draw(rng, 80), draw(rng, 3, 80)
+    before = residual.clone()
+    product = linear(x, weight, bias)
+    actual = gemm_m16(x, weight, bias, residual=residual, config=config)
+    assert_close(actual, residual + product, rtol=1e-4, atol=1e-4)
+    assert torch.equal(residual, before)
+    gate, up = product.chunk(2, dim=-1)
+    actual = gemm_m16(x, weight, bias, swiglu=True, config=config)
     assert_close(actual, silu(gate) * up, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_prepared_is_for_one_norm(rng: torch.Generator) -> None:
-    x, weight, residual, norm = draw(rng, 3, 64), draw(rng, 32, 64), draw(rng, 3, 32), draw(rng, 32)
-    added = gemm_m16_add(x, weight, None, residual, norm)
-    assert added.prepared_for(norm) is added.prepared
-    assert added.prepared_for(norm.clone()) is None
-
-
-def test_swiglu(rng: torch.Generator) -> None:
-    x, weight, bias = draw(rng, 3, 320), draw(rng, 2 * 40, 320) / 20, draw(rng, 80)
-    gate, up = linear(x, weight, bias).chunk(2, dim=-1)
-    for config in (None, GemmM16Config(16, 128, 2, 3)):
-        actual = gemm_m16(x, weight, bias, swiglu=True, config=config)
-        assert_close(actual, silu(gate) * up, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("config", [GemmM16Config(8, 128, 2, 3), GemmM16Config(32, 64, 1, 2)], ids=str)
-def test_configs(config: GemmM16Config, rng: torch.Generator) -> None:
-    x, weight = draw(rng, 4, 576), draw(rng, 40, 576)
-    assert_close(gemm_m16(x, weight, config=config), linear(x, weight), rtol=1e-4, atol=1e-4)
-
-
-def test_a_row_does_not_depend_on_the_others(rng: torch.Generator) -> None:
-    x, weight = draw(rng, 6, 256), draw(rng, 40, 256)
-    assert torch.equal(gemm_m16(x, weight)[2:4], gemm_m16(x[2:4], weight))
+@pytest.mark.usefixtures("dots_in_order")
+def test_a_row_has_the_same_bits_in_every_batch_and_config(rng: torch.Generator) -> None:
+    x, weight, bias, residual = draw(rng, 16, 320), draw(rng, 40, 320), draw(rng, 40), draw(rng, 16, 40)
+    together = gemm_m16(x, weight, bias, residual=residual)
+    for config in (None, *CONFIGS):
+        for rows in (slice(3, 4), slice(3, 5), slice(0, 16)):
+            assert torch.equal(gemm_m16(x[rows], weight, bias, residual=residual[rows], config=config), together[rows])
+    together = gemm_m16(x, weight, bias, swiglu=True)
+    for config in CONFIGS:
+        assert torch.equal(gemm_m16(x[7:9], weight, bias, swiglu=True, config=config), together[7:9])
 
 
 @pytest.mark.parametrize("rows", [0, MAX_GEMM_M16_ROWS + 1])

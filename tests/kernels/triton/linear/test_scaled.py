@@ -1,8 +1,6 @@
-"""Eight-bit linear layers, whichever kernels run them: against plain torch."""
+"""Eight-bit linear layers, however they are divided: against plain torch, and against each other."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 import torch
@@ -11,14 +9,8 @@ from torch.nn.functional import silu
 
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize, quantize_activations, scaled_product, scaled_up
 from draftline.kernels.triton.linear.quantize import quantize_rows
-from draftline.kernels.triton.linear.scaled import runs_vendor, scaled_linear
-from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm
-from draftline.kernels.triton.linear.scaled_gemm_m16 import (
-    MAX_SCALED_GEMM_M16_ROWS,
-    ScaledGemmM16Config,
-    scaled_gemm_m16,
-)
-from draftline.kernels.triton.linear.scaled_gemv import ScaledGemvConfig, scaled_gemv
+from draftline.kernels.triton.linear.scaled import scaled_linear
+from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm, scaled_gemm_config
 
 EPS = 1e-5
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
@@ -30,6 +22,13 @@ COMMON_OR_SLOW = [
     *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("fp8-block-48", "int8-block")),
 ]
 """All of them; those that no checkpoint has with -m slow."""
+
+CONFIGS = [
+    ScaledGemmConfig(128, 64, 8, 3),
+    ScaledGemmConfig(64, 32, 4, 2),
+    ScaledGemmConfig(16, 64, 4, 6, swap=True),
+    ScaledGemmConfig(32, 16, 4, 2, swap=True),
+]
 
 
 def draw(rng: torch.Generator, *shape: int) -> Tensor:
@@ -48,11 +47,6 @@ def make_weight(rng: torch.Generator, n: int, k: int, kind: str) -> ScaledWeight
     blocks = padded.view(padded.shape[0] // rows, rows, -1, GROUP)
     data, scale = quantize(blocks, dtype, (1, 3))
     return ScaledWeight(data.view(padded.shape)[:n, :k].contiguous(), scale[:, 0, :, 0].contiguous(), rows, GROUP)
-
-
-@pytest.fixture
-def arrivals(device: torch.device) -> Tensor:
-    return torch.zeros(64, dtype=torch.int32, device=device)
 
 
 def near(actual: Tensor, expected: Tensor, bound: float = 1e-5) -> None:
@@ -104,17 +98,20 @@ def test_an_integer_of_sixteen_bits_is_two_halves(rng: torch.Generator) -> None:
     assert values[0, :, :7].tolist() == [[127, -127, 1, 0, 0, -1, 0], [127, -127, -128, 126, -128, 127, 0]]
 
 
-def run(x: Tensor, weight: ScaledWeight, bias: Tensor | None, **options: Any) -> Tensor:
-    """By the kernel for so many rows."""
-    if x.shape[0] == 1 and weight.data.dtype != INT8:
-        return scaled_gemv(x, weight, bias, **options)
+def run(
+    x: Tensor,
+    weight: ScaledWeight,
+    bias: Tensor | None = None,
+    *,
+    swiglu: bool = False,
+    residual: Tensor | None = None,
+    config: ScaledGemmConfig | None = None,
+) -> Tensor:
+    """Quantization and product, divided as ``config`` says."""
     values, scale = quantize_rows(x, weight.data.dtype, grouped=weight.grouped)
-    if x.shape[0] * values.shape[1] <= MAX_SCALED_GEMM_M16_ROWS:
-        return scaled_gemm_m16(values, scale, weight, bias, dtype=torch.float32, **options)
-    arrivals = torch.zeros(64, dtype=torch.int32, device=x.device)
-    y = scaled_gemm(values, scale, weight, bias, dtype=torch.float32, arrivals=arrivals, **options)
-    assert not arrivals.any()
-    return y
+    return scaled_gemm(
+        values, scale, weight, bias, dtype=torch.float32, swiglu=swiglu, residual=residual, config=config
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", COMMON_OR_SLOW)
@@ -123,69 +120,57 @@ def run(x: Tensor, weight: ScaledWeight, bias: Tensor | None, **options: Any) ->
 def test_every_number_of_rows(rows: int, n: int, k: int, kind: str, rng: torch.Generator) -> None:
     weight, bias, residual = make_weight(rng, n, k, kind), draw(rng, n), draw(rng, rows, n)
     x = draw(rng, rows, k)
+    before = residual.clone()
     product = exact_product(x, weight)
     near(run(x, weight, bias, residual=residual), product + bias + residual)
+    assert torch.equal(residual, before)
     gate, up = (product + bias).chunk(2, dim=-1)
     near(run(x, weight, bias, swiglu=True), silu(gate) * up)
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("rows", [1, 4, 20])
-def test_quantization_and_product(rows: int, kind: str, arrivals: Tensor, rng: torch.Generator) -> None:
+@pytest.mark.parametrize("rows", [1, 20])
+def test_quantization_and_product(rows: int, kind: str, rng: torch.Generator) -> None:
     weight, x, norm = make_weight(rng, 64, 192, kind), draw(rng, rows, 192), draw(rng, 192)
     normed = x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * norm
     # A value between two is rounded either way: one of some hundred, by a 16th (FP8) or by 2^-16 of the largest.
     bound = 1e-5 if kind.startswith("int8") else 1e-2
-    near(scaled_linear(x, weight, None, hopper=False, arrivals=arrivals), scaled_product(x, weight), bound)
-    actual = scaled_linear(x, weight, None, norm=(norm, EPS), hopper=False, arrivals=arrivals)
-    near(actual, scaled_product(normed, weight), bound)
+    near(scaled_linear(x, weight, None, hopper=False), scaled_product(x, weight), bound)
+    near(scaled_linear(x, weight, None, norm=(norm, EPS), hopper=False), scaled_product(normed, weight), bound)
 
 
+@pytest.mark.usefixtures("dots_in_order")
 @pytest.mark.parametrize("kind", FORMATS)
-def test_a_row_has_the_same_factors_in_every_batch(kind: str, arrivals: Tensor, rng: torch.Generator) -> None:
-    """Through all three kernels: what differs is the order of additions."""
-    weight, x = make_weight(rng, 64, 320, kind), draw(rng, 20, 320)
-    together = scaled_linear(x, weight, None, hopper=False, arrivals=arrivals)
-    for rows in (slice(3, 4), slice(3, 7)):
-        near(scaled_linear(x[rows], weight, None, hopper=False, arrivals=arrivals), together[rows], 1e-6)
+def test_a_row_has_the_same_bits_in_every_batch(kind: str, rng: torch.Generator) -> None:
+    weight, x, norm = make_weight(rng, 64, 320, kind), draw(rng, 70, 320), draw(rng, 320)
+    bias, residual = draw(rng, 64), draw(rng, 70, 64)
+
+    def layers(rows: slice) -> list[Tensor]:
+        return [
+            scaled_linear(x[rows], weight, bias, norm=(norm, EPS), residual=residual[rows], hopper=False),
+            scaled_linear(x[rows], weight, bias, swiglu=True, hopper=False),
+        ]
+
+    together = layers(slice(0, 70))
+    for rows in (slice(3, 4), slice(3, 7), slice(3, 23)):
+        for some, all_rows in zip(layers(rows), together, strict=True):
+            assert torch.equal(some, all_rows[rows])
 
 
+@pytest.mark.usefixtures("dots_in_order")
 @pytest.mark.parametrize("kind", COMMON_OR_SLOW)
-def test_configs(kind: str, rng: torch.Generator) -> None:
-    weight, x = make_weight(rng, 48, 320, kind), draw(rng, 70, 320)
-    product = exact_product(x, weight)
-    for config in (ScaledGemmConfig(128, 64, 8, 3), ScaledGemmConfig(64, 32, 4, 2, splits=3)):
-        near(run(x, weight, None, config=config), product)
-    for chosen in (ScaledGemmM16Config(8, 2, 3), ScaledGemmM16Config(32, 1, 2)):
-        near(run(x[:3], weight, None, config=chosen), product[:3])
+def test_every_config_has_the_same_bits(kind: str, rng: torch.Generator) -> None:
+    weight, bias, residual = make_weight(rng, 48, 320, kind), draw(rng, 48), draw(rng, 70, 48)
+    x = draw(rng, 70, 320)
+    product, gated = run(x, weight, bias, residual=residual), run(x[:9], weight, bias, swiglu=True)
+    near(product, exact_product(x, weight) + bias + residual)
+    for config in CONFIGS:
+        assert torch.equal(run(x, weight, bias, residual=residual, config=config), product)
+        assert torch.equal(run(x[3:5], weight, bias, residual=residual[3:5], config=config), product[3:5])
+        assert torch.equal(run(x[3:5], weight, bias, swiglu=True, config=config), gated[3:5])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind.startswith("fp8")])
-@pytest.mark.parametrize(
-    "config", [ScaledGemvConfig(4, 1, 1, 2), ScaledGemvConfig(2, 3, 2, 3), ScaledGemvConfig(8, 1, 4, 1)], ids=str
-)
-def test_gemv_configs(config: ScaledGemvConfig, kind: str, rng: torch.Generator) -> None:
-    weight, x = make_weight(rng, 80, 576, kind), draw(rng, 1, 576)
-    near(run(x, weight, None, config=config), exact_product(x, weight))
-
-
-def test_the_choice_of_the_vendor_s() -> None:
-    def chosen(rows: int, kind: str, dtype: torch.dtype = torch.bfloat16, *, n: int = 96, hopper: bool = True) -> bool:
-        weight = make_weight(torch.Generator().manual_seed(0), n, 256, kind)
-        return runs_vendor(rows, weight, dtype, hopper)
-
-    assert [chosen(rows, "fp8") for rows in (127, 128)] == [False, True]
-    assert not chosen(500, "int8")
-    assert [chosen(rows, "fp8-block", n=256) for rows in (400, 401)] == [True, False]
-    assert not chosen(400, "fp8-block"), "whole blocks only"
-    assert not chosen(500, "fp8", torch.float16), "it has no such output"
-    assert not chosen(500, "fp8", n=90), "rows of 16 only"
-    assert not chosen(500, "fp8", hopper=False)
-
-
-@pytest.mark.parametrize("rows", [0, MAX_SCALED_GEMM_M16_ROWS // 2 + 1])
-def test_other_numbers_of_rows_are_refused(rows: int, rng: torch.Generator, device: torch.device) -> None:
-    weight = make_weight(rng, 8, 128, "int8")
-    x = torch.zeros(rows, 2, 128, dtype=INT8, device=device)
-    with pytest.raises(ValueError, match=f"x has {2 * rows} rows; it takes 1 to 16"):
-        scaled_gemm_m16(x, torch.zeros(1, rows, device=device), weight, None, dtype=torch.float32)
+def test_for_few_rows_the_weight_is_the_left_matrix() -> None:
+    """A half is a row: FP8 weights of 16 tokens, and INT8 ones of 8."""
+    swapped = [scaled_gemm_config(rows, 1024, swiglu=False, grouped=False).swap for rows in (1, 16, 17, 1000)]
+    assert swapped == [True, True, False, False]

@@ -1,0 +1,239 @@
+"""A token's attention has the same bits however it is computed: see `online_softmax.py`.
+
+One prompt in one chunk gives every token's expected result. Then its tokens come again, as decodes, verifies and chunks,
+alone and together, with histories that programs share in all kinds of ways. `tests/gpu/test_one_arithmetic.py` does the same
+in the types that models run in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, KVCache, LayerCache
+from draftline.kernels.triton.attention.decode import decode_attention
+from draftline.kernels.triton.attention.plan import AttentionLaunch, AttentionShape, plan_decode, short_tile
+from draftline.kernels.triton.attention.ragged import run_launch
+from draftline.kernels.triton.attention.rope import rope_write_kv
+from draftline.kernels.triton.ops import TritonOps
+
+pytestmark = [
+    pytest.mark.usefixtures("dots_in_order"),
+    # Lanes past a row's end see no key in a window, and are not stored.
+    pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning"),
+]
+
+BLOCK_SIZE = 16
+LENGTH = 56
+"""Tokens of the prompt: four tiles of keys, the last one not full."""
+
+Spans = list[tuple[int, int]]
+"""Rows: the position of each one's first query token, and their number."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int | None = None
+    qk_norm: bool = False
+    soft_cap: float = 0.0
+    cache: torch.dtype = torch.float32
+
+
+CASES = {
+    "gqa": Case(3, 1, 32),
+    "window-qk-norm": Case(2, 2, 16, window=21, qk_norm=True),
+    "int8-80": Case(1, 1, 80, cache=torch.int8),
+    "fp8-window-soft-cap": Case(2, 1, 16, window=40, soft_cap=3.0, cache=torch.float8_e4m3fn),
+    "fp8-qk-norm": Case(3, 1, 16, qk_norm=True, cache=torch.float8_e4m3fn),
+    "mha-80-window": Case(2, 2, 80, window=33),
+}
+_SLOW = ("fp8-qk-norm", "mha-80-window")
+"""The others have every option once."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt whose tokens have been attended to, in one chunk.
+
+    Attributes:
+        qkv: of every token.
+        spec: the layer's attention.
+        table: the blocks of the cache.
+        layer: the cache, which has every token.
+        expected: every token's result.
+    """
+
+    qkv: Tensor
+    spec: AttentionSpec
+    table: Tensor
+    layer: LayerCache
+    expected: Tensor
+
+    def batch(self, spans: Spans) -> Batch:
+        """Rows that share the cache."""
+        device = self.qkv.device
+        positions = torch.cat([torch.arange(start, start + count, device=device) for start, count in spans])
+        lens, contexts = tuple(count for _, count in spans), tuple(sum(span) for span in spans)
+        context_lens = torch.tensor(contexts, dtype=torch.int32, device=device)
+        return Batch(
+            token_ids=positions,
+            positions=positions,
+            cache_index=self.table[positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE,
+            query_starts=torch.tensor([0, *lens], device=device).cumsum(0).int(),
+            context_lens=context_lens,
+            block_tables=self.table.repeat(len(spans), 1),
+            logits_index=positions,
+            query_lens_host=lens,
+            context_lens_host=contexts,
+            longest_first=torch.argsort(context_lens, descending=True).int(),
+        )
+
+    def check(self, run: Run, spans: Spans) -> None:
+        """The rows' results, and the cache, have the expected bits."""
+        batch = self.batch(spans)
+        layer = copy_of(self.layer)
+        out = run(self.qkv[batch.positions], batch, layer, self.spec)
+        assert torch.equal(out, self.expected[batch.positions])
+        for kept, before in zip(parts_of(layer), parts_of(self.layer), strict=True):
+            assert torch.equal(kept.view(torch.uint8), before.view(torch.uint8))
+
+
+Run = Callable[[Tensor, Batch, LayerCache, AttentionSpec], Tensor]
+"""A way to compute: rotates queries and keys, writes the cache, attends."""
+
+
+def parts_of(layer: LayerCache) -> tuple[Tensor, ...]:
+    return (layer.keys, layer.values, *(layer.scales or ()))
+
+
+def copy_of(layer: LayerCache) -> LayerCache:
+    scales = layer.scales and (layer.scales[0].clone(), layer.scales[1].clone())
+    return LayerCache(layer.keys.clone(), layer.values.clone(), scales)
+
+
+def by_plan(num_sms: int) -> Run:
+    """As the engine does on a device with so many multiprocessors."""
+
+    def run(qkv: Tensor, batch: Batch, layer: LayerCache, spec: AttentionSpec) -> Tensor:
+        return TritonOps.sized(num_sms, hopper=False, device=qkv.device).rope_attention(qkv, batch, layer, spec)
+
+    return run
+
+
+def shape_of(qkv: Tensor, layer: LayerCache, spec: AttentionSpec) -> AttentionShape:
+    kv_heads, head_dim = layer.keys.shape[2:]
+    group = qkv.shape[1] // head_dim // kv_heads - 2
+    return AttentionShape.of(group, qkv, layer, 132, qk_norm=spec.norms is not None)
+
+
+def in_one_launch(num_splits: int) -> Run:
+    """By `decode.py`, with so many programs a history."""
+
+    def run(qkv: Tensor, batch: Batch, layer: LayerCache, spec: AttentionSpec) -> Tensor:
+        plan = plan_decode(shape_of(qkv, layer, spec), batch.query_lens_host, batch.context_lens_host)
+        assert plan is not None
+        plan = dataclasses.replace(plan, num_splits=num_splits)
+        arrivals = torch.zeros(132, dtype=torch.int32, device=qkv.device)
+        return decode_attention(qkv, batch, layer, spec, plan=plan, arrivals=arrivals, overlap=False)
+
+    return run
+
+
+def by_short_tiles(num_splits: int) -> Run:
+    """By `ragged.py` as decodes and verifies are, with so many programs a history; also longer queries."""
+
+    def run(qkv: Tensor, batch: Batch, layer: LayerCache, spec: AttentionSpec) -> Tensor:
+        shape, rows, longest = shape_of(qkv, layer, spec), len(batch.query_lens_host), max(batch.query_lens_host)
+        queries = rope_write_kv(qkv, batch, layer, spec)
+        tile = short_tile(shape, longest)
+        per_row = -(-longest // (tile.block_m // shape.group))
+        tiles = shape.num_tiles(max(batch.context_lens_host))
+        launch = AttentionLaunch(tile, 1, longest, per_row, rows * per_row, num_splits, tiles)
+        out = queries.new_empty(queries.shape[0], queries.shape[1] * queries.shape[2])
+        run_launch(launch, queries, batch, layer, spec, out)
+        return out
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Prompt]:
+    """Prompts by case, made once."""
+    return {}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in _SLOW)) for name in CASES])
+def prompt(request: pytest.FixtureRequest, made: dict[str, Prompt], rng: torch.Generator) -> Prompt:
+    if request.param not in made:
+        made[request.param] = make_prompt(CASES[request.param], rng)
+    return made[request.param]
+
+
+def make_prompt(case: Case, rng: torch.Generator) -> Prompt:
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=rng, device=rng.device)
+
+    blocks = -(-LENGTH // BLOCK_SIZE)
+    norms = (draw(case.head_dim), draw(case.head_dim)) if case.qk_norm else None
+    spec = AttentionSpec(
+        draw(LENGTH, 2, case.head_dim // 2), case.head_dim**-0.5, case.window, case.soft_cap, norms, 1e-5
+    )  # fmt: skip
+    cache = KVCache.allocate(
+        1, blocks, BLOCK_SIZE, case.kv_heads, case.head_dim, dtype=case.cache, device=rng.device
+    )  # fmt: skip
+    (layer,) = cache.layers
+    qkv = draw(LENGTH, (case.heads + 2 * case.kv_heads) * case.head_dim)
+    table = torch.randperm(blocks, generator=rng, device=rng.device).int()
+    prompt = Prompt(qkv, spec, table, layer, qkv)
+    expected = by_plan(132)(qkv.clone(), prompt.batch([(0, LENGTH)]), layer, spec)
+    return dataclasses.replace(prompt, expected=expected)
+
+
+def test_chunks_at_any_cut(prompt: Prompt) -> None:
+    prompt.check(by_plan(132), [(20, 36)])
+    prompt.check(by_plan(132), [(15, 33), (0, 3)])
+
+
+def test_decodes_and_verifies_alone(prompt: Prompt) -> None:
+    for span in ((0, 1), (16, 1), (55, 1), (31, 2), (51, 5)):
+        prompt.check(by_plan(132), [span])
+
+
+def test_rows_together(prompt: Prompt) -> None:
+    """Few and many for the device, of one kind and of several, with a prompt chunk and without."""
+    prompt.check(by_plan(132), [(at, 1) for at in (3, 48, 55)])
+    prompt.check(by_plan(1), [(46, 3), (55, 1)])
+    prompt.check(by_plan(16), [(46, 2), (55, 1), (20, 33)])
+
+
+@pytest.mark.parametrize("num_splits", [1, 2, 7])
+def test_histories_that_programs_share(num_splits: int, prompt: Prompt) -> None:
+    for spans in ([(55, 1), (15, 1)], [(30, 4)]):
+        prompt.check(by_short_tiles(num_splits), spans)
+        if prompt.spec.soft_cap == 0:
+            prompt.check(in_one_launch(num_splits), spans)
+
+
+def test_a_chunk_in_short_tiles(prompt: Prompt) -> None:
+    """They read the chunk's own keys from the cache, where long tiles read them from the activations."""
+    prompt.check(by_short_tiles(1), [(20, 34)])
+
+
+def test_other_tiles_of_keys_have_other_bits(monkeypatch: pytest.MonkeyPatch, rng: torch.Generator) -> None:
+    """Or the tests here would show nothing."""
+    prompt = make_prompt(CASES["gqa"], rng)
+    monkeypatch.setattr(AttentionShape, "key_tile", property(lambda shape: 32))
+    out = by_plan(130)(prompt.qkv.clone(), prompt.batch([(0, LENGTH)]), copy_of(prompt.layer), prompt.spec)
+    torch.testing.assert_close(out, prompt.expected)
+    assert not torch.equal(out, prompt.expected)

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, silu
+from torch.testing import assert_close
+
+from draftline.kernels.triton.linear.gemm import GemmConfig, gemm, gemm_config
+from draftline.kernels.triton.linear.gemm_m16 import gemm_m16
+
+# The second has more than eight tiles of rows, which are visited band by band.
+CONFIGS = [GemmConfig(64, 32, 64, 4, 3), GemmConfig(16, 64, 32, 4, 2), GemmConfig(128, 64, 256, 8, 2)]
+
+
+def draw(rng: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=rng, device=rng.device)
+
+
+@pytest.mark.parametrize("config", [None, *CONFIGS], ids=str)
+@pytest.mark.parametrize("rows", [1, 20, 150])
+@pytest.mark.parametrize(("n", "k"), [(50, 192), (33, 92)])
+def test_gemm(n: int, k: int, rows: int, config: GemmConfig | None, rng: torch.Generator) -> None:
+    x, weight, bias, residual = draw(rng, rows, k), draw(rng, n, k), draw(rng, n), draw(rng, rows, n)
+    assert_close(gemm(x, weight, config=config), linear(x, weight), rtol=1e-4, atol=1e-4)
+    before = residual.clone()
+    actual = gemm(x, weight, bias, residual=residual, config=config)
+    assert_close(actual, residual + linear(x, weight, bias), rtol=1e-4, atol=1e-4)
+    assert torch.equal(residual, before)
+
+
+@pytest.mark.parametrize("config", [None, CONFIGS[0]], ids=str)
+def test_swiglu(config: GemmConfig | None, rng: torch.Generator) -> None:
+    x, weight, bias = draw(rng, 30, 320), draw(rng, 2 * 40, 320) / 20, draw(rng, 80)
+    gate, up = linear(x, weight, bias).chunk(2, dim=-1)
+    assert_close(gemm(x, weight, bias, swiglu=True, config=config), silu(gate) * up, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("dots_in_order")
+def test_a_row_has_the_same_bits_in_every_batch_and_config(rng: torch.Generator) -> None:
+    x, weight, bias, residual = draw(rng, 150, 192), draw(rng, 40, 192), draw(rng, 40), draw(rng, 150, 40)
+    together = gemm(x, weight, bias, residual=residual, config=CONFIGS[0])
+    for config in (None, *CONFIGS):
+        for rows in (slice(3, 4), slice(100, 130), slice(0, 150)):
+            actual = gemm(x[rows], weight, bias, residual=residual[rows], config=config)
+            assert torch.equal(actual, together[rows])
+    together = gemm(x[:40], weight, bias, swiglu=True)
+    for config in CONFIGS:
+        assert torch.equal(gemm(x[7:9], weight, bias, swiglu=True, config=config), together[7:9])
+
+
+@pytest.mark.usefixtures("dots_in_order")
+def test_few_rows_have_the_bits_of_their_own_kernel(rng: torch.Generator) -> None:
+    x, weight, bias, residual = draw(rng, 16, 320), draw(rng, 40, 320), draw(rng, 40), draw(rng, 16, 40)
+    assert torch.equal(gemm(x, weight, bias, residual=residual), gemm_m16(x, weight, bias, residual=residual))
+    assert torch.equal(gemm(x, weight, bias, swiglu=True), gemm_m16(x, weight, bias, swiglu=True))
+
+
+def test_the_division_depends_on_sizes() -> None:
+    """Each branch: tiles for few and many rows, narrow and wide weights, gates, and exact float32 products."""
+    sizes = [(rows, n) for rows in (17, 64, 65, 256, 257, 5000) for n in (576, 1025, 4097, 16385)]
+    chosen = {gemm_config(*size, swiglu=swiglu, wide=False) for size in sizes for swiglu in (False, True)}
+    assert {config.block_m for config in chosen} == {64, 128}
+    assert all(gemm_config(rows, n, swiglu=False, wide=False).block_m == 64 for rows, n in sizes if rows <= 64)
+    assert [gemm_config(rows, 576, swiglu=False, wide=True).block_m for rows in (16, 17)] == [16, 32]
