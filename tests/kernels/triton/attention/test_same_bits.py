@@ -8,15 +8,14 @@ in the types that models run in.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 import torch
+from known_prompt import Layer, Prompt, Run, copy_of, make_prompt
 from torch import Tensor
 
 from draftline.kernels.attention_spec import AttentionSpec
-from draftline.kernels.batch import Batch, KVCache, LayerCache
+from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.decode import decode_attention
 from draftline.kernels.triton.attention.plan import AttentionLaunch, AttentionShape, plan_decode, short_tile
 from draftline.kernels.triton.attention.ragged import run_launch
@@ -29,97 +28,19 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning"),
 ]
 
-BLOCK_SIZE = 16
 LENGTH = 56
 """Tokens of the prompt: four tiles of keys, the last one not full."""
 
-Spans = list[tuple[int, int]]
-"""Rows: the position of each one's first query token, and their number."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A layer."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    window: int | None = None
-    qk_norm: bool = False
-    soft_cap: float = 0.0
-    cache: torch.dtype = torch.float32
-
-
 CASES = {
-    "gqa": Case(3, 1, 32),
-    "window-qk-norm": Case(2, 2, 16, window=21, qk_norm=True),
-    "int8-80": Case(1, 1, 80, cache=torch.int8),
-    "fp8-window-soft-cap": Case(2, 1, 16, window=40, soft_cap=3.0, cache=torch.float8_e4m3fn),
-    "fp8-qk-norm": Case(3, 1, 16, qk_norm=True, cache=torch.float8_e4m3fn),
-    "mha-80-window": Case(2, 2, 80, window=33),
+    "gqa": Layer(3, 1, 32),
+    "window-qk-norm": Layer(2, 2, 16, window=21, qk_norm=True),
+    "int8-80": Layer(1, 1, 80, cache=torch.int8),
+    "fp8-window-soft-cap": Layer(2, 1, 16, window=40, soft_cap=3.0, cache=torch.float8_e4m3fn),
+    "fp8-qk-norm": Layer(3, 1, 16, qk_norm=True, cache=torch.float8_e4m3fn),
+    "mha-80-window": Layer(2, 2, 80, window=33),
 }
 _SLOW = ("fp8-qk-norm", "mha-80-window")
 """The others have every option once."""
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A prompt whose tokens have been attended to, in one chunk.
-
-    Attributes:
-        qkv: of every token.
-        spec: the layer's attention.
-        table: the blocks of the cache.
-        layer: the cache, which has every token.
-        expected: every token's result.
-    """
-
-    qkv: Tensor
-    spec: AttentionSpec
-    table: Tensor
-    layer: LayerCache
-    expected: Tensor
-
-    def batch(self, spans: Spans) -> Batch:
-        """Rows that share the cache."""
-        device = self.qkv.device
-        positions = torch.cat([torch.arange(start, start + count, device=device) for start, count in spans])
-        lens, contexts = tuple(count for _, count in spans), tuple(sum(span) for span in spans)
-        context_lens = torch.tensor(contexts, dtype=torch.int32, device=device)
-        return Batch(
-            token_ids=positions,
-            positions=positions,
-            cache_index=self.table[positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE,
-            query_starts=torch.tensor([0, *lens], device=device).cumsum(0).int(),
-            context_lens=context_lens,
-            block_tables=self.table.repeat(len(spans), 1),
-            logits_index=positions,
-            query_lens_host=lens,
-            context_lens_host=contexts,
-            longest_first=torch.argsort(context_lens, descending=True).int(),
-        )
-
-    def check(self, run: Run, spans: Spans) -> None:
-        """The rows' results, and the cache, have the expected bits."""
-        batch = self.batch(spans)
-        layer = copy_of(self.layer)
-        out = run(self.qkv[batch.positions], batch, layer, self.spec)
-        assert torch.equal(out, self.expected[batch.positions])
-        for kept, before in zip(parts_of(layer), parts_of(self.layer), strict=True):
-            assert torch.equal(kept.view(torch.uint8), before.view(torch.uint8))
-
-
-Run = Callable[[Tensor, Batch, LayerCache, AttentionSpec], Tensor]
-"""A way to compute: rotates queries and keys, writes the cache, attends."""
-
-
-def parts_of(layer: LayerCache) -> tuple[Tensor, ...]:
-    return (layer.keys, layer.values, *(layer.scales or ()))
-
-
-def copy_of(layer: LayerCache) -> LayerCache:
-    scales = layer.scales and (layer.scales[0].clone(), layer.scales[1].clone())
-    return LayerCache(layer.keys.clone(), layer.values.clone(), scales)
 
 
 def by_plan(num_sms: int) -> Run:
@@ -176,28 +97,8 @@ def made() -> dict[str, Prompt]:
 @pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in _SLOW)) for name in CASES])
 def prompt(request: pytest.FixtureRequest, made: dict[str, Prompt], rng: torch.Generator) -> Prompt:
     if request.param not in made:
-        made[request.param] = make_prompt(CASES[request.param], rng)
+        made[request.param] = make_prompt(CASES[request.param], LENGTH, by_plan(132), rng)
     return made[request.param]
-
-
-def make_prompt(case: Case, rng: torch.Generator) -> Prompt:
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=rng, device=rng.device)
-
-    blocks = -(-LENGTH // BLOCK_SIZE)
-    norms = (draw(case.head_dim), draw(case.head_dim)) if case.qk_norm else None
-    spec = AttentionSpec(
-        draw(LENGTH, 2, case.head_dim // 2), case.head_dim**-0.5, case.window, case.soft_cap, norms, 1e-5
-    )  # fmt: skip
-    cache = KVCache.allocate(
-        1, blocks, BLOCK_SIZE, case.kv_heads, case.head_dim, dtype=case.cache, device=rng.device
-    )  # fmt: skip
-    (layer,) = cache.layers
-    qkv = draw(LENGTH, (case.heads + 2 * case.kv_heads) * case.head_dim)
-    table = torch.randperm(blocks, generator=rng, device=rng.device).int()
-    prompt = Prompt(qkv, spec, table, layer, qkv)
-    expected = by_plan(132)(qkv.clone(), prompt.batch([(0, LENGTH)]), layer, spec)
-    return dataclasses.replace(prompt, expected=expected)
 
 
 def test_chunks_at_any_cut(prompt: Prompt) -> None:
@@ -232,7 +133,7 @@ def test_a_chunk_in_short_tiles(prompt: Prompt) -> None:
 
 def test_other_tiles_of_keys_have_other_bits(monkeypatch: pytest.MonkeyPatch, rng: torch.Generator) -> None:
     """Or the tests here would show nothing."""
-    prompt = make_prompt(CASES["gqa"], rng)
+    prompt = make_prompt(CASES["gqa"], LENGTH, by_plan(132), rng)
     monkeypatch.setattr(AttentionShape, "key_tile", property(lambda shape: 32))
     out = by_plan(130)(prompt.qkv.clone(), prompt.batch([(0, LENGTH)]), copy_of(prompt.layer), prompt.spec)
     torch.testing.assert_close(out, prompt.expected)
