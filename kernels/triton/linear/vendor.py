@@ -107,7 +107,6 @@ class VendorProducts:
         known = _read(self._path)
         known.setdefault(self._device, {}).update(self._verdicts)
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self._path.parent, delete=False) as file:
                 json.dump(known, file)
             os.replace(file.name, self._path)
