@@ -172,6 +172,7 @@ def logprobs(logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tenso
         GROUP=GROUP,
         BLOCK_GROUPS=_BLOCK_GROUPS,
         num_warps=4,
+        enable_fp_fusion=False,
     )
     _report_kernel[(count,)](
         logits,
@@ -195,5 +196,6 @@ def logprobs(logits: Tensor, token_ids: Tensor, top: int) -> tuple[Tensor, Tenso
         PADDED_GROUPS=triton.next_power_of_2(num_groups),
         TOP=top,
         num_warps=8 if top else 4,
+        enable_fp_fusion=False,
     )
     return chosen, ranks, top_ids, top_logprobs
