@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from common.shapes import LLAMA_3_1_8B
@@ -24,8 +23,6 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize, quantize_activations, scaled_up
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm
-from draftline.kernels.triton.linear.scaled_gemm_m16 import ScaledGemmM16Config, scaled_gemm_m16
-from draftline.kernels.triton.linear.scaled_gemv import ScaledGemvConfig, scaled_gemv
 from draftline.kernels.triton.ops import TritonOps
 from draftline.models.families import build_model
 from draftline.models.loader import open_checkpoint
@@ -111,7 +108,7 @@ def layers(bench: Bench, ops: TritonOps) -> None:
             ]
             variants: dict[str, Ops] = {kind: ops}
             if kind == "bf16":
-                variants["vendor's bf16"] = VendorOps(ops.num_sms, ops.hopper, ops.arrivals)
+                variants["vendor's bf16"] = VendorOps(ops.num_sms, ops.hopper, ops.arrivals, ops.dense)
             for rows in ROWS if model is LLAMA_8B else ROWS[:5]:
                 x, attended = randn(rows, model.hidden), randn(rows, model.heads * model.head_dim)
                 norm = 1 + randn(model.hidden, scale=0.1)
@@ -218,31 +215,25 @@ def memory(bench: Bench, ops: TritonOps) -> None:
             torch.cuda.empty_cache()
 
 
-_GEMV = [
-    ScaledGemvConfig(*numbers)
+_FEW = [
+    ScaledGemmConfig(16, block_n, num_warps, num_stages, swap=True)
+    for block_n, num_warps, num_stages in ((64, 4, 4), (64, 4, 6), (64, 4, 10), (128, 4, 4), (128, 8, 6), (128, 8, 10))
+]
+_MANY = [
+    ScaledGemmConfig(*numbers)
     for numbers in (
-        (2, 1, 4, 4), (2, 2, 4, 4), (2, 4, 4, 4), (4, 1, 2, 8), (4, 1, 4, 2), (4, 1, 4, 4), (4, 2, 4, 4), (8, 1, 4, 2),
+        (64, 32, 4, 8), (64, 64, 4, 5), (64, 64, 4, 8), (64, 128, 4, 4), (128, 64, 8, 3), (128, 128, 8, 3), (128, 128, 8, 4),
     )
 ]  # fmt: skip
-_GEMM_M16 = [
-    ScaledGemmM16Config(16, 4, 6), ScaledGemmM16Config(16, 4, 8), ScaledGemmM16Config(16, 2, 5), ScaledGemmM16Config(16, 2, 8),
-    ScaledGemmM16Config(16, 8, 4), ScaledGemmM16Config(32, 2, 4), ScaledGemmM16Config(32, 4, 3), ScaledGemmM16Config(32, 4, 5),
-]  # fmt: skip
-_GEMM = [
-    ScaledGemmConfig(64, 64, 4, 5, splits) for splits in (1, 2, 3, 4)
-] + [ScaledGemmConfig(64, 128, 4, 4), ScaledGemmConfig(128, 128, 8, 3), ScaledGemmConfig(128, 128, 8, 4)]  # fmt: skip
+_OVERLAPPED_ROWS = 64
 
 
 def divisions(bench: Bench, ops: TritonOps) -> None:
     """Every product alone, in several tile configurations; ``default`` is the engine's choice."""
-    cases: list[tuple[str, int, str, Iterable[Any]]] = [
-        ("fp8", 1, "gemv", _GEMV), ("fp8", 1, "gemm_m16", _GEMM_M16), ("int8", 1, "gemm_m16", _GEMM_M16),
-        ("fp8", 16, "gemm_m16", _GEMM_M16), ("fp8", 64, "gemm", _GEMM), ("int8", 2048, "gemm", _GEMM[4:]),
-    ]  # fmt: skip
-    arrivals = torch.zeros(4096, dtype=torch.int32, device=DEVICE)
+    cases = [("fp8", 1, _FEW), ("int8", 1, _FEW), ("fp8", 16, _FEW), ("fp8", 64, _MANY), ("int8", 2048, _MANY)]
     for name, (n, k) in LLAMA_8B.linears.items():
         swiglu, adds = name == "gate_up", name in ("o", "down")
-        for kind, rows, kernel, configs in cases:
+        for kind, rows, configs in cases:
             copies = [make_scaled(randn(n, k, scale=0.02), kind) for _ in range(copies_beyond_cache(n * k))]
             plain = randn(rows, k)
             x, scale = quantize_rows(plain, copies[0].data.dtype, grouped=copies[0].grouped)
@@ -254,35 +245,29 @@ def divisions(bench: Bench, ops: TritonOps) -> None:
                 expected = silu(gate) * up
             residual = randn(*expected.shape) if adds else None
             expected = expected if residual is None else expected + residual.double()
-            run = _runner(kernel, arrivals, plain, x, scale, swiglu, residual)
             for config in (None, *configs):
-                if config is not None and swiglu and getattr(config, "splits", 1) > 1:
-                    continue
+                run = partial(
+                    scaled_gemm,
+                    x,
+                    scale,
+                    bias=None,
+                    dtype=torch.bfloat16,
+                    swiglu=swiglu,
+                    residual=residual,
+                    overlap=rows <= _OVERLAPPED_ROWS,
+                    config=config,
+                )
                 fields = "" if config is None else ",".join(str(getattr(config, field)) for field in config.__slots__)
-                variant = f"{kernel} default" if config is None else f"{kernel}={fields}"
                 bench.case(
                     "divisions",
                     f"{name} {rows} rows {kind}",
-                    variant,
-                    [partial(run, weight, config) for weight in copies],
+                    fields or "default",
+                    [partial(run, weight=weight) for weight in copies],
                     num_bytes=n * k,
-                    check=partial(_error, partial(run, copies[0], config), expected),
+                    check=partial(_error, partial(run, weight=copies[0]), expected),
                 )
             del copies
             torch.cuda.empty_cache()
-
-
-def _runner(
-    kernel: str, arrivals: Tensor, plain: Tensor, x: Tensor, scale: Tensor, swiglu: bool, residual: Tensor | None
-) -> Callable[[ScaledWeight, Any], Tensor]:
-    """A product with ``plain`` (gemv, which quantizes it) or with its quantized form ``x`` (the others)."""
-    options: dict[str, Any] = {"swiglu": swiglu, "residual": residual}
-    if kernel == "gemv":
-        return lambda weight, config: scaled_gemv(plain, weight, None, overlap=True, config=config, **options)
-    options["dtype"] = torch.bfloat16
-    if kernel == "gemm":
-        return lambda weight, config: scaled_gemm(x, scale, weight, None, arrivals=arrivals, config=config, **options)
-    return lambda weight, config: scaled_gemm_m16(x, scale, weight, None, overlap=True, config=config, **options)
 
 
 SECTIONS: dict[str, Callable[[Bench, TritonOps], None]] = {

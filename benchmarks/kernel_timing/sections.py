@@ -24,9 +24,8 @@ from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, GemmM16Config, gemm_m16, gemm_m16_config
-from draftline.kernels.triton.linear.gemm_m64 import gemm_m64
-from draftline.kernels.triton.linear.gemv import GemvConfig, gemv, gemv_config
+from draftline.kernels.triton.linear.gemm import GemmConfig, gemm
+from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, GemmM16Config, gemm_m16
 from draftline.kernels.triton.ops import TritonOps
 from kernel_timing.attention import decode, prefill
 from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, ModelSizes, make_batch, randn
@@ -152,13 +151,17 @@ def sampling(bench: Bench, ops: TritonOps) -> None:
         sampling_case(bench, ops, rows)
 
 
-GEMV_CONFIGS = [
-    GemvConfig(n, k, w)
-    for n, k, w in [(1, 1024, 1), (2, 1024, 2), (2, 1024, 4), (4, 1024, 4), (1, 2048, 2), (2, 2048, 4), (4, 512, 2)]
-]
 GEMM_M16_CONFIGS = [
     GemmM16Config(n, k, w, s)
-    for n, k, w, s in [(16, 512, 4, 4), (8, 512, 4, 4), (16, 256, 4, 5), (32, 256, 4, 4), (16, 256, 2, 5), (16, 512, 8, 4)]
+    for n, k, w, s in [
+        (64, 128, 4, 6), (64, 128, 4, 8), (64, 256, 4, 3), (64, 256, 4, 5), (64, 512, 4, 2), (128, 128, 8, 5), (128, 256, 8, 3),
+    ]
+]  # fmt: skip
+GEMM_CONFIGS = [
+    GemmConfig(m, n, k, w, s)
+    for m, n, k, w, s in [
+        (64, 16, 256, 4, 4), (64, 32, 256, 4, 4), (64, 64, 128, 4, 5), (64, 64, 64, 4, 6), (64, 128, 64, 4, 4), (128, 128, 64, 8, 5),
+    ]
 ]  # fmt: skip
 
 
@@ -182,28 +185,26 @@ def linear_case(
         )
         return took if took is not None else float("inf")
 
-    def one_row(config: GemvConfig, overlap: bool) -> Callable[[Tensor], Tensor]:
-        return lambda weight: gemv(x, weight, None, config=config, overlap=overlap)
-
-    def few_rows(config: GemmM16Config, overlap: bool) -> Callable[[Tensor], Tensor]:
+    def few(config: GemmM16Config | None, overlap: bool) -> Callable[[Tensor], Tensor]:
         return lambda weight: gemm_m16(x, weight, config=config, overlap=overlap)
 
-    times = {"cublas": measure("cublas", lambda weight: linear(x, weight))}
-    runs: dict[str, Callable[[Tensor], Tensor]] = {}
-    if rows > MAX_GEMM_M16_ROWS:
-        times["gemm_m64"] = measure("gemm_m64", lambda weight: gemm_m64(x, weight, None))
-        return {**times, "best": min(times.values())}
-    if rows == 1:
-        runs = {str(config): one_row(config, False) for config in GEMV_CONFIGS}
-        default, overlapped = (one_row(gemv_config(n, k), overlap) for overlap in (False, True))
+    def more(config: GemmConfig | None, overlap: bool) -> Callable[[Tensor], Tensor]:
+        return lambda weight: gemm(x, weight, config=config, overlap=overlap)
+
+    if rows <= MAX_GEMM_M16_ROWS:
+        default, overlapped = few(None, False), few(None, True)
+        others = {str(config): few(config, False) for config in GEMM_M16_CONFIGS if config.block_k <= k}
     else:
-        runs = {str(config): few_rows(config, False) for config in GEMM_M16_CONFIGS if config.block_k <= k}
-        default, overlapped = (few_rows(gemm_m16_config(n, k), overlap) for overlap in (False, True))
-    times["default"] = measure("default", default)
-    times["overlapped"] = measure("overlapped", overlapped)
+        default, overlapped = more(None, False), more(None, True)
+        others = {str(config): more(config, False) for config in GEMM_CONFIGS if config.block_k <= k}
+    times = {
+        "cublas": measure("cublas", lambda weight: linear(x, weight)),
+        "default": measure("default", default),
+        "overlapped": measure("overlapped", overlapped),
+    }
     best = min(times["default"], times["overlapped"])
     if with_variants:
-        best = min([best, *(measure(label, function) for label, function in runs.items())])
+        best = min([best, *(measure(label, function) for label, function in others.items())])
     return {**times, "best": best}
 
 
@@ -218,8 +219,8 @@ def linears(bench: Bench, _: TritonOps) -> None:
         (SMOLLM2, 5, False),
         (LLAMA_8B, 8, False),
         (LLAMA_8B, 16, False),
-        (LLAMA_8B, 64, False),
-        (QWEN3, 64, False),
+        (LLAMA_8B, 64, True),
+        (QWEN3, 64, True),
     ]:
         sums: dict[str, float] = {}
         floor = 0.0
@@ -240,7 +241,7 @@ def step_error(step: DecodeStep, ops: TritonOps, expected: Tensor) -> float:
 def steps(bench: Bench, ops: TritonOps) -> None:
     """Whole greedy decode steps in one graph: as in the engine, without overlap, and with nothing fused."""
     variants = {
-        "vendor, nothing fused": VendorOps(ops.num_sms, False, ops.arrivals),
+        "vendor, nothing fused": VendorOps(ops.num_sms, False, ops.arrivals, ops.dense),
         "default, no overlap": dataclasses.replace(ops, hopper=False),
         "default": ops,
     }

@@ -32,6 +32,10 @@ class VendorOps(TritonOps):
     """The baseline: nothing fused, nothing overlapped, and every product from the vendor's library."""
 
     @override
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return linear(x, weight, bias)
+
+    @override
     def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
         return linear(self.rms_norm(x, norm, eps), weight, bias)
 

@@ -111,7 +111,8 @@ class CompileAhead:
         variants = function.device_caches[compile["device"]][0]
         variants[key] = _Pending()
         job = CompileJob(str(fn.module), str(fn.name), data, self._capability)
-        signature = tuple(map(str, compile["signature"].values()))
+        # Descriptors of all block sizes are passed alike.
+        signature = tuple(str(kind).partition("[")[0] for kind in compile["signature"].values())
         self._found.append(_Missing(function, job, signature, variants, key))
         if self._workers is not None:
             self._workers.compile(job)

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.long
 # interpreter of kernels that tests run in.
 _SCRIPT = """
 import json
-import re
 from draftline.kernels.triton.compile import aot
 from draftline.kernels.triton.compile.aot import collect, main, representatives
 from draftline.kernels.triton.compile.aot_cases import CASES, OPS

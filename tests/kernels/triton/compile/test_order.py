@@ -1,0 +1,152 @@
+"""The order of sums in what the compiler makes of kernels, so that nobody divides a sum unseen.
+
+Results are the same bits in every batch because each is one chain of additions: see `linear/dense.py` and
+`attention/online_softmax.py`. A kernel that another program helps with a part of K, or that the compiler gives another order,
+would pass every test of its error. Representative launches are compiled for compute capability 9.0, which needs no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.long
+
+PRODUCTS = {
+    "dense, few rows": ("llama-8b-decode", "_gemm_m16_kernel", {"SWIGLU": False}, 4096),
+    "dense, tens": ("llama-8b-tens", "_gemm_kernel", {"SWIGLU": False}, 4096),
+    "dense, many": ("llama-8b-chunk", "_gemm_kernel", {"SWIGLU": False}, 4096),
+    # Their loops count groups of 128 channels.
+    "fp8, few rows": ("llama-8b-fp8-4", "_scaled_gemm_kernel", {"SWIGLU": False}, 32),
+    "fp8-block, tens": ("llama-8b-fp8-block-40", "_scaled_gemm_kernel", {"SWIGLU": False}, 32),
+    "int8, many": ("llama-8b-int8-512", "_scaled_gemm_kernel", {"SWIGLU": True}, 32),
+}
+"""The case of `aot_cases.py`, the kernel, constants that choose a launch of it, and the steps of K."""
+
+ATTENTION = {
+    "decode, int8": ("llama-8b-int8-cache-one", "_decode_attention_kernel", {}, 0),
+    "verify, fp8": ("llama-8b-fp8-cache-verify", "_decode_attention_kernel", {}, 0),
+    "decodes, int8": ("llama-8b-int8-cache-wide", "_attention_kernel", {}, 0),
+}
+
+# One process for all of it, without the interpreter of kernels that tests run in.
+_SCRIPT = """
+import json
+import sys
+from draftline.kernels.triton.compile.aot import collect, compiled
+from draftline.kernels.triton.compile.aot_cases import CASES, OPS
+
+def code(case, kernel, constants, steps):
+    for launch in collect({case: CASES[case]}, OPS[90]):
+        if launch.kernel == kernel and constants.items() <= dict(launch.constants).items():
+            if dict(launch.constants).get("K", 4096) == 4096:
+                return compiled(launch, 90).asm["ttgir"]
+    raise LookupError(f"{case} launches no such {kernel}")
+
+print(json.dumps({
+    "launched": [[launch.kernel, dict(launch.options)] for ops in OPS.values() for launch in collect(CASES, ops)],
+    "code": {name: code(*chosen) for name, chosen in json.load(sys.stdin).items()},
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the process found: kernels with the options of their launches, and compiled code by name."""
+
+    launched: list[tuple[str, dict[str, Any]]]
+    code: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT],
+        env=environment,
+        input=json.dumps({**PRODUCTS, **ATTENTION}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return Found(**json.loads(done.stdout.splitlines()[-1]))
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A product of tiles: its result's name, and the name of the sums that it is added to."""
+
+    result: str
+    sums: str
+
+
+def dots_of(code: str) -> list[Dot]:
+    pattern = r"(%[\w#]+) = (?:tt\.dot|ttng\.warp_group_dot) %[\w#]+, %[\w#]+, (%[\w#]+)"
+    return [Dot(*groups) for groups in re.findall(pattern, code)]
+
+
+def zeros_of(code: str) -> set[str]:
+    """Names of constant tiles of zeros."""
+    return set(re.findall(r"(%\w+) = arith\.constant dense<(?:0\.0+e\+00|0)> : tensor", code))
+
+
+def sums_of(code: str) -> list[str]:
+    """The shapes of tiles whose floats are added along an axis of more than two: two terms have one order."""
+    reductions = re.findall(
+        r'"tt\.reduce"\(\S+\) <\{axis = (\d+) : i32\}> \(\{(.*?)tt\.reduce\.return.*?\}\) : \(tensor<(\S+)x\w+, ', code, re.DOTALL
+    )  # fmt: skip
+    return [shape for axis, body, shape in reductions if "arith.addf" in body and shape.split("x")[int(axis)] != "2"]
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_product_is_one_chain_over_all_channels(name: str, found: Found) -> None:
+    code, (_, _, constants, steps) = found.code[name], PRODUCTS[name]
+    ((begin, end, carried),) = re.findall(r"scf\.for %\S+ = %c(\d+)_i32 to %c(\d+)_i32 .*?iter_args\((.*?)\) ->", code)
+    assert (int(begin), int(end)) == (0, steps), "a program has all of K"
+    starts = dict(re.findall(r"(%\w+) = (%\w+)", carried))
+    dots, zeros = dots_of(code), zeros_of(code)
+    assert len(dots) == (2 if constants["SWIGLU"] else 1), "gates and the others have a sum each"
+    for dot in dots:
+        # Each step adds to the sums of the step before; where channels have scales, it multiplies from zero.
+        assert starts.get(dot.sums, dot.sums) in zeros
+        assert (dot.sums in starts) == ("block" not in name)
+    assert "tt.atomic" not in code, "no other program adds to the result"
+    assert not sums_of(code)
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_each_tile_of_keys_is_a_softmax_of_its_own(name: str, found: Found) -> None:
+    code = found.code[name]
+    dots = dots_of(code)
+    assert len(dots) >= 3, "scores, values and the sum of weights"
+    assert {dot.sums for dot in dots} <= zeros_of(code)
+    assert not sums_of(code), "a product adds the weights"
+    assert all(": (!tt.ptr<i32>" in line for line in code.splitlines() if "tt.atomic" in line), "atomics only count"
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_the_type_of_the_cache_does_not_change_the_order_of_products(name: str, found: Found) -> None:
+    """Over eight-bit tiles the compiler would take four channels at a time of each thread: `kv_cache._hidden`."""
+    widths = set(re.findall(r"kWidth = (\d+)", "\n".join(re.findall(r"tt\.dot .*", found.code[name]))))
+    assert widths == {"2"}
+
+
+MULTIPLIES_NOTHING = {
+    "_accept_kernel", "_advance_kernel", "_bias_kernel", "_constrain_kernel", "_count_kernel", "_draft_forced_kernel", "_draft_kernel",
+    "_gather_drafts_kernel", "_gather_kernel", "_learn_kernel", "_ngram_kernel", "_write_drafts_kernel",
+}  # fmt: skip
+"""Kernels without products of floats."""
+
+
+def test_the_compiler_fuses_no_multiplication_with_an_addition(found: Found) -> None:
+    """It would choose by a kernel's other code, so that variants of one arithmetic round in different ways."""
+    fused = {kernel for kernel, options in found.launched if options.get("enable_fp_fusion") is not False}
+    assert fused <= MULTIPLIES_NOTHING
