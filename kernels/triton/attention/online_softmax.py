@@ -182,7 +182,8 @@ def cached_tile(
     else:
         value = load_heads(values, value_scales, source, dim, load_mask, seen, HEAD_DIM, query.dtype)
     factor = 1.0 if SOFT_CAP > 0.0 else scale
-    return tile_state(score, value, factor, PAIRS, PRECISION)
+    acc, row_max, row_sum = tile_state(score, value, factor, PAIRS, PRECISION)
+    return acc, row_max, row_sum
 
 
 @triton.jit

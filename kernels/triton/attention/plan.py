@@ -107,9 +107,11 @@ class AttentionShape:
         group: int, activations: Tensor, cache: LayerCache, num_sms: int, *, qk_norm: bool = False
     ) -> AttentionShape:
         """The shape of a layer with these activations and this cache."""
+        num_kv_heads, head_dim = cache.keys.shape[2:]
         return AttentionShape(
             group,
-            *cache.keys.shape[2:],
+            num_kv_heads,
+            head_dim,
             num_sms,
             activations.dtype == torch.float32,
             multiplies_float16(cache.keys, activations),

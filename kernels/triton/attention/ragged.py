@@ -218,7 +218,8 @@ def _attention_kernel(
 
     if PAIRS:
         total = tl.interleave(total[0], total[1])
-    result = total / one_sum(total_sum)
+    # Lanes past the row's end may have seen no key.
+    result = total / tl.where(query_mask[:, None], one_sum(total_sum), 1.0)
     tl.store(out + flat[:, None] * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=tensor_mask)
 
 
