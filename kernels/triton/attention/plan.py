@@ -155,14 +155,6 @@ def max_programs(num_sms: int) -> int:
     return num_sms
 
 
-def _few_sizes(rows: int) -> int:
-    """The rows, rounded up to 8 times a power of 4, so that batches of similar sizes are divided alike."""
-    size = 8
-    while size < rows:
-        size *= 4
-    return size
-
-
 def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, num_tokens: int) -> int:
     """Programs that share each history: enough to fill the device, but at most one a tile."""
     if num_tokens * shape.state_bytes(max_context) > _MAX_STORED:
@@ -192,12 +184,11 @@ def plan_attention(
     mixed = longest > SHORT_QUERY
     if longest_short > 0:
         # With prompts, there are few kinds of launches, and the graphs of such batches (`engine/runner/shapes.py`) have
-        # them all: no step waits for a compilation. All verifies share one tile.
+        # them all: no step waits for a compilation. All verifies share one tile, and no history is shared out.
         tile = short_tile(shape, SHORT_QUERY if mixed and longest_short > 1 else longest_short)
         tiles_per_row = -(-longest_short // (tile.block_m // shape.group))
         context = max(c for q, c in zip(query_lens, context_lens, strict=True) if 0 < q <= SHORT_QUERY)
-        split_rows = _few_sizes(rows) if mixed else rows
-        splits = num_splits(shape, split_rows * tiles_per_row, context, num_tokens)
+        splits = 1 if mixed else num_splits(shape, rows * tiles_per_row, context, num_tokens)
         num_tiles = rows * tiles_per_row
         launches.append(
             AttentionLaunch(tile, 1, longest_short, tiles_per_row, num_tiles, splits, shape.num_tiles(context))

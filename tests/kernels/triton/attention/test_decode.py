@@ -58,7 +58,7 @@ def assert_as_one_by_one(
     window: int | None,
     num_sms: int,
 ) -> None:
-    """Results and cache as the reference's, twice in a row, for a batch as in a graph's bucket."""
+    """Results and cache as the reference's, for a batch as in a graph's bucket; decodes twice in a row."""
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=rng, device=rng.device)
@@ -73,7 +73,8 @@ def assert_as_one_by_one(
     qkv = draw(tokens + 1, (num_heads + 2 * num_kv_heads) * head_dim)
     ops = TritonOps.sized(num_sms, hopper=False, device=rng.device)
     spec = AttentionSpec(rope, head_dim**-0.5, window, norms=norms, eps=EPS)
-    for _ in range(2):  # the second time on the first one's leftovers
+    # The second time on the first one's leftovers: decodes count arrivals.
+    for _ in range(2 if max(query_lens) == 1 else 1):
         # A copy: the operation may rotate it in place.
         out = ops.rope_attention(qkv.clone(), padded(batch, 512), LayerCache(keys, values), spec)
         expected = ReferenceOps().rope_attention(qkv[:tokens], batch, LayerCache(expected_keys, expected_values), spec)
@@ -93,10 +94,10 @@ def assert_as_one_by_one(
     ],
     ids=["full-qk-norm", "window-plain", "full-plain", "window-qk-norm"],
 )
-@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(6, 2, 32), (2, 2, 80)])
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_dim"), [(3, 1, 32), (2, 2, 80)])
 @pytest.mark.parametrize(
     ("context_lens", "num_sms"),
-    [((1, 70), 16), ((300, 5, 128), 16), ((150,), 1), ((20, 150, 70), 1), (tuple(range(1, 70, 9)), 1)],
+    [((1, 33), 16), ((130, 5, 64), 16), ((75,), 1), ((20, 75, 40), 1), (tuple(range(1, 70, 17)), 1)],
     ids=["short", "split", "whole", "longest-first", "many"],
 )
 def test_as_the_operations_one_by_one(
@@ -114,22 +115,22 @@ def test_as_the_operations_one_by_one(
     assert_as_one_by_one(ones, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=num_sms)
 
 
-def one_launch(rows: int, num_kv_heads: int) -> int:
-    """A number of multiprocessors that such a verify fills."""
+def filled_by(rows: int, num_kv_heads: int) -> int:
+    """A number of multiprocessors that such a verify fills, so that a kernel of its own rotates and writes."""
     return rows * num_kv_heads * 3 // 4
 
 
 VERIFIES = {
     "first-tokens": ((3, 2), (3, 2)),
-    "draft-model": ((2, 2), (70, 33)),
-    "ragged": ((5, 1, 0, 4), (150, 9, 4, 64)),
-    "across-tiles": ((7, 2), (131, 66)),
-    "most": ((16, 16), (16, 90)),
+    "draft-model": ((2, 2), (40, 33)),
+    "ragged": ((5, 1, 0, 4), (60, 9, 4, 48)),
+    "across-tiles": ((7, 2), (67, 34)),
+    "most": ((16,), (50,)),
 }
 """Query lengths and context lengths."""
 
 
-HEADS = {"6x2x32": (6, 2, 32), "2x2x80": (2, 2, 80), "4x1x64": (4, 1, 64)}
+HEADS = {"3x1x32": (3, 1, 32), "2x2x80": (2, 2, 80), "4x1x16": (4, 1, 16)}
 OPTIONS = {"full-qk-norm": (None, True), "window-plain": (40, False), "short-window-qk-norm": (3, True)}
 
 
@@ -148,7 +149,7 @@ def test_verifies_as_the_operations_one_by_one(
     rng: torch.Generator,
 ) -> None:
     heads = (num_heads, num_kv_heads, head_dim)
-    num_sms = one_launch(len(query_lens) + 1, num_kv_heads)
+    num_sms = filled_by(len(query_lens) + 1, num_kv_heads)
     assert_as_one_by_one(query_lens, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=num_sms)
 
 
@@ -158,7 +159,7 @@ def test_verifies_as_the_operations_one_by_one(
     ids=["full-plain", "short-window-qk-norm", "window-qk-norm"],
 )
 @pytest.mark.parametrize(
-    "heads", [(6, 2, 32), pytest.param((2, 2, 80), marks=pytest.mark.slow)], ids=["6x2x32", "2x2x80"]
+    "heads", [(3, 1, 32), pytest.param((2, 2, 80), marks=pytest.mark.slow)], ids=["3x1x32", "2x2x80"]
 )
 @pytest.mark.parametrize(("query_lens", "context_lens"), VERIFIES.values(), ids=VERIFIES.keys())
 def test_verifies_with_split_histories(
@@ -173,7 +174,8 @@ def test_verifies_with_split_histories(
     assert_as_one_by_one(query_lens, context_lens, heads, rng, qk_norm=qk_norm, window=window, num_sms=num_sms)
 
 
-def test_a_verify_writes_only_where_it_may(rng: torch.Generator) -> None:
+@pytest.mark.parametrize("num_sms", [filled_by(2, 1), 10], ids=["own-kernel", "one-launch"])
+def test_a_verify_writes_only_where_it_may(num_sms: int, rng: torch.Generator) -> None:
     batch, pool = make_batch((4, 3), (30, 20), rng)
     hidden = torch.tensor([1, 5], device=rng.device)
     entries = batch.cache_index.clone()
@@ -181,7 +183,7 @@ def test_a_verify_writes_only_where_it_may(rng: torch.Generator) -> None:
     keys, values = torch.zeros(2, pool, BLOCK_SIZE, 1, 16, device=rng.device)
     rope = torch.randn(30, 2, 8, generator=rng, device=rng.device)
     qkv = torch.randn(7, 4 * 16, generator=rng, device=rng.device)
-    ops = TritonOps.sized(one_launch(2, 1), hopper=False, device=rng.device)
+    ops = TritonOps.sized(num_sms, hopper=False, device=rng.device)
     ops.rope_attention(qkv, batch, LayerCache(keys, values), AttentionSpec(rope, 0.25))
     for cache in (keys, values):
         written = set(cache.flatten(0, 1).any(dim=(1, 2)).nonzero().flatten().tolist())

@@ -47,11 +47,11 @@ def relative(actual: Tensor, expected: Tensor) -> float:
 
 
 BATCHES = {
-    "decode-split": ((1, 1), (5, 140)),
+    "decode-split": ((1, 1), (5, 70)),
     "decode": ((1,) * 5, (1, 17, 40, 5, 33)),
-    "verify": ((3, 5), (20, 75)),
+    "verify": ((3, 5), (20, 45)),
     "chunk": ((33, 1), (35, 10)),
-    "later-chunk": ((21, 20), (55, 30)),
+    "later-chunk": ((17, 3), (34, 9)),
 }
 
 
@@ -107,6 +107,7 @@ def test_kernels_and_reference_agree(
         torch.testing.assert_close(kernels.scales[1], reference.scales[1], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.usefixtures("dots_in_order")
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_token_is_the_same_in_a_chunk_and_alone(kind: str, rng: torch.Generator) -> None:
     """A chunk reads its own keys from the activations: they must equal the cache's."""
@@ -125,7 +126,7 @@ def test_a_token_is_the_same_in_a_chunk_and_alone(kind: str, rng: torch.Generato
         if first:
             ops.rope_write_kv(qkv[:first].clone(), history_of(batch), layer, spec)
         outputs.append(ops.rope_attention(qkv[first:].clone(), batch, layer, spec)[-1])
-    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-5, atol=1e-5)
+    assert torch.equal(outputs[0], outputs[1])
 
 
 def test_large_numbers_saturate(rng: torch.Generator) -> None:

@@ -22,22 +22,18 @@ from draftline.kernels.triton.attention.ragged import run_launch
 from draftline.kernels.triton.attention.rope import rope_write_kv
 from draftline.kernels.triton.ops import TritonOps
 
-pytestmark = [
-    pytest.mark.usefixtures("dots_in_order"),
-    # Lanes past a row's end see no key in a window, and are not stored.
-    pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning"),
-]
+pytestmark = pytest.mark.usefixtures("dots_in_order")
 
-LENGTH = 56
-"""Tokens of the prompt: four tiles of keys, the last one not full."""
+LENGTH = 41
+"""Tokens of the prompt: three tiles of keys, the last one not full."""
 
 CASES = {
     "gqa": Layer(3, 1, 32),
-    "window-qk-norm": Layer(2, 2, 16, window=21, qk_norm=True),
+    "window-qk-norm": Layer(2, 1, 16, window=21, qk_norm=True),
     "int8-80": Layer(1, 1, 80, cache=torch.int8),
-    "fp8-window-soft-cap": Layer(2, 1, 16, window=40, soft_cap=3.0, cache=torch.float8_e4m3fn),
+    "fp8-window-soft-cap": Layer(2, 1, 16, window=30, soft_cap=3.0, cache=torch.float8_e4m3fn),
     "fp8-qk-norm": Layer(3, 1, 16, qk_norm=True, cache=torch.float8_e4m3fn),
-    "mha-80-window": Layer(2, 2, 80, window=33),
+    "mha-80-window": Layer(2, 2, 80, window=19),
 }
 _SLOW = ("fp8-qk-norm", "mha-80-window")
 """The others have every option once."""
@@ -102,25 +98,25 @@ def prompt(request: pytest.FixtureRequest, made: dict[str, Prompt], rng: torch.G
 
 
 def test_chunks_at_any_cut(prompt: Prompt) -> None:
-    prompt.check(by_plan(132), [(20, 36)])
-    prompt.check(by_plan(132), [(15, 33), (0, 3)])
+    prompt.check(by_plan(132), [(7, 34)])
+    prompt.check(by_plan(132), [(5, 33), (0, 3)])
 
 
 def test_decodes_and_verifies_alone(prompt: Prompt) -> None:
-    for span in ((0, 1), (16, 1), (55, 1), (31, 2), (51, 5)):
+    for span in ((0, 1), (16, 1), (40, 1), (31, 2), (36, 5)):
         prompt.check(by_plan(132), [span])
 
 
 def test_rows_together(prompt: Prompt) -> None:
     """Few and many for the device, of one kind and of several, with a prompt chunk and without."""
-    prompt.check(by_plan(132), [(at, 1) for at in (3, 48, 55)])
-    prompt.check(by_plan(1), [(46, 3), (55, 1)])
-    prompt.check(by_plan(16), [(46, 2), (55, 1), (20, 33)])
+    prompt.check(by_plan(132), [(at, 1) for at in (3, 32, 40)])
+    prompt.check(by_plan(1), [(31, 3), (40, 1)])
+    prompt.check(by_plan(16), [(31, 2), (40, 1), (8, 33)])
 
 
 @pytest.mark.parametrize("num_splits", [1, 2, 7])
 def test_histories_that_programs_share(num_splits: int, prompt: Prompt) -> None:
-    for spans in ([(55, 1), (15, 1)], [(30, 4)]):
+    for spans in ([(40, 1), (15, 1)], [(30, 3)]):
         prompt.check(by_short_tiles(num_splits), spans)
         if prompt.spec.soft_cap == 0:
             prompt.check(in_one_launch(num_splits), spans)
@@ -128,7 +124,7 @@ def test_histories_that_programs_share(num_splits: int, prompt: Prompt) -> None:
 
 def test_a_chunk_in_short_tiles(prompt: Prompt) -> None:
     """They read the chunk's own keys from the cache, where long tiles read them from the activations."""
-    prompt.check(by_short_tiles(1), [(20, 34)])
+    prompt.check(by_short_tiles(1), [(7, 34)])
 
 
 def test_other_tiles_of_keys_have_other_bits(monkeypatch: pytest.MonkeyPatch, rng: torch.Generator) -> None:

@@ -48,8 +48,8 @@ def test_every_number_of_rows(rows: int, biased: bool, k: int, ops: TritonOps, r
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, ops: TritonOps, rng: torch.Generator) -> None:
     """Through every kernel; float16, since the interpreter cannot multiply bfloat16."""
-    x, norm, weight = draw(rng, 70, 128, dtype=dtype), draw(rng, 128, dtype=dtype), draw(rng, 32, 128, dtype=dtype) / 10
-    bias, residual = draw(rng, 32, dtype=dtype), draw(rng, 70, 32, dtype=dtype)
+    x, norm, weight = draw(rng, 40, 128, dtype=dtype), draw(rng, 128, dtype=dtype), draw(rng, 32, 128, dtype=dtype) / 10
+    bias, residual = draw(rng, 32, dtype=dtype), draw(rng, 40, 32, dtype=dtype)
 
     def layers(rows: slice) -> list[Tensor]:
         return [
@@ -59,8 +59,8 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, ops: TritonO
             ops.linear_add(x[rows], weight, bias, residual[rows].clone()),
         ]
 
-    together = layers(slice(0, 70))
-    for rows in (slice(3, 4), slice(3, 19), slice(3, 20), slice(3, 68)):
+    together = layers(slice(0, 40))
+    for rows in (slice(3, 4), slice(3, 19), slice(3, 20)):
         for some, all_rows in zip(layers(rows), together, strict=True):
             assert torch.equal(some, all_rows[rows])
 
