@@ -117,9 +117,11 @@ class VendorProducts:
 
 def _read(path: Path | None) -> dict[str, dict[str, bool]]:
     try:
-        return json.loads(path.read_text()) if path is not None else {}
+        known = json.loads(path.read_text()) if path is not None else {}
     except (OSError, ValueError):
         return {}
+    whole = isinstance(known, dict) and all(isinstance(verdicts, dict) for verdicts in known.values())
+    return known if whole else {}
 
 
 def _equal(rows: int, weight: Tensor, bias: Tensor | None, adds: bool) -> bool:
