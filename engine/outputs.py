@@ -170,7 +170,7 @@ Update = Delta | Finished | Failed
 
 
 _UNREAD: Any = object()
-"""In the place of a value that nobody has asked for."""
+"""In the place of a value that was not asked for."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""``CompileQueue``: compilations of many callers on a few threads: bounded, fair, and dropped when nobody waits for them."""
+"""``CompileQueue``: compilations of many callers on a few threads: bounded, fair, and dropped when no caller waits for them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CompileJob(Generic[T]):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or nobody waits for it any more."""
+        """Whether it has ended, or no caller waits for it any more."""
         return self._over
 
     def join(self) -> Future[T] | None:
@@ -40,7 +40,7 @@ class CompileJob(Generic[T]):
         return future
 
     def on_abandon(self, stop: Callable[[], None] | None) -> None:
-        """Call ``stop`` when nobody waits any more, at once if that is so already. It must not block."""
+        """Call ``stop`` when no caller waits any more, at once if that is so already. It must not block."""
         with self._lock:
             self._stop = stop
             abandoned = self._over
@@ -137,7 +137,7 @@ class CompileQueue(Generic[T]):
             thread.join()
 
     def _waiting(self) -> int:
-        """How many jobs wait. Those that nobody waits for are dropped first."""
+        """How many jobs wait. Those that no caller waits for are dropped first."""
         for caller, jobs in list(self._queues.items()):
             kept = deque(job for job in jobs if not job.is_over)
             if kept:

@@ -3,7 +3,7 @@
 Worker processes (`automaton.worker_pool`) read schemas and compile automata, threads compile grammars; the caller never
 blocks. Requests
 for a constraint that is being compiled share its compilation, and callers take turns (`compile_queue`). A compilation ends
-when nobody waits for it any more. An LRU cache keeps compiled constraints.
+when no caller waits for it any more. An LRU cache keeps compiled constraints.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class ConstraintCompiler:
             if self._grammars is None:
                 self._grammars = GrammarBackend(self.vocabulary, self._grammar_limits)
         if job.is_over:
-            raise InvalidConstraintError("nobody waits for it any more")
+            raise InvalidConstraintError("no caller waits for it any more")
         matcher = self._grammars.compile(allowed.grammar)
         report = CompileReport(
             backend="grammar",

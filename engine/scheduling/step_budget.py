@@ -2,7 +2,7 @@
 
 A step with a chunk of a prompt takes about as long as its tokens do together. While sequences decode, the budget follows the
 measured time of such steps to a target; the time of a token depends on the model, the device and the length of the
-contexts. Without decoding sequences nobody waits for a token, and prompts may fill the step.
+contexts. Without decoding sequences no caller waits for a token, and prompts may fill the step.
 """
 
 from __future__ import annotations

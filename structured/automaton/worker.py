@@ -82,7 +82,7 @@ def main() -> None:
     setup: WorkerSetup = pickle.load(jobs)
     memory = setup.limits.memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    os.nice(19)  # whoever streams comes first
+    os.nice(19)  # streams come first
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole group; the parent ends this process
     for alarm in ALARMS:
         signal.signal(alarm, signal.SIG_DFL)  # ends the process, even inside native code

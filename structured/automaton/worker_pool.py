@@ -22,7 +22,7 @@ from draftline.structured.grammar.lark import regex_error
 from draftline.structured.language import Language
 
 OnAbandon = Callable[[Callable[[], None] | None], None]
-"""Is told how to end a job that nobody waits for any more; None when it has ended."""
+"""Is told how to end a job that no caller waits for any more; None when it has ended."""
 
 _Answers = tuple[LanguageAnswer | AutomatonTooLargeError, Answer | None]
 """A worker's answers to a job: the language, and the automaton if that is regular. A worker that dies is too large a job."""
@@ -92,7 +92,7 @@ class AutomatonWorkerPool:
     def _stoppable(
         self, process: subprocess.Popen[bytes], job: ConstraintSpec, on_abandon: OnAbandon, stopped: list[bool]
     ) -> _Answers:
-        """`_ask`, with a worker that is killed if nobody waits for the answer any more."""
+        """`_ask`, with a worker that is killed if no caller waits for the answer any more."""
 
         def stop() -> None:
             stopped.append(True)

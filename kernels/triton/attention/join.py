@@ -14,7 +14,7 @@ from draftline.kernels.triton.attention.online_softmax import NO_KEY
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _TOGETHER = tl.constexpr(8)
-"""Tiles whose loads are under way at a time."""
+"""Tiles that are loaded at a time."""
 
 
 @triton.jit

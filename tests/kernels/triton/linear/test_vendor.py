@@ -114,7 +114,9 @@ def test_nothing_is_compared_while_a_graph_is_captured(gpu: Device, tmp_path: Pa
     assert sorted(rows for rows, *_ in gpu.compared) == [64, 65, 257]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1]"], ids=["empty", "cut-off", "not-text", "other-json"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b"[1]"], ids=["empty", "cut-off", "not-text", "other-json"]
+)
 def test_an_unreadable_file_is_replaced(content: bytes, gpu: Device, tmp_path: Path) -> None:
     x, weight = factors()
     VendorProducts(CUDA, tmp_path).run(x, weight, None, None)
