@@ -9,10 +9,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from draftline.kernels.scaled import ScaledWeight
+from draftline.kernels.triton.linear.dense import overlaps
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled_gemm import scaled_gemm
-
-_OVERLAPPED_ROWS = 64
 
 
 def scaled_linear(
@@ -38,7 +37,7 @@ def scaled_linear(
     """
     if not x.shape[0]:  # a step that decides no token
         return x.new_empty((0, weight.data.shape[0] // 2 if swiglu else weight.data.shape[0]))
-    overlap = hopper and x.shape[0] <= _OVERLAPPED_ROWS
+    overlap = overlaps(x, hopper)
     values, scale = quantize_rows(x, weight.data.dtype, grouped=weight.grouped, norm=norm, overlap=overlap)
     return scaled_gemm(
         values, scale, weight, bias, dtype=x.dtype, swiglu=swiglu, residual=residual, overlap=overlap
