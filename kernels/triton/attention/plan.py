@@ -147,7 +147,7 @@ def long_tile(shape: AttentionShape) -> Tile:
         return Tile(max(16, _next_power_of_2(shape.group)), shape.key_tile, num_warps=4, num_stages=2)
     # Two such programs fit a multiprocessor: while one computes a softmax, the other keeps the matrix units busy.
     block_m = max(_LONG_TILE, _next_power_of_2(shape.group))
-    return Tile(block_m, shape.key_tile, num_warps=4, num_stages=2)
+    return Tile(block_m, shape.key_tile, num_warps=4, num_stages=3)
 
 
 def max_programs(num_sms: int) -> int:
