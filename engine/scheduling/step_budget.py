@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 
 _DECAY = 0.7
-"""Weight of the previous mean in the moving average of a token's time."""
+"""Weight of what was measured before in moving averages: of a decode's time, and of a prompt token's, where a step weighs as
+much as it has tokens."""
 
 FIRST_CHUNK = 64
 """Prompt tokens of a step while no token's time is known."""
@@ -32,15 +33,17 @@ class StepBudget:
         self._max_tokens = max_tokens
         self._target_s = target_s
         self._decode_s = 0.0
-        self._token_s: float | None = None
+        # Sums over steps with prompts, each weighing less than the next.
+        self._prompt_s = 0.0
+        self._prompt_tokens = 0.0
 
     def tokens(self, decoding: int) -> int:
         """The budget of the next step, in which ``decoding`` sequences decode."""
         if not decoding or math.isinf(self._target_s):
             return self._max_tokens
-        if self._token_s is None:
+        if not self._prompt_tokens:
             return min(self._max_tokens, decoding + FIRST_CHUNK)
-        chunk = (self._target_s - self._decode_s) / self._token_s
+        chunk = (self._target_s - self._decode_s) * self._prompt_tokens / self._prompt_s
         return min(self._max_tokens, decoding + max(MIN_CHUNK, int(min(chunk, self._max_tokens))))
 
     def measure(self, decoding: int, prompt_tokens: int, seconds: float) -> None:
@@ -48,5 +51,6 @@ class StepBudget:
         if not prompt_tokens:
             self._decode_s = _DECAY * self._decode_s + (1 - _DECAY) * seconds
         elif prompt_tokens >= MIN_CHUNK:  # in smaller chunks, the step's own time counts most
-            of_token = max(seconds - (self._decode_s if decoding else 0.0), 1e-9) / prompt_tokens
-            self._token_s = of_token if self._token_s is None else _DECAY * self._token_s + (1 - _DECAY) * of_token
+            spent = max(seconds - (self._decode_s if decoding else 0.0), 1e-9)
+            self._prompt_s = _DECAY * self._prompt_s + spent
+            self._prompt_tokens = _DECAY * self._prompt_tokens + prompt_tokens
