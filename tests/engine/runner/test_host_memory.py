@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from loaded_once import loaded_once
 
 from draftline import LLM
 from draftline.engine.runner import memory
@@ -16,6 +17,12 @@ from draftline.models.loader import open_checkpoint
 
 MEMINFO = "MemTotal:       16777216 kB\nMemFree:  1 kB\nMemAvailable:   12582912 kB\n"
 STATUS = "Name:\tpython\nVmRSS:\t 1048576 kB\n"
+
+
+@pytest.fixture(scope="module")
+def shared_weights() -> Iterator[None]:
+    with loaded_once():
+        yield
 
 
 def files(root: Path, contents: Mapping[str, str]) -> Path:
@@ -87,6 +94,7 @@ def test_weights_are_estimated_by_their_format() -> None:
     assert abs(weight_bytes(dummy, torch.float32) / 4 - numbers) < 0.001 * numbers
 
 
+@pytest.mark.usefixtures("shared_weights")
 def test_a_cache_that_does_not_fit_is_not_taken() -> None:
     with pytest.raises(OutOfMemoryAtStartError, match=r"a cache of 40\d{4}\.\d\d GiB \(kv_cache_memory_gib\)"):
         LLM("smollm2", device="cpu", kv_cache_memory_gib=400_000.0)
@@ -100,6 +108,7 @@ WHAT = [
 ]
 
 
+@pytest.mark.usefixtures("shared_weights")
 @pytest.mark.parametrize("index", range(len(WHAT)), ids=["weights", "draft model", "constraints", "slots"])
 def test_each_part_is_compared_with_what_is_left(index: int, monkeypatch: pytest.MonkeyPatch) -> None:
     small = HostMemory("the machine", GIB, GIB // 1000, 0)
