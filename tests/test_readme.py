@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
-from loaded_once import loaded_once
 
 from draftline.v1 import engine_pb2
 
@@ -19,13 +19,14 @@ def test_the_readme_has_examples() -> None:
 
 
 @pytest.mark.long
-def test_the_examples_run_and_print_text(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("shared_weights")
+def test_the_examples_run_and_print_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each by itself, though in one process and with the same weights: loading would take most of the time."""
-    printed = []
-    with loaded_once():
-        for example in EXAMPLES:
-            exec(example, {"__name__": "__main__"})
-            printed.append(capsys.readouterr().out)
+    script, printed = tmp_path / "example.py", []
+    for example in EXAMPLES:
+        script.write_text(example)
+        runpy.run_path(str(script), run_name="__main__")
+        printed.append(capsys.readouterr().out)
     assert all(len(text.split()) > 5 for text in printed)
     # Greedy tokens may differ between kinds of CPU, so only the form of the promised line counts.
     promised = r"^{}name='.*' languages=\[.*\]$"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from loaded_once import loaded_once
 
 from draftline import LLM
 from draftline.engine.runner import memory
@@ -17,12 +16,6 @@ from draftline.models.loader import open_checkpoint
 
 MEMINFO = "MemTotal:       16777216 kB\nMemFree:  1 kB\nMemAvailable:   12582912 kB\n"
 STATUS = "Name:\tpython\nVmRSS:\t 1048576 kB\n"
-
-
-@pytest.fixture(scope="module")
-def shared_weights() -> Iterator[None]:
-    with loaded_once():
-        yield
 
 
 def files(root: Path, contents: Mapping[str, str]) -> Path:
