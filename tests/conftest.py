@@ -31,6 +31,9 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     )
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("thorough")  # see `examples`
 
 # Collecting imports everything and makes a hundred thousand objects, none of them garbage.
 gc.disable()
