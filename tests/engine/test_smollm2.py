@@ -117,9 +117,9 @@ def alone(llm: LLM, i: int) -> list[int]:
     return llm.generate(wire_request(i).text, params, use_tqdm=False)[0].outputs[0].token_ids
 
 
-# Of every ninth there are as many greedy ones as drawn.
+# Of these four, two are greedy and two drawn.
 @pytest.mark.parametrize(
-    "compared", [range(0, 64, 9), pytest.param(range(64), marks=pytest.mark.slow)], ids=["every ninth", "all"]
+    "compared", [range(0, 64, 21), pytest.param(range(64), marks=pytest.mark.slow)], ids=["some", "all"]
 )
 async def test_64_requests_on_one_stream_equal_their_solo_runs(compared: range, llm: LLM) -> None:
     engine = await asyncio.to_thread(start_engine, EngineConfig.model_validate(OPTIONS))
