@@ -55,9 +55,13 @@ class StepBudget:
         """Note the time of a step with these decoding sequences and prompt tokens."""
         if not prompt_tokens:
             self._decode_s = _average(self._decode_s or None, seconds)
-        elif prompt_tokens >= _MANY_TOKENS or seconds > _MUCH_LONGER * self._decode_s > 0:
-            of_token = max(seconds - (self._decode_s if decoding else 0.0), 1e-9) / prompt_tokens
-            self._token_s = _average(self._token_s, of_token)
+            return
+        beyond = seconds - (self._decode_s if decoding else 0.0)
+        if prompt_tokens >= _MANY_TOKENS or seconds > _MUCH_LONGER * self._decode_s > 0:
+            self._token_s = _average(self._token_s, max(beyond, 1e-9) / prompt_tokens)
+        else:  # no measurement, but a bound: larger chunks follow
+            bound = ((_MUCH_LONGER - 1) * self._decode_s or beyond) / prompt_tokens
+            self._token_s = bound if self._token_s is None else min(self._token_s, bound)
 
 
 def _average(mean: float | None, seconds: float) -> float:
