@@ -66,6 +66,8 @@ class Series:
         raise NotImplementedError(f"{type(node).__name__}: {node}")
 
     def _select(self, node: promql.VectorSelector, begin: float, end: float) -> dict[Labels, list[tuple[float, float]]]:
+        if node.offset is not None or node.at is not None:
+            raise NotImplementedError(str(node))
         matchers = [(each.op, each.name, each.value) for each in node.matchers.matchers]
         found = {}
         for labels, samples in self._samples.items():
@@ -77,13 +79,14 @@ class Series:
         return found
 
     def _aggregate(self, node: promql.AggregateExpr, time: float) -> Vector:
+        compute = _AGGREGATIONS.get(str(node.op))
+        if compute is None:
+            raise NotImplementedError(str(node))
         groups: dict[Labels, list[float]] = defaultdict(list)
-        kept, by = (node.modifier.labels, True) if node.modifier is not None else ([], True)
-        if node.modifier is not None:
-            by = "By" in str(node.modifier.type)
+        kept = [] if node.modifier is None else node.modifier.labels
+        by = node.modifier is None or node.modifier.type == promql.AggModifierType.By
         for labels, value in self._value(node.expr, time).items():
             groups[frozenset((n, v) for n, v in labels if n != "__name__" and (n in kept) == by)].append(value)
-        compute = _AGGREGATIONS[str(node.op)]
         return {labels: compute(values) for labels, values in groups.items()}
 
     def _binary(self, node: promql.BinaryExpr, time: float) -> Vector:
