@@ -79,6 +79,16 @@ def test_a_grammar_is_enforced_by_llguidance(compiler: ConstraintCompiler) -> No
     assert first_mask(compiled) == {b"(", b"a", b"ab"}
 
 
+def test_a_prepared_compiler_has_built_what_grammars_share() -> None:
+    compiler = ConstraintCompiler(VOCABULARY)
+    compiler.prepare()
+    shared = compiler._grammars
+    assert shared is not None
+    assert compiler.compile(ConstraintSpec("grammar", 'start: "ab" | "c"')).report.backend == "grammar"
+    assert compiler._grammars is shared
+    compiler.close()
+
+
 def test_an_expression_too_large_for_an_automaton_becomes_a_grammar(compiler: ConstraintCompiler) -> None:
     compiled = compiler.compile(ConstraintSpec("regex", EXPLOSION))
     assert compiled.report.backend == "grammar"
