@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
@@ -127,5 +128,7 @@ class AutomatonWorkerPool:
         """Why a worker ended with ``status`` in a job that has ``seconds``."""
         if -status in ALARMS:
             return f"compiling it takes longer than {seconds:g} s"
-        # Running out of memory or of stack ends in an abort, a fault, or the system's kill.
+        if status == -signal.SIGSEGV:
+            return "it is nested too deeply: compiling it overflows the compiler's stack"
+        # Running out of memory ends in an abort, or in the system's kill.
         return f"compiling it takes more than {self._limits.memory_bytes >> 20} MiB of memory (the compiler ended with {status})"

@@ -255,7 +255,7 @@ def test_memory_of_a_worker_is_bounded() -> None:
 def test_a_grammar_that_crashes_the_compiler_or_takes_long_does_no_harm(workers: AutomatonWorkerPool) -> None:
     workers.try_grammar('start: "a" | "b"')
     lexemes = "\n".join(f"r{i}: /[a-z]{{{i % 50 + 1},{i % 97 + 60}}}q{i}/ r{i + 1} | /z/" for i in range(4000))
-    with pytest.raises(InvalidConstraintError, match=r"takes longer than 0\.5 s|ended with -"):
+    with pytest.raises(InvalidConstraintError, match=r"takes longer than 0\.5 s|overflows the compiler's stack"):
         workers.try_grammar(f'start: r0\n{lexemes}\nr4000: "x"')  # overflows llguidance's stack
     optional = "start: " + "a? " * 20_000 + '\na: "x"?'
     with pytest.raises(InvalidConstraintError, match=r"compiling it takes longer than 0\.5 s"):
