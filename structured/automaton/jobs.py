@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass
 
 from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
@@ -33,9 +32,6 @@ class GrammarTrial:
 
 
 Job = ConstraintSpec | GrammarTrial
-
-ALARMS = (signal.SIGPROF, signal.SIGALRM)
-"""The signals that end a worker whose job takes too long."""
 
 LanguageAnswer = Language | InvalidConstraintError | UnsupportedConstraintError | RuntimeError
 

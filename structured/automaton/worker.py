@@ -15,7 +15,6 @@ from functools import cached_property
 
 from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError, compile_bytes
 from draftline.structured.automaton.jobs import (
-    ALARMS,
     Answer,
     GrammarTrial,
     Job,
@@ -30,7 +29,7 @@ from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.lark import regex_error
 from draftline.structured.language import Language
 from draftline.structured.vocabulary import ByteVocabulary
-from draftline.structured.worker_processes import serve
+from draftline.structured.worker_processes import ALARMS, serve
 
 
 class Worker:

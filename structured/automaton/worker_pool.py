@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
-from draftline.structured.automaton.jobs import ALARMS, GrammarTrial, Job, WorkerSetup
+from draftline.structured.automaton.jobs import GrammarTrial, Job, WorkerSetup
 from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.parsers import GrammarLimits
 from draftline.structured.language import Language
-from draftline.structured.worker_processes import WorkerProcess, WorkerProcesses
-
-OnAbandon = Callable[[Callable[[], None] | None], None]
-"""Is told how to end a job that no caller waits for any more; None when it has ended."""
-
-
-def _never_abandoned(stop: Callable[[], None] | None) -> None:
-    """An `OnAbandon` of a job for which somebody always waits."""
+from draftline.structured.worker_processes import ALARMS, OnAbandon, WorkerProcesses, never_abandoned
 
 
 class AutomatonWorkerPool:
@@ -64,7 +57,7 @@ class AutomatonWorkerPool:
         )
 
     def compile(
-        self, constraint: ConstraintSpec, *, on_abandon: OnAbandon = _never_abandoned
+        self, constraint: ConstraintSpec, *, on_abandon: OnAbandon = never_abandoned
     ) -> tuple[Language, TokenAutomaton | AutomatonTooLargeError | None]:
         """The language of a constraint, and its automaton.
 
@@ -94,7 +87,7 @@ class AutomatonWorkerPool:
             raise automaton
         return allowed, automaton
 
-    def try_grammar(self, grammar: str, *, on_abandon: OnAbandon = _never_abandoned) -> None:
+    def try_grammar(self, grammar: str, *, on_abandon: OnAbandon = never_abandoned) -> None:
         """Compile a grammar in a worker, so that one that takes too long or crashes the compiler does no harm.
 
         Args:
@@ -117,12 +110,8 @@ class AutomatonWorkerPool:
 
     def _answers(self, job: Job, on_abandon: OnAbandon) -> tuple[list[Any], int | None]:
         """A worker's answers to a job; see `WorkerProcesses.answers`. The worker is killed if no caller waits any more."""
-
-        def watch(process: WorkerProcess | None) -> None:
-            on_abandon(None if process is None else process.kill)
-
         with self._free:
-            return self._processes.answers(job, watch)
+            return self._processes.answers(job, on_abandon)
 
     def _reason(self, status: int, seconds: float) -> str:
         """Why a worker ended with ``status`` in a job that has ``seconds``."""
