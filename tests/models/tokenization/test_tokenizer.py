@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -247,6 +248,20 @@ def squeezed(text: str) -> str:
 def test_a_role_that_the_template_does_not_know_is_refused(role: str, mine: Tokenizer) -> None:
     with pytest.raises(ValueError, match=r"message 1 has the role '.*', which the chat template does not know"):
         mine.encode_chat([("user", "x"), (role, "x")])
+
+
+def test_a_tokenizer_moves_to_another_process(mine: Tokenizer) -> None:
+    moved = pickle.loads(pickle.dumps(mine))
+    chat = [("user", "Hi <|im_end|> é")]
+    assert moved.encode("Hello, world") == mine.encode("Hello, world")
+    assert mine.has_chat_template == moved.has_chat_template
+    if mine.has_chat_template:
+        assert moved.encode_chat(chat) == mine.encode_chat(chat)
+
+
+@pytest.mark.parametrize("text", ["a" * 300, " " * 400, "\u1112\u1161\u11ab" * 50, "e\u0301" * 100, "=" * 500])
+def test_no_token_stands_for_more_bytes_than_the_bound(text: str, mine: Tokenizer) -> None:
+    assert len(mine.encode(text)) * mine.max_token_bytes >= len(text.encode())
 
 
 def test_a_role_that_the_template_names_is_known(tmp_path: Path) -> None:
