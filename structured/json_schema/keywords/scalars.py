@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
-from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema import numbers, strings
 from draftline.structured.json_schema.document import Dialect, Location
 from draftline.structured.json_schema.formats import UNENFORCEABLE
@@ -33,7 +31,6 @@ from draftline.structured.json_schema.strings import StringSet
 
 _NUMBER_KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _STRING_KEYWORDS: Final = ("minLength", "maxLength")
-_MAX_DIGITS: Final = 400
 
 
 def scalar_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
@@ -84,8 +81,6 @@ def _numeric(location: Location) -> Iterator[Clause]:
             continue
         if not is_number(value) or (keyword == "multipleOf" and value <= 0):
             raise invalid(location, keyword, "a number")
-        if value and abs(Decimal(value).adjusted()) + len(Decimal(value).as_tuple().digits) > _MAX_DIGITS:
-            raise InvalidConstraintError(f"{location.pointer}/{keyword}: a number of more than {_MAX_DIGITS} digits")
         found[keyword] = Fraction(value)
     low_open = high_open = False
     if location.dialect == Dialect.DRAFT4:
