@@ -143,8 +143,15 @@ def _check_numbers(value: Json, pointer: str) -> None:
             _check_numbers(item, f"{pointer}/{index}")
     elif isinstance(value, int | Decimal) and not isinstance(value, bool):
         number = Decimal(value)
-        if not number.is_finite() or (number and abs(number.adjusted()) + len(number.as_tuple().digits) > MAX_DIGITS):
+        if not number.is_finite() or _digits(number) > MAX_DIGITS:
             raise InvalidConstraintError(f"{pointer or '(root)'}: a number of more than {MAX_DIGITS} digits")
+
+
+def _digits(number: Decimal) -> int:
+    """The digits of a finite number before and behind its point."""
+    _, _, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    return max(number.adjusted(), 0) + 1 + max(-exponent, 0)
 
 
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

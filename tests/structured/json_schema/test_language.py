@@ -41,6 +41,14 @@ def refused(schema: Any) -> dict[str, str]:
         ({"const": 1}, "1 1.0", "2 1.5 true"),
         ({"const": 1e20}, "100000000000000000000 100000000000000000000.0 1e+20", "1e20 1"),
         ({"enum": [0, None, False]}, "0 0.0 -0 null false", "true 1"),
+        # A reader of 64-bit floats finds 9007199254740992.0 in 9007199254740993.0.
+        (
+            {"enum": [9007199254740992, 9007199254740993]},
+            "9007199254740992 9007199254740992.0 9007199254740993",
+            "9007199254740993.0 9.007199254740993e15",
+        ),
+        ({"const": 10**399 // 3}, str(10**399 // 3), f"{10**399 // 3}.0"),
+        ({"enum": [3 * value for value in range(5000)]}, "0 3 14997 2997.0", "1 2996 15000 -3"),
         ({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer"}, "1 -20", "1.0 1e16"),
     ],
     ids=str,
@@ -94,6 +102,7 @@ def test_plain_integers(schema: Any, accepted: str, rejected: str) -> None:
         ),
         ({"multipleOf": 0.5}, "0.5 123456789012345 -7.0", "1234567890123456 0.25"),
         ({"enum": [0, 1.5, 1e300]}, "0 0.0 1.5 1e+300", "1 1e300"),
+        ({"enum": [1, 9007199254740993]}, "1 1.0", "9007199254740993 9007199254740992 9007199254740992.0"),
     ],
     ids=str,
 )
@@ -318,6 +327,18 @@ def test_unique_items() -> None:
     assert not one.accepts('["a","a"]')
     assert not one.accepts("[1,1.0]")
     assert not one.accepts('["a"]')
+
+
+def test_unique_items_are_unique_for_readers_of_floats_too() -> None:
+    one = walker({"type": "array", "items": {"enum": [2**53, 2**53 + 1, 0.1]}, "uniqueItems": True})
+    assert one.accepts("[9007199254740993,9007199254740992.0,0.1]")
+    assert not one.accepts("[9007199254740992,9007199254740993.0]")
+    two = json_schema_language(
+        '{"items": {"enum": [0.1, 0.1000000000000000000001, 9007199254740992.3, 9007199254740992]},'
+        ' "uniqueItems": true, "type": "array"}'
+    )
+    assert not Walker.of_grammar(two.grammar).accepts("[0.1,0.1000000000000000000001]")
+    assert not Walker.of_grammar(two.grammar).accepts("[9007199254740992.3,9007199254740992]")
 
 
 @pytest.mark.parametrize(
