@@ -138,6 +138,7 @@ class Finished:
         stopped_by_token: whether ``matched_stop`` is a token id.
         json_valid: whether the text is a JSON document; None without a JSON constraint.
         system_fingerprint: of the engine; see `EngineInfo`.
+        unenforced: JSON pointers of the parts of the constraint that are not enforced.
     """
 
     ends_output: ClassVar[bool] = True
@@ -154,6 +155,7 @@ class Finished:
     stopped_by_token: bool = False
     json_valid: bool | None = None
     system_fingerprint: str = ""
+    unenforced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class CompileReport:
         classes: token classes that the automaton tells apart; 0 for a grammar.
         masks: distinct token masks of the automaton; 0 for a grammar.
         compile_s: compile time in seconds.
-        unenforced: parts of the constraint that are not enforced; empty unless best effort was asked for.
+        unenforced: parts of the constraint that are not enforced: annotations, and with best effort also keywords.
         no_automaton: why a grammar enforces it; None for an automaton.
     """
 

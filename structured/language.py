@@ -42,7 +42,7 @@ class Language:
         regex: a regular expression whose whole matches are the texts, in the dialect of the regex-automata crate (which
             outlines-core uses); None if there is none.
         grammar: the same language as a Lark grammar of llguidance, with the start symbol "start".
-        unenforced: parts of the constraint that are not enforced; empty unless best effort was asked for.
+        unenforced: parts of the constraint that are not enforced: annotations, and with best effort also keywords.
         not_regular: why there is no regex; None if there is one. For a schema it starts with "#", a JSON pointer
             and a colon.
     """

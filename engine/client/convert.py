@@ -111,6 +111,7 @@ def finished(end: pb.Finished) -> Finished:
         json_valid=end.json_valid if end.HasField("json_valid") else None,
         seed=end.seed,
         system_fingerprint=end.system_fingerprint,
+        unenforced=tuple(end.unenforced),
     )
 
 

@@ -255,4 +255,5 @@ class OutputState:
             seed=sequence.seed,
             stopped_by_token=end.stopped_by_token,
             system_fingerprint=self._system_fingerprint,
+            unenforced=() if sequence.constraint is None else sequence.constraint.unenforced,
         )

@@ -66,7 +66,8 @@ def _language(
     grammar = LarkWriter(graph, whitespace, order, max_repetition).write()
     if len(grammar) > limits.grammar_bytes:
         raise InvalidConstraintError(f"the schema's grammar is larger than {limits.grammar_bytes} bytes")
-    return Language(regex, grammar, violations, not_regular)
+    unenforced = (*violations, *normaliser.annotations.values())
+    return Language(regex, grammar, unenforced, not_regular)
 
 
 def _graph(schema: str, limits: SchemaLimits, integers: IntegerSpelling) -> tuple[Normaliser, Graph]:

@@ -241,6 +241,13 @@ def test_what_is_cut_off_says_so() -> None:
     assert output.finished.json_valid is False
 
 
+def test_the_end_lists_what_is_not_enforced() -> None:
+    constraint = Schema({"type": "string", "format": "regex", "maxLength": 2})
+    (output,) = alone([1, 2], SamplingParams(max_tokens=2, seed=1), constraint).outputs
+    assert output.finished is not None
+    assert output.finished.unenforced == ("/format",)
+
+
 @pytest.mark.parametrize("constraint", [Constraint(choice=("ab",)), Constraint(grammar='start: "ab"')])
 def test_after_the_end_nothing_but_the_end_comes(constraint: Constraint) -> None:
     (output,) = alone([1, 2], SamplingParams(max_tokens=7, ignore_eos=True), constraint).outputs

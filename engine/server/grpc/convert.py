@@ -142,6 +142,7 @@ def finished(end: Finished) -> pb.Finished:
         json_valid=end.json_valid,
         seed=end.seed,
         system_fingerprint=end.system_fingerprint,
+        unenforced=end.unenforced,
     )
 
 

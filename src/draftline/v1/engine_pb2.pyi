@@ -710,6 +710,7 @@ class Finished(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     JSON_VALID_FIELD_NUMBER: _builtins.int
     SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    UNENFORCED_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     finish_reason: Global___FinishReason.ValueType
     matched_stop: _builtins.str
@@ -728,6 +729,10 @@ class Finished(_message.Message):
     def speculation(self) -> Global___SpeculationStats: ...
     @_builtins.property
     def timing(self) -> Global___Timing: ...
+    @_builtins.property
+    def unenforced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in CheckConstraintResponse: what the constraint asks for and does not enforce."""
+
     def __init__(
         self,
         *,
@@ -741,10 +746,11 @@ class Finished(_message.Message):
         seed: _builtins.int = ...,
         json_valid: _builtins.bool | None = ...,
         system_fingerprint: _builtins.str = ...,
+        unenforced: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "constraint_complete", b"constraint_complete", "json_valid", b"json_valid", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "json_valid", b"json_valid", "matched_stop", b"matched_stop", "seed", b"seed", "speculation", b"speculation", "system_fingerprint", b"system_fingerprint", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "json_valid", b"json_valid", "matched_stop", b"matched_stop", "seed", b"seed", "speculation", b"speculation", "system_fingerprint", b"system_fingerprint", "timing", b"timing", "unenforced", b"unenforced", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__constraint_complete: _TypeAlias = _typing.Literal["constraint_complete"]  # noqa: Y015
     _WhichOneofArgType__constraint_complete: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete"]  # noqa: Y015
@@ -1018,7 +1024,9 @@ class CheckConstraintResponse(_message.Message):
     token_masks: _builtins.int
     @_builtins.property
     def unenforced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """JSON pointers of the keywords that are accepted (best_effort) but not enforced."""
+        """JSON pointers of the keywords that are not enforced: annotations, such as formats from draft 2019-09 on that have no exact
+        form, and with best_effort also others.
+        """
 
     def __init__(
         self,

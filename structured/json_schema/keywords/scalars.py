@@ -8,7 +8,7 @@ from typing import Final
 
 from draftline.structured.json_schema import numbers, strings
 from draftline.structured.json_schema.document import Dialect, Location
-from draftline.structured.json_schema.formats import UNENFORCEABLE
+from draftline.structured.json_schema.formats import CONTENTS, UNENFORCEABLE
 from draftline.structured.json_schema.keywords.clause import (
     TYPES,
     Clause,
@@ -48,6 +48,7 @@ def scalar_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
             yield _string_clause("pattern", given)
     if "format" in schema:
         yield from _format(expander, location)
+    yield from _contents(expander, location)
 
 
 def _type(expander: Expander, location: Location) -> Clause:
@@ -132,5 +133,19 @@ def _format(expander: Expander, location: Location) -> Iterator[Clause]:
     if given is not None:
         clause = _string_clause("format", given)
         yield Clause("format", clause.holds, None)
-    elif name in UNENFORCEABLE and location.dialect <= Dialect.DRAFT7:
-        yield unsupported(expander, location, "format", f"{name!r}: {UNENFORCEABLE[name]}")
+    elif name in UNENFORCEABLE:
+        yield from _unenforceable(expander, location, "format", f"{name!r}: {UNENFORCEABLE[name]}")
+
+
+def _contents(expander: Expander, location: Location) -> Iterator[Clause]:
+    for keyword, (since, reason) in CONTENTS.items():
+        if keyword in location.schema and location.dialect >= since:
+            yield from _unenforceable(expander, location, keyword, reason)
+
+
+def _unenforceable(expander: Expander, location: Location, keyword: str, reason: str) -> Iterator[Clause]:
+    """A keyword that drafts up to 7 may assert. In later ones it is an annotation, which makes no value invalid."""
+    if location.dialect <= Dialect.DRAFT7:
+        yield unsupported(expander, location, keyword, reason)
+    else:
+        expander.annotate(location.pointer, keyword, reason)

@@ -470,3 +470,28 @@ def test_any_object() -> None:
 def test_the_same_schema_gives_the_same_grammar() -> None:
     schema = json.dumps({"oneOf": [{"properties": {"a": {"type": "string"}}}, {"required": ["b"]}], "type": "object"})
     assert json_schema_language(schema) == json_schema_language(schema)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("format", "regex"),
+        ("format", "idn-email"),
+        ("format", "idn-hostname"),
+        ("contentEncoding", "base64"),
+        ("contentMediaType", "application/json"),
+    ],
+)
+def test_what_older_drafts_assert_is_refused_and_listed_where_it_is_an_annotation(keyword: str, value: str) -> None:
+    schema: dict[str, Any] = {"properties": {"a": {keyword: value}}}
+    assert refused({"$schema": "http://json-schema.org/draft-07/schema#", **schema}) == {
+        f"/properties/a/{keyword}": keyword
+    }
+    for draft in ("2019-09", "2020-12"):
+        later = {"$schema": f"https://json-schema.org/draft/{draft}/schema", **schema}
+        language = json_schema_language(json.dumps(later))
+        assert [(one.pointer, one.keyword) for one in language.unenforced] == [(f"/properties/a/{keyword}", keyword)]
+        assert Walker.of_grammar(language.grammar).accepts('{"a": "("}')
+        negated = json_schema_language(json.dumps({"not": {"type": "string", keyword: value}}))
+        assert not Walker.of_grammar(negated.grammar).accepts('"("')  # an annotation rejects no string
+    assert json_schema_language('{"contentSchema": true, "$schema": "http://json-schema.org/draft-07/schema"}')

@@ -35,6 +35,7 @@ def test_the_end_of_an_output_arrives_whole() -> None:
         seed=2**63 + 1,
         json_valid=False,
         system_fingerprint="fp_0123456789ab",
+        unenforced=("/format",),
     )
     assert update(pb.GenerateResponse(finished=convert.finished(end))) == end
 
