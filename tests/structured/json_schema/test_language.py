@@ -48,7 +48,7 @@ def refused(schema: Any) -> dict[str, str]:
             "9007199254740993.0 9.007199254740993e15",
         ),
         ({"const": 10**399 // 3}, str(10**399 // 3), f"{10**399 // 3}.0"),
-        ({"enum": [3 * value for value in range(5000)]}, "0 3 14997 2997.0", "1 2996 15000 -3"),
+        ({"enum": [3 * value for value in range(300)]}, "0 3 897 297.0", "1 296 900 -3"),
         ({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer"}, "1 -20", "1.0 1e16"),
     ],
     ids=str,
