@@ -31,7 +31,9 @@ _MAX_FORCED_REPEATS = 4096
 
 @dataclass(frozen=True, slots=True)
 class GrammarLimits:
-    """Bounds on the parsers of one grammar; the defaults are llguidance's, but a fifth of the memory.
+    """Bounds on the parsers of one grammar; the defaults are llguidance's, but a fifth of the memory and more fuel.
+
+    The mask of a real schema takes up to 400,000 units of fuel.
 
     Attributes:
         lexer_states: states of one lexer, of 1 to 2 kB each.
@@ -40,7 +42,7 @@ class GrammarLimits:
     """
 
     lexer_states: int = 50_000
-    step_fuel: int = 200_000
+    step_fuel: int = 500_000
     step_items: int = 50_000
 
     def parser_limits(self) -> LLParserLimits:

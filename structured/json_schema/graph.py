@@ -19,14 +19,18 @@ from draftline.structured.json_schema.multiples import InexpressibleNumbersError
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import (
+    ANY_OBJECT,
+    MAX_CASES,
     NEVER,
     ArrayShape,
     Demands,
     Members,
     ObjectShape,
     Shapes,
+    object_within,
     settle_array,
     settle_object,
+    widest,
 )
 from draftline.structured.regular.syntax import NEVER as NO_TEXT
 
@@ -105,8 +109,19 @@ def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
             for one in shapes.arrays
             if (exact := _exact_uniqueness(normaliser, _exact_counts(normaliser, one))) is not None
         ),
-        objects=tuple(_exact_members(normaliser, value, one) for one in shapes.objects),
+        objects=tuple(_exact_members(normaliser, value, one) for one in _few_cases(normaliser, value, shapes.objects)),
     )
+
+
+def _few_cases(normaliser: Normaliser, value: Demands, objects: tuple[ObjectShape, ...]) -> tuple[ObjectShape, ...]:
+    if len(objects) <= MAX_CASES:
+        return objects
+    objects = widest(objects, object_within)
+    if len(objects) <= MAX_CASES:
+        return objects
+    keyword = next((one for one in ("allOf", "oneOf", "anyOf") if _says(value, one)), "")
+    normaliser.report(_where(value, keyword), keyword, f"objects have more than {MAX_CASES} cases here")
+    return (ANY_OBJECT,)
 
 
 def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet) -> NumberSet | None:
@@ -125,8 +140,13 @@ def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet)
 def _where(value: Demands, keyword: str) -> str:
     """The pointer of a schema with this keyword, or else of a schema that contains it."""
     pointers = sorted(demand.location.pointer for demand in value)
-    saying = [demand.location.pointer for demand in value if keyword in (demand.location.schema or ())]
+    saying = [demand.location.pointer for demand in value if _says(frozenset([demand]), keyword)]
     return min(saying, default=pointers[0] if pointers else "")
+
+
+def _says(value: Demands, keyword: str) -> bool:
+    """Whether one of the schemas that must or must not hold has a keyword."""
+    return any(isinstance(one.location.schema, dict) and keyword in one.location.schema for one in value)
 
 
 def _exact_members(normaliser: Normaliser, value: Demands, shape: ObjectShape) -> ObjectShape:

@@ -142,7 +142,11 @@ class Shapes:
 NOTHING: Final = Shapes()
 EVERYTHING: Final = Shapes(True, frozenset([False, True]), (ANY_NUMBER,), (ALL_STRINGS,), (ANY_ARRAY,), (ANY_OBJECT,))
 
-MAX_SHAPES: Final = 256
+MAX_SHAPES: Final = 2_048
+"""The most cases of one type while schemas are intersected. Most of them are impossible, or contained in others."""
+
+MAX_CASES: Final = 256
+"""The most cases of one type in a language: a parser follows all of them side by side."""
 
 _Shape = TypeVar("_Shape")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -167,3 +168,13 @@ def test_a_grammar_that_takes_long_to_build_is_built_beforehand(grammars: Gramma
     assert here == threading.get_ident()
     assert len(elsewhere) == 2
     assert here not in elsewhere
+
+
+def test_a_mask_may_take_400_000_units_of_fuel() -> None:
+    texts = vocabulary(*("".join(letters) for letters in itertools.product("ab", repeat=10)))
+    names = [f"T{index}" for index in range(30)]
+    terminals = [f"{name}: /[ab]*a[ab]{{{20 + index}}}x/" for index, name in enumerate(names)]
+    grammar = "\n".join([f"start: {' | '.join(names)}", *terminals])
+    with pytest.raises(InvalidConstraintError, match="one mask needs more than 200000 units"):
+        GrammarBackend(texts, GrammarLimits(step_fuel=200_000)).compile(grammar)
+    assert GrammarBackend(texts).compile(grammar).error is None
