@@ -10,6 +10,7 @@ from typing import Literal
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.lark import regex_grammar
+from draftline.structured.grammar.lark_rules import rule_error
 from draftline.structured.json_schema import json_object_language, json_schema_language
 from draftline.structured.language import IntegerSpelling, Language, Whitespace
 
@@ -86,6 +87,9 @@ def _choice(constraint: ConstraintSpec) -> Language:
 
 def _grammar(constraint: ConstraintSpec) -> Language:
     _check_size(constraint)
+    error = rule_error(constraint.source)
+    if error is not None:
+        raise InvalidConstraintError(error)
     return Language(None, constraint.source, not_regular="grammars are not compiled to automata")
 
 

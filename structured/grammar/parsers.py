@@ -63,6 +63,8 @@ class GrammarLimits:
             return f"one mask needs more than {self.step_fuel} units of the lexer's work"
         if "Too many items" in error:
             return f"one mask needs more than {self.step_items} Earley items"
+        if found := re.search(r"Current row has (\d+) items; max is (\d+)", error):
+            return f"{found[1]} alternatives are open at one place; at most {found[2]} are allowed"
         if error.startswith("NoExtension"):
             return "no text matches it"
         return grammar_error(error).partition("\n")[0]
