@@ -162,6 +162,7 @@ class ConstraintCompiler:
             compile_s=time.monotonic() - started,
             unenforced=allowed.unenforced,
             no_automaton=None,
+            closed=allowed.closed,
         )
         return CompiledAutomaton(report, automaton, drafts)
 
@@ -192,6 +193,7 @@ class ConstraintCompiler:
             compile_s=time.monotonic() - started,
             unenforced=allowed.unenforced,
             no_automaton=no_automaton,
+            closed=allowed.closed,
         )
         return CompiledGrammar(report, matcher, len(allowed.grammar), self.vocabulary)
 

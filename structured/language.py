@@ -16,13 +16,12 @@ Whitespace = Literal["compact", "spaced", "free"]
 All are bounded, so a model can never produce whitespace without end.
 """
 
-PropertyOrder = Literal["any", "schema", "auto"]
+PropertyOrder = Literal["any", "schema"]
 """The order of the members of an object.
 
 * any: every order, as in JSON.
 * schema: the order of the schema's "properties", then all other members. There are fewer texts for the same values, and
-  the language forces member names.
-* auto: "schema" if the language then has a regular expression, else "any".
+  the language forces member names. Objects that count members, or ask for one that they do not name, have any order.
 """
 
 
@@ -45,9 +44,11 @@ class Language:
         unenforced: parts of the constraint that are not enforced: annotations, and with best effort also keywords.
         not_regular: why there is no regex; None if there is one. For a schema it starts with "#", a JSON pointer
             and a colon.
+        closed: JSON pointers of the schemas whose objects have no other members because that was asked for.
     """
 
     regex: str | None
     grammar: str
     unenforced: tuple[Violation, ...] = ()
     not_regular: str | None = None
+    closed: tuple[str, ...] = ()

@@ -29,6 +29,11 @@ _INTEGERS = {
     "standard": pb.INTEGERS_STANDARD,
 }
 
+_ORDERS = {
+    "schema": pb.MEMBER_ORDER_SCHEMA,
+    "any": pb.MEMBER_ORDER_ANY,
+}
+
 
 def request_message(request: GenerateRequest) -> pb.GenerateRequest:
     """Convert a request to a message. Fields that have the server's default stay unset."""
@@ -77,10 +82,11 @@ def _speculation(params: Speculation) -> pb.Speculation:
 
 
 def _constraint(params: Constraint) -> pb.Constraint:
-    alike = {"json_schema", "regex", "grammar", "best_effort", "close_within_budget"}
+    alike = {"json_schema", "regex", "grammar", "best_effort", "close_within_budget", "close_objects"}
     message = pb.Constraint(**params.model_dump(include=alike, exclude_none=True))
     message.whitespace = _WHITESPACE[params.whitespace]
     message.integers = _INTEGERS[params.integers]
+    message.member_order = _ORDERS[params.member_order]
     if params.choice is not None:
         message.choice.choices.extend(params.choice)
     if params.json_object:

@@ -40,6 +40,8 @@ def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
         best_effort=asked.best_effort,
         close_within_budget=asked.close_within_budget,
         integers=asked.integers,
+        member_order=asked.member_order,
+        close_objects=asked.close_objects,
     )
 
 

@@ -31,7 +31,7 @@ _MAX_FORCED_REPEATS = 4096
 
 @dataclass(frozen=True, slots=True)
 class GrammarLimits:
-    """Bounds on the parsers of one grammar; the defaults are llguidance's, but a fifth of the memory and more fuel.
+    """Bounds on the parsers of one grammar; the defaults are llguidance's, but a fifth of the memory, and more fuel and items in a row.
 
     The mask of a real schema takes up to 400,000 units of fuel.
 
@@ -39,11 +39,13 @@ class GrammarLimits:
         lexer_states: states of one lexer, of 1 to 2 kB each.
         step_fuel: the lexer's work for one mask, in llguidance's units (about 14,000 take 1 ms).
         step_items: Earley items of one mask.
+        row_items: Earley items behind one lexeme: an object has two for each optional member that may come next.
     """
 
     lexer_states: int = 50_000
     step_fuel: int = 500_000
     step_items: int = 50_000
+    row_items: int = 8_000
 
     def parser_limits(self) -> LLParserLimits:
         """The limits in llguidance's form."""
@@ -51,6 +53,7 @@ class GrammarLimits:
             max_lexer_states=self.lexer_states,
             step_lexer_fuel=self.step_fuel,
             step_max_items=self.step_items,
+            max_items_in_row=self.row_items,
             precompute_large_lexemes=False,
             verbose_errors=False,
         )

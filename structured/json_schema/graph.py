@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.json_schema.closing import closed
 from draftline.structured.json_schema.counting import all_kinds, counter, is_small
 from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.enumerated import unique_values
@@ -44,10 +45,12 @@ class Graph:
     Attributes:
         root: the value of the whole document.
         nodes: the shapes of every reachable value, in the order of discovery.
+        closed: JSON pointers of the schemas whose objects were closed.
     """
 
     root: Demands
     nodes: dict[Demands, Shapes]
+    closed: tuple[str, ...] = ()
 
 
 def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> Graph:
@@ -56,13 +59,18 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
     Raises:
         InvalidConstraintError: over a limit, or no value matches.
     """
+    closing: dict[str, None] = {}
     nodes: dict[Demands, Shapes] = {}
     waiting = [root]
     count = 0
     for value in waiting:
         if value in nodes:
             continue
-        shapes = nodes[value] = _exact(normaliser, value, normaliser.expand(value))
+        shapes = _exact(normaliser, value, normaliser.expand(value))
+        if normaliser.closes_objects and (without := closed(shapes)) != shapes:
+            shapes = without
+            closing[_where(value, "properties")] = None
+        nodes[value] = shapes
         count += 1 + len(shapes.numbers) + len(shapes.strings) + len(shapes.arrays) + len(shapes.objects)
         count += sum(len(shape.named) for shape in shapes.objects)
         if count > limits.shapes:
@@ -77,7 +85,7 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
         if value not in pruned:
             shapes = pruned[value] = _prune(nodes[value], fruitful)
             waiting.extend(child for child in children(shapes) if child in fruitful)
-    return Graph(root, pruned)
+    return Graph(root, pruned, tuple(closing))
 
 
 def children(shapes: Shapes) -> Iterator[Demands]:

@@ -64,6 +64,7 @@ class Normaliser:
         limits: bounds on the expansion.
         format_set: the strings of each format.
         integers: the texts of integers.
+        closes_objects: whether objects that say nothing of other members will be closed.
         wider: a normaliser that proves emptiness in place of this one, or None. Its formats include all strings that
             any validator accepts.
 
@@ -79,10 +80,12 @@ class Normaliser:
         format_set: Callable[[str], StringSet | None],
         integers: IntegerSpelling,
         wider: Normaliser | None = None,
+        closes_objects: bool = False,
     ) -> None:
         self.document = document
         self.format_set = format_set
         self.integers: IntegerSpelling = integers
+        self.closes_objects = closes_objects
         self._limits = limits
         self._wider = wider
         self._expanded: dict[Demand, Shapes] = {}

@@ -241,6 +241,18 @@ def test_what_is_cut_off_says_so() -> None:
     assert output.finished.json_valid is False
 
 
+@pytest.mark.parametrize("order", ["schema", "any"])
+def test_the_order_of_members_is_the_schemas_unless_any_is_asked_for(order: str) -> None:
+    named = {"b": {"type": "null"}, "a": {"type": "null"}}
+    schema = {"type": "object", "properties": named, "required": ["b", "a"], "additionalProperties": {"$ref": "#"}}
+    orders = set()
+    for seed in range(12):
+        constraint = Schema(schema, whitespace="compact", member_order=order)  # type: ignore[arg-type]
+        (output,) = alone([1, 2], SamplingParams(max_tokens=12, temperature=1.5, seed=seed), constraint).outputs
+        orders.add(output.text[:12])
+    assert (orders == {'{"b":null,"a'}) == (order == "schema")
+
+
 def test_the_end_lists_what_is_not_enforced() -> None:
     constraint = Schema({"type": "string", "format": "regex", "maxLength": 2})
     (output,) = alone([1, 2], SamplingParams(max_tokens=2, seed=1), constraint).outputs

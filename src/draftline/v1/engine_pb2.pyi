@@ -61,6 +61,25 @@ INTEGERS_STANDARD: Integers.ValueType  # 2
 """1.0 and 1e16 too, as in JSON Schema from draft 6 on."""
 Global___Integers: _TypeAlias = Integers  # noqa: Y015
 
+class _MemberOrder:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MemberOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemberOrder.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MEMBER_ORDER_UNSPECIFIED: _MemberOrder.ValueType  # 0
+    MEMBER_ORDER_SCHEMA: _MemberOrder.ValueType  # 1
+    """As in the schema's "properties", then all other members. Objects that count members have any order."""
+    MEMBER_ORDER_ANY: _MemberOrder.ValueType  # 2
+
+class MemberOrder(_MemberOrder, metaclass=_MemberOrderEnumTypeWrapper): ...
+
+MEMBER_ORDER_UNSPECIFIED: MemberOrder.ValueType  # 0
+MEMBER_ORDER_SCHEMA: MemberOrder.ValueType  # 1
+"""As in the schema's "properties", then all other members. Objects that count members have any order."""
+MEMBER_ORDER_ANY: MemberOrder.ValueType  # 2
+Global___MemberOrder: _TypeAlias = MemberOrder  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -465,6 +484,8 @@ class Constraint(_message.Message):
     BEST_EFFORT_FIELD_NUMBER: _builtins.int
     CLOSE_WITHIN_BUDGET_FIELD_NUMBER: _builtins.int
     INTEGERS_FIELD_NUMBER: _builtins.int
+    MEMBER_ORDER_FIELD_NUMBER: _builtins.int
+    CLOSE_OBJECTS_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
     """A JSON Schema as JSON text."""
     regex: _builtins.str
@@ -477,6 +498,12 @@ class Constraint(_message.Message):
     """Complete the document within max_tokens."""
     integers: Global___Integers.ValueType
     """The texts of a JSON Schema's integers. Plain by default."""
+    member_order: Global___MemberOrder.ValueType
+    """The order of the members of an object. The schema's by default."""
+    close_objects: _builtins.bool
+    """Leave out members that a JSON Schema does not mention: of objects that name properties and do not say (with
+    additionalProperties, patternProperties or unevaluatedProperties) that there may be others. CheckConstraint lists them.
+    """
     @_builtins.property
     def choice(self) -> Global___Choice: ...
     @_builtins.property
@@ -493,10 +520,12 @@ class Constraint(_message.Message):
         best_effort: _builtins.bool = ...,
         close_within_budget: _builtins.bool = ...,
         integers: Global___Integers.ValueType = ...,
+        member_order: Global___MemberOrder.ValueType = ...,
+        close_objects: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_effort", b"best_effort", "choice", b"choice", "close_within_budget", b"close_within_budget", "grammar", b"grammar", "integers", b"integers", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex", "whitespace", b"whitespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_effort", b"best_effort", "choice", b"choice", "close_objects", b"close_objects", "close_within_budget", b"close_within_budget", "grammar", b"grammar", "integers", b"integers", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "member_order", b"member_order", "regex", b"regex", "whitespace", b"whitespace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["json_schema", "regex", "choice", "json_object", "grammar"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
@@ -1011,6 +1040,7 @@ class CheckConstraintResponse(_message.Message):
     NO_AUTOMATON_FIELD_NUMBER: _builtins.int
     TOKEN_CLASSES_FIELD_NUMBER: _builtins.int
     TOKEN_MASKS_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend that enforces the constraint: "automaton" or "grammar"."""
     states: _builtins.int
@@ -1028,6 +1058,10 @@ class CheckConstraintResponse(_message.Message):
         form, and with best_effort also others.
         """
 
+    @_builtins.property
+    def closed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """JSON pointers of the schemas whose objects close_objects has closed."""
+
     def __init__(
         self,
         *,
@@ -1038,10 +1072,11 @@ class CheckConstraintResponse(_message.Message):
         no_automaton: _builtins.str = ...,
         token_classes: _builtins.int = ...,
         token_masks: _builtins.int = ...,
+        closed: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "compile_s", b"compile_s", "no_automaton", b"no_automaton", "states", b"states", "token_classes", b"token_classes", "token_masks", b"token_masks", "unenforced", b"unenforced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "closed", b"closed", "compile_s", b"compile_s", "no_automaton", b"no_automaton", "states", b"states", "token_classes", b"token_classes", "token_masks", b"token_masks", "unenforced", b"unenforced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from draftline.structured.json_schema.closing import OPEN
 from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.forms.repetition import bounded
 from draftline.structured.json_schema.forms.text import string_text
@@ -102,7 +103,7 @@ class _RegexWriter:
             tree = self._tree(value, depth)
         except NotRegularError as error:
             # Report the innermost schema, and the first of several for one value. A value without demands has no schema.
-            if error.pointer is not None or not value:
+            if error.pointer is not None or not value or value == OPEN:
                 raise
             raise NotRegularError(error.reason, min(demand.location.pointer for demand in value)) from None
         self._written[value, depth] = tree

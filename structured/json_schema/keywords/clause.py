@@ -68,6 +68,10 @@ class Expander(Protocol):
     def integers(self) -> IntegerSpelling:
         """The texts of integers."""
 
+    @property
+    def closes_objects(self) -> bool:
+        """Whether objects that say nothing of other members will be closed."""
+
     def report(self, pointer: str, keyword: str, reason: str) -> None:
         """Report something that is not enforced, in or within the schema at ``pointer``."""
 

@@ -346,6 +346,9 @@ async def test_check_constraint_compiles_and_reports(stub: AsyncStub, engine: Fa
     answer = await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=grammar))
     assert answer.backend == "grammar"
     assert answer.no_automaton.startswith("#")
+    closed = pb.Constraint(json_schema='{"type": "object", "properties": {"a": {"type": "null"}}}', close_objects=True)
+    answer = await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=closed))
+    assert (answer.backend, list(answer.closed)) == ("automaton", [""])
     loose = pb.Constraint(
         json_schema='{"type": "array", "items": {"type": "string"}, "uniqueItems": true}', best_effort=True
     )
