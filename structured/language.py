@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from draftline.structured.errors import Violation
+from draftline.structured.unique.paths import UniquePaths
 
 Whitespace = Literal["compact", "spaced", "free"]
 """The whitespace allowed between the tokens of JSON.
@@ -45,6 +46,7 @@ class Language:
         not_regular: why there is no regex; None if there is one. For a schema it starts with "#", a JSON pointer
             and a colon.
         closed: JSON pointers of the schemas whose objects have no other members because that was asked for.
+        unique: where in a document arrays hold different strings, which neither form says; None if nowhere.
     """
 
     regex: str | None
@@ -52,3 +54,4 @@ class Language:
     unenforced: tuple[Violation, ...] = ()
     not_regular: str | None = None
     closed: tuple[str, ...] = ()
+    unique: UniquePaths | None = None

@@ -11,6 +11,7 @@ from draftline.structured.json_schema.graph import Graph, build_graph
 from draftline.structured.json_schema.limits import DEFAULT_LIMITS as DEFAULT_LIMITS
 from draftline.structured.json_schema.limits import SchemaLimits as SchemaLimits
 from draftline.structured.json_schema.normalise import Normaliser
+from draftline.structured.json_schema.unique_strings import unique_paths
 from draftline.structured.language import IntegerSpelling, Language, PropertyOrder, Whitespace
 from draftline.structured.regular.syntax import to_regex
 
@@ -60,6 +61,7 @@ def _language(
     order: PropertyOrder,
     max_repetition: int | None,
 ) -> Language:
+    unique = unique_paths(graph, normaliser)
     violations = tuple(normaliser.violations.values())
     if violations and not best_effort:
         raise UnsupportedConstraintError(violations)
@@ -68,7 +70,7 @@ def _language(
     if len(grammar) > limits.grammar_bytes:
         raise InvalidConstraintError(f"the schema's grammar is larger than {limits.grammar_bytes} bytes")
     unenforced = (*violations, *normaliser.annotations.values())
-    return Language(regex, grammar, unenforced, not_regular, graph.closed)
+    return Language(regex, grammar, unenforced, not_regular, graph.closed, unique)
 
 
 def _graph(
@@ -87,7 +89,8 @@ def unenforceable(schema: str, *, limits: SchemaLimits = DEFAULT_LIMITS) -> tupl
         InvalidConstraintError: it is not a schema, over a limit, or matches nothing.
     """
     try:
-        normaliser, _ = _graph(schema, limits, "plain")
+        normaliser, graph = _graph(schema, limits, "plain")
+        unique_paths(graph, normaliser)
     except RecursionError:
         raise InvalidConstraintError("the schema's references nest too deep") from None
     return tuple(normaliser.violations.values())

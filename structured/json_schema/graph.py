@@ -33,9 +33,11 @@ from draftline.structured.json_schema.shapes import (
     settle_object,
     widest,
 )
+from draftline.structured.json_schema.strings import ALL_STRINGS
 from draftline.structured.regular.syntax import NEVER as NO_TEXT
 
 _COUNTER_BITS: Final = 16
+_STRINGS: Final = Shapes(strings=(ALL_STRINGS,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +199,15 @@ def _exact_uniqueness(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape |
     """The same arrays; None if there are fewer values than unique items."""
     if not shape.unique:
         return shape
+    if shape.max_items in (0, 1):
+        return replace(shape, unique=frozenset())
     values = unique_values(shape, normaliser.expand)
     if values is not None:
         return shape if len(values) >= shape.min_items else None
+    if not shape.prefix and not shape.contains and normaliser.expand(shape.rest) == _STRINGS:
+        return shape  # the host compares them
     for pointer in sorted(shape.unique):
-        reason = "unique items can be enforced only among a few enumerated strings, numbers, booleans and null"
+        reason = "unique items can be enforced only among strings of any length, and a few enumerated scalars"
         normaliser.report(pointer, "uniqueItems", reason)
     return replace(shape, unique=frozenset())
 

@@ -378,7 +378,7 @@ def test_a_constraint_leaves_no_trace_in_its_slot() -> None:
         (Constraint(grammar="start: x"), {"constraint.grammar"}),
         (Constraint(json_schema="{"), {"constraint.json_schema"}),
         (
-            Schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}),
+            Schema({"type": "array", "items": {"type": "number"}, "uniqueItems": True}),
             {"constraint.json_schema#/uniqueItems"},
         ),
         (Constraint(grammar='start: "a"', close_within_budget=True), {"constraint.close_within_budget"}),

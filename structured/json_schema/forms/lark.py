@@ -193,8 +193,9 @@ class LarkWriter:
         name = self._shared.get(shape)
         if name is None:
             name = self._shared[shape] = f"a{len(self._shared)}"
-            if shape.unique:
-                self._distinct(name, shape)
+            values = unique_values(shape, self._graph.nodes.__getitem__) if shape.unique else None
+            if values is not None:
+                self._distinct(name, shape, values)
             elif shape.contains:
                 self._counted(name, shape)
             else:
@@ -244,9 +245,7 @@ class LarkWriter:
         empty = [f"{self._open_array} {self._empty_array}"] if automaton.accepts[0] else []
         self._rule(name, empty + first)
 
-    def _distinct(self, name: str, shape: ArrayShape) -> None:
-        values = unique_values(shape, self._graph.nodes.__getitem__)
-        assert values is not None
+    def _distinct(self, name: str, shape: ArrayShape, values: list[Shapes]) -> None:
         count = len(values)
         done = both_of(
             f"bit_count_ge([0:{count}], {shape.min_items})" if shape.min_items else "",

@@ -31,7 +31,7 @@ def spellings(value: Any) -> set[str]:
 def verdict(schema: Any, tests: list[dict[str, Any]]) -> str:
     """The outcome: "exact", "refused", or "incomplete" if a valid value is rejected. An accepted invalid one fails."""
     try:
-        walker = Walker.of_grammar(json_schema_language(json.dumps(schema)).grammar)
+        walker = Walker.of_language(json_schema_language(json.dumps(schema)))
     except UnsupportedConstraintError:
         return "refused"
     except InvalidConstraintError as error:
@@ -53,7 +53,7 @@ def test_real_schemas() -> None:
         case = json.loads(path.read_text())
         verdicts[verdict(case["schema"], case["tests"])] += 1
     assert verdicts["incomplete"] == 0
-    assert verdicts["exact"] >= 0.97 * len(SCHEMAS), verdicts
+    assert verdicts["exact"] >= 0.99 * len(SCHEMAS), verdicts
 
 
 @pytest.mark.skipif(not SUITE, reason=f"no official test suite in {DATA / 'jsts'}")
@@ -64,4 +64,4 @@ def test_official_suite() -> None:
             verdicts.setdefault(path.stem, Counter())[verdict(group["schema"], group["tests"])] += 1
     # Formats are enforced here; in the suite's draft they are annotations by default.
     assert [name for name, found in verdicts.items() if found["incomplete"]] == ["format"]
-    assert sum(found["exact"] for found in verdicts.values()) >= 325, verdicts
+    assert sum(found["exact"] for found in verdicts.values()) >= 330, verdicts
