@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from draftline.engine.outputs import (
+    BrokenOff,
     Delta,
     Finished,
     FinishReason,
@@ -118,6 +119,9 @@ def finished(end: pb.Finished) -> Finished:
         seed=end.seed,
         system_fingerprint=end.system_fingerprint,
         unenforced=tuple(end.unenforced),
+        broken_off=BrokenOff(end.broken_off.pointer, end.broken_off.byte_offset)
+        if end.HasField("broken_off")
+        else None,
     )
 
 

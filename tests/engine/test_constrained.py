@@ -17,7 +17,7 @@ from draftline import Schema
 from draftline.engine.core import Core
 from draftline.engine.drafting.policy import DraftPolicy, ForcedTextDrafting
 from draftline.engine.errors import ConstraintLimitError, InvalidRequestError
-from draftline.engine.outputs import CompletionOutput, Failed, Finished, FinishReason, RequestOutput
+from draftline.engine.outputs import BrokenOff, CompletionOutput, Failed, Finished, FinishReason, RequestOutput
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.request.constraints import structured_constraint
 from draftline.kernels.constraints import FREE
@@ -239,6 +239,7 @@ def test_what_is_cut_off_says_so() -> None:
     assert output.finished is not None
     assert output.finished.constraint_complete is False
     assert output.finished.json_valid is False
+    assert output.finished.broken_off == BrokenOff("/name", 9)
 
 
 @pytest.mark.parametrize("order", ["schema", "any"])

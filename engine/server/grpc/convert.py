@@ -148,6 +148,9 @@ def finished(end: Finished) -> pb.Finished:
         seed=end.seed,
         system_fingerprint=end.system_fingerprint,
         unenforced=end.unenforced,
+        broken_off=None
+        if end.broken_off is None
+        else pb.BrokenOff(pointer=end.broken_off.pointer, byte_offset=end.broken_off.byte_offset),
     )
 
 

@@ -740,6 +740,7 @@ class Finished(_message.Message):
     JSON_VALID_FIELD_NUMBER: _builtins.int
     SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
     UNENFORCED_FIELD_NUMBER: _builtins.int
+    BROKEN_OFF_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     finish_reason: Global___FinishReason.ValueType
     matched_stop: _builtins.str
@@ -762,6 +763,10 @@ class Finished(_message.Message):
     def unenforced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As in CheckConstraintResponse: what the constraint asks for and does not enforce."""
 
+    @_builtins.property
+    def broken_off(self) -> Global___BrokenOff:
+        """Where the text broke off. Unset unless json_valid is false."""
+
     def __init__(
         self,
         *,
@@ -776,10 +781,11 @@ class Finished(_message.Message):
         json_valid: _builtins.bool | None = ...,
         system_fingerprint: _builtins.str = ...,
         unenforced: _abc.Iterable[_builtins.str] | None = ...,
+        broken_off: Global___BrokenOff | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "constraint_complete", b"constraint_complete", "json_valid", b"json_valid", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "broken_off", b"broken_off", "constraint_complete", b"constraint_complete", "json_valid", b"json_valid", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "json_valid", b"json_valid", "matched_stop", b"matched_stop", "seed", b"seed", "speculation", b"speculation", "system_fingerprint", b"system_fingerprint", "timing", b"timing", "unenforced", b"unenforced", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "broken_off", b"broken_off", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "json_valid", b"json_valid", "matched_stop", b"matched_stop", "seed", b"seed", "speculation", b"speculation", "system_fingerprint", b"system_fingerprint", "timing", b"timing", "unenforced", b"unenforced", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__constraint_complete: _TypeAlias = _typing.Literal["constraint_complete"]  # noqa: Y015
     _WhichOneofArgType__constraint_complete: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete"]  # noqa: Y015
@@ -791,6 +797,30 @@ class Finished(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__json_valid) -> _WhichOneofReturnType__json_valid | None: ...
 
 Global___Finished: _TypeAlias = Finished  # noqa: Y015
+
+@_typing.final
+class BrokenOff(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POINTER_FIELD_NUMBER: _builtins.int
+    BYTE_OFFSET_FIELD_NUMBER: _builtins.int
+    pointer: _builtins.str
+    """The JSON pointer of the innermost value that is not finished."""
+    byte_offset: _builtins.int
+    """Where it begins in the UTF-8 of the text, or where its unfinished member name begins. The text before is whole."""
+    def __init__(
+        self,
+        *,
+        pointer: _builtins.str = ...,
+        byte_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["byte_offset", b"byte_offset", "pointer", b"pointer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokenOff: _TypeAlias = BrokenOff  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
