@@ -36,12 +36,14 @@ class GrammarLimits:
     The mask of a real schema takes up to 400,000 units of fuel.
 
     Attributes:
+        seconds: processor time to compile the grammar, in a worker process that tries it.
         lexer_states: states of one lexer, of 1 to 2 kB each.
         step_fuel: the lexer's work for one mask, in llguidance's units (about 14,000 take 1 ms).
         step_items: Earley items of one mask.
         row_items: Earley items behind one lexeme: an object has two for each optional member that may come next.
     """
 
+    seconds: float = 2.0
     lexer_states: int = 50_000
     step_fuel: int = 500_000
     step_items: int = 50_000

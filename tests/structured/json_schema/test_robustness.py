@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -91,7 +92,7 @@ drafts = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.dictionaries(st.sampled_from(_KEYWORDS), anything, max_size=4), drafts, st.booleans())
 def test_any_json_is_a_schema_or_a_clear_error(schema: dict[str, Any], draft: str | None, best_effort: bool) -> None:
     if draft is not None:
@@ -101,7 +102,7 @@ def test_any_json_is_a_schema_or_a_clear_error(schema: dict[str, Any], draft: st
         assert language.grammar.startswith("start:")
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.text(max_size=40))
 def test_any_text_is_a_schema_or_a_clear_error(text: str) -> None:
     with contextlib.suppress(InvalidConstraintError, UnsupportedConstraintError):
@@ -142,7 +143,7 @@ trees: st.SearchStrategy[Node] = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(trees)
 def test_the_tree_of_an_automaton_has_the_same_automaton(tree: Node) -> None:
     first = build(tree)
