@@ -36,6 +36,9 @@ class EngineConfig(Options):
         description="an HF folder, a .gguf file, a hub id, or 'smollm2' (the embedded SmolLM2-135M-Instruct)",
     )
     tokenizer: str | None = Field(default=None, description="where the tokenizer is; with the model where unset")
+    chat_template: str | None = Field(
+        default=None, min_length=1, description="file with a Jinja chat template; the model's own where unset"
+    )
     load_format: LoadFormat = Field(
         default="auto", description="'dummy' takes the model's shape with random weights, for benchmarks"
     )
@@ -140,6 +143,7 @@ class EngineOptions(TypedDict, total=False):
     """`EngineConfig`'s options other than the model, as the keywords of `LLM` and `AsyncEngine`."""
 
     tokenizer: str | None
+    chat_template: str | None
     load_format: LoadFormat
     dtype: DType
     quantization: Conversion

@@ -51,6 +51,7 @@ ELSEWHERE = frozenset(
             "trace.json",
             "results.json",
             "question.jsonl",
+            "/openapi.json",
             "serving.svg",
             "google/rpc/status.proto",
             "tests/draft2020-12",
