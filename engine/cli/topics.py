@@ -42,6 +42,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
             "max_waiting",
             "max_waiting_tokens",
             "ageing_s",
+            "default_seed",
         ),
         "Speculation": (
             "drafter",

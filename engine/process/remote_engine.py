@@ -103,7 +103,7 @@ class RemoteEngine(EngineClient):
         )
         self.journal = CacheJournal()
         self.stopped: Future[EngineStoppedError | None] = Future()
-        self._builder = RequestBuilder(self.info, self.tokenizer, config.ageing_s, self.compiler)
+        self._builder = RequestBuilder(self.info, self.tokenizer, config.ageing_s, self.compiler, config.default_seed)
         self._lock = threading.Lock()
         self._live: dict[str, _Live] = {}
         self._closing = False

@@ -8,10 +8,14 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from draftline.engine.options import Options
+from draftline.engine.vllm_names import SERVER_ALIASES, SERVER_FOREIGN
 
 
 class ServerConfig(Options):
     """The options of a server. Its engine has options of its own."""
+
+    foreign = SERVER_FOREIGN
+    aliases = SERVER_ALIASES
 
     host: str = Field(
         default="127.0.0.1", min_length=1, description="address to listen on; '0.0.0.0' or '::' is every interface"

@@ -34,7 +34,11 @@ _FLUSH_S = 0.5
 
 
 class Server:
-    """A server on one event loop: `start`, then `serve` an engine, then `drain` or `abort`."""
+    """A server on one event loop: `start`, then `serve` an engine, then `drain` or `abort`.
+
+    Attributes:
+        listeners: its faces.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
         """A server that does not listen yet. Must be called on the event loop that will run it.
@@ -53,7 +57,7 @@ class Server:
         self._state = ServerState(config, access, Hub(asyncio.get_running_loop()), self._observers())
         self._grpc: Listener = GrpcListener(self._state, self._metrics.registry, self._metrics.refusals, certificate)
         self._http = self._http_listener(certificate)
-        self._listeners = [self._grpc] if self._http is None else [self._grpc, self._http]
+        self.listeners: list[Listener] = [self._grpc] if self._http is None else [self._grpc, self._http]
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -75,7 +79,7 @@ class Server:
         if self._config.metrics_port is not None:
             host, port = self._config.metrics_host, self._config.metrics_port
             self._metrics_endpoint = MetricsEndpoint(host, port, self._labelled_metrics())
-        for listener in self._listeners:
+        for listener in self.listeners:
             await listener.start()
 
     async def serve(self, engine: EngineClient) -> None:
@@ -84,7 +88,7 @@ class Server:
         if self._tracing is not None:
             self._tracing.serve(engine.info.model)
         self._state.serve(engine)
-        for listener in self._listeners:
+        for listener in self.listeners:
             await listener.set_serving(True)
         self._watching = asyncio.create_task(self._watch(engine))
 
@@ -100,7 +104,7 @@ class Server:
         """
         self._state.drain()
         self._stop_watching()
-        for listener in self._listeners:
+        for listener in self.listeners:
             await listener.drain()
         finished = True
         try:
@@ -119,7 +123,7 @@ class Server:
         await self._close()
 
     async def _stop(self, grace_s: float | None) -> None:
-        await asyncio.gather(*(listener.stop(grace_s) for listener in self._listeners))
+        await asyncio.gather(*(listener.stop(grace_s) for listener in self.listeners))
 
     def _labelled_metrics(self) -> CollectorRegistry:
         """The metrics as Prometheus gets them: each with the model as a label."""
@@ -156,7 +160,7 @@ class Server:
     async def _watch(self, engine: EngineClient) -> None:
         """Report to health probes that the engine has ended by itself. It already refuses requests."""
         await asyncio.wait([asyncio.wrap_future(engine.stopped)])
-        for listener in self._listeners:
+        for listener in self.listeners:
             await listener.set_serving(False)
 
     def _stop_watching(self) -> None:

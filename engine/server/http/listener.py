@@ -50,6 +50,11 @@ class HttpListener(Listener):
     def address(self) -> str:
         return format_address(self._host, self._port)
 
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._server.server_state.connections)
+
     @override
     async def start(self) -> None:
         listening = _listen(self._host, self._port, self._stall_timeout)
