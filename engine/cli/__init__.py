@@ -1,4 +1,4 @@
-"""The ``draftline`` command: serve, generate, chat, top, info, token, demo and train-draft."""
+"""The ``draftline`` command: serve, generate, chat, run-batch, top, info, token, demo and train-draft."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from draftline import __version__
-from draftline.engine.cli import chat, demo, generate, info, serve, token, top, train_draft
+from draftline.engine.cli import chat, demo, generate, info, run_batch, serve, token, top, train_draft
 from draftline.engine.cli.errors import print_error, writable_output
 from draftline.engine.cli.help import HelpCommand, HelpGroup
 from draftline.engine.cli.options import CONFIGURATIONS, command
@@ -25,6 +25,7 @@ for function in (
     serve.serve,
     generate.generate,
     chat.chat,
+    run_batch.run_batch,
     top.top,
     info.info,
     token.token,
