@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import warnings
 from collections.abc import Iterator
@@ -51,6 +52,9 @@ def url() -> Iterator[str]:
     thread.join()
     loop.close()
     engine.close()
+    with warnings.catch_warnings():  # some clients leave connections open
+        warnings.simplefilter("ignore")
+        gc.collect()
 
 
 def imported(name: str) -> Any:
