@@ -85,7 +85,8 @@ def _up_to_the_end_of(content: str, text: str) -> str:
     start = text.rfind(trimmed) if trimmed else -1
     if start < 0:
         raise ValueError("the last message cannot be continued: the chat template does not show its content as it is")
-    return text[: start + len(content if text.startswith(content, start) else trimmed)]
+    with_end = content.lstrip()
+    return text[: start + len(with_end if text.startswith(with_end, start) else trimmed)]
 
 
 class _Generation(Extension):
