@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from draftline.engine.errors import MissingExtraError
+from draftline.engine.errors import CannotListenError, MissingExtraError
 from draftline.engine.protocol import EngineClient
 from draftline.engine.server.access import Access, OpenAccess, TokenAccess
 from draftline.engine.server.config import ServerConfig
@@ -79,8 +79,12 @@ class Server:
         if self._config.metrics_port is not None:
             host, port = self._config.metrics_host, self._config.metrics_port
             self._metrics_endpoint = MetricsEndpoint(host, port, self._labelled_metrics())
-        for listener in self.listeners:
-            await listener.start()
+        try:
+            for listener in self.listeners:
+                await listener.start()
+        except CannotListenError:
+            await self.abort()  # the others that listen already
+            raise
 
     async def serve(self, engine: EngineClient) -> None:
         """Admit requests to ``engine``. Health probes get "serving" for as long as the engine runs."""

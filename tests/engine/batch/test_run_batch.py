@@ -14,19 +14,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from fake_engine import FakeEngine
 
 from draftline.engine.batch.lines import PlainPrompts, check_ids, read_lines
 from draftline.engine.batch.output import AnswerFile
+from draftline.engine.batch.run import BatchStoppedError, run_batch
 from draftline.engine.errors import UsageError
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
-
-httpx2 = pytest.importorskip("httpx2", reason="needs draftline[http]")
-pytest.importorskip("uvicorn", reason="needs draftline[http]")
-
-from draftline.engine.batch.run import BatchStoppedError, run_batch
 
 PLAIN = PlainPrompts({"max_tokens": 3}, as_chat=False)
 

@@ -6,14 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx2
-import pytest
 import pytest_asyncio
 from fake_engine import FakeEngine
 
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
-
-pytest.importorskip("uvicorn", reason="needs draftline[http]")
 
 Serve = Callable[..., Awaitable[Server]]
 
@@ -49,6 +46,6 @@ async def http(shared_engine: FakeEngine) -> AsyncIterator[httpx2.AsyncClient]:
     server = Server(ServerConfig(port=0, http_port=0))
     await server.start()
     await server.serve(shared_engine)
-    async with httpx2.AsyncClient(base_url=f"http://{server.http_address}") as client:
+    async with httpx2.AsyncClient(timeout=60, base_url=f"http://{server.http_address}") as client:
         yield client
     await server.abort()

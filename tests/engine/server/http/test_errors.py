@@ -173,7 +173,7 @@ async def test_a_full_queue(serve: Any, make_engine: Any, path: str) -> None:
     server = Server(ServerConfig(port=0, http_port=0))
     await server.start()
     await server.serve(engine)
-    async with httpx2.AsyncClient(base_url=f"http://{server.http_address}") as http:
+    async with httpx2.AsyncClient(timeout=60, base_url=f"http://{server.http_address}") as http:
         first = asyncio.ensure_future(http.post(path, json=BODIES[path]))
         await asyncio.to_thread(engine.wait_running, 1)
         response = await http.post(path, json=BODIES[path])
@@ -230,7 +230,7 @@ async def test_paths_and_methods(http: httpx2.AsyncClient) -> None:
 
 async def test_a_body_that_is_too_large(serve: Any) -> None:
     server = await serve(max_request_mib=1)
-    async with httpx2.AsyncClient(base_url=f"http://{server.http_address}") as http:
+    async with httpx2.AsyncClient(timeout=60, base_url=f"http://{server.http_address}") as http:
         for content in (b'{"prompt": "' + b"a" * (1 << 20) + b'"}', _in_parts(2 << 20)):
             kind = {"content-type": "application/json"}
             response = await http.post("/v1/completions", content=content, headers=kind)
@@ -249,7 +249,7 @@ async def test_the_limits_of_a_token(serve: Any, tmp_path: Path) -> None:
     tokens.write_text(json.dumps({"tokens": [entry]}))
     server = await serve(tokens=str(tokens))
     headers = {"authorization": f"Bearer {'x' * 20}"}
-    async with httpx2.AsyncClient(base_url=f"http://{server.http_address}", headers=headers) as http:
+    async with httpx2.AsyncClient(timeout=60, base_url=f"http://{server.http_address}", headers=headers) as http:
         limited = await http.post("/v1/chat/completions", json={"messages": CHAT["messages"]})
         assert limited.json()["usage"]["completion_tokens"] == 3
         assert (await error(http, "/v1/chat/completions", 400, **CHAT | {"max_tokens": 4}))["param"] == "max_tokens"

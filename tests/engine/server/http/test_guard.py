@@ -18,7 +18,7 @@ COMPLETION = {"prompt": "abc", "max_tokens": 3}
 
 def client(server: Any, **options: Any) -> httpx2.AsyncClient:
     scheme = "https" if "verify" in options else "http"
-    return httpx2.AsyncClient(base_url=f"{scheme}://{server.http_address}", **options)
+    return httpx2.AsyncClient(timeout=60, base_url=f"{scheme}://{server.http_address}", **options)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ async def stepped() -> AsyncIterator[tuple[Server, SteppedEngine]]:
 async def test_probes_follow_the_server(engine: FakeEngine) -> None:
     server = Server(ServerConfig(port=0, http_port=0))
     await server.start()
-    async with httpx2.AsyncClient(base_url=f"http://{server.http_address}") as http:
+    async with httpx2.AsyncClient(timeout=60, base_url=f"http://{server.http_address}") as http:
 
         async def statuses() -> list[int]:
             return [(await http.get(path)).status_code for path in ("/live", "/health", "/ready", "/v1/models")]
