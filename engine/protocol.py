@@ -69,6 +69,7 @@ class GenerateRequest:
         path: the request's place in the arguments of a call for many, for its errors: ``prompts[3]``. Empty for one request.
         caller: whose request it is: callers share the engine by their weights.
         weight: the caller's share, relative to other callers.
+        prompt_token_ids: the tokens of a text or a chat, if they are known already.
     """
 
     prompt: Prompt
@@ -80,6 +81,7 @@ class GenerateRequest:
     path: str = ""
     caller: str = ""
     weight: float = 1.0
+    prompt_token_ids: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class EngineInfo:
         system_fingerprint: names the device kind, data types, versions and arithmetic. Engines of one model with the same
             fingerprint give the same outputs.
         has_chat_template: whether the model has a chat template, which chats need.
+        max_token_bytes: the most bytes of UTF-8 that one token of a prompt stands for.
         synthetic_acceptance: the rate at which drafts are accepted at random, for a benchmark. None accepts them by the
             model. With a rate, outputs have no meaning.
     """
@@ -120,6 +123,7 @@ class EngineInfo:
     constraint_kinds: tuple[str, ...]
     system_fingerprint: str
     has_chat_template: bool
+    max_token_bytes: int
     synthetic_acceptance: float | None = None
 
 

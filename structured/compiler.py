@@ -1,9 +1,9 @@
 """``ConstraintCompiler``: compiles constraints in the background, each once.
 
-Worker processes (`automaton.worker_pool`) read schemas and compile automata, threads compile grammars; the caller never
-blocks. Requests
-for a constraint that is being compiled share its compilation, and callers take turns (`compile_queue`). A compilation ends
-when no caller waits for it any more. An LRU cache keeps compiled constraints.
+Worker processes (`automaton.worker_pool`) read schemas and compile automata. They also try grammars, which threads then
+compile for use. The caller never blocks. Requests for a constraint that is being compiled share its compilation, and
+callers take turns (`compile_queue`). A compilation ends when no caller waits for it any more. An LRU cache keeps compiled
+constraints.
 """
 
 from __future__ import annotations
@@ -68,7 +68,12 @@ class ConstraintCompiler:
         limits = limits or CompilerLimits()
         self.vocabulary = vocabulary
         self._workers = AutomatonWorkerPool(
-            vocabulary.tokens, sorted(vocabulary.eos_ids), limits.automaton, max_workers=limits.threads
+            vocabulary.tokens,
+            vocabulary.eos_ids,
+            vocabulary.special_ids,
+            limits.automaton,
+            limits.grammar,
+            max_workers=limits.threads,
         )
         self._queue: CompileQueue[CompiledConstraint] = CompileQueue(limits.threads, limits.max_waiting)
         self._cache = _Cache(limits.cache_bytes)
@@ -117,6 +122,10 @@ class ConstraintCompiler:
     def compile(self, constraint: ConstraintSpec) -> CompiledConstraint:
         """Compile a constraint, and wait for it. Raises what the future of `submit` raises."""
         return self.submit(constraint).result()
+
+    def prepare(self) -> None:
+        """Build what all grammars share, so that the first one does not: it holds up all threads for some 0.2 s."""
+        self._grammar_backend().compile('start: "a"')
 
     def close(self) -> None:
         """End compilations in flight. Later ones fail."""
@@ -178,12 +187,11 @@ class ConstraintCompiler:
                 f"only automata know the distance to the end of a text, and this constraint has none: {no_automaton}"
             )
             raise UnsupportedConstraintError([Violation("", "close_within_budget", reason)])
-        with self._grammars_lock:
-            if self._grammars is None:
-                self._grammars = GrammarBackend(self.vocabulary, self._grammar_limits)
+        # What a worker has compiled compiles here too, in the same time and without a crash.
+        self._workers.try_grammar(allowed.grammar, on_abandon=job.on_abandon)
         if job.is_over:
             raise InvalidConstraintError("no caller waits for it any more")
-        matcher = self._grammars.compile(allowed.grammar)
+        matcher = self._grammar_backend().compile(allowed.grammar)
         report = CompileReport(
             backend="grammar",
             states=0,
@@ -194,6 +202,12 @@ class ConstraintCompiler:
             no_automaton=no_automaton,
         )
         return CompiledGrammar(report, matcher, len(allowed.grammar), self.vocabulary)
+
+    def _grammar_backend(self) -> GrammarBackend:
+        with self._grammars_lock:
+            if self._grammars is None:
+                self._grammars = GrammarBackend(self.vocabulary, self._grammar_limits)
+            return self._grammars
 
 
 class _Cache:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from draftline.structured.worker_processes import KEPT_BYTES
+
 
 @dataclass(frozen=True, slots=True)
 class AutomatonLimits:
@@ -15,6 +17,7 @@ class AutomatonLimits:
         memory_bytes: memory of the worker process.
         states: states over bytes, before minimisation.
         table_bytes: size of the finished tables.
+        kept_bytes: a worker process that holds more memory than this after a job ends, and another one takes its place.
     """
 
     regex_bytes: int = 1 << 20
@@ -22,3 +25,4 @@ class AutomatonLimits:
     memory_bytes: int = 3 << 30
     states: int = 50_000
     table_bytes: int = 32 << 20
+    kept_bytes: int = KEPT_BYTES

@@ -34,11 +34,13 @@ class GrammarLimits:
     """Bounds on the parsers of one grammar; the defaults are llguidance's, but a fifth of the memory.
 
     Attributes:
+        seconds: processor time to compile the grammar, in a worker process that tries it.
         lexer_states: states of one lexer, of 1 to 2 kB each.
         step_fuel: the lexer's work for one mask, in llguidance's units (about 14,000 take 1 ms).
         step_items: Earley items of one mask.
     """
 
+    seconds: float = 2.0
     lexer_states: int = 50_000
     step_fuel: int = 200_000
     step_items: int = 50_000

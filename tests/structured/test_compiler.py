@@ -21,6 +21,7 @@ from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
 from draftline.structured.constraint import MAX_CHOICES, ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.grammar.parsers import GrammarLimits
 
 VOCABULARY = vocabulary("ab", "abc", '{"', '": ')
 EXPLOSION = "[01]*1[01]{40}"
@@ -76,6 +77,16 @@ def test_a_grammar_is_enforced_by_llguidance(compiler: ConstraintCompiler) -> No
     assert compiled.report.no_automaton == "grammars are not compiled to automata"
     assert compiled.begin().automaton is None
     assert first_mask(compiled) == {b"(", b"a", b"ab"}
+
+
+def test_a_prepared_compiler_has_built_what_grammars_share() -> None:
+    compiler = ConstraintCompiler(VOCABULARY)
+    compiler.prepare()
+    shared = compiler._grammars
+    assert shared is not None
+    assert compiler.compile(ConstraintSpec("grammar", 'start: "ab" | "c"')).report.backend == "grammar"
+    assert compiler._grammars is shared
+    compiler.close()
 
 
 def test_an_expression_too_large_for_an_automaton_becomes_a_grammar(compiler: ConstraintCompiler) -> None:
@@ -185,23 +196,27 @@ def compile_regex(workers: AutomatonWorkerPool, regex: str) -> TokenAutomaton:
     return automaton
 
 
+def pool(limits: AutomatonLimits) -> AutomatonWorkerPool:
+    return AutomatonWorkerPool(
+        VOCABULARY.tokens, VOCABULARY.eos_ids, VOCABULARY.special_ids, limits, GrammarLimits(seconds=0.5), max_workers=1
+    )
+
+
 @pytest.fixture
 def workers() -> Iterator[AutomatonWorkerPool]:
-    workers = AutomatonWorkerPool(
-        VOCABULARY.tokens, sorted(VOCABULARY.eos_ids), AutomatonLimits(seconds=30), max_workers=1
-    )
+    workers = pool(AutomatonLimits(seconds=30))
     yield workers
     workers.close()
 
 
 def test_a_worker_is_reused_and_replaced_when_it_dies(workers: AutomatonWorkerPool) -> None:
     compile_regex(workers, "ab")
-    (process,) = workers._idle
+    (process,) = workers._processes._idle
     compile_regex(workers, "abc")
-    assert workers._idle == [process]
+    assert workers._processes._idle == [process]
     os.kill(process.pid, signal.SIGKILL)
     assert compile_regex(workers, "abcd").states == 6
-    assert workers._idle != [process]
+    assert workers._processes._idle != [process]
 
 
 def test_a_worker_that_dies_fails_only_its_job(workers: AutomatonWorkerPool) -> None:
@@ -216,10 +231,10 @@ def test_a_worker_that_dies_fails_only_its_job(workers: AutomatonWorkerPool) -> 
     compile_regex(workers, "ab")  # the worker has started
     thread = threading.Thread(target=work)
     thread.start()
-    while not workers._busy:
+    while not workers._processes._busy:
         time.sleep(0.01)
     time.sleep(0.5)
-    for process in list(workers._busy):
+    for process in list(workers._processes._busy):
         os.kill(process.pid, signal.SIGKILL)
     thread.join()
     assert "ended with -9" in str(results[0])
@@ -228,7 +243,7 @@ def test_a_worker_that_dies_fails_only_its_job(workers: AutomatonWorkerPool) -> 
 
 def test_memory_of_a_worker_is_bounded() -> None:
     limits = AutomatonLimits(seconds=60, memory_bytes=400 << 20)
-    workers = AutomatonWorkerPool(VOCABULARY.tokens, sorted(VOCABULARY.eos_ids), limits, max_workers=1)
+    workers = pool(limits)
     try:
         with pytest.raises(AutomatonTooLargeError, match="more than 400 MiB"):
             compile_regex(workers, EXPLOSION)
@@ -237,9 +252,39 @@ def test_memory_of_a_worker_is_bounded() -> None:
         workers.close()
 
 
+def test_a_grammar_that_crashes_the_compiler_or_takes_long_does_no_harm(workers: AutomatonWorkerPool) -> None:
+    workers.try_grammar('start: "a" | "b"')
+    lexemes = "\n".join(f"r{i}: /[a-z]{{{i % 50 + 1},{i % 97 + 60}}}q{i}/ r{i + 1} | /z/" for i in range(4000))
+    with pytest.raises(InvalidConstraintError, match=r"takes longer than 0\.5 s|overflows the compiler's stack"):
+        workers.try_grammar(f'start: r0\n{lexemes}\nr4000: "x"')  # overflows llguidance's stack
+    optional = "start: " + "a? " * 20_000 + '\na: "x"?'
+    with pytest.raises(InvalidConstraintError, match=r"compiling it takes longer than 0\.5 s"):
+        workers.try_grammar(optional)
+    with pytest.raises(InvalidConstraintError, match="line 1, column"):
+        workers.try_grammar("start: (")
+    workers.try_grammar('start: "a" | "b"')
+
+
+def test_a_worker_that_holds_much_memory_ends_after_its_job() -> None:
+    workers = pool(AutomatonLimits(seconds=30, kept_bytes=1 << 20))
+    try:
+        compile_regex(workers, "ab")
+        (process,) = workers._processes._idle
+        assert process.wait(30) == 0
+        assert compile_regex(workers, "abc").states == 5
+    finally:
+        workers.close()
+
+
+def test_a_worker_has_the_lowest_priority_from_its_start(workers: AutomatonWorkerPool) -> None:
+    process, _ = workers._processes.take()
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == 19
+    workers._processes.give_back(process)
+
+
 def test_workers_end_when_the_pool_is_closed(workers: AutomatonWorkerPool) -> None:
     compile_regex(workers, "ab")
-    (process,) = workers._idle
+    (process,) = workers._processes._idle
     workers.close()
     assert process.returncode is not None
     with pytest.raises(RuntimeError, match="closed"):

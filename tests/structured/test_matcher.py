@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_vocabulary import allowed, vocabulary
@@ -75,7 +76,7 @@ every = pytest.mark.parametrize("expression", EXPRESSIONS.values(), ids=EXPRESSI
 
 @both
 @every
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_a_matcher_equals_a_replay_after_any_operations(make: Make, expression: str, data: st.DataObject) -> None:
     matcher, taken = make(expression), list[int]()
@@ -103,7 +104,7 @@ def test_a_matcher_equals_a_replay_after_any_operations(make: Make, expression: 
 
 
 @every
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_both_backends_allow_the_same(expression: str, data: st.DataObject) -> None:
     one, other = by_automaton(expression), by_grammar(expression)
@@ -157,7 +158,7 @@ def test_masks_behind_an_illegal_draft_repeat_the_last_legal_one(make: Make) -> 
 
 
 @every
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_masks_of_many_rows_equal_those_of_each_row_alone(expression: str, data: st.DataObject) -> None:
     verifies, expected = [], []

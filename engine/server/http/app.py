@@ -95,7 +95,7 @@ class TokenEndpoint:
     path: str
     about: str
     body: type[Body]
-    answer: Callable[[Any, EngineClient], Awaitable[dict[str, Any]]]
+    answer: Callable[[Any, ServerState, HttpCall], Awaitable[dict[str, Any]]]
 
 
 TOKEN_ENDPOINTS = (
@@ -186,9 +186,8 @@ def _tokenizing(state: ServerState, endpoint: TokenEndpoint) -> _Handler:
         call = HttpCall.of(request)
         with counted(state, call, call.client_id):
             body = await read(request, endpoint.body, state.config)
-            engine = state.engine
-            served_model(getattr(body, "model", None), state.config, engine.info)
-            return _json(await endpoint.answer(body, engine), call)
+            served_model(getattr(body, "model", None), state.config, state.engine.info)
+            return _json(await endpoint.answer(body, state, call), call)
 
     return handle
 

@@ -13,14 +13,12 @@ from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Failed, Finished, RequestOutput
 from draftline.engine.protocol import Chat, EngineClient, GenerateRequest, Prompt
 from draftline.engine.request.request import context_violations
-from draftline.engine.request.tokenization import tokenize
 from draftline.engine.server.http.call import HttpCall
 from draftline.engine.server.http.errors import DisconnectedError
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.in_flight import InFlightRequest
-from draftline.engine.server.limits import text_violations
+from draftline.engine.server.limits import text_violations, utf8_size
 from draftline.engine.server.state import ServerState
-from draftline.engine.server.threads import in_thread_if_long, prompt_size
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.engine.streaming.mailbox import Mailbox
 
@@ -81,7 +79,7 @@ class Generation:
             in_flight = self._in_flight[0] if index == 0 else self._add()
             engine = in_flight.admit()
             try:
-                ready = await _with_ids(each, engine)
+                ready = await self._with_ids(each, engine)
                 self.wanted.append(ready)
                 self._open.add(index)
                 await in_flight.submit(ready.request)
@@ -121,6 +119,18 @@ class Generation:
             accumulators[index].take(update)
         return [accumulator.result() for accumulator in accumulators]
 
+    async def _with_ids(self, wanted: Wanted, engine: EngineClient) -> Wanted:
+        """``wanted``, with token ids as its prompt if they are needed, cut to the last ones if it asks for that."""
+        if wanted.keep_tokens is None and not wanted.needs_ids:
+            return wanted
+        ids = await token_ids(wanted.request.prompt, self._state, self._call)
+        if wanted.keep_tokens is not None:
+            keep = engine.info.max_model_len - 1 if wanted.keep_tokens < 0 else wanted.keep_tokens
+            if not keep:
+                raise InvalidRequestError(FieldViolation("truncate_prompt_tokens", "must be at least 1, or -1"))
+            ids = ids[-keep:]
+        return replace(wanted, request=replace(wanted.request, prompt=ids))
+
     def close(self, error: BaseException | None = None) -> None:
         """End all requests, because of ``error``. Those that run are cancelled. Idempotent."""
         for in_flight in self._in_flight:
@@ -151,23 +161,10 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-async def _with_ids(wanted: Wanted, engine: EngineClient) -> Wanted:
-    """``wanted``, with token ids as its prompt if they are needed, cut to the last ones if it asks for that."""
-    if wanted.keep_tokens is None and not wanted.needs_ids:
-        return wanted
-    ids = await token_ids(wanted.request.prompt, engine)
-    if wanted.keep_tokens is not None:
-        keep = engine.info.max_model_len - 1 if wanted.keep_tokens < 0 else wanted.keep_tokens
-        if not keep:
-            raise InvalidRequestError(FieldViolation("truncate_prompt_tokens", "must be at least 1, or -1"))
-        ids = ids[-keep:]
-    return replace(wanted, request=replace(wanted.request, prompt=ids))
-
-
-async def token_ids(prompt: Prompt, engine: EngineClient) -> list[int]:
+async def token_ids(prompt: Prompt, state: ServerState, call: HttpCall) -> list[int]:
     """The token ids of a prompt."""
     if isinstance(prompt, str | Chat):
-        return await in_thread_if_long(prompt_size(prompt), lambda: tokenize(prompt, engine.tokenizer, engine.info))
+        return list(await state.tokenizers.token_ids(prompt, call.caller.identity(call.origin.peer)))
     return list(prompt)
 
 
@@ -179,7 +176,7 @@ def check_prompt(prompt: str | Sequence[int], engine: EngineClient, names: Names
     """
     wrong: list[FieldViolation] = []
     if isinstance(prompt, str):
-        wrong += text_violations(prompt, engine.info, "text")
+        wrong += text_violations(utf8_size(prompt), engine.info, "text")
     elif keep_tokens is None:
         wrong += context_violations("token_ids", len(prompt), engine.info)
     if wrong:

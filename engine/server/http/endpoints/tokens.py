@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.protocol import Chat, EngineClient
+from draftline.engine.protocol import Chat
 from draftline.engine.server.http.body import Body
+from draftline.engine.server.http.call import HttpCall
 from draftline.engine.server.http.fields import INERT, Inert, Names
 from draftline.engine.server.http.generation import check_prompt, token_ids
 from draftline.engine.server.http.messages import ChatMessage, Rendered, chat
 from draftline.engine.server.limits import MAX_DETOKENIZE, length_violations, refuse
-from draftline.engine.server.threads import in_thread_if_long
+from draftline.engine.server.state import ServerState
+from draftline.engine.server.tokenizer_pool import LONG
 
 
 class TokenizeBody(Rendered):
@@ -35,7 +38,7 @@ class DetokenizeBody(Body):
     tokens: list[int]
 
 
-async def tokenize(body: TokenizeBody, engine: EngineClient) -> dict[str, Any]:
+async def tokenize(body: TokenizeBody, state: ServerState, call: HttpCall) -> dict[str, Any]:
     """The tokens of a text or of a chat.
 
     Raises:
@@ -43,6 +46,7 @@ async def tokenize(body: TokenizeBody, engine: EngineClient) -> dict[str, Any]:
     """
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequestError(FieldViolation("prompt", "set one of prompt and messages"))
+    engine = state.engine
     names = Names((("text", "prompt"), ("chat.messages", "messages"), ("chat", "messages")))
     prompt: str | Chat
     if body.messages is None:
@@ -51,7 +55,7 @@ async def tokenize(body: TokenizeBody, engine: EngineClient) -> dict[str, Any]:
     else:
         prompt = chat(body.messages, body, engine.info, "messages")
     try:
-        ids = await token_ids(prompt, engine)
+        ids = await token_ids(prompt, state, call)
     except InvalidRequestError as error:
         raise names.error(error) from None
     answer: dict[str, Any] = {"count": len(ids), "max_model_len": engine.info.max_model_len, "tokens": ids}
@@ -60,17 +64,22 @@ async def tokenize(body: TokenizeBody, engine: EngineClient) -> dict[str, Any]:
     return answer
 
 
-async def detokenize(body: DetokenizeBody, engine: EngineClient) -> dict[str, Any]:
+async def detokenize(body: DetokenizeBody, state: ServerState, call: HttpCall) -> dict[str, Any]:
     """The text of some tokens.
 
     Raises:
         InvalidRequestError: a number is no token id of the model, or there are too many.
     """
     refuse(*length_violations(body.tokens, MAX_DETOKENIZE, "tokens", "token ids"))
+    engine = state.engine
     vocab_size = engine.info.config.vocab_size
     for index, token in enumerate(body.tokens):
         if not 0 <= token < vocab_size:
             problem = f"{token} is not a token id of this model (0 to {vocab_size - 1})"
             raise InvalidRequestError(FieldViolation(f"tokens[{index}]", problem))
-    text = await in_thread_if_long(len(body.tokens), lambda: engine.tokenizer.decode(body.tokens, skip_special=False))
+
+    def decode() -> str:
+        return engine.tokenizer.decode(body.tokens, skip_special=False)
+
+    text = await asyncio.to_thread(decode) if len(body.tokens) >= LONG else decode()
     return {"prompt": text}
