@@ -123,6 +123,20 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenOff:
+    """Where an incomplete JSON document broke off.
+
+    Attributes:
+        pointer: the JSON pointer of the innermost value that is not finished.
+        byte_offset: where it begins in the UTF-8 of the text, or where its unfinished member name begins. The text before is
+            whole.
+    """
+
+    pointer: str
+    byte_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The end of one output.
 
@@ -138,6 +152,8 @@ class Finished:
         stopped_by_token: whether ``matched_stop`` is a token id.
         json_valid: whether the text is a JSON document; None without a JSON constraint.
         system_fingerprint: of the engine; see `EngineInfo`.
+        unenforced: JSON pointers of the parts of the constraint that are not enforced.
+        broken_off: where the text broke off if ``json_valid`` is False; None otherwise.
     """
 
     ends_output: ClassVar[bool] = True
@@ -154,6 +170,8 @@ class Finished:
     stopped_by_token: bool = False
     json_valid: bool | None = None
     system_fingerprint: str = ""
+    unenforced: tuple[str, ...] = ()
+    broken_off: BrokenOff | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,12 @@ class Constraint(_Params, Generic[T]):
         default="plain",
         description="texts of a schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it",
     )
+    member_order: Literal["schema", "any"] = Field(
+        default="schema", description="order of an object's members: the schema's wherever possible, or any"
+    )
+    close_objects: bool = Field(
+        default=False, description="leave out members that a schema does not mention, where it does not allow others"
+    )
 
     _typed: TypedSchema[T] | None = PrivateAttr(default=None)
 

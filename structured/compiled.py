@@ -21,8 +21,9 @@ class CompileReport:
         classes: token classes that the automaton tells apart; 0 for a grammar.
         masks: distinct token masks of the automaton; 0 for a grammar.
         compile_s: compile time in seconds.
-        unenforced: parts of the constraint that are not enforced; empty unless best effort was asked for.
+        unenforced: parts of the constraint that are not enforced: annotations, and with best effort also keywords.
         no_automaton: why a grammar enforces it; None for an automaton.
+        closed: JSON pointers of the schemas whose objects were closed.
     """
 
     backend: str
@@ -32,6 +33,7 @@ class CompileReport:
     compile_s: float
     unenforced: tuple[Violation, ...]
     no_automaton: str | None
+    closed: tuple[str, ...] = ()
 
 
 class ConstraintProgress(Protocol):

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
 from draftline.structured.automaton.compiled import CompiledAutomaton
@@ -30,6 +30,7 @@ from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.compiled import CompiledGrammar
 from draftline.structured.grammar.parsers import GrammarLimits
 from draftline.structured.language import Language
+from draftline.structured.unique.matcher import QuoteTokens
 from draftline.structured.vocabulary import ByteVocabulary
 
 
@@ -171,6 +172,7 @@ class ConstraintCompiler:
             compile_s=time.monotonic() - started,
             unenforced=allowed.unenforced,
             no_automaton=None,
+            closed=allowed.closed,
         )
         return CompiledAutomaton(report, automaton, drafts)
 
@@ -200,8 +202,14 @@ class ConstraintCompiler:
             compile_s=time.monotonic() - started,
             unenforced=allowed.unenforced,
             no_automaton=no_automaton,
+            closed=allowed.closed,
         )
-        return CompiledGrammar(report, matcher, len(allowed.grammar), self.vocabulary)
+        unique = None if allowed.unique is None else (allowed.unique, self._quotes)
+        return CompiledGrammar(report, matcher, len(allowed.grammar), self.vocabulary, unique)
+
+    @cached_property
+    def _quotes(self) -> QuoteTokens:
+        return QuoteTokens.of(self.vocabulary)
 
     def _grammar_backend(self) -> GrammarBackend:
         with self._grammars_lock:

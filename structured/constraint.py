@@ -10,8 +10,9 @@ from typing import Literal
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.lark import regex_grammar
+from draftline.structured.grammar.lark_rules import rule_error
 from draftline.structured.json_schema import json_object_language, json_schema_language
-from draftline.structured.language import IntegerSpelling, Language, Whitespace
+from draftline.structured.language import IntegerSpelling, Language, PropertyOrder, Whitespace
 
 ConstraintKind = Literal["json_schema", "regex", "choice", "json_object", "grammar"]
 
@@ -33,6 +34,9 @@ class ConstraintSpec:
         best_effort: accept schemas with keywords that cannot be enforced, and report those keywords.
         close_within_budget: complete the text within max_tokens.
         integers: the texts of integers in a JSON Schema.
+        member_order: the order of the members of an object in a JSON Schema. In the schema's order every value can still be
+            written, languages are more often regular, and names of members can be drafted.
+        close_objects: leave out members that a JSON Schema does not mention.
     """
 
     kind: ConstraintKind
@@ -41,6 +45,8 @@ class ConstraintSpec:
     best_effort: bool = False
     close_within_budget: bool = False
     integers: IntegerSpelling = "standard"
+    member_order: PropertyOrder = "schema"
+    close_objects: bool = False
 
 
 def language(constraint: ConstraintSpec) -> Language:
@@ -54,14 +60,13 @@ def language(constraint: ConstraintSpec) -> Language:
 
 
 def _json_schema(constraint: ConstraintSpec) -> Language:
-    # JSON allows members in any order. If the schema's order makes the language regular, use that: every value can still
-    # be written, the device enforces the constraint by itself, and member names can be drafted.
     return json_schema_language(
         constraint.source,
         whitespace=constraint.whitespace,
         best_effort=constraint.best_effort,
-        order="auto",
+        order=constraint.member_order,
         integers=constraint.integers,
+        close_objects=constraint.close_objects,
     )
 
 
@@ -86,6 +91,9 @@ def _choice(constraint: ConstraintSpec) -> Language:
 
 def _grammar(constraint: ConstraintSpec) -> Language:
     _check_size(constraint)
+    error = rule_error(constraint.source)
+    if error is not None:
+        raise InvalidConstraintError(error)
     return Language(None, constraint.source, not_regular="grammars are not compiled to automata")
 
 

@@ -1,4 +1,4 @@
-"""The ``draftline`` command: serve, generate, chat, run-batch, top, info, token, demo and train-draft."""
+"""The ``draftline`` command: serve, generate, chat, run-batch, top, info, token, check-schema, demo and train-draft."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from draftline.engine.cli import chat, demo, generate, info, run_batch, serve, t
 from draftline.engine.cli.errors import print_error, writable_output
 from draftline.engine.cli.help import HelpCommand, HelpGroup
 from draftline.engine.cli.options import CONFIGURATIONS, command
+from draftline.engine.cli.schema import check_schema
 
 app = typer.Typer(
     name="draftline",
@@ -29,6 +30,7 @@ for function in (
     top.top,
     info.info,
     token.token,
+    check_schema.check_schema,
     demo.demo,
     train_draft.train_draft,
 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import (
+    BrokenOff,
     Delta,
     Finished,
     FinishReason,
@@ -29,6 +30,11 @@ _WHITESPACE = {
 _INTEGERS = {
     "plain": pb.INTEGERS_PLAIN,
     "standard": pb.INTEGERS_STANDARD,
+}
+
+_ORDERS = {
+    "schema": pb.MEMBER_ORDER_SCHEMA,
+    "any": pb.MEMBER_ORDER_ANY,
 }
 
 
@@ -85,10 +91,11 @@ def _speculation(params: Speculation) -> pb.Speculation:
 
 
 def _constraint(params: Constraint) -> pb.Constraint:
-    alike = {"json_schema", "regex", "grammar", "best_effort", "close_within_budget"}
+    alike = {"json_schema", "regex", "grammar", "best_effort", "close_within_budget", "close_objects"}
     message = pb.Constraint(**params.model_dump(include=alike, exclude_none=True))
     message.whitespace = _WHITESPACE[params.whitespace]
     message.integers = _INTEGERS[params.integers]
+    message.member_order = _ORDERS[params.member_order]
     if params.choice is not None:
         message.choice.choices.extend(params.choice)
     if params.json_object:
@@ -119,6 +126,10 @@ def finished(end: pb.Finished) -> Finished:
         json_valid=end.json_valid if end.HasField("json_valid") else None,
         seed=end.seed,
         system_fingerprint=end.system_fingerprint,
+        unenforced=tuple(end.unenforced),
+        broken_off=BrokenOff(end.broken_off.pointer, end.broken_off.byte_offset)
+        if end.HasField("broken_off")
+        else None,
     )
 
 

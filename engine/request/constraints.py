@@ -40,6 +40,8 @@ def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
         best_effort=asked.best_effort,
         close_within_budget=asked.close_within_budget,
         integers=asked.integers,
+        member_order=asked.member_order,
+        close_objects=asked.close_objects,
     )
 
 
@@ -109,12 +111,14 @@ class OutputConstraint:
         closes_at: the sequence length before which the text must be complete; None without such a limit.
         on_host: whether the host writes the output's masks; otherwise the device walks the automaton.
         is_json: whether the text must be a JSON document.
+        unenforced: JSON pointers of what the constraint asks for and does not enforce.
     """
 
     progress: ConstraintProgress
     closes_at: int | None
     on_host: bool
     is_json: bool
+    unenforced: tuple[str, ...] = ()
 
     @staticmethod
     def of(compiled: CompiledConstraint, asked: params.Constraint, prompt_len: int, max_len: int) -> OutputConstraint:
@@ -129,4 +133,5 @@ class OutputConstraint:
         closes = asked.close_within_budget
         progress = compiled.begin(max_len - prompt_len if closes else None)
         is_json = asked.json_object or asked.json_schema is not None
-        return OutputConstraint(progress, max_len if closes else None, progress.automaton is None, is_json)
+        unenforced = tuple(violation.pointer for violation in compiled.report.unenforced)
+        return OutputConstraint(progress, max_len if closes else None, progress.automaton is None, is_json, unenforced)

@@ -20,6 +20,7 @@ from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Row, Sequence
 from draftline.engine.runner.launched_step import Logprobs
 from draftline.engine.stats import DraftTally, StepTimes
+from draftline.engine.streaming.broken_json import broken_off
 from draftline.engine.streaming.detokenizer import Detokenizer
 from draftline.models.tokenization.tokenizer import Tokenizer
 
@@ -238,6 +239,7 @@ class OutputState:
         sequence, submitted = self.sequence, self.request.submitted_at
         scheduled = self._scheduled_at if self._scheduled_at is not None else now
         first = self._first_token_at if self._first_token_at is not None else now
+        valid = None if self._json is None else is_json(self._json)
         return Finished(
             index=sequence.index,
             finish_reason=end.reason,
@@ -251,8 +253,10 @@ class OutputState:
                 total_s=now - submitted,
             ),
             constraint_complete=complete,
-            json_valid=None if self._json is None else is_json(self._json),
+            json_valid=valid,
             seed=sequence.seed,
             stopped_by_token=end.stopped_by_token,
             system_fingerprint=self._system_fingerprint,
+            unenforced=() if sequence.constraint is None else sequence.constraint.unenforced,
+            broken_off=broken_off(self._json) if valid is False and self._json is not None else None,
         )

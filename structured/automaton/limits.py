@@ -21,7 +21,7 @@ class AutomatonLimits:
     """
 
     regex_bytes: int = 1 << 20
-    seconds: float = 10.0
+    seconds: float = 2.5
     memory_bytes: int = 3 << 30
     states: int = 50_000
     table_bytes: int = 32 << 20

@@ -7,17 +7,30 @@ from dataclasses import dataclass
 from draftline.structured.compiled import CompileReport
 from draftline.structured.forced_drafts import forced_drafts
 from draftline.structured.grammar.matcher import GrammarMatcher
+from draftline.structured.matcher import Matcher
+from draftline.structured.unique.matcher import QuoteTokens, UniqueMatcher
+from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.vocabulary import ByteVocabulary
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """A `CompiledConstraint` of the grammar backend."""
+    """A `CompiledConstraint` of the grammar backend.
+
+    Attributes:
+        report: see `CompiledConstraint`.
+        pristine: at the beginning of a text.
+        source_bytes: the size of the grammar.
+        vocabulary: the model's.
+        unique: where arrays hold different strings, and the tokens that may end a string; None if nowhere.
+        shortest: unknown.
+    """
 
     report: CompileReport
     pristine: GrammarMatcher
     source_bytes: int
     vocabulary: ByteVocabulary
+    unique: tuple[UniquePaths, QuoteTokens] | None = None
     shortest: None = None
 
     @property
@@ -27,14 +40,17 @@ class CompiledGrammar:
 
     def begin(self, budget: int | None = None) -> GrammarProgress:
         """Start an output. The compiler rejects budgets for grammars."""
-        return GrammarProgress(self.pristine.beginning(), self.vocabulary)
+        matcher: Matcher = self.pristine.beginning()
+        if self.unique is not None:
+            matcher = UniqueMatcher(matcher, *self.unique)
+        return GrammarProgress(matcher, self.vocabulary)
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarProgress:
     """A `ConstraintProgress` of the grammar backend."""
 
-    matcher: GrammarMatcher
+    matcher: Matcher
     vocabulary: ByteVocabulary
     automaton: None = None
     state: int = 0

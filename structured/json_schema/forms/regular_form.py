@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from draftline.structured.json_schema.closing import OPEN
 from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.forms.repetition import bounded
 from draftline.structured.json_schema.forms.text import string_text
@@ -102,7 +103,7 @@ class _RegexWriter:
             tree = self._tree(value, depth)
         except NotRegularError as error:
             # Report the innermost schema, and the first of several for one value. A value without demands has no schema.
-            if error.pointer is not None or not value:
+            if error.pointer is not None or not value or value == OPEN:
                 raise
             raise NotRegularError(error.reason, min(demand.location.pointer for demand in value)) from None
         self._written[value, depth] = tree
@@ -201,7 +202,13 @@ class _RegexWriter:
             raise NotRegularError(str(error)) from None
         if others and (shape.min_members or (named and shape.max_members is not None)):
             raise NotRegularError("it counts members")
-        properties = [(member(literal(name), value), name in shape.required) for name, value in named]
+        properties: list[tuple[Node, bool]] = []
+        size = 0
+        for name, value in named:
+            properties.append((member(literal(name), value), name in shape.required))
+            size += _positions(properties[-1][0], self._sizes)
+            if size > MAX_POSITIONS:
+                raise NotRegularError(_TOO_MANY)
         other = alt(others) if others else None
         if not named:
             inside = self._map(other, shape, spaces)
@@ -270,7 +277,16 @@ def _in_order(
     if first_required is not None:
         before = [optional(seq(one, spaces.comma)) for one, _ in properties[:first_required]]
         return seq(*before, properties[first_required][0], later(first_required + 1))
-    options = [seq(one, later(index + 1)) for index, (one, _) in enumerate(properties)]
+    options = [seq(_some_in_order([one for one, _ in properties], spaces), others, closing)]
     if other is not None:
         options.append(seq(other, others, closing))
     return alt([*options, literal("}")])
+
+
+def _some_in_order(properties: list[Node], spaces: Separators) -> Node:
+    """One or more of the properties, in order. The tree has n log n parts: either half may have the last one."""
+    if len(properties) == 1:
+        return properties[0]
+    middle = len(properties) // 2
+    first = [optional(seq(one, spaces.comma)) for one in properties[:middle]]
+    return alt([seq(*first, _some_in_order(properties[middle:], spaces)), _some_in_order(properties[:middle], spaces)])

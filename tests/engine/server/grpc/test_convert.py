@@ -6,6 +6,7 @@ import pytest
 
 from draftline.engine.client.convert import update
 from draftline.engine.outputs import (
+    BrokenOff,
     Delta,
     Finished,
     FinishReason,
@@ -35,6 +36,8 @@ def test_the_end_of_an_output_arrives_whole() -> None:
         seed=2**63 + 1,
         json_valid=False,
         system_fingerprint="fp_0123456789ab",
+        unenforced=("/format",),
+        broken_off=BrokenOff("/a~1b/0", 12),
     )
     assert update(pb.GenerateResponse(finished=convert.finished(end))) == end
 
