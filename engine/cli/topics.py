@@ -17,7 +17,16 @@ from draftline.engine.training.config import TrainDraftConfig
 
 TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
     EngineConfig: {
-        "Model": ("model", "tokenizer", "load_format", "dtype", "quantization", "device", "enforce_eager"),
+        "Model": (
+            "model",
+            "tokenizer",
+            "chat_template",
+            "load_format",
+            "dtype",
+            "quantization",
+            "device",
+            "enforce_eager",
+        ),
         "Memory": (
             "max_model_len",
             "kv_cache_memory_gib",
@@ -33,6 +42,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
             "max_waiting",
             "max_waiting_tokens",
             "ageing_s",
+            "default_seed",
         ),
         "Speculation": (
             "drafter",
@@ -45,8 +55,17 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
         ),
     },
     ServerConfig: {
-        "Server": ("host", "port", "drain_timeout", "engine_process", "gateway"),
-        "Security": ("tls_cert", "tls_key", "tls_client_ca", "tokens", "insecure", "admin"),
+        "Server": ("host", "port", "http_port", "served_model_name", "drain_timeout", "engine_process", "gateway"),
+        "Security": (
+            "tls_cert",
+            "tls_key",
+            "tls_client_ca",
+            "tokens",
+            "insecure",
+            "admin",
+            "http_allowed_hosts",
+            "http_allowed_origins",
+        ),
         "Connections": (
             "max_request_mib",
             "max_streams",
@@ -98,6 +117,10 @@ _VALUES: Mapping[str, str] = {
     "metrics_host": "ADDRESS",
     "otlp_endpoint": "URL",
     "port": "PORT",
+    "http_port": "PORT",
+    "http_allowed_hosts": "HOST",
+    "http_allowed_origins": "ORIGIN",
+    "served_model_name": "NAME",
     "metrics_port": "PORT",
     "profile_dir": "FOLDER",
     "tls_cert": "FILE",
@@ -109,6 +132,7 @@ _VALUES: Mapping[str, str] = {
     "client_key": "FILE",
     "json_schema": "FILE|JSON",
     "grammar": "@FILE|TEXT",
+    "chat_template": "FILE",
     "regex": "REGEX",
     "stop_token_ids": "ID",
     "logit_bias": "ID=BIAS",

@@ -79,7 +79,8 @@ def test_help_at_80_columns_shows_whole_names_values_and_words(command: str) -> 
     lines = CliRunner(env={"COLUMNS": "80"}).invoke(app, [command, "--help"]).stdout.splitlines()
     assert max(map(len, lines)) <= 80
     words = " ".join(" ".join(lines).replace("│", " ").split())
-    options = [p for p in get_command(app).commands[command].params if isinstance(p, TyperOption)]  # type: ignore[attr-defined]
+    parameters = get_command(app).commands[command].params  # type: ignore[attr-defined]
+    options = [each for each in parameters if isinstance(each, TyperOption) and not each.hidden]
     assert options
     for option in options:
         [name] = option.opts
