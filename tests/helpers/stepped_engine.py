@@ -16,6 +16,7 @@ class SteppedEngine(ThreadedEngine):
 
     def __init__(self, num_slots: int = 8, **limits: int) -> None:
         self._allowed = threading.Semaphore(0)
+        self._released = False
         self._made = threading.Semaphore(0)
         self._cancelled: list[str] = []
         self._ahead_s = 0.0
@@ -24,7 +25,8 @@ class SteppedEngine(ThreadedEngine):
         step = core.step
 
         def held_step() -> None:
-            self._allowed.acquire()
+            if not self._released:
+                self._allowed.acquire()
             step()
             core.check()
             self._made.release()
@@ -54,7 +56,9 @@ class SteppedEngine(ThreadedEngine):
             assert await asyncio.to_thread(self._made.acquire, timeout=30), "the engine has nothing to do"
 
     def release(self) -> None:
-        self._allowed.release(1 << 20)
+        """Let the engine make all steps from now on."""
+        self._released = True
+        self._allowed.release()  # a step that waits
 
     async def freed(self) -> None:
         """Wait until no sequence holds a block. The engine reports it after the step that frees the last one."""
