@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from draftline.models.tokenization.tokenizer import Tokenizer
+if TYPE_CHECKING:  # worker processes, which start often, read no model
+    from draftline.models.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
