@@ -45,6 +45,10 @@ class SteppedEngine(ThreadedEngine):
         while len(set(self._cancelled)) < count:
             await asyncio.sleep(0.001)
 
+    def forget_cancels(self) -> None:
+        """Count cancelled requests from here on."""
+        self._cancelled.clear()
+
     def let_pass(self, seconds: float) -> None:
         """Advance the engine's clock."""
         self._ahead_s += seconds

@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 from fake_engine import MAX_MODEL_LEN, FakeEngine
+from http_client import http_client
 from tiny import tiny_compiler
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -246,7 +247,7 @@ async def test_the_server_describes_itself(http: httpx2.AsyncClient) -> None:
 
 async def test_the_name_of_the_model_can_be_chosen(serve: Any) -> None:
     server = await serve(served_model_name=("gpt", "other"))
-    async with httpx2.AsyncClient(timeout=60, base_url=f"http://{server.http_address}") as http:
+    async with http_client(server) as http:
         assert [each["id"] for each in (await http.get("/v1/models")).json()["data"]] == ["gpt", "other"]
         assert (await answer(http, "/v1/completions", prompt="a"))["model"] == "gpt"
         assert (await answer(http, "/v1/completions", prompt="a", model="other"))["model"] == "other"

@@ -10,15 +10,11 @@ from typing import Any
 import httpx2
 import pytest
 import trustme
+from http_client import http_client
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 COMPLETION = {"prompt": "abc", "max_tokens": 3}
-
-
-def client(server: Any, **options: Any) -> httpx2.AsyncClient:
-    scheme = "https" if "verify" in options else "http"
-    return httpx2.AsyncClient(timeout=60, base_url=f"{scheme}://{server.http_address}", **options)
 
 
 @pytest.mark.parametrize(
@@ -45,42 +41,39 @@ async def test_without_tokens_the_host_must_be_an_address(http: httpx2.AsyncClie
 
 async def test_hosts_can_be_allowed(serve: Any) -> None:
     server = await serve(http_allowed_hosts=("gpu.example",))
-    async with client(server) as http:
+    async with http_client(server) as http:
         assert (await http.get("/v1/models", headers={"host": "GPU.example:80"})).status_code == 200
         assert (await http.get("/v1/models", headers={"host": "cpu.example"})).status_code == 403
 
 
-async def test_other_origins_are_refused_unless_they_are_allowed(serve: Any) -> None:
-    closed, open_ = await serve(), await serve(http_allowed_origins=("https://app.example",))
+async def test_other_origins_are_refused_unless_they_are_allowed(http: httpx2.AsyncClient, serve: Any) -> None:
     preflight = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
-    async with client(closed) as http:
-        for origin in ("https://app.example", "null", "http://localhost:1"):
-            response = await http.post("/v1/completions", json=COMPLETION, headers={"origin": origin})
-            assert response.status_code == 403
-            assert "access-control-allow-origin" not in response.headers
-        own = f"http://{closed.http_address}"
-        assert (await http.post("/v1/completions", json=COMPLETION, headers={"origin": own})).status_code == 200
-    async with client(open_) as http:
+    for origin in ("https://app.example", "null", "http://localhost:1"):
+        response = await http.post("/v1/completions", json=COMPLETION, headers={"origin": origin})
+        assert response.status_code == 403
+        assert "access-control-allow-origin" not in response.headers
+    own = str(http.base_url).rstrip("/")
+    assert (await http.post("/v1/completions", json=COMPLETION, headers={"origin": own})).status_code == 200
+    async with http_client(await serve(http_allowed_origins=("https://app.example",))) as opened:
         for origin, status in (("https://app.example", 200), ("https://other.example", 403)):
-            response = await http.post("/v1/completions", json=COMPLETION, headers={"origin": origin})
+            response = await opened.post("/v1/completions", json=COMPLETION, headers={"origin": origin})
             assert response.status_code == status
             assert (response.headers.get("access-control-allow-origin") == origin) is (status == 200)
-        asked = await http.options("/v1/completions", headers={"origin": "https://app.example"} | preflight)
+        asked = await opened.options("/v1/completions", headers={"origin": "https://app.example"} | preflight)
         assert asked.status_code == 200
 
 
-async def test_without_tokens_any_authorization_is_ignored(serve: Any) -> None:
-    async with client(await serve()) as http:
-        for value in ("Bearer sk-123", "Basic x", ""):
-            response = await http.post("/v1/completions", json=COMPLETION, headers={"authorization": value})
-            assert response.status_code == 200
+async def test_without_tokens_any_authorization_is_ignored(http: httpx2.AsyncClient) -> None:
+    for value in ("Bearer sk-123", "Basic x", ""):
+        response = await http.post("/v1/completions", json=COMPLETION, headers={"authorization": value})
+        assert response.status_code == 200
 
 
 async def test_tokens(serve: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokens = tmp_path / "tokens.yaml"
     tokens.write_text(json.dumps({"tokens": [{"name": "a", "token": "x" * 20}]}))
     server = await serve(tokens=str(tokens))
-    async with client(server) as http:
+    async with http_client(server) as http:
         for path in ("/", "/health", "/ready", "/live"):
             assert (await http.get(path)).status_code == 200
         for path in ("/metrics", "/v1/models", "/openapi.json", "/version", "/nothing"):
@@ -108,7 +101,7 @@ def issue(authority: trustme.CA, folder: Path) -> dict[str, str]:
 
 
 def trusting(authority: trustme.CA, leaf: trustme.LeafCert | None = None) -> ssl.SSLContext:
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     authority.configure_trust(context)
     if leaf is not None:
         leaf.configure_cert(context)
@@ -118,12 +111,12 @@ def trusting(authority: trustme.CA, leaf: trustme.LeafCert | None = None) -> ssl
 async def test_tls_and_a_rotated_certificate(serve: Any, tmp_path: Path) -> None:
     old, new = trustme.CA(), trustme.CA()
     server = await serve(**issue(old, tmp_path))
-    async with client(server, verify=trusting(old)) as http:
+    async with http_client(server, verify=trusting(old)) as http:
         assert (await http.post("/v1/completions", json=COMPLETION)).json()["choices"][0]["text"] == "abc"
     issue(new, tmp_path)
-    async with client(server, verify=trusting(new)) as http:
+    async with http_client(server, verify=trusting(new)) as http:
         assert (await http.get("/health")).status_code == 200
-    async with client(server, verify=trusting(old)) as http:
+    async with http_client(server, verify=trusting(old)) as http:
         with pytest.raises(httpx2.ConnectError):
             await http.get("/health")
 
@@ -133,9 +126,9 @@ async def test_mtls_needs_a_certificate_of_the_client(serve: Any, tmp_path: Path
     authorities = tmp_path / "clients.pem"
     authorities.write_bytes(clients.cert_pem.bytes())
     server = await serve(**issue(servers, tmp_path), tls_client_ca=str(authorities))
-    async with client(server, verify=trusting(servers, clients.issue_cert("me@example.org"))) as http:
+    async with http_client(server, verify=trusting(servers, clients.issue_cert("me@example.org"))) as http:
         assert (await http.get("/health")).status_code == 200
-    async with client(server, verify=trusting(servers)) as http:
+    async with http_client(server, verify=trusting(servers)) as http:
         with pytest.raises(httpx2.TransportError):
             await http.get("/health")
 
@@ -144,7 +137,7 @@ async def test_the_clients_name_for_a_request_comes_back_and_is_logged(
     serve: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="draftline.requests")
-    async with client(await serve()) as http:
+    async with http_client(await serve()) as http:
         response = await http.post("/v1/completions", json=COMPLETION, headers={"x-request-id": "job-7"})
     assert response.headers["x-request-id"] == "job-7"
     [record] = [record for record in caplog.records if record.name == "draftline.requests"]

@@ -9,10 +9,10 @@ import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx2
 import pytest
 import pytest_asyncio
 from fake_engine import FakeEngine
+from http_client import http_client
 from stepped_engine import SteppedEngine
 
 from draftline.engine.errors import CannotListenError
@@ -47,8 +47,8 @@ async def closed_by_server(reader: asyncio.StreamReader) -> None:
             assert await reader.read() == b""
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def stepped() -> AsyncIterator[tuple[Server, SteppedEngine]]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def one_engine() -> AsyncIterator[tuple[Server, SteppedEngine]]:
     engine = SteppedEngine()
     server = Server(ServerConfig(port=0, http_port=0))
     await server.start()
@@ -59,10 +59,17 @@ async def stepped() -> AsyncIterator[tuple[Server, SteppedEngine]]:
     engine.close()
 
 
+@pytest.fixture
+def stepped(one_engine: tuple[Server, SteppedEngine]) -> tuple[Server, SteppedEngine]:
+    """A server of a real engine without requests: each test waits until its own have ended."""
+    one_engine[1].forget_cancels()
+    return one_engine
+
+
 async def test_probes_follow_the_server(engine: FakeEngine) -> None:
     server = Server(ServerConfig(port=0, http_port=0))
     await server.start()
-    async with httpx2.AsyncClient(timeout=60, base_url=f"http://{server.http_address}") as http:
+    async with http_client(server) as http:
 
         async def statuses() -> list[int]:
             return [(await http.get(path)).status_code for path in ("/live", "/health", "/ready", "/v1/models")]
@@ -142,11 +149,8 @@ async def test_a_client_that_pipelines_is_disconnected(stepped: tuple[Server, St
         await server.wait_idle()
 
 
-async def test_a_reader_that_stops_loses_its_requests(make_engine: Any) -> None:
-    engine = make_engine()
-    server = Server(ServerConfig(port=0, http_port=0, stall_timeout=0.5))
-    await server.start()
-    await server.serve(engine)
+async def test_a_reader_that_stops_loses_its_requests(serve: Any, engine: FakeEngine) -> None:
+    server = await serve(stall_timeout=0.5)
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     host, _, port = str(server.http_address).rpartition(":")
@@ -160,7 +164,6 @@ async def test_a_reader_that_stops_loses_its_requests(make_engine: Any) -> None:
         await server.wait_idle()
     assert engine.cancelled
     client.close()
-    await server.abort()
 
 
 async def test_slow_and_endless_headers_are_cut_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,10 +209,8 @@ async def test_a_comment_keeps_a_silent_stream_alive(
     writer.close()
 
 
-async def test_a_drain_that_takes_too_long_cuts_streams_off(engine: FakeEngine) -> None:
-    server = Server(ServerConfig(port=0, http_port=0, drain_timeout=0.1))
-    await server.start()
-    await server.serve(engine)
+async def test_a_drain_that_takes_too_long_cuts_streams_off(serve: Any, engine: FakeEngine) -> None:
+    server = await serve(drain_timeout=0.1)
     engine.hold()
     reader, writer = await connect(server)
     writer.write(request("/v1/completions", {"prompt": "abc", "stream": True}))
