@@ -138,6 +138,7 @@ class FakeEngine:
         self._builder = RequestBuilder(self.info, self.tokenizer, 5.0)
         self._step_s = step_s
         self._max_waiting = max_waiting
+        self._retry_after_s = 1.5
         self._live: dict[str, _Live] = {}
         self._allowed: float = float("inf")
         self._stopping = False
@@ -160,7 +161,7 @@ class FakeEngine:
             if request_id in self._live:
                 raise DuplicateRequestError(f"a request with id {request_id!r} is running")
             if len(self._live) >= self._max_waiting:
-                raise QueueFullError(f"{len(self._live)} requests are waiting, which is the limit", 1.5)
+                raise QueueFullError(f"{len(self._live)} requests are waiting, which is the limit", self._retry_after_s)
             self._live[request_id] = _Live(built, made=dict.fromkeys(range(request.sampling.n), 0))
             self._changed.notify_all()
         return built.prompt_token_ids

@@ -28,9 +28,10 @@ from draftline.engine.server.server import Server
 PLAIN = PlainPrompts({"max_tokens": 3}, as_chat=False)
 
 
-@pytest.fixture
-def url(engine: FakeEngine) -> Iterator[str]:
-    """The URL of a server of the fake engine, on a thread of its own."""
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[FakeEngine, str]]:
+    """A fake engine, and the URL of its server, which has a thread of its own."""
+    engine = FakeEngine()
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -42,11 +43,25 @@ def url(engine: FakeEngine) -> Iterator[str]:
         return server
 
     server = asyncio.run_coroutine_threadsafe(start(), loop).result(30)
-    yield f"http://{server.http_address}"
+    yield engine, f"http://{server.http_address}"
     asyncio.run_coroutine_threadsafe(server.abort(), loop).result(30)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+    engine.close()
+
+
+@pytest.fixture
+def engine(served: tuple[FakeEngine, str]) -> FakeEngine:
+    """The engine of the server, which runs as fast as it can."""
+    served[0].pace(0)
+    return served[0]
+
+
+@pytest.fixture
+def url(engine: FakeEngine, served: tuple[FakeEngine, str]) -> str:
+    """The URL of the server."""
+    return served[1]
 
 
 def write_lines(path: Path, *lines: object) -> Path:
@@ -61,7 +76,7 @@ def read_answers(path: Path) -> list[dict[str, Any]]:
 async def run(requests: Path, answers: Path, url: str, **options: Any) -> list[bool]:
     errors: list[bool] = []
     with AnswerFile(answers, check_ids(requests, PLAIN)) as file:
-        async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
+        async with httpx2.AsyncClient(base_url=url, timeout=None, verify=False) as client:
             await run_batch(
                 read_lines(requests, PLAIN),
                 client,
@@ -157,8 +172,11 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         AnswerFile(other, {"a"})
 
 
-async def test_a_full_queue_is_waited_for(url: str, engine: FakeEngine, tmp_path: Path) -> None:
-    engine._max_waiting = 2
+async def test_a_full_queue_is_waited_for(
+    url: str, engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_max_waiting", 2)
+    monkeypatch.setattr(engine, "_retry_after_s", 0.3)
     requests = write_lines(tmp_path / "in.jsonl", *({"prompt": "ab"} for _ in range(24)))
     errors = await run(requests, tmp_path / "out.jsonl", url)
     assert errors == [False] * 24
