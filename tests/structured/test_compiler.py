@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -31,9 +32,44 @@ EXPLOSION = "[01]*1[01]{40}"
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[ConstraintCompiler]:
-    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(automaton=AutomatonLimits(seconds=1.0)))
+    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(automaton=AutomatonLimits(seconds=1.0, states=1000)))
     yield compiler
     compiler.close()
+
+
+@dataclass(frozen=True)
+class Exploded:
+    """How an expression was compiled that takes all of the limit's time.
+
+    Attributes:
+        compiled: what each of eight threads got that asked at once.
+        turns: how often an event loop that slept for 10 ms at a time went round meanwhile.
+    """
+
+    compiled: list[CompiledConstraint]
+    turns: int
+
+
+@pytest.fixture(scope="module")
+def exploded(compiler: ConstraintCompiler) -> Exploded:
+    """Of ``EXPLOSION``, which takes a second: once for all tests."""
+    constraint = ConstraintSpec("regex", EXPLOSION)
+    futures: list[Future[CompiledConstraint]] = []
+    threads = [threading.Thread(target=lambda: futures.append(compiler.submit(constraint))) for _ in range(8)]
+
+    async def wait() -> int:
+        turns = 0
+        while not all(future.done() for future in futures):
+            await asyncio.sleep(0.01)
+            turns += 1
+        return turns
+
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    turns = asyncio.run(wait())
+    return Exploded([future.result() for future in futures], turns)
 
 
 def first_mask(compiled: CompiledConstraint) -> set[bytes]:
@@ -80,18 +116,26 @@ def test_a_grammar_is_enforced_by_llguidance(compiler: ConstraintCompiler) -> No
     assert first_mask(compiled) == {b"(", b"a", b"ab"}
 
 
-def test_a_prepared_compiler_has_built_what_grammars_share() -> None:
-    compiler = ConstraintCompiler(VOCABULARY)
+@pytest.fixture(scope="module")
+def prepared() -> Iterator[ConstraintCompiler]:
+    """A prepared compiler with much time and a small cache."""
+    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(automaton=AutomatonLimits(seconds=60), cache_bytes=4000))
     compiler.prepare()
-    shared = compiler._grammars
-    assert shared is not None
-    assert compiler.compile(ConstraintSpec("grammar", 'start: "ab" | "c"')).report.backend == "grammar"
-    assert compiler._grammars is shared
+    yield compiler
     compiler.close()
 
 
-def test_an_expression_too_large_for_an_automaton_becomes_a_grammar(compiler: ConstraintCompiler) -> None:
-    compiled = compiler.compile(ConstraintSpec("regex", EXPLOSION))
+def test_a_prepared_compiler_has_built_what_grammars_share(prepared: ConstraintCompiler) -> None:
+    shared = prepared._grammars
+    assert shared is not None
+    assert prepared.compile(ConstraintSpec("grammar", 'start: "ab" | "c"')).report.backend == "grammar"
+    assert prepared._grammars is shared
+
+
+def test_an_expression_too_large_for_an_automaton_becomes_a_grammar(
+    compiler: ConstraintCompiler, exploded: Exploded
+) -> None:
+    compiled = exploded.compiled[0]
     assert compiled.report.backend == "grammar"
     assert "longer than 1 s" in (compiled.report.no_automaton or "")
     assert first_mask(compiled) == {b"0", b"1"}
@@ -100,7 +144,9 @@ def test_an_expression_too_large_for_an_automaton_becomes_a_grammar(compiler: Co
 
 
 def test_closing_within_the_budget_needs_an_automaton(compiler: ConstraintCompiler) -> None:
-    for kind, source in (("regex", EXPLOSION), ("grammar", 'start: "ab"')):
+    large = "[01]*1[01]{10}"  # 2,048 states
+    assert compiler.compile(ConstraintSpec("regex", large)).report.backend == "grammar"
+    for kind, source in (("regex", large), ("grammar", 'start: "ab"')):
         with pytest.raises(UnsupportedConstraintError) as error:
             compiler.compile(ConstraintSpec(kind, source, close_within_budget=True))
         assert [violation.keyword for violation in error.value.violations] == ["close_within_budget"]
@@ -128,35 +174,21 @@ def test_the_error_says_why_a_constraint_is_invalid(
         compiler.compile(constraint)
 
 
-def test_a_choice_of_many_texts_compiles() -> None:
-    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(automaton=AutomatonLimits(seconds=60)))
-    try:
-        compiled = compiler.compile(choice(*(f"item {number * 7919}" for number in range(5000))))
-        assert compiled.report.backend == "automaton"
-    finally:
-        compiler.close()
+@pytest.mark.parametrize("texts", [2000, pytest.param(5000, marks=pytest.mark.slow)])
+def test_a_choice_of_many_texts_compiles(prepared: ConstraintCompiler, texts: int) -> None:
+    compiled = prepared.compile(choice(*(f"item {number * 7919}" for number in range(texts))))
+    assert compiled.report.backend == "automaton"
 
 
-async def test_the_event_loop_goes_on_while_a_constraint_is_compiled(compiler: ConstraintCompiler) -> None:
-    future = asyncio.wrap_future(compiler.submit(ConstraintSpec("regex", "[01]*1[01]{41}")))
-    turns = 0
-    while not future.done():
-        await asyncio.sleep(0.01)
-        turns += 1
-    assert turns > 20  # of a hundred in the second that it takes
-    assert (await future).report.backend == "grammar"
+def test_the_event_loop_goes_on_while_a_constraint_is_compiled(exploded: Exploded) -> None:
+    assert exploded.turns > 20  # of a hundred in the second that it takes
 
 
-def test_a_constraint_is_compiled_once_for_concurrent_and_later_requests(compiler: ConstraintCompiler) -> None:
-    constraint = ConstraintSpec("regex", "[01]*1[01]{42}")
-    futures: list[Future[CompiledConstraint]] = []
-    threads = [threading.Thread(target=lambda: futures.append(compiler.submit(constraint))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({id(future.result()) for future in futures}) == 1
-    assert compiler.compile(constraint) is futures[0].result()
+def test_a_constraint_is_compiled_once_for_concurrent_and_later_requests(
+    compiler: ConstraintCompiler, exploded: Exploded
+) -> None:
+    assert len({id(compiled) for compiled in exploded.compiled}) == 1
+    assert compiler.compile(ConstraintSpec("regex", EXPLOSION)) is exploded.compiled[0]
     assert compiler.compile(ConstraintSpec("regex", "ab")) is not compiler.compile(
         ConstraintSpec("regex", "ab", close_within_budget=True)
     )
@@ -174,19 +206,15 @@ def test_failures_are_not_cached(compiler: ConstraintCompiler) -> None:
     assert compiler.submit(ConstraintSpec("regex", "(x")) is not future
 
 
-def test_the_cache_is_bounded_in_bytes_and_evicts_the_least_recently_used() -> None:
-    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(cache_bytes=4000))
-    try:
-        first = compiler.compile(ConstraintSpec("regex", "a{1,3}"))
-        second = compiler.compile(ConstraintSpec("regex", "b{1,3}"))
-        assert compiler.compile(ConstraintSpec("regex", "a{1,3}")) is first
-        for number in range(8):  # more than there is room for
-            compiler.compile(ConstraintSpec("regex", f"{number}{{1,3}}"))
-            assert compiler.compile(ConstraintSpec("regex", "a{1,3}")) is first
-        assert compiler.compile(ConstraintSpec("regex", "b{1,3}")) is not second
-        assert first.nbytes * 3 < 4000 < first.nbytes * 8
-    finally:
-        compiler.close()
+def test_the_cache_is_bounded_in_bytes_and_evicts_the_least_recently_used(prepared: ConstraintCompiler) -> None:
+    first = prepared.compile(ConstraintSpec("regex", "a{1,3}"))
+    second = prepared.compile(ConstraintSpec("regex", "b{1,3}"))
+    assert prepared.compile(ConstraintSpec("regex", "a{1,3}")) is first
+    for number in range(8):  # more than there is room for
+        prepared.compile(ConstraintSpec("regex", f"{number}{{1,3}}"))
+        assert prepared.compile(ConstraintSpec("regex", "a{1,3}")) is first
+    assert prepared.compile(ConstraintSpec("regex", "b{1,3}")) is not second
+    assert first.nbytes * 3 < 4000 < first.nbytes * 8
 
 
 def compile_regex(workers: AutomatonWorkerPool, regex: str) -> TokenAutomaton:
@@ -199,11 +227,16 @@ def compile_regex(workers: AutomatonWorkerPool, regex: str) -> TokenAutomaton:
 
 def pool(limits: AutomatonLimits) -> AutomatonWorkerPool:
     return AutomatonWorkerPool(
-        VOCABULARY.tokens, VOCABULARY.eos_ids, VOCABULARY.special_ids, limits, GrammarLimits(seconds=0.5), max_workers=1
+        VOCABULARY.tokens,
+        VOCABULARY.eos_ids,
+        VOCABULARY.special_ids,
+        limits,
+        GrammarLimits(seconds=0.25),
+        max_workers=1,
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def workers() -> Iterator[AutomatonWorkerPool]:
     workers = pool(AutomatonLimits(seconds=30))
     yield workers
@@ -234,7 +267,7 @@ def test_a_worker_that_dies_fails_only_its_job(workers: AutomatonWorkerPool) -> 
     thread.start()
     while not workers._processes._busy:
         time.sleep(0.01)
-    time.sleep(0.5)
+    time.sleep(0.1)
     for process in list(workers._processes._busy):
         os.kill(process.pid, signal.SIGKILL)
     thread.join()
@@ -247,7 +280,7 @@ def test_memory_of_a_worker_is_bounded() -> None:
     workers = pool(limits)
     try:
         with pytest.raises(AutomatonTooLargeError, match="more than 400 MiB"):
-            compile_regex(workers, EXPLOSION)
+            compile_regex(workers, "(a{1,1000}){1,4000}")  # asks for 256 MiB at once
         assert compile_regex(workers, "ab").states == 4
     finally:
         workers.close()
@@ -256,10 +289,10 @@ def test_memory_of_a_worker_is_bounded() -> None:
 def test_a_grammar_that_crashes_the_compiler_or_takes_long_does_no_harm(workers: AutomatonWorkerPool) -> None:
     workers.try_grammar('start: "a" | "b"')
     lexemes = "\n".join(f"r{i}: /[a-z]{{{i % 50 + 1},{i % 97 + 60}}}q{i}/ r{i + 1} | /z/" for i in range(4000))
-    with pytest.raises(InvalidConstraintError, match=r"takes longer than 0\.5 s|overflows the compiler's stack"):
+    with pytest.raises(InvalidConstraintError, match=r"takes longer than 0\.25 s|overflows the compiler's stack"):
         workers.try_grammar(f'start: r0\n{lexemes}\nr4000: "x"')  # overflows llguidance's stack
     optional = "start: " + "a? " * 20_000 + '\na: "x"?'
-    with pytest.raises(InvalidConstraintError, match=r"compiling it takes longer than 0\.5 s"):
+    with pytest.raises(InvalidConstraintError, match=r"compiling it takes longer than 0\.25 s"):
         workers.try_grammar(optional)
     with pytest.raises(InvalidConstraintError, match="line 1, column"):
         workers.try_grammar("start: (")
@@ -283,7 +316,8 @@ def test_a_worker_has_the_lowest_priority_from_its_start(workers: AutomatonWorke
     workers._processes.give_back(process)
 
 
-def test_workers_end_when_the_pool_is_closed(workers: AutomatonWorkerPool) -> None:
+def test_workers_end_when_the_pool_is_closed() -> None:
+    workers = pool(AutomatonLimits(seconds=30))
     compile_regex(workers, "ab")
     (process,) = workers._processes._idle
     workers.close()
