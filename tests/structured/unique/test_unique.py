@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_vocabulary import allowed, vocabulary
@@ -101,7 +102,7 @@ def documents(depth: int = 1) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional={**own, "z": documents(depth - 1)})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(documents(), st.integers(0, 2**32), st.booleans())
 def test_a_document_is_allowed_exactly_if_its_strings_differ(value: Any, seed: int, escaped: bool) -> None:
     matcher = begin()
@@ -110,7 +111,7 @@ def test_a_document_is_allowed_exactly_if_its_strings_differ(value: Any, seed: i
     assert (whole and matcher.complete) == is_valid(value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_a_matcher_equals_a_replay_after_any_operations(data: st.DataObject) -> None:
     matcher, taken = begin(), list[int]()
