@@ -52,12 +52,13 @@ def ids(text: str) -> list[int]:
     return [VOCABULARY.tokens.index(bytes([byte])) for byte in text.encode()]
 
 
-def test_thousands_of_texts_of_one_grammar_are_exact_whatever_states_they_use_up(
-    grammars: GrammarBackend, exact: AutomatonMatcher
+@pytest.mark.parametrize("texts", [400, pytest.param(2000, marks=pytest.mark.slow)])
+def test_many_texts_of_one_grammar_are_exact_whatever_states_they_use_up(
+    grammars: GrammarBackend, exact: AutomatonMatcher, texts: int
 ) -> None:
     rng = random.Random(1)
     compiled = grammars.compile(regex_grammar(GROWING))
-    for _ in range(2000):
+    for _ in range(texts):
         matcher = compiled.beginning()
         for _ in range(12):
             legal = mask(matcher)
@@ -71,14 +72,15 @@ def test_thousands_of_texts_of_one_grammar_are_exact_whatever_states_they_use_up
     assert compiled.parsers.generations > 5
 
 
+@pytest.mark.parametrize("rounds", [20, pytest.param(60, marks=pytest.mark.slow)])
 def test_rows_that_share_a_lexer_carry_on_when_one_of_them_uses_it_up(
-    grammars: GrammarBackend, exact: AutomatonMatcher
+    grammars: GrammarBackend, exact: AutomatonMatcher, rounds: int
 ) -> None:
     rng = random.Random(2)
     compiled = grammars.compile(regex_grammar(GROWING))
     matchers = [compiled.beginning() for _ in range(16)]
     texts: list[list[int]] = [[] for _ in matchers]
-    for _ in range(60):
+    for _ in range(rounds):
         drafts = [[rng.choice(ids("ab")) for _ in range(3)] for _ in matchers]
         masks = np.empty((4 * len(matchers), VOCABULARY.mask_words), np.int32)
         fill_masks([MaskedRow(matcher, (), tokens) for matcher, tokens in zip(matchers, drafts, strict=True)], masks)
