@@ -265,6 +265,9 @@ def _prune_array(shape: ArrayShape, fruitful: set[Demands]) -> ArrayShape | None
 
 
 def _prune_object(shape: ObjectShape, fruitful: set[Demands]) -> Iterator[ObjectShape]:
+    # Asked again for each member that turns out to have values: most answers must take no time.
+    if any(value not in fruitful and name in shape.required for name, value in shape.named):
+        return
     named = tuple((name, value if value in fruitful else NEVER) for name, value in shape.named)
     others = tuple(members for members in shape.others if members.value in fruitful)
     if any(members.value not in fruitful for members in shape.some):

@@ -1,5 +1,6 @@
 """Syntax trees of regular expressions, functions that build small ones, and their text for Rust's regex engines."""
 
+import functools
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -195,6 +196,7 @@ def _count_text(low: int, high: int | None) -> str:
     return f"{{{low}}}" if low == high else f"{{{low},{high}}}"
 
 
+@functools.lru_cache(maxsize=256)  # the strings of a schema have few sets between them
 def _class_text(characters: CharSet) -> str:
     if not characters:
         return "[a&&b]"
