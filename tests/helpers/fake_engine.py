@@ -16,6 +16,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import cast
 
+from fake_tokenizer import EOS, ByteTokenizer
+
 from draftline.engine.cache_journal import CacheJournal
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError, StepFailedError
 from draftline.engine.outputs import (
@@ -34,43 +36,11 @@ from draftline.engine.protocol import EngineInfo, GenerateRequest, Sink
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.stats import EngineStats
 from draftline.models.config import ModelConfig
-from draftline.models.tokenization.rendering import AS_USUAL, Rendering
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.structured.compiler import ConstraintCompiler
 
 VOCAB = 256
-EOS = 0
 MAX_MODEL_LEN = 4096
-
-
-class ByteTokenizer:
-    """Tokens are bytes; a chat is its messages as ``role: content`` lines."""
-
-    eos_ids = (EOS,)
-    has_chat_template = True
-
-    def encode(self, text: str) -> list[int]:
-        """The text's bytes."""
-        return list(text.encode())
-
-    def encode_chat(self, messages: Sequence[tuple[str, str]], rendering: Rendering = AS_USUAL) -> list[int]:
-        """The conversation's bytes. A final message that is continued is the last of its line."""
-        if any(role not in ("system", "user", "assistant") for role, _ in messages):
-            raise ValueError("the chat template takes the roles system, user and assistant")
-        text = "".join(f"{role}: {content}\n" for role, content in messages)
-        if rendering.variables:
-            text = f"{dict(rendering.variables)}\n{text}"
-        if rendering.continue_final_message:
-            return self.encode(text[:-1])
-        return self.encode(text + "assistant:" if rendering.add_generation_prompt else text)
-
-    def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """The text of bytes."""
-        return bytes(token_ids).decode(errors="replace")
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """One byte."""
-        return bytes([token_id])
 
 
 def fake_info() -> EngineInfo:

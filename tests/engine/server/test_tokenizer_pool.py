@@ -9,7 +9,8 @@ import threading
 from collections.abc import AsyncIterator
 
 import pytest
-from fake_engine import ByteTokenizer, fake_info
+from fake_engine import fake_info
+from fake_tokenizer import ByteTokenizer
 
 from draftline.engine.errors import InvalidRequestError, QueueFullError
 from draftline.engine.protocol import Chat

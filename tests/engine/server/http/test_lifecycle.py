@@ -156,7 +156,7 @@ async def test_a_reader_that_stops_loses_its_requests(serve: Any, engine: FakeEn
     host, _, port = str(server.http_address).rpartition(":")
     client.setblocking(False)
     await asyncio.get_running_loop().sock_connect(client, (host, int(port)))
-    engine.pace(0.002)
+    engine.pace(0.01)
     body = {"prompt": "abc", "max_tokens": 4000, "n": 64, "logprobs": 20, "stream": True}
     await asyncio.get_running_loop().sock_sendall(client, request("/v1/completions", body))
     await asyncio.to_thread(engine.wait_running, 1)
