@@ -20,16 +20,20 @@ from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
 from draftline.structured.automaton.compiled import CompiledAutomaton
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.limits import AutomatonLimits
-from draftline.structured.automaton.token_automaton import TokenAutomaton
+from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
 from draftline.structured.compile_queue import CompileJob, CompileQueue
 from draftline.structured.compiled import CompiledConstraint, CompileReport
-from draftline.structured.constraint import ConstraintSpec, language
+from draftline.structured.constraint import ConstraintSpec, ReasoningSpec, language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.compiled import CompiledGrammar
 from draftline.structured.grammar.parsers import GrammarLimits
 from draftline.structured.language import Language
+from draftline.structured.tags.form import Free, form_language, with_reasoning
+from draftline.structured.tags.lark import tag_grammar
+from draftline.structured.tags.machine import Machine
+from draftline.structured.tags.walk import TagReader
 from draftline.structured.vocabulary import ByteVocabulary
 
 
@@ -75,6 +79,7 @@ class ConstraintCompiler:
         self._lock = threading.Lock()
         self._in_flight: dict[ConstraintSpec, CompileJob[CompiledConstraint]] = {}
         self._grammar_limits = limits.grammar
+        self._automaton_limits = limits.automaton
         self._grammars: GrammarBackend | None = None
         self._grammars_lock = threading.Lock()
 
@@ -163,7 +168,7 @@ class ConstraintCompiler:
             unenforced=allowed.unenforced,
             no_automaton=None,
         )
-        return CompiledAutomaton(report, automaton, drafts)
+        return CompiledAutomaton(report, automaton, drafts, _tag_reader(allowed))
 
     def _grammar(
         self,
@@ -183,7 +188,8 @@ class ConstraintCompiler:
                 self._grammars = GrammarBackend(self.vocabulary, self._grammar_limits)
         if job.is_over:
             raise InvalidConstraintError("no caller waits for it any more")
-        matcher = self._grammars.compile(allowed.grammar)
+        grammar = allowed.grammar if allowed.form is None else tag_grammar(allowed.form)
+        matcher = self._grammars.compile(grammar)
         report = CompileReport(
             backend="grammar",
             states=0,
@@ -193,7 +199,29 @@ class ConstraintCompiler:
             unenforced=allowed.unenforced,
             no_automaton=no_automaton,
         )
-        return CompiledGrammar(report, matcher, len(allowed.grammar), self.vocabulary)
+        return CompiledGrammar(
+            report, matcher, len(grammar), self.vocabulary, self._guard(constraint.reasoning), _tag_reader(allowed)
+        )
+
+    def _guard(self, reasoning: ReasoningSpec | None) -> TokenAutomaton | None:
+        """The automaton of reasoning with a limit, and of any text behind it."""
+        if reasoning is None or not reasoning.limited:
+            return None
+        guarded = with_reasoning(form_language(Free()), reasoning.begin, reasoning.end, is_json=False)
+        assert guarded.form is not None, "it is made of parts"
+        limits = self._automaton_limits
+        return compile_tokens(
+            Machine(guarded.form, limits.states).automaton(),
+            self.vocabulary.tokens,
+            sorted(self.vocabulary.eos_ids),
+            budgets=False,
+            early_budgets=True,
+            max_bytes=limits.table_bytes,
+        )
+
+
+def _tag_reader(allowed: Language) -> TagReader | None:
+    return None if allowed.form is None else TagReader(allowed.form)
 
 
 class _Cache:

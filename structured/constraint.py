@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.lark import regex_grammar
 from draftline.structured.json_schema import json_object_language, json_schema_language
 from draftline.structured.language import IntegerSpelling, Language, Whitespace
+from draftline.structured.tags.form import Free, form_language, with_reasoning
+from draftline.structured.tags.xgrammar import read_structural_tag
 
-ConstraintKind = Literal["json_schema", "regex", "choice", "json_object", "grammar"]
+ConstraintKind = Literal["json_schema", "regex", "choice", "json_object", "grammar", "structural_tag", "any"]
 
 MAX_CHOICES = 20_000
 """The largest number of texts of one choice."""
@@ -23,16 +26,33 @@ MAX_GRAMMAR_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningSpec:
+    """Reasoning before the constrained text.
+
+    Attributes:
+        begin: the mark before it; it may be empty.
+        end: the mark behind it.
+        limited: whether it has to end within a number of tokens.
+    """
+
+    begin: str
+    end: str
+    limited: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ConstraintSpec:
     """A constraint on an output, as a request states it.
 
     Attributes:
         kind: the form of ``source``.
-        source: the schema, regular expression or grammar; a choice's texts as a JSON list; "" for any JSON object.
+        source: the schema, regular expression, grammar or structural tag; a choice's texts as a JSON list; "" for any JSON
+            object and for any text.
         whitespace: the whitespace allowed between the tokens of JSON.
         best_effort: accept schemas with keywords that cannot be enforced, and report those keywords.
         close_within_budget: complete the text within max_tokens.
         integers: the texts of integers in a JSON Schema.
+        reasoning: the reasoning before the text; None without one.
     """
 
     kind: ConstraintKind
@@ -41,6 +61,7 @@ class ConstraintSpec:
     best_effort: bool = False
     close_within_budget: bool = False
     integers: IntegerSpelling = "standard"
+    reasoning: ReasoningSpec | None = None
 
 
 def language(constraint: ConstraintSpec) -> Language:
@@ -50,7 +71,12 @@ def language(constraint: ConstraintSpec) -> Language:
         InvalidConstraintError: the source is malformed or too large.
         UnsupportedConstraintError: parts of it cannot be enforced exactly.
     """
-    return _LANGUAGES[constraint.kind](constraint)
+    allowed = _LANGUAGES[constraint.kind](constraint)
+    reasoning = constraint.reasoning
+    if reasoning is None:
+        return allowed
+    is_json = constraint.kind in JSON_KINDS
+    return with_reasoning(allowed, reasoning.begin, reasoning.end, is_json=is_json)
 
 
 def _json_schema(constraint: ConstraintSpec) -> Language:
@@ -89,6 +115,23 @@ def _grammar(constraint: ConstraintSpec) -> Language:
     return Language(None, constraint.source, not_regular="grammars are not compiled to automata")
 
 
+def _structural_tag(constraint: ConstraintSpec) -> Language:
+    def inner(kind: ConstraintKind, source: str) -> Language:
+        return _inner_language(replace(constraint, kind=kind, source=source, reasoning=None))
+
+    return form_language(read_structural_tag(constraint.source, inner))
+
+
+@lru_cache(maxsize=1024)
+def _inner_language(constraint: ConstraintSpec) -> Language:
+    """`language`, cached: many structural tags share tools."""
+    return language(constraint)
+
+
+def _any(constraint: ConstraintSpec) -> Language:
+    return form_language(Free())
+
+
 def _regular(regex: str) -> Language:
     return Language(regex=regex, grammar=regex_grammar(regex))
 
@@ -108,7 +151,12 @@ _LANGUAGES: dict[ConstraintKind, Callable[[ConstraintSpec], Language]] = {
     "choice": _choice,
     "json_object": _json_object,
     "grammar": _grammar,
+    "structural_tag": _structural_tag,
+    "any": _any,
 }
 
-KINDS: tuple[ConstraintKind, ...] = tuple(_LANGUAGES)
-"""All kinds of constraints."""
+KINDS: tuple[ConstraintKind, ...] = tuple(kind for kind in _LANGUAGES if kind != "any")
+"""All kinds of constraints that a request can name."""
+
+JSON_KINDS: frozenset[ConstraintKind] = frozenset(("json_schema", "json_object"))
+"""The kinds whose texts are JSON documents."""

@@ -1,9 +1,14 @@
 """``Language``: the set of texts that a constraint allows, in the forms that backends read. It knows no vocabulary."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from draftline.structured.errors import Violation
+
+if TYPE_CHECKING:
+    from draftline.structured.tags.form import Form
 
 Whitespace = Literal["compact", "spaced", "free"]
 """The whitespace allowed between the tokens of JSON.
@@ -45,9 +50,17 @@ class Language:
         unenforced: parts of the constraint that are not enforced; empty unless best effort was asked for.
         not_regular: why there is no regex; None if there is one. For a schema it starts with "#", a JSON pointer
             and a colon.
+        form: the same language as a tree of other languages; None for a language that is not made of others. If
+            ``not_regular`` is None, it stands for the regex.
     """
 
     regex: str | None
     grammar: str
     unenforced: tuple[Violation, ...] = ()
     not_regular: str | None = None
+    form: Form | None = None
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether an automaton may enforce it: whether it has a regex, or a form of such languages."""
+        return self.regex is not None or (self.form is not None and self.not_regular is None)

@@ -8,6 +8,7 @@ from draftline.engine.outputs import (
     FinishReason,
     PositionLogprobs,
     SpeculationStats,
+    TagSpan,
     Timing,
     TokenLogprob,
     Update,
@@ -77,10 +78,12 @@ def _speculation(params: Speculation) -> pb.Speculation:
 
 
 def _constraint(params: Constraint) -> pb.Constraint:
-    alike = {"json_schema", "regex", "grammar", "best_effort", "close_within_budget"}
+    alike = {"json_schema", "regex", "grammar", "structural_tag", "best_effort", "close_within_budget"}
     message = pb.Constraint(**params.model_dump(include=alike, exclude_none=True))
     message.whitespace = _WHITESPACE[params.whitespace]
     message.integers = _INTEGERS[params.integers]
+    if params.reasoning is not None:
+        message.reasoning.CopyFrom(pb.Reasoning(**params.reasoning.model_dump(exclude_none=True)))
     if params.choice is not None:
         message.choice.choices.extend(params.choice)
     if params.json_object:
@@ -111,6 +114,9 @@ def finished(end: pb.Finished) -> Finished:
         json_valid=end.json_valid if end.HasField("json_valid") else None,
         seed=end.seed,
         system_fingerprint=end.system_fingerprint,
+        tags=tuple(
+            TagSpan(tag.name, tag.begin, tag.start, tag.content_start, tag.content_end, tag.end) for tag in end.tags
+        ),
     )
 
 

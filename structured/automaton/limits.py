@@ -13,11 +13,13 @@ class AutomatonLimits:
         regex_bytes: length of the regular expression in UTF-8.
         seconds: processor time to compile. The limit by the clock is four times as long.
         memory_bytes: memory of the worker process.
+        parts_bytes: length of all regular expressions of a structural tag.
         states: states over bytes, before minimisation.
         table_bytes: size of the finished tables.
     """
 
     regex_bytes: int = 1 << 20
+    parts_bytes: int = 64 << 10
     seconds: float = 10.0
     memory_bytes: int = 3 << 30
     states: int = 50_000

@@ -15,12 +15,14 @@ import sys
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError, compile_bytes
+from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError, ByteAutomaton, compile_bytes
 from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.language import Language
+from draftline.structured.tags.form import leaves
+from draftline.structured.tags.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +54,45 @@ def find_language(setup: WorkerSetup, job: ConstraintSpec) -> LanguageAnswer:
         return RuntimeError(f"the constraint compiler failed: {error!r}")
 
 
-def compile_regex(setup: WorkerSetup, regex: str, *, budgets: bool) -> Answer:
-    """The automaton of a regular expression, or the error that it ends in.
+def compile_language(setup: WorkerSetup, allowed: Language, job: ConstraintSpec) -> Answer:
+    """The automaton of a regular language, or the error that it ends in.
 
     Args:
         setup: the vocabulary and the limits.
-        regex: the expression.
-        budgets: whether masks by distance to acceptance are wanted.
+        allowed: the language.
+        job: the constraint, which tells the masks by distance that are wanted.
     """
     limits = setup.limits
-    size = len(regex.encode())
-    if size > limits.regex_bytes:
-        return AutomatonTooLargeError(f"it has {size} bytes; at most {limits.regex_bytes} are allowed")
     try:
-        automaton = compile_bytes(regex, limits.states)
-        return compile_tokens(automaton, setup.tokens, setup.eos_ids, budgets=budgets, max_bytes=limits.table_bytes)
+        automaton = _over_bytes(allowed, limits)
+        return compile_tokens(
+            automaton,
+            setup.tokens,
+            setup.eos_ids,
+            budgets=job.close_within_budget,
+            early_budgets=job.reasoning is not None and job.reasoning.limited,
+            max_bytes=limits.table_bytes,
+        )
     except (InvalidConstraintError, AutomatonTooLargeError) as error:
         return error
     except MemoryError:
         return AutomatonTooLargeError(f"compiling it takes more than {limits.memory_bytes >> 20} MiB of memory")
     except Exception as error:  # noqa: BLE001 - the parent raises it; the worker goes on
         return RuntimeError(f"the automaton compiler failed: {error!r}")
+
+
+def _over_bytes(allowed: Language, limits: AutomatonLimits) -> ByteAutomaton:
+    if allowed.regex is not None:
+        size = len(allowed.regex.encode())
+        if size > limits.regex_bytes:
+            raise AutomatonTooLargeError(f"it has {size} bytes; at most {limits.regex_bytes} are allowed")
+        return compile_bytes(allowed.regex, limits.states)
+    assert allowed.form is not None, "the language is not regular"
+    size = sum(len((leaf.language.regex or "").encode()) for leaf in leaves(allowed.form))
+    if size > limits.parts_bytes:
+        problem = f"the regular expressions inside it have {size} bytes; at most {limits.parts_bytes} are allowed"
+        raise AutomatonTooLargeError(problem)
+    return Machine(allowed.form, limits.states).automaton()
 
 
 def main() -> None:
@@ -105,8 +125,8 @@ def _serve(setup: WorkerSetup, jobs: BinaryIO, answers: BinaryIO) -> None:
         allowed = find_language(setup, job)
         pickle.dump(allowed, answers, protocol=pickle.HIGHEST_PROTOCOL)
         answers.flush()
-        if isinstance(allowed, Language) and allowed.regex is not None:
-            answer = compile_regex(setup, allowed.regex, budgets=job.close_within_budget)
+        if isinstance(allowed, Language) and allowed.is_regular:
+            answer = compile_language(setup, allowed, job)
             pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
             answers.flush()
         _set_alarms(0)

@@ -162,7 +162,7 @@ class AutomatonWorkerPool:
             pickle.dump(job, process.stdin)
             process.stdin.flush()
             allowed = pickle.load(process.stdout)
-            regular = isinstance(allowed, Language) and allowed.regex is not None
+            regular = isinstance(allowed, Language) and allowed.is_regular
             return allowed, pickle.load(process.stdout) if regular else None
         except (OSError, EOFError, pickle.UnpicklingError):
             process.kill()

@@ -82,6 +82,8 @@ def constraint_params(constraint: pb.Constraint) -> Constraint:
             if number not in numbers:
                 raise InvalidRequestError(FieldViolation(f"constraint.{name}", f"unknown value {number}"))
             values[name] = numbers[number]
+    if constraint.HasField("reasoning"):
+        values["reasoning"] = _fields(constraint.reasoning)
     return _validated(Constraint, "constraint", values)
 
 
@@ -142,6 +144,17 @@ def finished(end: Finished) -> pb.Finished:
         json_valid=end.json_valid,
         seed=end.seed,
         system_fingerprint=end.system_fingerprint,
+        tags=[
+            pb.TagSpan(
+                name=tag.name,
+                begin=tag.begin,
+                start=tag.start,
+                content_start=tag.content_start,
+                content_end=tag.content_end,
+                end=tag.end,
+            )
+            for tag in end.tags
+        ],
     )
 
 
