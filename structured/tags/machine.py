@@ -18,6 +18,7 @@ from draftline.structured.automaton.byte_automaton import (
     compile_bytes,
     minimised,
 )
+from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.tags.form import (
     REASONING,
     Choice,
@@ -258,7 +259,10 @@ class Machine:
     def _leaf(self, leaf: Leaf, start: int) -> int:
         regex = leaf.language.regex
         assert regex is not None, "the form is not regular"
-        automaton = _leaf_automaton(regex, self._max_states)
+        try:
+            automaton = _leaf_automaton(regex, self._max_states)
+        except InvalidConstraintError as error:
+            raise InvalidConstraintError(f"{leaf.pointer}: {error}" if leaf.pointer else str(error)) from None
         base = len(self._rows)
         for _ in range(automaton.states):
             self._position()

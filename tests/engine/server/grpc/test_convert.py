@@ -11,6 +11,7 @@ from draftline.engine.outputs import (
     FinishReason,
     PositionLogprobs,
     SpeculationStats,
+    TagSpan,
     Timing,
     TokenLogprob,
     Usage,
@@ -35,6 +36,7 @@ def test_the_end_of_an_output_arrives_whole() -> None:
         seed=2**63 + 1,
         json_valid=False,
         system_fingerprint="fp_0123456789ab",
+        tags=(TagSpan("reasoning", "<think>", 0, 7, 9, 17), TagSpan("/format/tags/0", "é", 20, 21, 21, 22)),
     )
     assert update(pb.GenerateResponse(finished=convert.finished(end))) == end
 
