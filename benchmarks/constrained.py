@@ -8,8 +8,9 @@ Three sections, as JSON lines:
 - mask: microseconds to write the mask of one row on the host, along a document, by an automaton, by llguidance, and by
   llguidance for 64 rows at once. Also microseconds of the look-ups of a verify step of 64 rows with 5 positions, on a
   CPU.
-- rate: tokens/s of batches without constraints, with an automaton for every row or every other row, and with a grammar
-  for every row. Rounds alternate; the result is the median, also relative to the unconstrained batch.
+- rate: tokens/s of batches without constraints, with an automaton for every row or every other row, with a structural
+  tag for every row, inside a tag with a closed schema and in the free text before one, and with a grammar for every
+  row. Rounds alternate; the result is the median, also relative to the unconstrained batch.
 - steps: steps to extract a record from a text, without drafts, and with forced drafts only. It needs a model that ends
   its documents, so it excludes --shape.
 """
@@ -68,6 +69,24 @@ def long_text(characters: int) -> tuple[Constraint, Constraint]:
     text = f"[ -!#-\\[\\]-~]{{{characters},}}"
     regex = f'\\{{"text": "{text}"\\}}'
     return Constraint(regex=regex), Constraint(grammar=f"start: /{regex}/")
+
+
+def tag(characters: int, *, at_once: bool) -> Constraint:
+    """A structural tag whose content, by a closed schema, is longer than any output.
+
+    Args:
+        characters: of the content.
+        at_once: whether the tag begins the output. Otherwise free text comes first, and hardly ever ends.
+    """
+    text = {"type": "string", "pattern": f"^[ -!#-\\[\\]-~]{{{characters},}}$"}
+    schema = {"type": "object", "properties": {"text": text}, "required": ["text"], "additionalProperties": False}
+    one = {
+        "begin": '<tool_call>\n{"name": "write", "arguments": ',
+        "content": {"type": "json_schema", "json_schema": schema},
+        "end": "}\n</tool_call>",
+    }
+    form = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [one], "at_least_one": at_once}
+    return Constraint(structural_tag=json.dumps({"type": "structural_tag", "format": form}))
 
 
 def mask_times(compiler: ConstraintCompiler) -> Iterator[dict[str, object]]:
@@ -186,6 +205,8 @@ def rates(runner: BatchRunner, rows: int, prompt_len: int, output_len: int, roun
         "none": [None] * rows,
         "every row, automaton": [automaton] * rows,
         "every other row, automaton": [automaton if row % 2 else None for row in range(rows)],
+        "every row, in a tag": [tag(64 * output_len, at_once=True)] * rows,
+        "every row, before a tag": [tag(64 * output_len, at_once=False)] * rows,
         "every row, grammar": [OPEN_PERSONS] * rows,
         "every row, counting grammar": [counting] * rows,
     }
