@@ -117,9 +117,14 @@ def _grammar(constraint: ConstraintSpec) -> Language:
 
 def _structural_tag(constraint: ConstraintSpec) -> Language:
     def inner(kind: ConstraintKind, source: str) -> Language:
-        return _inner_language(replace(constraint, kind=kind, source=source, reasoning=None))
+        inside = replace(constraint, kind=kind, source=source, reasoning=None)
+        return _inner_language(inside) if len(source) < _MAX_CACHED else language(inside)
 
     return form_language(read_structural_tag(constraint.source, inner))
+
+
+_MAX_CACHED = 1 << 14
+"""Longer sources are not cached: they would take much memory."""
 
 
 @lru_cache(maxsize=1024)

@@ -173,14 +173,14 @@ def has_anchor(node: Node) -> bool:
 
 def to_regex(node: Node) -> str:
     """The text of an anchor-free tree in the dialect of Rust's regex crates. It needs no escapes in Lark."""
-    return _small_text(node) if node.size < _SMALL else _large_text(node)
+    return _cached_text(node) if node.size in _CACHED else _text(node)
 
 
-_SMALL: Final = 32
-"""Nodes of fewer parts are written faster than they are found in a cache."""
+_CACHED: Final = range(32, 2048)
+"""The sizes of nodes whose text is kept: smaller ones are written faster than found, larger ones are rarely shared."""
 
 
-def _small_text(node: Node) -> str:
+def _text(node: Node) -> str:
     if isinstance(node, Chars):
         return _class_text(node.set)
     if isinstance(node, Seq):
@@ -195,7 +195,7 @@ def _small_text(node: Node) -> str:
 
 
 # Trees share branches, and most schemas have some of the same strings and numbers.
-_large_text = functools.lru_cache(maxsize=1024)(_small_text)
+_cached_text = functools.lru_cache(maxsize=1024)(_text)
 
 
 def _group_text(node: Node) -> str:

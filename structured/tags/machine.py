@@ -52,7 +52,7 @@ class Close:
     length: int
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=64)
 def _leaf_automaton(regex: str, max_states: int) -> ByteAutomaton:
     return compile_bytes(regex, max_states)
 

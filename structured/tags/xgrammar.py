@@ -21,6 +21,9 @@ from draftline.structured.tags.form import Choice, Form, Free, Leaf, Repeat, Seq
 MAX_BYTES: Final = 4 << 20
 """The largest structural tag."""
 
+MAX_SIZE: Final = 200_000
+"""The largest structural tag with repetitions written out, in characters of its marks; those of triggers weigh more."""
+
 _MAX_NESTING: Final = 64
 _MAX_COUNT: Final = 1000
 
@@ -49,6 +52,8 @@ def read_structural_tag(source: str, inner: InnerLanguage) -> Form:
     form = reader.read(value)
     if reader.violations:
         raise UnsupportedConstraintError(reader.violations)
+    if forms.size(form) > MAX_SIZE:
+        raise InvalidConstraintError(f"has more than {MAX_SIZE} characters in its marks, with repetitions written out")
     return form
 
 

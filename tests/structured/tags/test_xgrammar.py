@@ -146,6 +146,23 @@ def test_what_cannot_be_said_exactly_is_refused_by_name(form: dict[str, Any], po
     assert [(one.pointer, one.keyword) for one in caught.value.violations] == [(pointer, keyword)]
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        {
+            "type": "repeat",
+            "min": 900,
+            "max": 900,
+            "content": {"type": "star", "content": {**TEXT, "value": "x" * 300}},
+        },
+        {"type": "any_text", "excludes": ["x" * 20_000]},
+    ],
+)
+def test_what_would_take_long_to_read_is_refused(form: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConstraintError, match="has more than 200000 characters in its marks"):
+        language(spec(new(form)))
+
+
 @pytest.mark.parametrize("source", ["", "3", "[1", '{"format": 1}', '{"type": "tag", "format": {}}'])
 def test_what_is_no_structural_tag_is_an_error(source: str) -> None:
     with pytest.raises(InvalidConstraintError):
