@@ -1,7 +1,8 @@
 """``GuardedMatcher``: a matcher whose reasoning has to end within a budget of tokens.
 
 A grammar cannot report the distance to the end of its reasoning. But reasoning is regular whatever follows it: an
-automaton of it, and of any text behind it, walks along and removes the tokens after which the budget is too small.
+automaton of it, and of any text behind it, walks along to its end and removes the tokens after which the budget is too
+small.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words
 
 
 class GuardedMatcher(Matcher):
-    """A matcher, and the automaton that guards it. Every text of the matcher is one of the guard."""
+    """A matcher, and the automaton that guards its reasoning. The guard takes no tokens behind it."""
 
     def __init__(self, inner: Matcher, guard: AutomatonMatcher) -> None:
         """Both at the beginning of a text."""
@@ -74,14 +75,15 @@ class GuardedMatcher(Matcher):
     def advance(self, token: int) -> bool:
         if not self.inner.advance(token):
             return False
-        taken = self._guard.advance(token)
-        assert taken, "the guard does not allow a token of the text that it guards"
+        if self._guard.early:
+            taken = self._guard.advance(token)
+            assert taken, "the guard does not allow a token of the reasoning that it guards"
         return True
 
     @override
     def rollback(self, count: int) -> None:
         self.inner.rollback(count)
-        self._guard.rollback(count)
+        self._guard.rollback(max(0, self._guard.consumed - self.inner.consumed))
 
     @override
     def forced(self) -> bytes:
