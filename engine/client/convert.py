@@ -10,6 +10,7 @@ from draftline.engine.outputs import (
     FinishReason,
     PositionLogprobs,
     SpeculationStats,
+    TagSpan,
     Timing,
     TokenLogprob,
     Update,
@@ -91,11 +92,21 @@ def _speculation(params: Speculation) -> pb.Speculation:
 
 
 def _constraint(params: Constraint) -> pb.Constraint:
-    alike = {"json_schema", "regex", "grammar", "best_effort", "close_within_budget", "close_objects"}
+    alike = {
+        "json_schema",
+        "regex",
+        "grammar",
+        "structural_tag",
+        "best_effort",
+        "close_within_budget",
+        "close_objects",
+    }
     message = pb.Constraint(**params.model_dump(include=alike, exclude_none=True))
     message.whitespace = _WHITESPACE[params.whitespace]
     message.integers = _INTEGERS[params.integers]
     message.member_order = _ORDERS[params.member_order]
+    if params.reasoning is not None:
+        message.reasoning.CopyFrom(pb.Reasoning(**params.reasoning.model_dump(exclude_none=True)))
     if params.choice is not None:
         message.choice.choices.extend(params.choice)
     if params.json_object:
@@ -130,6 +141,9 @@ def finished(end: pb.Finished) -> Finished:
         broken_off=BrokenOff(end.broken_off.pointer, end.broken_off.byte_offset)
         if end.HasField("broken_off")
         else None,
+        tags=tuple(
+            TagSpan(tag.name, tag.begin, tag.start, tag.content_start, tag.content_end, tag.end) for tag in end.tags
+        ),
     )
 
 

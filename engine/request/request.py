@@ -176,6 +176,14 @@ class RequestBuilder:
                 "may be generated"
             )
             raise InvalidRequestError(FieldViolation("constraint.close_within_budget", problem)).within(request.path)
+        reasoning = None if request.constraint is None else request.constraint.reasoning
+        if reasoning is not None and reasoning.max_tokens is not None and compiled is not None:
+            marks = compiled.shortest_reasoning
+            if marks > reasoning.max_tokens:
+                problem = f"is {reasoning.max_tokens}, but the marks of the reasoning alone take {marks} tokens"
+                raise InvalidRequestError(FieldViolation("constraint.reasoning.max_tokens", problem)).within(
+                    request.path
+                )
         engine_request = EngineRequest(
             request_id=request_id,
             prompt=request.prompt if isinstance(request.prompt, str) else None,

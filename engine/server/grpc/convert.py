@@ -87,6 +87,8 @@ def constraint_params(constraint: pb.Constraint) -> Constraint:
             if number not in numbers:
                 raise InvalidRequestError(FieldViolation(f"constraint.{name}", f"unknown value {number}"))
             values[name] = numbers[number]
+    if constraint.HasField("reasoning"):
+        values["reasoning"] = _fields(constraint.reasoning)
     return _validated(Constraint, "constraint", values)
 
 
@@ -151,6 +153,17 @@ def finished(end: Finished) -> pb.Finished:
         broken_off=None
         if end.broken_off is None
         else pb.BrokenOff(pointer=end.broken_off.pointer, byte_offset=end.broken_off.byte_offset),
+        tags=[
+            pb.TagSpan(
+                name=tag.name,
+                begin=tag.begin,
+                start=tag.start,
+                content_start=tag.content_start,
+                content_end=tag.content_end,
+                end=tag.end,
+            )
+            for tag in end.tags
+        ],
     )
 
 
