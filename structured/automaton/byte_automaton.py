@@ -11,15 +11,17 @@ expression that cannot match the empty text, so the expression starts with a byt
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 from outlines_core import Index, Vocabulary
 
+from draftline.structured.automaton.graph import Graph
+from draftline.structured.automaton.minimise import equal_states
 from draftline.structured.automaton.regex_anchors import without_outer_anchors
+from draftline.structured.automaton.rows import Ints, equal_rows
 from draftline.structured.errors import InvalidConstraintError
-
-Ints = npt.NDArray[np.int32]
 
 _END = 256
 _LEAD = 0x02  # not a word character, so that "\\b" keeps its meaning at the beginning
@@ -66,22 +68,26 @@ def compile_bytes(regex: str, max_states: int) -> ByteAutomaton:
     if len(transitions) > max_states:
         raise AutomatonTooLargeError(f"it has {len(transitions)} states; at most {max_states} are allowed")
     begin = transitions.pop(index.get_initial_state())[_LEAD]
-    number = {begin: 0}
-    for state in transitions:
-        number.setdefault(state, len(number))
-    for targets in transitions.values():
-        for target in targets.values():
-            number.setdefault(target, len(number))
-    dead = len(number)
+    if not transitions:  # only the empty text matches
+        return _minimised(np.ones((2, 256), np.int32), np.array([True, False]))
+    counts = np.fromiter(map(len, transitions.values()), np.int64, len(transitions))
+    total = int(counts.sum())
+    sources = np.repeat(np.fromiter(transitions, np.int64, len(transitions)), counts)
+    symbols = np.fromiter(chain.from_iterable(transitions.values()), np.int64, total)
+    targets = np.fromiter(chain.from_iterable(map(dict.values, transitions.values())), np.int64, total)
+    # Behind the text's end are states without a name of their own.
+    inside = symbols != _END
+    sources, symbols, targets = sources[inside], symbols[inside], targets[inside]
+    names = np.unique(np.concatenate((np.array([begin]), sources, targets)))
+    dead = len(names)
     table = np.full((dead + 1, 256), dead, np.int32)
-    for state, targets in transitions.items():
-        row = table[number[state]]
-        for byte, target in targets.items():
-            if byte != _END:
-                row[byte] = number[target]
-    accepting = np.zeros(dead + 1, np.bool_)
-    accepting[[number[state] for state in index.get_final_states() if state in number]] = True
-    return _minimised(table, accepting)
+    table[np.searchsorted(names, sources), symbols] = np.searchsorted(names, targets)
+    accepting = np.append(np.isin(names, np.fromiter(index.get_final_states(), np.int64)), False)
+    # State 0 is the initial one.
+    start = int(np.searchsorted(names, begin))
+    swapped = np.arange(dead + 1, dtype=np.int32)
+    swapped[[0, start]] = start, 0
+    return _minimised(swapped[table[swapped]], accepting[swapped])
 
 
 def _index(regex: str) -> Index:
@@ -97,86 +103,34 @@ def _index(regex: str) -> Index:
 
 
 def _minimised(table: Ints, accepting: npt.NDArray[np.bool_]) -> ByteAutomaton:
-    """Merge equivalent bytes, then equivalent states, and drop dead states."""
+    """Merge equivalent bytes, then equivalent states, and drop dead states.
+
+    Args:
+        table: [states + 1, 256] int32, the target of each move; the last state is dead.
+        accepting: [states + 1] bool.
+    """
     classes, byte_class = _equal_columns(table)
-    distance = distances(classes, accepting)
-    block = _equal_states(classes, distance)
-    alive = np.unique(block[np.isfinite(distance)])
-    if not len(alive) or not np.isfinite(distance[0]):
+    dead = len(table) - 1
+    sources, columns = np.nonzero(classes != dead)
+    graph = Graph.of(len(table), sources, classes[sources, columns])
+    distance = graph.distances(accepting)
+    if not np.isfinite(distance[0]):
         raise InvalidConstraintError("no text matches it")
-    # The blocks in a new order: that of the initial state first, the dead ones last, as one.
-    rank = np.full(block.max() + 1, len(alive), np.int32)
-    rank[alive] = 1 + np.arange(len(alive))
-    rank[block[0]] = 0
-    rank[alive[np.argsort(rank[alive])]] = np.arange(len(alive))
-    representative = np.zeros(len(alive), np.int64)
-    named = rank[block]
-    # The last state of each block represents it: its states are equivalent.
-    representative[named[named < len(alive)]] = np.flatnonzero(named < len(alive))
-    kept = np.full((len(alive) + 1, classes.shape[1]), len(alive), np.int32)
-    kept[:-1] = named[classes[representative]]
-    columns, merged = _equal_columns(kept)
-    return ByteAutomaton(columns, merged[byte_class].astype(np.uint8), accepting[representative])
+    # States at different distances are not equivalent: this splits long chains at once.
+    block = equal_states(classes, graph, np.where(np.isfinite(distance), distance, -1).astype(np.int64))
+    alive = np.isfinite(distance)
+    # The blocks in the order of their first states, so that the initial state's comes first; the dead ones last, as one.
+    representative = np.unique(block[alive], return_index=True)[1]
+    representative = np.sort(np.flatnonzero(alive)[representative])
+    number = np.full(block.max() + 1, len(representative), np.int32)
+    number[block[representative]] = np.arange(len(representative))
+    kept = np.full((len(representative) + 1, classes.shape[1]), len(representative), np.int32)
+    kept[:-1] = number[block[classes[representative]]]
+    narrow, merged = _equal_columns(kept)
+    return ByteAutomaton(narrow, merged[byte_class].astype(np.uint8), accepting[representative])
 
 
 def _equal_columns(table: Ints) -> tuple[Ints, npt.NDArray[np.int64]]:
     """The distinct columns, and the index among them of each column."""
-    first, kind = equal_rows(table.T)
+    first, kind = equal_rows(np.ascontiguousarray(table.T))
     return np.ascontiguousarray(table[:, first]), kind
-
-
-def distances(table: Ints, accepting: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-    """The fewest moves from each state to an accepting one: [S] float, infinite where none is reachable.
-
-    Args:
-        table: [S, C] int32, the target of each move.
-        accepting: [S] bool.
-    """
-    states, moves = table.shape
-    # Breadth first, backwards from the accepting states. The predecessors of a state are contiguous in ``sources``.
-    pairs = np.unique(np.repeat(np.arange(states, dtype=np.int64), moves) + table.reshape(-1).astype(np.int64) * states)
-    targets, sources = np.divmod(pairs, states)
-    first = np.searchsorted(targets, np.arange(states + 1))
-    distance = np.full(states, np.inf)
-    front = np.flatnonzero(accepting)
-    step = 0.0
-    while len(front):
-        distance[front] = step
-        step += 1
-        counts = first[front + 1] - first[front]
-        offsets = np.repeat(first[front] - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
-        before = np.unique(sources[offsets + np.arange(counts.sum())])
-        front = before[np.isinf(distance[before])]
-    return distance
-
-
-_ROUNDS = 50
-
-
-def _equal_states(table: Ints, distance: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Each state's block of equivalent states (Moore 1956): split blocks until none splits any more.
-
-    If that takes many rounds, as in long bounded repetitions, there is little to merge, and every state stays alone.
-    """
-    # States at different distances are not equivalent: this splits long chains at once.
-    block = np.unique(distance, return_inverse=True)[1].reshape(-1)
-    count = block.max() + 1
-    for _ in range(_ROUNDS):
-        block = equal_rows(np.column_stack((block, block[table])))[1]
-        if block.max() + 1 == count:
-            return block
-        count = block.max() + 1
-    return np.arange(len(table))
-
-
-_FACTORS = np.random.default_rng(1).integers(1, 2**63, size=1 << 17, dtype=np.int64) | 1
-
-
-def equal_rows(rows: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The index of the first of each set of equal rows, and the set of each row."""
-    keys = rows.astype(np.int64) @ _FACTORS[: rows.shape[1]]
-    _, first, kind = np.unique(keys, return_index=True, return_inverse=True)
-    kind = kind.reshape(-1)
-    if not np.array_equal(rows[first][kind], rows):  # two different rows have one key: rare, but possible
-        _, first, kind = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    return first, kind.reshape(-1)
