@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+class AutomatonTooLargeError(Exception):
+    """Compiling the automaton would exceed a limit of size, time or memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class AutomatonLimits:
     """Bounds on one automaton. A constraint that exceeds one of them is enforced by a grammar instead.
@@ -15,6 +19,8 @@ class AutomatonLimits:
         memory_bytes: memory of the worker process.
         states: states over bytes, before minimisation.
         table_bytes: size of the finished tables.
+        awaited_states: the most states over bytes for which the first output waits for the tables. Of a larger automaton,
+            the first outputs start on the host, and the tables are built meanwhile.
     """
 
     regex_bytes: int = 1 << 20
@@ -22,3 +28,4 @@ class AutomatonLimits:
     memory_bytes: int = 3 << 30
     states: int = 50_000
     table_bytes: int = 32 << 20
+    awaited_states: int = 2_000

@@ -17,17 +17,19 @@ def equal_states(table: Ints, graph: Graph, kind: Indices) -> Indices:
     If that takes too many rounds, every state stays alone.
 
     Args:
-        table: [states, symbols] int32, the target of each move.
-        graph: its moves; those to states that no block but their own can join may be left out.
+        table: [states + 1, symbols] int32, the target of each move; the last state is dead, and no other is.
+        graph: its moves between states that are not dead.
         kind: [states] a first partition: states of different kinds are not equivalent.
     """
+    states = len(kind)
     block = np.unique(kind, return_inverse=True)[1].reshape(-1)
     sizes = np.bincount(block)
+    block = np.append(block, -1)  # of the dead state
     # States whose moves may lead to other blocks than those of their block's other states.
-    changed = np.arange(len(table))
+    changed = np.arange(states)
     for _ in range(_ROUNDS):
         if not len(changed):
-            return block
+            return block[:-1]
         first, part = equal_rows(np.column_stack((block[changed], block[table[changed]])))
         owner, members = block[changed[first]], np.bincount(part)
         # One part of each block keeps its number: the states that have not changed, or else the largest part.
@@ -41,6 +43,6 @@ def equal_states(table: Ints, graph: Graph, kind: Indices) -> Indices:
         number = np.where(keeps, owner, len(sizes) - 1 + np.cumsum(~keeps))
         moved = changed[~keeps[part]]
         block[changed] = number[part]
-        sizes = np.bincount(block)
+        sizes = np.bincount(block[:-1])
         changed = graph.leading_to(moved)
-    return np.arange(len(table))
+    return np.arange(states)

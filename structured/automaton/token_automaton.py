@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError, ByteAutomaton
+from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.automaton.graph import Graph
+from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.automaton.rows import Indices, Ints, SparseRows, equal_rows, offsets, spans
 from draftline.structured.errors import InvalidConstraintError
 

@@ -15,8 +15,8 @@ import sys
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError, compile_bytes
-from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.automaton.byte_automaton import compile_bytes
+from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError

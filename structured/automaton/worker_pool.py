@@ -12,8 +12,7 @@ import weakref
 from collections.abc import Callable, MutableSequence, Sequence
 from collections.abc import Set as AbstractSet
 
-from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
-from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.automaton.worker import ALARMS, Answer, LanguageAnswer, WorkerSetup
 from draftline.structured.constraint import ConstraintSpec

@@ -1,15 +1,18 @@
-"""Lark grammars for llguidance: made from regular expressions, and checked."""
+"""Lark grammars for llguidance: made from regular expressions, and checked.
+
+llguidance is imported where it is used: workers that read JSON schemas start faster without it.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 
-from llguidance import LLMatcher
-
 
 def regex_grammar(regex: str) -> str:
     """A regular expression as a Lark grammar."""
+    from llguidance import LLMatcher
+
     grammar: str = json.loads(LLMatcher.grammar_from_regex(regex))["grammars"][0]["lark_grammar"]
     return grammar
 
@@ -23,6 +26,8 @@ It comes last: the last directive counts, and error messages keep the line numbe
 
 def regex_error(grammar: str) -> str | None:
     """The error of a malformed regular expression in a Lark grammar, in several lines; None if all are well-formed."""
+    from llguidance import LLMatcher
+
     message = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar))
     found = re.search(r"(?s)regex parse error:.*?\nerror: [^\n]*", message)
     return None if found is None else found[0]

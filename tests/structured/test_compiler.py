@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from small_vocabulary import allowed, vocabulary
 
-from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
-from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
 from draftline.structured.compiled import CompiledConstraint
