@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from draftline.structured.automaton.byte_moves import END, ByteMoves, byte_moves
+from draftline.structured.automaton.byte_moves import ByteMoves, byte_moves
 from draftline.structured.automaton.graph import Graph
 from draftline.structured.automaton.minimise import equal_states
 from draftline.structured.automaton.rows import Indices, Ints, equal_rows
@@ -44,19 +44,28 @@ class ByteAutomaton:
         return Graph.of(self.states, sources, self.next[sources, columns])
 
     @staticmethod
-    def of(moves: ByteMoves) -> ByteAutomaton:
+    def of(moves: ByteMoves, usable: npt.NDArray[np.bool_] | None = None) -> ByteAutomaton:
         """The automaton of some moves, without states that no text passes.
+
+        Args:
+            moves: its moves.
+            usable: [256] bool, the bytes that texts may have; None for all.
 
         Raises:
             InvalidConstraintError: it accepts no text.
         """
         symbols = np.frombuffer(moves.symbols, np.int16)
-        inside = symbols != END  # behind the text's end are states without a name of their own
+        # Behind the text's end are states without a name of their own.
+        inside = np.append(np.ones(256, np.bool_) if usable is None else usable, False)[symbols]
         sources = np.repeat(np.frombuffer(moves.sources, np.int64), np.frombuffer(moves.counts, np.int64))[inside]
         symbols, targets = symbols[inside], np.frombuffer(moves.targets, np.int64)[inside]
-        names = np.unique(np.concatenate(([moves.begin], sources, targets)))
-        sources, targets = np.searchsorted(names, sources), np.searchsorted(names, targets)
-        begin = int(np.searchsorted(names, moves.begin))
+        # outlines-core names states by multiples of a power of two, up to some million.
+        named = np.zeros(max(moves.begin, sources.max(initial=0), targets.max(initial=0)) + 1, np.bool_)
+        named[moves.begin] = named[sources] = named[targets] = True
+        names = np.flatnonzero(named)
+        index = np.zeros(len(named), np.int32)
+        index[names] = np.arange(len(names))
+        begin, sources, targets = int(index[moves.begin]), index[sources], index[targets]
         accepting = np.isin(names, np.frombuffer(moves.final, np.int64))
         graph = Graph.of(len(names), sources, targets)
         alive = np.isfinite(graph.distances(accepting)) & graph.reachable(begin)

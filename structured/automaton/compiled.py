@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.compiled import CompileReport
+from draftline.structured.compiled import CompiledConstraint, CompileReport, settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,11 @@ class CompiledAutomaton:
     def nbytes(self) -> int:
         """The size of the tables."""
         return self.automaton.nbytes + self.drafts.nbytes
+
+    @property
+    def whole(self) -> Future[CompiledConstraint]:
+        """This one."""
+        return settled(self)
 
     def begin(self, budget: int | None = None) -> AutomatonProgress:
         """Start an output in the initial state."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from draftline.structured.worker_processes import KEPT_BYTES
+
 
 class AutomatonTooLargeError(Exception):
     """Compiling the automaton would exceed a limit of size, time or memory."""
@@ -21,6 +23,7 @@ class AutomatonLimits:
         table_bytes: size of the finished tables.
         awaited_states: the most states over bytes for which the first output waits for the tables. Of a larger automaton,
             the first outputs start on the host, and the tables are built meanwhile.
+        kept_bytes: a worker process that holds more memory than this after a job ends, and another one takes its place.
     """
 
     regex_bytes: int = 1 << 20
@@ -29,3 +32,4 @@ class AutomatonLimits:
     states: int = 50_000
     table_bytes: int = 32 << 20
     awaited_states: int = 2_000
+    kept_bytes: int = KEPT_BYTES

@@ -1,43 +1,77 @@
-"""The worker process that compiles constraints: reads jobs from standard input, writes answers to standard output.
+"""The worker process that compiles constraints: ``python -m draftline.structured.automaton.worker``.
 
-Two answers follow a job: the constraint's language, then, if that is regular, its automaton. Both take real work in Python,
-which would hold up the threads of a process that streams. Its own alarm kills it when a job takes too long; the system kills it when it asks for too much memory. It runs as
-``python -m draftline.structured.automaton.worker``. `worker_pool` is the other end of its pipes.
+Two answers follow a constraint: its language, then, if that is regular, its automaton. One answer follows a grammar: why it
+cannot be used, if so. All of them take work of untrusted size: in Python, which would hold up the threads of a process
+that streams, or in native code that cannot be stopped, and may crash. A worker's own alarm kills it when a job takes too
+long; the system kills it when it asks for too much memory. `worker_pool` is the other end of its pipes.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
 import resource
 import signal
-import sys
-from dataclasses import dataclass
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from draftline.structured.automaton.byte_automaton import compile_bytes
-from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
-from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
+from draftline.structured.automaton.byte_moves import ByteMoves, byte_moves
+from draftline.structured.automaton.jobs import (
+    ALARMS,
+    Answer,
+    GrammarTrial,
+    Job,
+    LanguageAnswer,
+    Tabulation,
+    TrialAnswer,
+    WorkerSetup,
+)
+from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.grammar.lark import regex_error
 from draftline.structured.language import Language
+from draftline.structured.worker_processes import serve
+
+if TYPE_CHECKING:
+    from draftline.structured.automaton.byte_automaton import ByteAutomaton
+    from draftline.structured.automaton.token_automaton import TokenAutomaton
+    from draftline.structured.grammar.backend import GrammarBackend
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSetup:
-    """The first message to a worker: the vocabulary of all its jobs, and their limits."""
+class Worker:
+    """Answers jobs."""
 
-    tokens: tuple[bytes, ...]
-    eos_ids: tuple[int, ...]
-    limits: AutomatonLimits
+    def __init__(self, setup: WorkerSetup) -> None:
+        """Nothing is compiled yet."""
+        self._setup = setup
 
+    def answers(self, job: Job) -> Iterator[LanguageAnswer | Answer | TrialAnswer]:
+        """The answers to a job, within its time."""
+        limits = self._setup.limits
+        match job:
+            case GrammarTrial():
+                grammars = self._grammars
+                _set_alarms(self._setup.grammar_limits.seconds, limits.seconds)
+                yield try_grammar(grammars, job.grammar)
+            case ConstraintSpec():
+                _set_alarms(limits.seconds, limits.seconds)
+                allowed = find_language(self._setup, job)
+                yield allowed
+                if isinstance(allowed, Language) and allowed.regex is not None:
+                    yield compile_regex(self._setup, allowed, allowed.regex, budgets=job.close_within_budget)
+            case Tabulation():
+                _set_alarms(limits.seconds, limits.seconds)
+                yield compile_tables(self._setup, job.automaton)
+        _set_alarms(0, 0)
 
-ALARMS = (signal.SIGPROF, signal.SIGALRM)
-"""The signals that end a worker whose job takes too long."""
+    @cached_property
+    def _grammars(self) -> GrammarBackend:
+        from draftline.structured.grammar.backend import GrammarBackend
+        from draftline.structured.vocabulary import ByteVocabulary
 
-LanguageAnswer = Language | InvalidConstraintError | UnsupportedConstraintError | RuntimeError
-
-Answer = TokenAutomaton | InvalidConstraintError | AutomatonTooLargeError | RuntimeError
+        setup = self._setup
+        tokens = ByteVocabulary(setup.tokens, frozenset(setup.eos_ids), frozenset(setup.special_ids), _no_encoding)
+        return GrammarBackend(tokens, setup.grammar_limits)
 
 
 def find_language(setup: WorkerSetup, job: ConstraintSpec) -> LanguageAnswer:
@@ -52,64 +86,95 @@ def find_language(setup: WorkerSetup, job: ConstraintSpec) -> LanguageAnswer:
         return RuntimeError(f"the constraint compiler failed: {error!r}")
 
 
-def compile_regex(setup: WorkerSetup, regex: str, *, budgets: bool) -> Answer:
-    """The automaton of a regular expression, or the error that it ends in.
+def compile_regex(setup: WorkerSetup, allowed: Language, regex: str, *, budgets: bool) -> Answer:
+    """The automaton of a regular language, or its moves if it is large, or the error that it ends in.
 
     Args:
         setup: the vocabulary and the limits.
-        regex: the expression.
+        allowed: the language.
+        regex: its expression.
         budgets: whether masks by distance to acceptance are wanted.
     """
+
+    def work() -> TokenAutomaton | ByteMoves:
+        limits = setup.limits
+        size = len(regex.encode())
+        if size > limits.regex_bytes:
+            raise AutomatonTooLargeError(f"it has {size} bytes; at most {limits.regex_bytes} are allowed")
+        moves = byte_moves(regex, limits.states)
+        if len(moves.sources) > limits.awaited_states and not budgets:
+            return moves
+        from draftline.structured.automaton.byte_automaton import ByteAutomaton
+
+        return _tables(setup, ByteAutomaton.of(moves), budgets=budgets)
+
+    answer = _answer(setup, work)
+    if isinstance(answer, InvalidConstraintError):
+        # outlines-core does not say where a regular expression is malformed; llguidance does.
+        return InvalidConstraintError(regex_error(allowed.grammar) or str(answer))
+    return answer
+
+
+def compile_tables(setup: WorkerSetup, automaton: ByteAutomaton) -> Answer:
+    """The tables of an automaton, or the error that building them ends in."""
+    return _answer(setup, lambda: _tables(setup, automaton, budgets=False))
+
+
+def _tables(setup: WorkerSetup, automaton: ByteAutomaton, *, budgets: bool) -> TokenAutomaton:
+    from draftline.structured.automaton.byte_automaton import minimised
+    from draftline.structured.automaton.token_automaton import compile_tokens
+
     limits = setup.limits
-    size = len(regex.encode())
-    if size > limits.regex_bytes:
-        return AutomatonTooLargeError(f"it has {size} bytes; at most {limits.regex_bytes} are allowed")
+    return compile_tokens(
+        minimised(automaton), setup.tokens, setup.eos_ids, budgets=budgets, max_bytes=limits.table_bytes
+    )
+
+
+def _answer(setup: WorkerSetup, work: Callable[[], TokenAutomaton | ByteMoves]) -> Answer:
     try:
-        automaton = compile_bytes(regex, limits.states)
-        return compile_tokens(automaton, setup.tokens, setup.eos_ids, budgets=budgets, max_bytes=limits.table_bytes)
+        return work()
     except (InvalidConstraintError, AutomatonTooLargeError) as error:
         return error
     except MemoryError:
-        return AutomatonTooLargeError(f"compiling it takes more than {limits.memory_bytes >> 20} MiB of memory")
+        return AutomatonTooLargeError(f"compiling it takes more than {setup.limits.memory_bytes >> 20} MiB of memory")
     except Exception as error:  # noqa: BLE001 - the parent raises it; the worker goes on
         return RuntimeError(f"the automaton compiler failed: {error!r}")
 
 
+def try_grammar(grammars: GrammarBackend, grammar: str) -> TrialAnswer:
+    """Compile a grammar as the engine's process will. Returns why it cannot be used, or None."""
+    try:
+        grammars.compile(grammar)
+    except InvalidConstraintError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - the parent raises it; the worker goes on
+        return RuntimeError(f"the grammar compiler failed: {error!r}")
+    return None
+
+
 def main() -> None:
     """Answer jobs until standard input ends."""
-    jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # prints go to standard error, so that only answers go through the pipe
-    setup: WorkerSetup = pickle.load(jobs)
-    memory = setup.limits.memory_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    os.nice(19)  # streams come first
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole group; the parent ends this process
-    for alarm in ALARMS:
-        signal.signal(alarm, signal.SIG_DFL)  # ends the process, even inside native code
-    _serve(setup, jobs, answers)
+
+    def start(setup: WorkerSetup) -> Callable[[Job], Iterator[object]]:
+        memory = setup.limits.memory_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for alarm in ALARMS:
+            signal.signal(alarm, signal.SIG_DFL)  # ends the process, even inside native code
+        return Worker(setup).answers
+
+    serve(start)
 
 
-def _set_alarms(seconds: float) -> None:
-    """End this process after ``seconds`` of processor time, or four times as long by the clock; 0 cancels that."""
+def _set_alarms(seconds: float, clock_seconds: float) -> None:
+    """End this process after ``seconds`` of processor time, or four times ``clock_seconds`` by the clock; 0 cancels both."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 4 * seconds)
+    signal.setitimer(signal.ITIMER_REAL, 4 * clock_seconds)
 
 
-def _serve(setup: WorkerSetup, jobs: BinaryIO, answers: BinaryIO) -> None:
-    while True:
-        try:
-            job: ConstraintSpec = pickle.load(jobs)
-        except EOFError:
-            return
-        _set_alarms(setup.limits.seconds)
-        allowed = find_language(setup, job)
-        pickle.dump(allowed, answers, protocol=pickle.HIGHEST_PROTOCOL)
-        answers.flush()
-        if isinstance(allowed, Language) and allowed.regex is not None:
-            answer = compile_regex(setup, allowed.regex, budgets=job.close_within_budget)
-            pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
-            answers.flush()
-        _set_alarms(0)
+def _no_encoding(text: str) -> list[int]:
+    """Drafts of forced text are tokenized where outputs run, never here."""
+    return list(text.encode())
 
 
 if __name__ == "__main__":

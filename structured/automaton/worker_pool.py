@@ -1,57 +1,74 @@
-"""``AutomatonWorkerPool``: worker processes that compile constraints, started on demand and replaced when they die."""
+"""``AutomatonWorkerPool``: worker processes that compile constraints, and try grammars."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pickle
-import subprocess
-import sys
 import threading
-import weakref
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Any
 
+from draftline.structured.automaton.byte_automaton import ByteAutomaton
+from draftline.structured.automaton.byte_moves import ByteMoves
+from draftline.structured.automaton.jobs import ALARMS, GrammarTrial, Job, Tabulation, WorkerSetup
 from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.automaton.worker import ALARMS, Answer, LanguageAnswer, WorkerSetup
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError
-from draftline.structured.grammar.lark import regex_error
+from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
+from draftline.structured.worker_processes import WorkerDiedError, WorkerProcess, WorkerProcesses, ask
 
 OnAbandon = Callable[[Callable[[], None] | None], None]
 """Is told how to end a job that no caller waits for any more; None when it has ended."""
 
-_Answers = tuple[LanguageAnswer | AutomatonTooLargeError, Answer | None]
-"""A worker's answers to a job: the language, and the automaton if that is regular. A worker that dies is too large a job."""
+_Answers = tuple[list[Any], int | None]
+"""A worker's answers to a job, and the status with which it died before it gave all of them; None if it lives."""
+
+
+def _never_abandoned(stop: Callable[[], None] | None) -> None:
+    """An `OnAbandon` of a job for which somebody always waits."""
 
 
 class AutomatonWorkerPool:
     """Compiles constraints for one vocabulary in worker processes. Thread-safe."""
 
     def __init__(
-        self, tokens: Sequence[bytes], eos_ids: Sequence[int], limits: AutomatonLimits, *, max_workers: int = 2
+        self,
+        tokens: Sequence[bytes],
+        eos_ids: AbstractSet[int],
+        special_ids: AbstractSet[int],
+        limits: AutomatonLimits | None = None,
+        grammar_limits: GrammarLimits | None = None,
+        *,
+        max_workers: int = 2,
     ) -> None:
         """No worker is started yet.
 
         Args:
             tokens: each token's bytes; empty where it stands for no text.
             eos_ids: the tokens that end an output.
-            limits: bounds on one job.
+            special_ids: control tokens.
+            limits: bounds on one constraint.
+            grammar_limits: bounds on one grammar.
             max_workers: the most processes at once; other jobs wait.
         """
-        self._setup = WorkerSetup(tuple(tokens), tuple(eos_ids), limits)
+        setup = WorkerSetup(
+            tuple(tokens),
+            tuple(sorted(eos_ids)),
+            tuple(sorted(special_ids)),
+            limits or AutomatonLimits(),
+            grammar_limits or GrammarLimits(),
+        )
+        self._limits = setup.limits
+        self._grammar_limits = setup.grammar_limits
         self._free = threading.Semaphore(max_workers)
-        self._lock = threading.Lock()
-        self._idle: list[subprocess.Popen[bytes]] = []
-        self._busy: set[subprocess.Popen[bytes]] = set()
-        self._closed = False
-        weakref.finalize(self, _end, self._idle, self._busy)
+        self._processes = WorkerProcesses(
+            "draftline.structured.automaton.worker", setup, kept_bytes=setup.limits.kept_bytes
+        )
 
     def compile(
-        self, constraint: ConstraintSpec, *, on_abandon: OnAbandon = lambda stop: None
-    ) -> tuple[Language, TokenAutomaton | AutomatonTooLargeError | None]:
+        self, constraint: ConstraintSpec, *, on_abandon: OnAbandon = _never_abandoned
+    ) -> tuple[Language, TokenAutomaton | ByteMoves | AutomatonTooLargeError | None]:
         """The language of a constraint, and its automaton.
 
         Args:
@@ -59,142 +76,96 @@ class AutomatonWorkerPool:
             on_abandon: is told how to end the job early.
 
         Returns:
-            The language; and its automaton, or why it has none within the limits of time, memory and table size. None if
-            the language is not regular.
+            The language; and its automaton, or why it has none within the limits of time, memory and table size. Of a
+            large automaton, its moves: see `tabulate`. None if the language is not regular.
 
         Raises:
             InvalidConstraintError: the constraint is malformed, takes too long to read, or no text that it allows can be
                 written in the model's tokens.
             UnsupportedConstraintError: parts of it cannot be enforced exactly.
         """
-        with self._free:
-            process, used = self._take()
-            stopped: list[bool] = []
-            answers = self._stoppable(process, constraint, on_abandon, stopped)
-            died = isinstance(answers[0], AutomatonTooLargeError) and -(process.returncode or 0) not in ALARMS
-            if used and died and not stopped:
-                # It answered nothing: it may have been dying before it got the job. Try once more.
-                process, _ = self._take()
-                answers = self._stoppable(process, constraint, on_abandon, stopped)
-        allowed, automaton = answers
+        answers, death = self._answers(constraint, on_abandon)
+        if death is not None:
+            answers.append(AutomatonTooLargeError(self._reason(death, self._limits.seconds)))
+        allowed = answers[0]
         if isinstance(allowed, AutomatonTooLargeError):
             raise InvalidConstraintError(str(allowed))
         if isinstance(allowed, Exception):
             raise allowed
-        if isinstance(automaton, AutomatonTooLargeError) or not isinstance(automaton, Exception):
-            return allowed, automaton
-        if isinstance(automaton, InvalidConstraintError):
-            # outlines-core does not say where a regular expression is malformed; llguidance does.
-            raise InvalidConstraintError(regex_error(allowed.grammar) or str(automaton))
-        raise automaton
+        automaton = answers[1] if len(answers) > 1 else None
+        if isinstance(automaton, Exception) and not isinstance(automaton, AutomatonTooLargeError):
+            raise automaton
+        return allowed, automaton
 
-    def _stoppable(
-        self, process: subprocess.Popen[bytes], job: ConstraintSpec, on_abandon: OnAbandon, stopped: list[bool]
-    ) -> _Answers:
-        """`_ask`, with a worker that is killed if no caller waits for the answer any more."""
+    def tabulate(
+        self, automaton: ByteAutomaton, *, on_abandon: OnAbandon = _never_abandoned
+    ) -> TokenAutomaton | AutomatonTooLargeError:
+        """The tables of an automaton, or why it has none within the limits of time, memory and table size.
+
+        Raises:
+            InvalidConstraintError: no text of it can be written in the model's tokens.
+        """
+        answers, death = self._answers(Tabulation(automaton), on_abandon)
+        if death is not None:
+            return AutomatonTooLargeError(self._reason(death, self._limits.seconds))
+        tables: TokenAutomaton | AutomatonTooLargeError = answers[0]
+        if isinstance(tables, Exception) and not isinstance(tables, AutomatonTooLargeError):
+            raise tables
+        return tables
+
+    def try_grammar(self, grammar: str, *, on_abandon: OnAbandon = _never_abandoned) -> None:
+        """Compile a grammar in a worker, so that one that takes too long or crashes the compiler does no harm.
+
+        Args:
+            grammar: Lark with llguidance's extensions.
+            on_abandon: is told how to end the job early.
+
+        Raises:
+            InvalidConstraintError: it is malformed, matches nothing, or cannot be compiled within the limits.
+        """
+        answers, death = self._answers(GrammarTrial(grammar), on_abandon)
+        if death is not None:
+            raise InvalidConstraintError(self._reason(death, self._grammar_limits.seconds))
+        [error] = answers
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """End all workers; jobs in flight fail, and so do later ones."""
+        self._processes.close()
+
+    def _answers(self, job: Job, on_abandon: OnAbandon) -> _Answers:
+        with self._free:
+            process, used = self._processes.take()
+            stopped: list[bool] = []
+            answers, death = self._ask(process, job, on_abandon, stopped)
+            if used and death is not None and -death not in ALARMS and not answers and not stopped:
+                # It answered nothing: it may have been ending before it got the job. Try once more.
+                process, _ = self._processes.take()
+                answers, death = self._ask(process, job, on_abandon, stopped)
+            return answers, death
+
+    def _ask(self, process: WorkerProcess, job: Job, on_abandon: OnAbandon, stopped: list[bool]) -> _Answers:
+        """Send a job to a worker that was taken, and give the worker back. It is killed if no caller waits any more."""
 
         def stop() -> None:
             stopped.append(True)
             process.kill()
 
         on_abandon(stop)
+        answers: list[Any] = []
         try:
-            return self._ask(process, job)
+            answers.extend(ask(process, job))  # keeps those that came before its death
+        except WorkerDiedError as death:
+            return answers, death.status
         finally:
             on_abandon(None)
+            self._processes.give_back(process)
+        return answers, None
 
-    def close(self) -> None:
-        """End all workers; jobs in flight fail, and so do later ones."""
-        with self._lock:
-            self._closed = True
-        _end(self._idle, self._busy)
-
-    def _take(self) -> tuple[subprocess.Popen[bytes], bool]:
-        """A worker, and whether it has had a job before."""
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the constraint compiler is closed")
-            while self._idle:
-                process = self._idle.pop()
-                if process.poll() is None:
-                    self._busy.add(process)
-                    return process, True
-                _discard(process)
-            process = self._start()
-            self._busy.add(process)
-            return process, False
-
-    def _give_back(self, process: subprocess.Popen[bytes]) -> None:
-        with self._lock:
-            self._busy.discard(process)
-            if process.poll() is None and not self._closed:
-                self._idle.append(process)
-                return
-        process.kill()
-        _discard(process)
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        environment = {
-            **os.environ,
-            # The worker imports from the same paths as this process.
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "OPENBLAS_NUM_THREADS": "1",
-        }
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "draftline.structured.automaton.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
-        assert process.stdin is not None
-        with contextlib.suppress(OSError):  # if it died at once, `_ask` reports it
-            pickle.dump(self._setup, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
-            process.stdin.flush()
-        return process
-
-    def _ask(self, process: subprocess.Popen[bytes], job: ConstraintSpec) -> _Answers:
-        """Send a job to a worker that was taken, and give the worker back."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        allowed: LanguageAnswer | None = None
-        try:
-            pickle.dump(job, process.stdin)
-            process.stdin.flush()
-            allowed = pickle.load(process.stdout)
-            regular = isinstance(allowed, Language) and allowed.regex is not None
-            return allowed, pickle.load(process.stdout) if regular else None
-        except (OSError, EOFError, pickle.UnpicklingError):
-            process.kill()
-            death = self._death(process.wait())
-            return (death, None) if allowed is None else (allowed, death)
-        finally:
-            self._give_back(process)
-
-    def _death(self, status: int) -> AutomatonTooLargeError:
-        """The answer to a job whose worker ended with ``status``."""
-        limits = self._setup.limits
+    def _reason(self, status: int, seconds: float) -> str:
+        """Why a worker ended with ``status`` in a job that has ``seconds``."""
         if -status in ALARMS:
-            return AutomatonTooLargeError(f"compiling it takes longer than {limits.seconds:g} s")
-        # Running out of memory ends in an abort, or in the system's kill.
-        return AutomatonTooLargeError(
-            f"compiling it takes more than {limits.memory_bytes >> 20} MiB of memory (the compiler ended with {status})"
-        )
-
-
-def _end(idle: MutableSequence[subprocess.Popen[bytes]], busy: AbstractSet[subprocess.Popen[bytes]]) -> None:
-    """End these workers; jobs of busy ones fail."""
-    processes = [*idle, *busy]
-    idle.clear()
-    for process in processes:
-        process.kill()
-    for process in processes:
-        _discard(process)
-
-
-def _discard(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process that is ending, and close its pipes."""
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):  # closing flushes a job that the process no longer reads
-                stream.close()
+            return f"compiling it takes longer than {seconds:g} s"
+        # Running out of memory or of stack ends in an abort, a fault, or the system's kill.
+        return f"compiling it takes more than {self._limits.memory_bytes >> 20} MiB of memory (the compiler ended with {status})"

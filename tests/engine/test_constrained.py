@@ -27,7 +27,7 @@ from draftline.spec.drafter import DraftRows
 from draftline.spec.forced import ForcedDrafter
 from draftline.spec.ngram import NGram
 from draftline.structured.grammar.matcher import GrammarMatcher
-from draftline.structured.grammar.parsers import GrammarLimits
+from draftline.structured.grammar.limits import GrammarLimits
 
 SCHEMAS = Path(__file__).parents[2].parent / "shared" / "data" / "schemas"
 

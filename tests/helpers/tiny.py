@@ -38,7 +38,7 @@ from draftline.spec.no_drafter import NoDrafter
 from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
 from draftline.structured.constraint import KINDS
-from draftline.structured.grammar.parsers import GrammarLimits
+from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.vocabulary import ByteVocabulary
 
 CONFIG = llama(eos_token_ids=(0,))

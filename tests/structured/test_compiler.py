@@ -8,6 +8,9 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +23,7 @@ from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
 from draftline.structured.constraint import MAX_CHOICES, ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.grammar.limits import GrammarLimits
 
 VOCABULARY = vocabulary("ab", "abc", '{"', '": ')
 EXPLOSION = "[01]*1[01]{40}"
@@ -184,23 +188,27 @@ def compile_regex(workers: AutomatonWorkerPool, regex: str) -> TokenAutomaton:
     return automaton
 
 
+def pool(limits: AutomatonLimits) -> AutomatonWorkerPool:
+    return AutomatonWorkerPool(
+        VOCABULARY.tokens, VOCABULARY.eos_ids, VOCABULARY.special_ids, limits, GrammarLimits(seconds=0.5), max_workers=1
+    )
+
+
 @pytest.fixture
 def workers() -> Iterator[AutomatonWorkerPool]:
-    workers = AutomatonWorkerPool(
-        VOCABULARY.tokens, sorted(VOCABULARY.eos_ids), AutomatonLimits(seconds=30), max_workers=1
-    )
+    workers = pool(AutomatonLimits(seconds=30))
     yield workers
     workers.close()
 
 
 def test_a_worker_is_reused_and_replaced_when_it_dies(workers: AutomatonWorkerPool) -> None:
     compile_regex(workers, "ab")
-    (process,) = workers._idle
+    (process,) = workers._processes._idle
     compile_regex(workers, "abc")
-    assert workers._idle == [process]
+    assert workers._processes._idle == [process]
     os.kill(process.pid, signal.SIGKILL)
     assert compile_regex(workers, "abcd").states == 6
-    assert workers._idle != [process]
+    assert workers._processes._idle != [process]
 
 
 def test_a_worker_that_dies_fails_only_its_job(workers: AutomatonWorkerPool) -> None:
@@ -215,10 +223,10 @@ def test_a_worker_that_dies_fails_only_its_job(workers: AutomatonWorkerPool) -> 
     compile_regex(workers, "ab")  # the worker has started
     thread = threading.Thread(target=work)
     thread.start()
-    while not workers._busy:
+    while not workers._processes._busy:
         time.sleep(0.01)
     time.sleep(0.5)
-    for process in list(workers._busy):
+    for process in list(workers._processes._busy):
         os.kill(process.pid, signal.SIGKILL)
     thread.join()
     assert "ended with -9" in str(results[0])
@@ -227,7 +235,7 @@ def test_a_worker_that_dies_fails_only_its_job(workers: AutomatonWorkerPool) -> 
 
 def test_memory_of_a_worker_is_bounded() -> None:
     limits = AutomatonLimits(seconds=60, memory_bytes=400 << 20)
-    workers = AutomatonWorkerPool(VOCABULARY.tokens, sorted(VOCABULARY.eos_ids), limits, max_workers=1)
+    workers = pool(limits)
     try:
         with pytest.raises(AutomatonTooLargeError, match="more than 400 MiB"):
             compile_regex(workers, EXPLOSION)
@@ -236,10 +244,145 @@ def test_memory_of_a_worker_is_bounded() -> None:
         workers.close()
 
 
+def test_a_grammar_that_crashes_the_compiler_or_takes_long_does_no_harm(workers: AutomatonWorkerPool) -> None:
+    workers.try_grammar('start: "a" | "b"')
+    lexemes = "\n".join(f"r{i}: /[a-z]{{{i % 50 + 1},{i % 97 + 60}}}q{i}/ r{i + 1} | /z/" for i in range(4000))
+    with pytest.raises(InvalidConstraintError, match=r"takes longer than 0\.5 s|ended with -"):
+        workers.try_grammar(f'start: r0\n{lexemes}\nr4000: "x"')  # overflows llguidance's stack
+    optional = "start: " + "a? " * 20_000 + '\na: "x"?'
+    with pytest.raises(InvalidConstraintError, match=r"compiling it takes longer than 0\.5 s"):
+        workers.try_grammar(optional)
+    with pytest.raises(InvalidConstraintError, match="line 1, column"):
+        workers.try_grammar("start: (")
+    workers.try_grammar('start: "a" | "b"')
+
+
+def test_a_worker_that_holds_much_memory_ends_after_its_job() -> None:
+    workers = pool(AutomatonLimits(seconds=30, kept_bytes=1 << 20))
+    try:
+        compile_regex(workers, "ab")
+        (process,) = workers._processes._idle
+        assert process.wait(30) == 0
+        assert compile_regex(workers, "abc").states == 5
+    finally:
+        workers.close()
+
+
+def test_a_worker_has_the_lowest_priority_from_its_start(workers: AutomatonWorkerPool) -> None:
+    process, _ = workers._processes.take()
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == 19
+    workers._processes.give_back(process)
+
+
 def test_workers_end_when_the_pool_is_closed(workers: AutomatonWorkerPool) -> None:
     compile_regex(workers, "ab")
-    (process,) = workers._idle
+    (process,) = workers._processes._idle
     workers.close()
     assert process.returncode is not None
     with pytest.raises(RuntimeError, match="closed"):
         compile_regex(workers, "ab")
+
+
+LARGE = r"\{(?:[a-c]{0,30}é?|b[d-w]{2,40})\}"
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[ConstraintCompiler]:
+    """A compiler that waits for no tables."""
+    limits = CompilerLimits(automaton=AutomatonLimits(awaited_states=10))
+    compiler = ConstraintCompiler(VOCABULARY, limits, tmp_path)
+    yield compiler
+    compiler.close()
+
+
+def test_outputs_of_a_large_automaton_begin_before_its_tables_are_built(hasty: ConstraintCompiler) -> None:
+    with hold(hasty._workers, "tabulate") as go_on:
+        starting = hasty.compile(ConstraintSpec("regex", LARGE))
+        early = starting.begin()
+        assert early.automaton is None
+        assert (starting.report.backend, starting.report.runs_on) == ("automaton", "host")
+        go_on.set()
+        whole = starting.whole.result()
+    assert (whole.report.backend, whole.report.runs_on) == ("automaton", "device")
+    assert hasty.compile(ConstraintSpec("regex", LARGE)) is whole
+    late = starting.begin()
+    assert late.automaton is not None
+    # The masks are the same at every step, whichever way an output began.
+    ours, theirs = (np.empty(VOCABULARY.mask_words, np.int32) for _ in range(2))
+    random = np.random.default_rng(3)
+    for _ in range(60):
+        early.matcher.fill_mask(ours)
+        late.matcher.fill_mask(theirs)
+        assert ours.tolist() == theirs.tolist()
+        token = int(random.choice(sorted(allowed_ids(ours))))
+        assert early.matcher.advance(token)
+        assert late.matcher.advance(token)
+
+
+def test_an_output_that_must_end_in_time_waits_for_the_tables(hasty: ConstraintCompiler) -> None:
+    compiled = hasty.compile(ConstraintSpec("regex", LARGE, close_within_budget=True))
+    assert compiled.begin(5).automaton is not None
+    assert compiled.shortest == 2
+
+
+def test_tables_that_grow_too_large_leave_the_constraint_to_a_grammar() -> None:
+    limits = CompilerLimits(automaton=AutomatonLimits(awaited_states=10, table_bytes=1 << 10))
+    compiler = ConstraintCompiler(VOCABULARY, limits)
+    try:
+        starting = compiler.compile(ConstraintSpec("regex", LARGE))
+        whole = starting.whole.result()
+        assert (whole.report.backend, whole.report.runs_on) == ("grammar", "host")
+        assert "too many classes" in (whole.report.no_automaton or "")
+        assert starting.begin().matcher.mask_batcher is whole.begin().matcher.mask_batcher
+    finally:
+        compiler.close()
+
+
+def test_a_constraint_whose_tables_failed_is_compiled_again(hasty: ConstraintCompiler) -> None:
+    spec = ConstraintSpec("regex", LARGE)
+    with hold(hasty._workers, "tabulate", RuntimeError("no")) as go_on:
+        starting = hasty.compile(spec)
+        go_on.set()
+        assert isinstance(starting.whole.exception(), RuntimeError)
+    assert starting.begin().automaton is None
+    again = hasty.compile(spec)
+    assert again is not starting
+    assert again.whole.result().report.runs_on == "device"
+
+
+def test_later_compilers_find_the_tables_in_the_folder(hasty: ConstraintCompiler, tmp_path: Path) -> None:
+    specs = [ConstraintSpec("regex", LARGE), ConstraintSpec("regex", "ab+")]
+    built = [hasty.compile(spec).whole.result() for spec in specs]
+    while len(list(tmp_path.glob("*.tables"))) < 2:
+        time.sleep(0.01)
+    later = ConstraintCompiler(VOCABULARY, cache_folder=tmp_path)
+    try:
+        for spec, one in zip(specs, built, strict=True):
+            found = later.compile(spec)
+            assert replace(found.report, compile_s=0) == replace(one.report, compile_s=0)
+            assert found.nbytes == one.nbytes
+        assert not later._workers._processes._idle
+    finally:
+        later.close()
+
+
+def allowed_ids(words: np.ndarray) -> set[int]:
+    return allowed(words, len(VOCABULARY.tokens))
+
+
+@contextmanager
+def hold(workers: AutomatonWorkerPool, method: str, error: Exception | None = None) -> Iterator[threading.Event]:
+    """Keep a method of the workers waiting until the event is set; then it may fail."""
+    go_on, real = threading.Event(), getattr(workers, method)
+
+    def held(*arguments: object, **keywords: object) -> object:
+        go_on.wait()
+        if error is not None:
+            raise error
+        return real(*arguments, **keywords)
+
+    setattr(workers, method, held)
+    try:
+        yield go_on
+    finally:
+        setattr(workers, method, real)

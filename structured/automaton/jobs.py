@@ -1,0 +1,56 @@
+"""The messages between `worker_pool` and its workers. Not imported here: numpy, see `worker`."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
+
+from draftline.structured.automaton.byte_moves import ByteMoves
+from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
+from draftline.structured.constraint import ConstraintSpec
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.grammar.limits import GrammarLimits
+from draftline.structured.language import Language
+
+if TYPE_CHECKING:
+    from draftline.structured.automaton.byte_automaton import ByteAutomaton
+    from draftline.structured.automaton.token_automaton import TokenAutomaton
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSetup:
+    """The first message to a worker: the vocabulary of all its jobs, and their limits."""
+
+    tokens: tuple[bytes, ...]
+    eos_ids: tuple[int, ...]
+    special_ids: tuple[int, ...]
+    limits: AutomatonLimits
+    grammar_limits: GrammarLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Tabulation:
+    """The job of building the tables of an automaton over bytes."""
+
+    automaton: ByteAutomaton
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarTrial:
+    """The job of compiling a grammar, and throwing the result away: parsers cannot move between processes."""
+
+    grammar: str
+
+
+Job = ConstraintSpec | Tabulation | GrammarTrial
+
+ALARMS = (signal.SIGPROF, signal.SIGALRM)
+"""The signals that end a worker whose job takes too long."""
+
+LanguageAnswer = Language | InvalidConstraintError | UnsupportedConstraintError | RuntimeError
+
+Answer = Union["TokenAutomaton", ByteMoves, InvalidConstraintError, AutomatonTooLargeError, RuntimeError]
+"""An automaton's tables, or its moves over bytes if the tables would take long."""
+
+TrialAnswer = InvalidConstraintError | RuntimeError | None

@@ -1,0 +1,196 @@
+"""``WorkerProcesses``: processes for long work of untrusted size, at the lowest priority, one job each at a time.
+
+They start on demand, are replaced when they die, and end by themselves when they hold much memory or have been idle for
+long. A process reads jobs from standard input and writes answers to standard output, both pickled; the first message is
+its setup. This module is both ends: a worker's ``main`` calls `serve`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterable, MutableSequence
+from collections.abc import Set as AbstractSet
+from enum import Enum
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+WorkerProcess = subprocess.Popen[bytes]
+
+_SetupT = TypeVar("_SetupT")
+
+_NICE = 19
+"""The priority of workers: streams come first."""
+
+_IDLE_S = 300.0
+"""Seconds after which an idle worker ends."""
+
+KEPT_BYTES = 384 << 20
+"""The default of the memory that a worker may hold between two jobs."""
+
+
+class _Over(Enum):
+    """Follows the last answer to a job."""
+
+    OVER = 0
+
+
+class WorkerProcesses:
+    """The workers of one module. Thread-safe."""
+
+    def __init__(self, module: str, setup: object, *, kept_bytes: int = KEPT_BYTES) -> None:
+        """No worker is started yet.
+
+        Args:
+            module: is run as ``python -m``.
+            setup: the first message to each worker.
+            kept_bytes: a worker that holds more memory than this after a job ends, which gives it back.
+        """
+        self._command = [sys.executable, "-P", "-m", module, str(kept_bytes)]
+        self._setup = setup
+        self._lock = threading.Lock()
+        self._idle: list[WorkerProcess] = []
+        self._busy: set[WorkerProcess] = set()
+        self._closed = False
+        weakref.finalize(self, _end, self._idle, self._busy)
+
+    def take(self) -> tuple[WorkerProcess, bool]:
+        """A worker for one job, and whether it has had one before. `give_back` must follow.
+
+        Raises:
+            RuntimeError: the workers are closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the worker processes are closed")
+            while self._idle:
+                process = self._idle.pop()
+                if process.poll() is None:
+                    self._busy.add(process)
+                    return process, True
+                _discard(process)
+            process = self._start()
+            self._busy.add(process)
+            return process, False
+
+    def give_back(self, process: WorkerProcess) -> None:
+        """End the use of a worker, dead or alive."""
+        with self._lock:
+            self._busy.discard(process)
+            if process.poll() is None and not self._closed:
+                self._idle.append(process)
+                return
+        process.kill()
+        _discard(process)
+
+    def close(self) -> None:
+        """End all workers; jobs in flight fail, and so do later ones."""
+        with self._lock:
+            self._closed = True
+        _end(self._idle, self._busy)
+
+    def _start(self) -> WorkerProcess:
+        environment = {
+            **os.environ,
+            # The worker imports from the same paths as this process.
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "OPENBLAS_NUM_THREADS": "1",
+            "RAYON_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):  # if it died at once, the first job reports it
+            # From its first instruction: importing its modules takes longer than most jobs.
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
+            pickle.dump(self._setup, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
+            process.stdin.flush()
+        return process
+
+
+def ask(process: WorkerProcess, job: object) -> Iterable[Any]:
+    """Send a job to a worker, and yield its answers.
+
+    Raises:
+        WorkerDiedError: the worker died.
+    """
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        pickle.dump(job, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
+        process.stdin.flush()
+        while (answer := pickle.load(process.stdout)) is not _Over.OVER:
+            yield answer
+    except (OSError, EOFError, pickle.UnpicklingError):
+        process.kill()
+        raise WorkerDiedError(process.wait()) from None
+
+
+class WorkerDiedError(Exception):
+    """A worker died before it gave all answers.
+
+    Attributes:
+        status: its exit status; negative for a signal.
+    """
+
+    def __init__(self, status: int) -> None:
+        """It ended with ``status``."""
+        super().__init__(f"the worker ended with {status}")
+        self.status = status
+
+
+def serve(start: Callable[[_SetupT], Callable[[Any], Iterable[object]]]) -> None:
+    """Answer jobs until standard input ends.
+
+    Args:
+        start: gets the setup; returns the function from a job to its answers.
+    """
+    jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # prints go to standard error, so that only answers go through the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole group; the parent ends this process
+    work = start(pickle.load(jobs))
+    kept_bytes, served = int(sys.argv[1]), False
+    while _resident_bytes() < kept_bytes or not served:
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+        signal.setitimer(signal.ITIMER_REAL, _IDLE_S)
+        try:
+            job = pickle.load(jobs)
+        except EOFError:
+            return
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        for answer in chain(work(job), [_Over.OVER]):
+            pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
+            answers.flush()
+        served = True
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _end(idle: MutableSequence[WorkerProcess], busy: AbstractSet[WorkerProcess]) -> None:
+    """End these workers; jobs of busy ones fail."""
+    processes = [*idle, *busy]
+    idle.clear()
+    for process in processes:
+        process.kill()
+    for process in processes:
+        _discard(process)
+
+
+def _discard(process: WorkerProcess) -> None:
+    """Wait for a process that is ending, and close its pipes."""
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):  # closing flushes a job that the process no longer reads
+                stream.close()
