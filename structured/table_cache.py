@@ -49,6 +49,11 @@ class CachedTables:
     unenforced: tuple[Violation, ...]
 
 
+def cache_folder(option: str) -> Path | None:
+    """The folder that an option names: "auto" is the user's, "none" is no folder."""
+    return {"auto": user_cache_folder(), "none": None}.get(option, Path(option))
+
+
 def user_cache_folder() -> Path:
     """The folder for users who name none: ``$XDG_CACHE_HOME/draftline/constraints``, by default in ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME", "")

@@ -7,7 +7,7 @@ from typing_extensions import override
 from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
 from draftline.engine.outputs import Delta, Finished
 from draftline.engine.protocol import Chat
-from draftline.engine.request.constraints import compile_constraint
+from draftline.engine.request.constraints import compile_ahead
 from draftline.engine.request.tokenization import tokenize
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import unimplemented
@@ -113,7 +113,7 @@ class InferenceService(InferenceServiceServicer):
         if compiler is None:
             await abort(context, unimplemented("this server enforces no constraints"))
         caller = self.state.access.caller(context.invocation_metadata()).identity(context.peer())
-        return convert.constraint_response((await compile_constraint(compiler, constraint, caller)).report)
+        return convert.constraint_response(await compile_ahead(compiler, constraint, caller))
 
     @override
     @with_error_status
