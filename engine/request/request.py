@@ -119,7 +119,7 @@ class RequestBuilder:
             InvalidRequestError: the request is invalid. It lists every field that is wrong.
         """
         engine_request, compiled = self._validate(request_id, request)
-        return Request.of(engine_request, compiled, sink, now)
+        return Request.of(engine_request, compiled, sink, now - request.constraint_compile_s)
 
     def prepare(self, request_id: str, request: GenerateRequest) -> EngineRequest:
         """Validate a client's request, for an engine in another process. Blocks like `build`.
@@ -189,7 +189,7 @@ class RequestBuilder:
             timeout_s=request.timeout_s,
             caller=request.caller,
             weight=request.weight,
-            constraint_compile_s=compile_s,
+            constraint_compile_s=request.constraint_compile_s + compile_s,
         )
         return engine_request, compiled
 
