@@ -1,14 +1,17 @@
 """A soak test: a real server with clients that cancel, disconnect, stall and send nonsense, while steps fail.
 
     python benchmarks/chaos.py --requests 2000
-    python benchmarks/chaos.py --requests 0 --attack all
+    python benchmarks/chaos.py --requests 0 --attack all --attack-rounds 3 --crowd
 
 Clients send a few dozen different requests, each of which was first run alone. A request that finishes must have the
 same tokens as alone. At the end all blocks must be free, no task or thread may be left, and memory may not have grown
 since half of the requests.
 
-``--attack`` then attacks a server of its own, and reports the gaps in another client's stream: the median may double, and
-no gap may be longer than 150 ms. The result is a JSON line; the exit status is 1 if a check fails.
+``--attack`` then attacks a server of its own, and reports the gaps in another client's stream: the median may double (under
+long prompts it may be as long as ``--inter-token-target``), and no gap may be longer than 150 ms. ``--crowd`` reports the
+time to the first token behind another caller's 200 requests, which may be 1.5 s.
+
+The result is a JSON line, and a table on standard error; the exit status is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import grpc.aio
 import torch
-from attacks.run import chosen, run_attacks
+from attacks.run import chosen, report, run_attacks, run_crowd
 from common.provenance import Conditions
 
 from draftline.engine.build import build_core
@@ -337,10 +340,37 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="the seed of clients and faults (default: 0)")
     parser.add_argument("--device", default="auto", help="cpu, cuda, … (default: a GPU if there is one)")
     parser.add_argument("--attack", default="", metavar="NAMES", help="attacks with commas between them, or all")
+    parser.add_argument("--attack-rounds", type=int, default=1, help="how often each attack is run (default: 1)")
+    parser.add_argument("--crowd", action="store_true", help="measure the wait behind another caller's 200 requests")
     parser.add_argument("--attack-seconds", type=float, default=20.0, help="the length of each attack (default: 20)")
     arguments = parser.parse_args(argv)
-    attacks = chosen(arguments.attack) if arguments.attack else []
+    attacks = chosen(arguments.attack)
     started = time.monotonic()
+    result, wrong = run_soak(arguments) if arguments.requests else ({}, [])
+    rounds = (
+        run_attacks(attacks, arguments.attack_rounds, arguments.model, arguments.device, arguments.attack_seconds)
+        if attacks
+        else []
+    )
+    waits = run_crowd(arguments.model, arguments.device) if arguments.crowd else None
+    figures, harm = report(rounds, waits)
+    wrong += harm
+    gpu = "cuda" if torch.cuda.is_available() else "cpu"
+    conditions = Conditions.now(torch.device(gpu if arguments.device == "auto" else arguments.device))
+    head = {
+        "date": conditions.date,
+        "machine": conditions.machine,
+        "load": conditions.load,
+        "commit": conditions.commit,
+        "model": arguments.model,
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    print(json.dumps({**head, **result, **figures, "wrong": wrong}))
+    raise SystemExit(1 if wrong else 0)
+
+
+def run_soak(arguments: argparse.Namespace) -> tuple[dict[str, object], list[str]]:
+    """Serve all clients in this process; returns the figures, and the checks that failed."""
     with contextlib.closing(asyncio.new_event_loop()) as loop:  # start gRPC's own threads, before threads are counted
         loop.run_until_complete(_touch_grpc())
     threads = set(threading.enumerate())
@@ -357,28 +387,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     soak.wrong += [f"a thread is left: {name}" for name in left]
     if memory[1] - memory[0] > GROWTH_MIB:
         soak.wrong.append(f"memory grew from {memory[0]:.0f} to {memory[1]:.0f} MiB in the second half")
-    gaps, harmed = (
-        run_attacks(attacks, arguments.model, arguments.device, arguments.attack_seconds) if attacks else ({}, [])
-    )
-    soak.wrong += harmed
-    conditions = Conditions.now(torch.device(core.info.device))
-    result = {
-        "date": conditions.date,
-        "machine": conditions.machine,
-        "commit": conditions.commit,
-        "model": arguments.model,
+    stats = engine.stats()
+    figures: dict[str, object] = {
         "requests": arguments.requests,
-        "seconds": round(time.monotonic() - started, 1),
-        "steps": engine.stats().steps,
+        "steps": stats.steps,
         "failed_steps": soak.faults,
-        "preemptions": engine.stats().preemptions,
+        "preemptions": stats.preemptions,
         "memory_mib": [round(value) for value in memory],
         "ends": dict(sorted(soak.ends.items())),
-        "gaps_under_attack": gaps,
-        "wrong": soak.wrong,
     }
-    print(json.dumps(result))
-    raise SystemExit(1 if soak.wrong else 0)
+    return figures, soak.wrong
 
 
 async def _touch_grpc() -> None:

@@ -136,6 +136,7 @@ def hostbound_core(tokenizer: Tokenizer, max_rows: int, max_model_len: int, pref
         constraint_kinds=(),
         system_fingerprint="none",
         has_chat_template=False,
+        max_token_bytes=1,
     )
     scheduler = Scheduler(
         num_blocks=info.cache_blocks,

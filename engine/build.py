@@ -175,6 +175,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         constraint_kinds=KINDS,
         system_fingerprint=str(fingerprint),
         has_chat_template=loaded.tokenizer.has_chat_template,
+        max_token_bytes=loaded.tokenizer.max_token_bytes,
         synthetic_acceptance=config.synthetic_acceptance,
     )
     logger.info(

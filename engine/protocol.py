@@ -67,6 +67,7 @@ class GenerateRequest:
         caller: whose request it is: callers share the engine by their weights.
         weight: the caller's share, relative to other callers.
         constraint_compile_s: seconds that it has waited for its constraint, before it is submitted to an engine.
+        prompt_token_ids: the tokens of a text or a chat, if they are known already.
     """
 
     prompt: Prompt
@@ -79,6 +80,7 @@ class GenerateRequest:
     caller: str = ""
     weight: float = 1.0
     constraint_compile_s: float = 0.0
+    prompt_token_ids: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class EngineInfo:
         system_fingerprint: names the device kind, data types, versions and arithmetic. Engines of one model with the same
             fingerprint give the same outputs.
         has_chat_template: whether the model has a chat template, which chats need.
+        max_token_bytes: the most bytes of UTF-8 that one token of a prompt stands for.
         synthetic_acceptance: the rate at which drafts are accepted at random, for a benchmark. None accepts them by the
             model. With a rate, outputs have no meaning.
     """
@@ -119,6 +122,7 @@ class EngineInfo:
     constraint_kinds: tuple[str, ...]
     system_fingerprint: str
     has_chat_template: bool
+    max_token_bytes: int
     synthetic_acceptance: float | None = None
 
 

@@ -88,13 +88,15 @@ class CompileJob(Generic[T]):
 class CompileQueue(Generic[T]):
     """Runs jobs on threads of its own, in turns between callers."""
 
-    def __init__(self, max_threads: int, max_waiting: int) -> None:
+    def __init__(self, max_threads: int, max_waiting: int, waiting: str = "constraints wait to be compiled") -> None:
         """No thread is started yet.
 
         Args:
             max_threads: how many jobs run at once.
             max_waiting: how many others may wait.
+            waiting: says what waits, in the error of a full queue.
         """
+        self._waiting_text = waiting
         self._max_threads = max_threads
         self._max_waiting = max_waiting
         self._changed = threading.Condition()
@@ -112,14 +114,14 @@ class CompileQueue(Generic[T]):
         job = CompileJob(work)
         with self._changed:
             if self._closed:
-                raise RuntimeError("the constraint compiler is closed")
+                raise RuntimeError("the queue is closed")
             if self._waiting() >= self._max_waiting:
-                raise CompileQueueFullError(f"{self._max_waiting} constraints wait to be compiled, which is the limit")
+                raise CompileQueueFullError(f"{self._max_waiting} {self._waiting_text}, which is the limit")
             self._queues.setdefault(caller, deque()).append(job)
             if self._idle:
                 self._changed.notify()
             elif len(self._threads) < self._max_threads:
-                thread = threading.Thread(target=self._run, name="constraint", daemon=True)
+                thread = threading.Thread(target=self._run, name="draftline-queue", daemon=True)
                 self._threads.append(thread)
                 thread.start()
         return job
@@ -132,7 +134,7 @@ class CompileQueue(Generic[T]):
             self._queues.clear()
             self._changed.notify_all()
         for job in dropped:
-            job.end(None, RuntimeError("the constraint compiler is closed"))
+            job.end(None, RuntimeError("the queue is closed"))
         for thread in self._threads:
             thread.join()
 

@@ -32,8 +32,18 @@ _NICE = 19
 _IDLE_S = 300.0
 """Seconds after which an idle worker ends."""
 
+_END_S = 1.0
+"""Seconds that a process with broken pipes has for its own end, so that its status is its own."""
+
 KEPT_BYTES = 384 << 20
 """The default of the memory that a worker may hold between two jobs."""
+
+
+Watch = Callable[[WorkerProcess | None], None]
+
+
+def _unwatched(process: WorkerProcess | None) -> None:
+    """A `Watch` that does nothing."""
 
 
 class _Over(Enum):
@@ -90,6 +100,45 @@ class WorkerProcesses:
         process.kill()
         _discard(process)
 
+    def answers(self, job: object, watch: Watch = _unwatched) -> tuple[list[Any], int | None]:
+        """Do a job in a worker.
+
+        Args:
+            job: the job.
+            watch: is told each process that gets the job, and None when it is over.
+
+        Returns:
+            The answers, and the status with which the worker died before it gave all of them; None if it lives.
+        """
+        process, used = self.take()
+        answers, death = self._ask(process, job, watch)
+        if used and death == 0 and not answers:
+            # It was ending before it got the job.
+            process, _ = self.take()
+            answers, death = self._ask(process, job, watch)
+        return answers, death
+
+    def _ask(self, process: WorkerProcess, job: object, watch: Watch) -> tuple[list[Any], int | None]:
+        """Send a job to a worker that was taken, and give the worker back."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        watch(process)
+        answers: list[Any] = []
+        try:
+            pickle.dump(job, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
+            process.stdin.flush()
+            while (answer := pickle.load(process.stdout)) is not _Over.OVER:
+                answers.append(answer)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its pipe broke: it is ending
+                process.wait(_END_S)
+            process.kill()
+            return answers, process.wait()
+        finally:
+            watch(None)
+            self.give_back(process)
+        return answers, None
+
     def close(self) -> None:
         """End all workers; jobs in flight fail, and so do later ones."""
         with self._lock:
@@ -113,37 +162,6 @@ class WorkerProcesses:
             pickle.dump(self._setup, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
             process.stdin.flush()
         return process
-
-
-def ask(process: WorkerProcess, job: object) -> Iterable[Any]:
-    """Send a job to a worker, and yield its answers.
-
-    Raises:
-        WorkerDiedError: the worker died.
-    """
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        pickle.dump(job, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
-        process.stdin.flush()
-        while (answer := pickle.load(process.stdout)) is not _Over.OVER:
-            yield answer
-    except (OSError, EOFError, pickle.UnpicklingError):
-        process.kill()
-        raise WorkerDiedError(process.wait()) from None
-
-
-class WorkerDiedError(Exception):
-    """A worker died before it gave all answers.
-
-    Attributes:
-        status: its exit status; negative for a signal.
-    """
-
-    def __init__(self, status: int) -> None:
-        """It ended with ``status``."""
-        super().__init__(f"the worker ended with {status}")
-        self.status = status
 
 
 def serve(start: Callable[[_SetupT], Callable[[Any], Iterable[object]]]) -> None:

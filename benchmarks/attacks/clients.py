@@ -1,7 +1,8 @@
 """The clients of an attack, each kind in a process of its own: ``python clients.py KIND HOST:PORT SECONDS``.
 
-``victim`` reads one stream after the other, and prints the gaps between its tokens. The others are attackers. They run at
-the lowest priority, so that their own work takes little of the machine.
+``victim`` reads one stream after the other, and prints the gaps between its tokens. ``single`` sends one request after the
+other, and prints the times to their first tokens. The others are attackers. They run at the lowest priority, so that their
+own work takes little of the machine.
 """
 
 from __future__ import annotations
@@ -132,15 +133,58 @@ async def victim(address: str, seconds: float) -> list[float]:
     return gaps
 
 
+async def crowd(address: str, seconds: float) -> None:
+    """Two hundred requests at once. Prints a line when the first of them has ended: the others run or wait then."""
+    said = False
+
+    async def one(stub: InferenceServiceAsyncStub, number: int) -> None:
+        nonlocal said
+        sampling = pb.SamplingParams(max_tokens=20, ignore_eos=True, seed=number)
+        request = pb.GenerateRequest(text=f"Tell me about the number {number}.", sampling=sampling)
+        async for _ in stub.Generate(request, metadata=_bearer("crowd")):
+            pass
+        if not said:
+            said = True
+            print("the first has ended", flush=True)
+
+    async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(seconds):
+        stub = InferenceServiceAsyncStub(channel)
+        await asyncio.gather(*(one(stub, number) for number in range(200)))
+
+
+async def single(address: str, seconds: float) -> list[float]:
+    """Send one request after the other, at least one; returns the seconds to the first tokens."""
+    waits: list[float] = []
+    over = time.monotonic() + seconds
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = InferenceServiceAsyncStub(channel)
+        while not waits or (time.monotonic() < over and len(waits) < 8):
+            sampling = pb.SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
+            started, first = time.monotonic(), None
+            request = pb.GenerateRequest(text=f"What is the {len(waits)}. planet?", sampling=sampling)
+            async for _ in stub.Generate(request, metadata=_bearer("single")):
+                first = first or time.monotonic()
+            assert first is not None
+            waits.append(first - started)
+    return waits
+
+
+def _bearer(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),)
+
+
 def main(arguments: Iterator[str]) -> None:
     """Run the command."""
     kind, address, seconds = next(arguments), next(arguments), float(next(arguments))
     if kind == "victim":
         print(json.dumps(asyncio.run(victim(address, seconds))))
         return
+    if kind == "single":
+        print(json.dumps(asyncio.run(single(address, seconds))))
+        return
     os.nice(19)
     try:
-        asyncio.run(attack(kind, address, seconds))
+        asyncio.run(crowd(address, seconds) if kind == "crowd" else attack(kind, address, seconds))
     except TimeoutError:
         return
 

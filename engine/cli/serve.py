@@ -19,7 +19,7 @@ from draftline.engine.cli.errors import writable_output
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
-from draftline.engine.process.startup import has_gpu, start_process
+from draftline.engine.process.startup import has_gpu, keep_heap, start_process
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
 
@@ -69,6 +69,7 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
         stopping.cancel()
         await server.abort()
         raise
+    keep_heap()
     await server.serve(engine)
     _say(READY + describe(engine.info))
     ended = asyncio.wrap_future(engine.stopped)

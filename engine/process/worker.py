@@ -38,7 +38,7 @@ from draftline.engine.process.messages import (
     Updates,
     portable,
 )
-from draftline.engine.process.startup import has_gpu, start_process
+from draftline.engine.process.startup import has_gpu, keep_heap, start_process
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.stats import EngineStats
 from draftline.kernels.compile_workers import KernelCompileWorkers, nothing_compiled
@@ -204,6 +204,7 @@ def main(descriptor: int) -> None:
     finally:
         if workers is not None:
             workers.stop()
+    keep_heap()
     connection.send_bytes(pickle.dumps(Started(engine.info, engine.stats())))
     engine.stopped.add_done_callback(lambda stopped: outbox.send(Stopped(stopped.result())))
     dispatcher = _Dispatcher(engine, outbox)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Prompt, Sink
+from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Sink
 from draftline.engine.request.constraints import OutputConstraint, constraint_errors, structured_constraint
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
@@ -146,7 +146,7 @@ class RequestBuilder:
     def _validate(self, request_id: str, request: GenerateRequest) -> tuple[EngineRequest, CompiledConstraint | None]:
         """Validate a request. Returns it in the engine's terms, with its compiled constraint."""
         violations = [*self._option_violations(request), *self._sampling_violations(request.sampling)]
-        prompt_field, token_ids = self._encode(request.prompt, violations)
+        prompt_field, token_ids = self._encode(request, violations)
         if token_ids is not None:
             violations.extend(context_violations(prompt_field, len(token_ids), self._info))
         compiled: CompiledConstraint | None = None
@@ -203,11 +203,13 @@ class RequestBuilder:
             compiled = self._compiler.compile(structured)
         return compiled, time.monotonic() - started
 
-    def _encode(self, prompt: Prompt, violations: list[FieldViolation]) -> tuple[str, list[int] | None]:
+    def _encode(self, request: GenerateRequest, violations: list[FieldViolation]) -> tuple[str, Seq[int] | None]:
         """Return the prompt's field name and its token ids. If it has none, add violations and return None for them."""
+        prompt, token_ids = request.prompt, request.prompt_token_ids
         if isinstance(prompt, str | Chat):
             try:
-                token_ids = tokenize(prompt, self._tokenizer, self._info) if prompt else []
+                if token_ids is None:
+                    token_ids = tokenize(prompt, self._tokenizer, self._info) if prompt else []
             except InvalidRequestError as error:
                 violations.extend(error.violations)
                 return "", None
@@ -219,11 +221,11 @@ class RequestBuilder:
 
     def _encoded(
         self, field: str, token_ids: Seq[int], violations: list[FieldViolation]
-    ) -> tuple[str, list[int] | None]:
+    ) -> tuple[str, Seq[int] | None]:
         if not token_ids:
             violations.append(FieldViolation(field, "is empty; a prompt needs at least one token"))
             return field, None
-        return field, list(token_ids)
+        return field, token_ids
 
     def _sampling_violations(self, sampling: SamplingParams) -> Iterator[FieldViolation]:
         yield from self._out_of_range("sampling.stop_token_ids", sampling.stop_token_ids)

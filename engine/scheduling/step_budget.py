@@ -12,11 +12,19 @@ import math
 _DECAY = 0.7
 """Weight of the previous mean in the moving average of a token's time."""
 
-FIRST_CHUNK = 64
-"""Prompt tokens of a step while no token's time is known."""
+FIRST_CHUNK = 16
+"""Prompt tokens of a step while no token's time is known. On a small CPU, more of them would take longer than the target."""
 
-MIN_CHUNK = 32
+MIN_CHUNK = 8
 """Prompt tokens that a step may always have, so that prompts make progress whatever the target is."""
+
+_AIM = 0.8
+"""The part of the target that a step is planned for: token times vary, and clients also wait for the step's delivery."""
+
+_MANY_TOKENS = 32
+_MUCH_LONGER = 1.5
+"""A token's time is measured in steps with many prompt tokens, or that take much longer than a step that only decodes. In
+other steps it would be the step's own time."""
 
 
 class StepBudget:
@@ -40,13 +48,22 @@ class StepBudget:
             return self._max_tokens
         if self._token_s is None:
             return min(self._max_tokens, decoding + FIRST_CHUNK)
-        chunk = (self._target_s - self._decode_s) / self._token_s
+        chunk = (_AIM * self._target_s - self._decode_s) / self._token_s
         return min(self._max_tokens, decoding + max(MIN_CHUNK, int(min(chunk, self._max_tokens))))
 
     def measure(self, decoding: int, prompt_tokens: int, seconds: float) -> None:
         """Note the time of a step with these decoding sequences and prompt tokens."""
         if not prompt_tokens:
-            self._decode_s = _DECAY * self._decode_s + (1 - _DECAY) * seconds
-        elif prompt_tokens >= MIN_CHUNK:  # in smaller chunks, the step's own time counts most
-            of_token = max(seconds - (self._decode_s if decoding else 0.0), 1e-9) / prompt_tokens
-            self._token_s = of_token if self._token_s is None else _DECAY * self._token_s + (1 - _DECAY) * of_token
+            self._decode_s = _average(self._decode_s or None, seconds)
+            return
+        beyond = seconds - (self._decode_s if decoding else 0.0)
+        if prompt_tokens >= _MANY_TOKENS or seconds > _MUCH_LONGER * self._decode_s > 0:
+            self._token_s = _average(self._token_s, max(beyond, 1e-9) / prompt_tokens)
+        else:  # no measurement, but a bound: larger chunks follow
+            bound = ((_MUCH_LONGER - 1) * self._decode_s or beyond) / prompt_tokens
+            self._token_s = bound if self._token_s is None else min(self._token_s, bound)
+
+
+def _average(mean: float | None, seconds: float) -> float:
+    """The moving average after one more time; the first one counts as it is."""
+    return seconds if mean is None else _DECAY * mean + (1 - _DECAY) * seconds

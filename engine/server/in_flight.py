@@ -16,8 +16,8 @@ from draftline.engine.protocol import EngineClient, GenerateRequest
 from draftline.engine.server.access import Caller
 from draftline.engine.server.codes import OK
 from draftline.engine.server.state import ServerState
+from draftline.engine.server.submission import submit
 from draftline.engine.server.telemetry.reports import Origin, ReportBuilder
-from draftline.engine.server.threads import submit
 from draftline.engine.streaming.mailbox import Mailbox
 
 
@@ -89,7 +89,7 @@ class InFlightRequest:
         # Before submitting: the first update may come before submit() returns.
         self._outputs_left = request.sampling.n
         request = self._call.caller.within_limits(request, self._call.origin.peer)
-        await submit(self._engine, self._request_id, request, self._mailbox.sink)
+        await submit(self._engine, self._state.tokenizers, self._request_id, request, self._mailbox.sink)
 
     def note(self, update: Update) -> bool:
         """Record an update of the request. True if it is the last one."""

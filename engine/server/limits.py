@@ -30,10 +30,6 @@ MAX_CONSTRAINT = 1 << 18
 MAX_TRACEPARENT = 256
 """Characters of a trace context."""
 
-MAX_TOKEN_CHARS = 256
-"""Characters of a prompt for each token of the context. The longest tokens have half as many, so a longer prompt cannot fit.
-Tokenizing it would take seconds."""
-
 MAX_DETOKENIZE = 1 << 20
 """Tokens of one Detokenize."""
 
@@ -58,9 +54,23 @@ def length_violations(value: Sized, limit: int, field: str, unit: str) -> Iterat
         yield FieldViolation(field, f"has {len(value)} {unit}; at most {limit} fit")
 
 
-def text_violations(text: str, info: EngineInfo, field: str) -> Iterator[FieldViolation]:
-    """A violation if the prompt ``text`` is too long for the model's context."""
-    return length_violations(text, info.max_model_len * MAX_TOKEN_CHARS, field, "characters")
+def text_violations(size: int, info: EngineInfo, field: str) -> Iterator[FieldViolation]:
+    """A violation if a prompt of ``size`` bytes of UTF-8 cannot fit the context, however long its tokens are.
+
+    Tokenizing it could take seconds.
+    """
+    limit = info.max_model_len * info.max_token_bytes
+    if size > limit:
+        yield FieldViolation(
+            field,
+            f"has {size} bytes of UTF-8; at most {limit} fit: this server's max_model_len is {info.max_model_len}, and the "
+            f"model's longest token stands for {info.max_token_bytes} bytes",
+        )
+
+
+def utf8_size(text: str) -> int:
+    """The bytes of a text in UTF-8, in which surrogate code points count as three bytes."""
+    return len(text.encode(errors="surrogatepass"))
 
 
 def chat_violations(messages: Sequence[Message], info: EngineInfo, field: str) -> Iterator[FieldViolation]:
@@ -70,7 +80,7 @@ def chat_violations(messages: Sequence[Message], info: EngineInfo, field: str) -
         return
     for index, message in enumerate(messages):
         yield from length_violations(message.role, MAX_ROLE, f"{field}[{index}].role", "characters")
-        yield from text_violations(message.content, info, f"{field}[{index}].content")
+    yield from text_violations(sum(utf8_size(message.content) for message in messages), info, field)
 
 
 def choice_violations(choices: Sequence[str], field: str) -> Iterator[FieldViolation]:

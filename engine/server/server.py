@@ -110,7 +110,8 @@ class Server:
         await self._close()
 
     async def _close(self) -> None:
-        """Close the metrics endpoint and the tracing."""
+        """Close the metrics endpoint, the tracing and the state."""
+        await asyncio.to_thread(self._state.close)
         if self._metrics_endpoint is not None:
             await asyncio.to_thread(self._metrics_endpoint.close)
             self._metrics_endpoint = None

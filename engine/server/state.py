@@ -11,6 +11,7 @@ from draftline.engine.protocol import EngineClient
 from draftline.engine.server.access import Access, Caller
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.telemetry.reports import Observer
+from draftline.engine.server.tokenizer_pool import TokenizerPool
 from draftline.engine.streaming.mailbox import Hub
 
 
@@ -36,6 +37,7 @@ class ServerState:
         self.sessions = 0
         self._ids = count()
         self._engine: EngineClient | None = None
+        self._tokenizers: TokenizerPool | None = None
         self._draining = False
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -60,6 +62,23 @@ class ServerState:
     def serve(self, engine: EngineClient) -> None:
         """Admit requests to ``engine``."""
         self._engine = engine
+        self._tokenizers = TokenizerPool(engine.tokenizer, engine.info)
+
+    @property
+    def tokenizers(self) -> TokenizerPool:
+        """Tokenizes for the engine.
+
+        Raises:
+            EngineStoppedError: the model is still loading.
+        """
+        if self._tokenizers is None:
+            raise EngineStoppedError("the model is still loading")
+        return self._tokenizers
+
+    def close(self) -> None:
+        """End the processes that work for the engine."""
+        if self._tokenizers is not None:
+            self._tokenizers.close()
 
     def drain(self) -> None:
         """Admit no more requests. Requests in flight continue."""

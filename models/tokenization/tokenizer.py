@@ -18,6 +18,9 @@ from draftline.models.tokenization.token_bytes import token_bytes
 
 _LEAD = "\x02"
 
+_MAX_COMPOSITION = 3
+"""The bytes of a decomposed text for each byte of its composition: three Hangul jamo make one syllable."""
+
 
 class Tokenizer:
     """A model's tokenizer. Thread-safe: nothing in it changes after construction.
@@ -52,6 +55,10 @@ class Tokenizer:
         self._bytes = tuple(b"" if index in silent else data for index, data in enumerate(decoded.table))
         self._bytes_and_names = decoded.table
         self._strips_space = decoded.strips_space
+
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[TokenizerData]]:
+        """For pickle: a compiled chat template cannot move to another process, but its source can."""
+        return type(self), (self._data,)
 
     @staticmethod
     def from_folder(folder: Path) -> Tokenizer:
@@ -136,6 +143,15 @@ class Tokenizer:
         size = len(table)
         text = b"".join(table[index] for index in ids if 0 <= index < size).decode(errors="replace")
         return text[1:] if self._strips_space and text.startswith(" ") else text
+
+    @property
+    def max_token_bytes(self) -> int:
+        """The most bytes of UTF-8 that one token stands for in a text before its normalization.
+
+        Normalization shortens a text at most to a third, by composing characters (https://unicode.org/faq/normalization.html#12).
+        """
+        longest = max(map(len, self._bytes_and_names), default=1)
+        return longest if self._backend.normalizer is None else _MAX_COMPOSITION * longest
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that a token stands for; none for special tokens and for ids that have no token."""

@@ -16,13 +16,10 @@ from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
-from draftline.structured.worker_processes import WorkerDiedError, WorkerProcess, WorkerProcesses, ask
+from draftline.structured.worker_processes import WorkerProcess, WorkerProcesses
 
 OnAbandon = Callable[[Callable[[], None] | None], None]
 """Is told how to end a job that no caller waits for any more; None when it has ended."""
-
-_Answers = tuple[list[Any], int | None]
-"""A worker's answers to a job, and the status with which it died before it gave all of them; None if it lives."""
 
 
 def _never_abandoned(stop: Callable[[], None] | None) -> None:
@@ -134,34 +131,14 @@ class AutomatonWorkerPool:
         """End all workers; jobs in flight fail, and so do later ones."""
         self._processes.close()
 
-    def _answers(self, job: Job, on_abandon: OnAbandon) -> _Answers:
+    def _answers(self, job: Job, on_abandon: OnAbandon) -> tuple[list[Any], int | None]:
+        """A worker's answers to a job; see `WorkerProcesses.answers`. The worker is killed if no caller waits any more."""
+
+        def watch(process: WorkerProcess | None) -> None:
+            on_abandon(None if process is None else process.kill)
+
         with self._free:
-            process, used = self._processes.take()
-            stopped: list[bool] = []
-            answers, death = self._ask(process, job, on_abandon, stopped)
-            if used and death is not None and -death not in ALARMS and not answers and not stopped:
-                # It answered nothing: it may have been ending before it got the job. Try once more.
-                process, _ = self._processes.take()
-                answers, death = self._ask(process, job, on_abandon, stopped)
-            return answers, death
-
-    def _ask(self, process: WorkerProcess, job: Job, on_abandon: OnAbandon, stopped: list[bool]) -> _Answers:
-        """Send a job to a worker that was taken, and give the worker back. It is killed if no caller waits any more."""
-
-        def stop() -> None:
-            stopped.append(True)
-            process.kill()
-
-        on_abandon(stop)
-        answers: list[Any] = []
-        try:
-            answers.extend(ask(process, job))  # keeps those that came before its death
-        except WorkerDiedError as death:
-            return answers, death.status
-        finally:
-            on_abandon(None)
-            self._processes.give_back(process)
-        return answers, None
+            return self._processes.answers(job, watch)
 
     def _reason(self, status: int, seconds: float) -> str:
         """Why a worker ended with ``status`` in a job that has ``seconds``."""

@@ -106,6 +106,7 @@ def fake_info() -> EngineInfo:
         constraint_kinds=(),
         system_fingerprint="fp_fake",
         has_chat_template=True,
+        max_token_bytes=1,
     )
 
 

@@ -99,6 +99,7 @@ def tiny_core(
         constraint_kinds=KINDS,
         system_fingerprint="fp_tiny",
         has_chat_template=True,
+        max_token_bytes=4,
         synthetic_acceptance=synthetic_acceptance,
     )
     scheduler = Scheduler(

@@ -12,7 +12,7 @@ import io
 import time
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -24,8 +24,7 @@ from typing_extensions import override
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished
-from draftline.engine.protocol import Chat, EngineClient, Prompt
-from draftline.engine.request.tokenization import tokenize
+from draftline.engine.protocol import Chat, Prompt
 from draftline.engine.server.gateway.convert import (
     StreamedResponse,
     WholeResponse,
@@ -41,7 +40,6 @@ from draftline.engine.server.grpc.stream_writer import StreamWriter
 from draftline.engine.server.in_flight import InFlightRequest
 from draftline.engine.server.limits import MAX_REQUEST_ID
 from draftline.engine.server.state import ServerState
-from draftline.engine.server.threads import in_thread_if_long, prompt_size
 from draftline.engine.streaming.mailbox import Mailbox
 
 GATEWAY_SERVICE: str = vllm.DESCRIPTOR.services_by_name["VllmEngine"].full_name
@@ -144,13 +142,19 @@ class GatewayService(VllmEngineServicer):  # type: ignore[misc]  # generated wit
         ):
             engine = in_flight.admit()
             wanted = generate_request(as_request(request), engine.info, call.time_left())
-            prompt = await _token_ids(wanted.prompt, engine)
+            prompt = await self._token_ids(wanted.prompt, call.caller.identity(context.peer()))
             response: _Response = (StreamedResponse if request.stream else WholeResponse)(prompt, wanted.sampling.n)
             await in_flight.submit(replace(wanted, prompt=prompt))
             await context.send_initial_metadata(())  # the gateway counts the request as running from then on
             async for update in in_flight.updates():
                 for message in response.messages(update):
                     await writer.write(message)
+
+    async def _token_ids(self, prompt: Prompt, caller: str) -> Sequence[int]:
+        """The prompt's token ids, which the gateway counts."""
+        if isinstance(prompt, str | Chat):
+            return await self._state.tokenizers.token_ids(prompt, caller)
+        return prompt
 
     @contextmanager
     def _known_as(self, gateway_id: str, request_id: str) -> Iterator[None]:
@@ -162,13 +166,6 @@ class GatewayService(VllmEngineServicer):  # type: ignore[misc]  # generated wit
             self._request_ids[gateway_id].discard(request_id)
             if not self._request_ids[gateway_id]:
                 del self._request_ids[gateway_id]
-
-
-async def _token_ids(prompt: Prompt, engine: EngineClient) -> list[int]:
-    """The prompt's token ids, which the gateway counts."""
-    if isinstance(prompt, str | Chat):
-        return await in_thread_if_long(prompt_size(prompt), lambda: tokenize(prompt, engine.tokenizer, engine.info))
-    return list(prompt)
 
 
 def _zipped(files: Mapping[str, str]) -> bytes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from typing_extensions import override
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
 from draftline.engine.outputs import Delta, Finished
 from draftline.engine.protocol import Chat
 from draftline.engine.request.constraints import compile_ahead
-from draftline.engine.request.tokenization import tokenize
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import unimplemented
 from draftline.engine.server.grpc.handlers import Context, GrpcCall, abort, with_error_status, with_report
@@ -17,7 +18,7 @@ from draftline.engine.server.grpc.session import Session
 from draftline.engine.server.grpc.stream_writer import StreamWriter
 from draftline.engine.server.in_flight import InFlightRequest
 from draftline.engine.server.state import ServerState
-from draftline.engine.server.threads import in_thread_if_long, prompt_size
+from draftline.engine.server.tokenizer_pool import LONG
 from draftline.engine.streaming.mailbox import Mailbox
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceServicer
@@ -85,7 +86,7 @@ class InferenceService(InferenceServiceServicer):
                 prompt = convert.chat(request.chat)
             case _:
                 raise InvalidRequestError(FieldViolation("prompt", "is missing: set text or chat"))
-        ids = await in_thread_if_long(prompt_size(prompt), lambda: tokenize(prompt, engine.tokenizer, engine.info))
+        ids = await self.state.tokenizers.token_ids(prompt, self._caller(context))
         return pb.TokenizeResponse(token_ids=ids)
 
     @override
@@ -95,13 +96,17 @@ class InferenceService(InferenceServiceServicer):
         engine = self.state.engine
         check_detokenize(request)
         vocab_size = engine.info.config.vocab_size
-        ids = list(request.token_ids)
-        for index, token in enumerate(ids):
-            if token >= vocab_size:
-                problem = f"{token} is not a token id of this model (0 to {vocab_size - 1})"
-                raise InvalidRequestError(FieldViolation(f"token_ids[{index}]", problem))
-        text = await in_thread_if_long(len(ids), lambda: engine.tokenizer.decode(ids, skip_special=False))
-        return pb.DetokenizeResponse(text=text)
+
+        def decode() -> str:
+            ids = list(request.token_ids)
+            for index, token in enumerate(ids):
+                if token >= vocab_size:
+                    problem = f"{token} is not a token id of this model (0 to {vocab_size - 1})"
+                    raise InvalidRequestError(FieldViolation(f"token_ids[{index}]", problem))
+            return engine.tokenizer.decode(ids, skip_special=False)
+
+        is_long = len(request.token_ids) >= LONG
+        return pb.DetokenizeResponse(text=await asyncio.to_thread(decode) if is_long else decode())
 
     @override
     @with_error_status
@@ -112,10 +117,13 @@ class InferenceService(InferenceServiceServicer):
         compiler = self.state.engine.compiler
         if compiler is None:
             await abort(context, unimplemented("this server enforces no constraints"))
-        caller = self.state.access.caller(context.invocation_metadata()).identity(context.peer())
-        return convert.constraint_response(await compile_ahead(compiler, constraint, caller))
+        return convert.constraint_response(await compile_ahead(compiler, constraint, self._caller(context)))
 
     @override
     @with_error_status
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
         return convert.model_response(self.state.engine.info)
+
+    def _caller(self, context: Context) -> str:
+        """Who calls: callers take turns at long work."""
+        return self.state.access.caller(context.invocation_metadata()).identity(context.peer())

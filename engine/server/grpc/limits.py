@@ -17,6 +17,7 @@ from draftline.engine.server.limits import (
     length_violations,
     refuse,
     text_violations,
+    utf8_size,
 )
 from draftline.v1 import engine_pb2 as pb
 
@@ -28,7 +29,7 @@ def check_generate(request: pb.GenerateRequest, info: EngineInfo) -> None:
         InvalidRequestError: listing every field that is too long.
     """
     refuse(
-        *text_violations(request.text, info, "text"),
+        *text_violations(utf8_size(request.text), info, "text"),
         *chat_violations(request.chat.messages, info, "chat.messages"),
         *context_violations("token_ids", len(request.token_ids.ids), info),
         *(
@@ -50,7 +51,10 @@ def check_constraint(constraint: pb.Constraint) -> None:
 
 def check_tokenize(request: pb.TokenizeRequest, info: EngineInfo) -> None:
     """Check the lengths of a text or chat to be tokenized; see `check_generate`."""
-    refuse(*text_violations(request.text, info, "text"), *chat_violations(request.chat.messages, info, "chat.messages"))
+    refuse(
+        *text_violations(utf8_size(request.text), info, "text"),
+        *chat_violations(request.chat.messages, info, "chat.messages"),
+    )
 
 
 def check_detokenize(request: pb.DetokenizeRequest) -> None:

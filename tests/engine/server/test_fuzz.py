@@ -23,7 +23,7 @@ from stepped_engine import SteppedEngine
 from draftline.engine.errors import InvalidRequestError
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.grpc.limits import check_constraint, check_detokenize, check_generate, check_tokenize
-from draftline.engine.server.limits import MAX_CONSTRAINT, MAX_ENTRIES, MAX_TOKEN_CHARS
+from draftline.engine.server.limits import MAX_CONSTRAINT, MAX_ENTRIES
 from draftline.engine.server.server import Server
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
@@ -237,7 +237,7 @@ LONG = "x" * (MAX_CONSTRAINT + 1)
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
-        (pb.GenerateRequest(text="x" * (4096 * MAX_TOKEN_CHARS + 1)), "text"),
+        (pb.GenerateRequest(text="é" * 2049), "text"),
         (pb.GenerateRequest(token_ids=pb.TokenIds(ids=[1] * 4096)), "token_ids"),
         (pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage()] * MANY)), "chat.messages"),
         (
@@ -245,8 +245,8 @@ LONG = "x" * (MAX_CONSTRAINT + 1)
             "chat.messages[0].role",
         ),
         (
-            pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage(content="x" * 2**21)])),
-            "chat.messages[0].content",
+            pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage(content="x" * 3000)] * 2)),
+            "chat.messages",
         ),
         (pb.GenerateRequest(sampling=pb.SamplingParams(stop=["a"] * MANY)), "sampling.stop"),
         (pb.GenerateRequest(sampling=pb.SamplingParams(stop_token_ids=[1] * MANY)), "sampling.stop_token_ids"),

@@ -14,9 +14,9 @@ from grpc_client import AsyncStub, Outcome, retry_delay_s, status_of, text_reque
 from tiny import tiny_compiler
 
 from draftline import __version__
-from draftline.engine.server import threads
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.server import Server
+from draftline.engine.server.tokenizer_pool import LONG
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
@@ -283,22 +283,34 @@ async def test_an_invalid_text_or_chat_is_not_tokenized(
     assert list(violations(status_of(caught.value))) == [field]
 
 
-async def test_long_texts_are_tokenized_off_the_event_loop(stub: AsyncStub, monkeypatch: pytest.MonkeyPatch) -> None:
-    off_loop = []
+async def test_long_texts_are_tokenized_in_another_process(stub: AsyncStub, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = []
     encode = ByteTokenizer.encode
 
     def watched(self: ByteTokenizer, text: str) -> list[int]:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            off_loop.append(len(text))
+        here.append(len(text))
         return encode(self, text)
 
     monkeypatch.setattr(ByteTokenizer, "encode", watched)
-    for size in (threads.LONG - 1, threads.LONG):
+    for size in (LONG - 1, LONG):
         response = await stub.Tokenize(pb.TokenizeRequest(text="x" * size))
-        assert len(response.token_ids) == size
-    assert off_loop == [threads.LONG]
+        assert response.token_ids == [ord("x")] * size
+    assert here == [LONG - 1]
+
+
+async def test_a_long_prompt_generates_as_a_short_one_does(stub: AsyncStub, engine: FakeEngine) -> None:
+    """Its errors name the same fields."""
+    chat = pb.Chat(messages=[pb.ChatMessage(role="user", content="x" * LONG)])
+    with pytest.raises(grpc.RpcError) as caught:
+        await anext(aiter(stub.Generate(pb.GenerateRequest(chat=chat))))
+    assert "has 4113 tokens, but at most 4095 fit" in violations(status_of(caught.value))["chat"]
+    size = LONG * 4 // 3
+    with pytest.raises(grpc.RpcError) as caught:
+        await anext(aiter(stub.Generate(pb.GenerateRequest(text="x" * size))))
+    assert violations(status_of(caught.value)) == {
+        "text": f"has {size} bytes of UTF-8; at most 4096 fit: this server's max_model_len is 4096, and the model's "
+        "longest token stands for 1 bytes"
+    }
 
 
 async def test_detokenize_names_the_first_id_out_of_range(stub: AsyncStub) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 
 import grpc
@@ -11,9 +12,9 @@ import pytest
 from fake_engine import FakeEngine
 from grpc_client import AsyncStub, SessionClient, retry_delay_s, text_request, texts, violations
 
-from draftline.engine.server import threads
 from draftline.engine.server.limits import MAX_REQUEST_ID
 from draftline.engine.server.server import Server
+from draftline.engine.server.tokenizer_pool import LONG, TokenizerPool
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
@@ -150,32 +151,28 @@ async def test_a_broken_stream_cancels_all_of_its_requests_and_no_others(
     assert not caplog.records
 
 
-async def test_a_stream_broken_while_a_long_prompt_is_submitted_cancels_it(
+async def test_a_stream_broken_while_a_long_prompt_is_tokenized_never_submits_it(
     server: Server, stub: AsyncStub, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.hold()
     client = SessionClient(stub)
-    entered, goes_on = asyncio.Event(), asyncio.Event()
+    entered, goes_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
-    submit = engine.submit
 
-    def slow_submit(*args: object) -> object:
+    def slow(*arguments: object) -> list[int]:
         loop.call_soon_threadsafe(entered.set)
-        asyncio.run_coroutine_threadsafe(goes_on.wait(), loop).result()
-        return submit(*args)  # type: ignore[arg-type]
+        goes_on.wait()
+        return [1]
 
-    monkeypatch.setattr(engine, "submit", slow_submit)
-    monkeypatch.setattr(threads, "LONG", 1)
-    await client.submit("long", text_request("long"))
+    submitted: list[object] = []
+    monkeypatch.setattr(TokenizerPool, "_ask", slow)
+    monkeypatch.setattr(engine, "submit", lambda *arguments: submitted.append(arguments))
+    await client.submit("long", text_request("x" * LONG))
     await entered.wait()
     client.call.cancel()
     await server.wait_idle()  # the server has closed the stream
-    assert engine.cancelled == []  # there is nothing to cancel yet
     goes_on.set()
-    while not engine.cancelled:
-        await asyncio.sleep(0.001)
-    engine.release()
-    await eventually_idle(engine)
+    await asyncio.sleep(0.05)
+    assert not submitted
 
 
 async def test_half_close_lets_running_requests_finish(stub: AsyncStub, engine: FakeEngine) -> None:

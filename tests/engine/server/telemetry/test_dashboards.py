@@ -1,12 +1,12 @@
-"""The dashboard, the alerts and vLLM's names in deploy/ use metrics and labels that a server has."""
+"""The dashboard, the alerts and vLLM's names in deploy/ give the right figures on the metrics of a server."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc.aio
@@ -14,106 +14,116 @@ import pytest
 import yaml
 from fake_engine import FakeEngine
 from grpc_client import text_request
-from prometheus_client.parser import text_string_to_metric_families
 
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
+from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, EngineStats, Histogram
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
+
+pytest.importorskip("promql_parser", reason="needs promql-parser (make setup-dev)")
+from promql import Series, Vector, metric_names
 
 DEPLOY = Path(__file__).parents[4] / "deploy"
 
-Samples = list[tuple[str, dict[str, str]]]
-"""Names and labels."""
+MINUTES = 5
+REQUESTS = 2
+"""Requests in each minute, with a prompt and an output of three tokens."""
 
-FOREIGN = {"up", "process_resident_memory_bytes"}
-ADDED = {"job", "instance"}
-"""Labels that Prometheus adds."""
+TARGET = {"job": "draftline", "instance": "localhost:9090"}
+END = 60.0 * MINUTES
 
-VLLM_QUERIES = [
-    'histogram_quantile(0.99, sum by(le) (rate(vllm:e2e_request_latency_seconds_bucket{model_name="$model_name"}[5m])))',
-    'rate(vllm:prompt_tokens_total{model_name="$model_name"}[5m])',
-    'rate(vllm:generation_tokens_total{model_name="$model_name"}[5m])',
-    'histogram_quantile(0.95, sum by(le) (rate(vllm:inter_token_latency_seconds_bucket{model_name="$model_name"}[5m])))',
-    'vllm:num_requests_running{model_name="$model_name"}',
-    'vllm:num_requests_waiting{model_name="$model_name"}',
-    'histogram_quantile(0.5, sum by(le) (rate(vllm:time_to_first_token_seconds_bucket{model_name="$model_name"}[5m])))',
-    'vllm:kv_cache_usage_perc{model_name="$model_name"}',
-    'sum by(finished_reason) (increase(vllm:request_success_total{model_name="$model_name"}[5m]))',
-    'sum by(le) (increase(vllm:request_prompt_tokens_bucket{model_name="$model_name"}[5m]))',
-    'sum by(le) (increase(vllm:request_generation_tokens_bucket{model_name="$model_name"}[5m]))',
-    'rate(vllm:request_queue_time_seconds_sum{model_name="$model_name"}[5m])',
-    'rate(vllm:request_prefill_time_seconds_sum{model_name="$model_name"}[5m])',
-    "rate(vllm:prefix_cache_hits_total[5m]) / rate(vllm:prefix_cache_queries_total[5m])",
-]
-"""Of vLLM's examples/online_serving/dashboards."""
+
+def only(vector: Vector) -> float:
+    [value] = vector.values()
+    return value
+
+
+def by(vector: Vector, label: str) -> dict[str, float]:
+    return {dict(labels)[label]: value for labels, value in vector.items()}
+
+
+COUNT = MINUTES * REQUESTS
+
+VLLM_QUERIES: dict[str, Callable[[Vector], bool]] = {
+    'histogram_quantile(0.99, sum by(le) (rate(vllm:e2e_request_latency_seconds_bucket{model_name="fake"}[5m])))': (
+        lambda found: 0 < only(found) < 60
+    ),
+    'rate(vllm:prompt_tokens_total{model_name="fake"}[5m])': lambda found: only(found) == 3 * COUNT / END,
+    'rate(vllm:generation_tokens_total{model_name="fake"}[5m])': lambda found: only(found) == 3 * COUNT / END,
+    'histogram_quantile(0.95, sum by(le) (rate(vllm:inter_token_latency_seconds_bucket{model_name="fake"}[5m])))': (
+        lambda found: 0.01 < only(found) <= 0.05
+    ),
+    'vllm:num_requests_running{model_name="fake"}': lambda found: only(found) == 0,
+    'vllm:num_requests_waiting{model_name="fake"}': lambda found: only(found) == 0,
+    'histogram_quantile(0.5, sum by(le) (rate(vllm:time_to_first_token_seconds_bucket{model_name="fake"}[5m])))': (
+        lambda found: 0 < only(found) < 60
+    ),
+    'vllm:kv_cache_usage_perc{model_name="fake"}': lambda found: 0 <= only(found) <= 1,
+    'sum by(finished_reason) (increase(vllm:request_success_total{model_name="fake"}[5m]))': (
+        lambda found: by(found, "finished_reason") == {"length": COUNT}
+    ),
+    'sum by(le) (increase(vllm:request_prompt_tokens_bucket{model_name="fake"}[5m]))': (
+        lambda found: {by(found, "le")["1.0"], by(found, "le")["+Inf"]} == {0, COUNT}
+    ),
+    'sum by(le) (increase(vllm:request_generation_tokens_bucket{model_name="fake"}[5m]))': (
+        lambda found: {by(found, "le")["1.0"], by(found, "le")["+Inf"]} == {0, COUNT}
+    ),
+    'rate(vllm:request_queue_time_seconds_sum{model_name="fake"}[5m])': lambda found: 0 <= only(found) < 60,
+    'rate(vllm:request_prefill_time_seconds_sum{model_name="fake"}[5m])': lambda found: 0 <= only(found) < 60,
+    "rate(vllm:prefix_cache_hits_total[5m]) / rate(vllm:prefix_cache_queries_total[5m])": (
+        lambda found: only(found) == 0.25
+    ),
+}
+"""Of vLLM's examples/online_serving/dashboards, with the variable set, and what they give on `series`."""
 
 
 @pytest.fixture
-async def scraped(make_engine: Callable[..., FakeEngine]) -> Samples:
-    """What a server shows that has served a request."""
+async def series(make_engine: Callable[..., FakeEngine], monkeypatch: pytest.MonkeyPatch) -> Series:
+    """A scrape a minute of a server that serves requests, with the recording rules.
+
+    The fake engine counts nothing, so the figures that a real one counts are set: three tokens of a request, 20 ms apart.
+    """
+    rules = yaml.safe_load((DEPLOY / "vllm-names.rules.yaml").read_text())["groups"][0]["rules"]
     server = Server(ServerConfig(port=0, metrics_port=0))
     await server.start()
-    await server.serve(make_engine())
-    async with grpc.aio.insecure_channel(server.address) as channel:
-        async for _ in InferenceServiceStub(channel).Generate(text_request("abc", max_tokens=4)):
-            pass
+    engine, served = make_engine(), 0
+    idle = engine.stats()
+    gaps = Histogram(TOKEN_GAP_BOUNDS_S)
+
+    def stats() -> EngineStats:
+        return replace(
+            idle,
+            generated_tokens=3 * served,
+            token_gaps=gaps.counts(),
+            prefix_query_tokens=8 * served,
+            prefix_hit_tokens=2 * served,
+        )
+
+    monkeypatch.setattr(engine, "stats", stats)
+    await server.serve(engine)
     assert server._metrics_endpoint is not None
     url = f"http://127.0.0.1:{server._metrics_endpoint.port}/metrics"
-    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read().decode())
+    series = Series()
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        for minute in range(MINUTES + 1):
+            for _ in range(REQUESTS):
+                async for _ in InferenceServiceStub(channel).Generate(text_request("abc", max_tokens=3)):
+                    pass
+                served += 1
+                gaps.add(0.02, 2)
+            text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=30).read().decode())
+            series.scrape(60.0 * minute, text, **TARGET)
+            for rule in rules:
+                series.record(60.0 * minute, rule["record"], rule["expr"])
     await server.abort()
-    return [(s.name, s.labels) for family in text_string_to_metric_families(text) for s in family.samples]
+    return series
 
 
-def recorded(samples: Samples) -> Samples:
-    """The samples that the recording rules make: they copy, sum and rename labels."""
-    rules = yaml.safe_load((DEPLOY / "vllm-names.rules.yaml").read_text())["groups"][0]["rules"]
-    made: Samples = []
-    for rule in rules:
-        expression, renamed = rule["expr"], list[tuple[str, str]]()
-        while match := re.fullmatch(r'label_replace\((.*), "(\w+)", "\$1", "(\w+)", "\(\.\*\)"\)', expression):
-            expression, new, old = match.groups()
-            renamed.insert(0, (new, old))
-        summed = re.fullmatch(r"sum by \(([\w, ]+)\) \((.*)\)", expression)
-        kept = None
-        if summed is not None:
-            kept, expression = set(summed[1].split(", ")), summed[2]
-        for labels in select(samples, expression):
-            shown = {name: value for name, value in labels.items() if kept is None or name in kept}
-            made.append((rule["record"], shown | {new: shown[old] for new, old in renamed}))
-    return made
-
-
-def select(samples: Samples, selector: str) -> list[dict[str, str]]:
-    match = re.fullmatch(r"([\w:]+)(?:\{(.*)\})?", selector)
-    assert match is not None, selector
-    matchers = re.findall(r'(\w+)(?:=|=~)"([^"]*)"', match[2] or "")
-    return [
-        labels
-        for name, labels in samples
-        if name == match[1] and all(key in ADDED | set(labels) for key, _ in matchers)
-        and all(value.startswith("$") or labels.get(key) == value for key, value in matchers)
-    ]  # fmt: skip
-
-
-def selectors(expression: str) -> Iterator[str]:
-    for name, matchers in re.findall(r"\b((?:draftline_|vllm:|up\b|process_)\w*)(\{[^}]*\})?", expression):
-        yield name + matchers
-
-
-def grouped_by(expression: str) -> set[str]:
-    return {label for labels in re.findall(r"\bby ?\(([\w, ]+)\)", expression) for label in labels.split(", ")}
-
-
-@pytest.mark.parametrize("query", VLLM_QUERIES)
-def test_queries_of_vllms_dashboards_find_samples(query: str, scraped: Samples) -> None:
-    made = recorded(scraped)
-    assert list(selectors(query))
-    for selector in selectors(query):
-        found = select(made, selector)
-        assert found, selector
-        if "model_name" in query:
-            assert {labels["model_name"] for labels in found} == {"fake"}
-        assert all(label in labels for labels in found for label in grouped_by(query))
+async def test_queries_of_vllms_dashboards_give_the_right_figures(series: Series) -> None:
+    found = {query: series.evaluate(query, END) for query in VLLM_QUERIES}
+    assert {
+        query: found[query] for query, right in VLLM_QUERIES.items() if not (found[query] and right(found[query]))
+    } == {}
 
 
 def expressions() -> Iterator[str]:
@@ -125,23 +135,82 @@ def expressions() -> Iterator[str]:
             yield target["expr"]
 
 
-def test_the_dashboard_and_the_alerts_ask_for_metrics_that_there_are(scraped: Samples) -> None:
-    # Families without samples yet have no labels to be seen; their names are known all the same.
-    known = {name for name, _ in scraped} | FOREIGN
-    unused = {
-        "draftline_authentication_failures_total",
-        "draftline_constraint_compile_seconds_bucket",
-        "draftline_constraints_compiling",
-        "draftline_drafted_tokens_total",
-        "draftline_accepted_tokens_total",
-    }
+UNSEEN = {
+    "draftline_authentication_failures_total",
+    "draftline_constraint_compile_seconds_bucket",
+    "draftline_constraints_compiling",
+    "draftline_drafted_tokens_total",
+    "draftline_accepted_tokens_total",
+}
+"""Metrics without samples: no token was refused or drafted, and the fake engine compiles no constraints."""
+
+
+async def test_the_dashboard_and_the_alerts_find_samples(series: Series) -> None:
     asked = list(expressions())
     assert len(asked) > 20
     for expression in asked:
-        for selector in selectors(expression):
-            name = selector.partition("{")[0]
-            assert name in known | unused, expression
-            labels = {label for shown, of_sample in scraped if shown == name for label in of_sample}
-            if labels:
-                matched = set(re.findall(r"(\w+)=", selector.partition("{")[2]))
-                assert matched - ADDED <= labels, expression
+        expression = (
+            expression.replace("$__rate_interval", "5m").replace("$model", "fake").replace("$instance", "local.*")
+        )
+        names = set(metric_names(expression))
+        assert names
+        for name in names - UNSEEN:
+            assert series.evaluate(name, END) or name == "up", expression
+        found = series.evaluate(expression, END)
+        compares = any(sign in expression for sign in (" > ", " == "))
+        assert bool(found) != (compares or bool(names & UNSEEN)), expression  # no alert fires
+
+
+def test_alerts_fire_where_they_should() -> None:
+    """On the metrics of a server in trouble."""
+    troubled = Series()
+    for minute in range(MINUTES + 1):
+        page = "".join(f"{name}{labels} {value(minute)}\n" for name, labels, value in TROUBLE)
+        troubled.scrape(60.0 * minute, page, **TARGET)
+    for group in yaml.safe_load((DEPLOY / "alerts.rules.yaml").read_text())["groups"]:
+        for rule in group["rules"]:
+            assert troubled.evaluate(rule["expr"], END), rule["alert"]
+
+
+TROUBLE: list[tuple[str, str, Callable[[int], float]]] = [
+    ("up", "", lambda minute: 0),
+    ("draftline_queued_requests", '{model="m"}', lambda minute: 50),
+    ("draftline_running_sequences", '{model="m"}', lambda minute: 8),
+    ("draftline_constraints_compiling", '{model="m"}', lambda minute: 9),
+    ("draftline_preemptions_total", '{model="m"}', lambda minute: 600 * minute),
+    ("draftline_authentication_failures_total", '{model="m",code="UNAUTHENTICATED"}', lambda minute: 600 * minute),
+    ("draftline_requests_total", '{model="m",code="INTERNAL",caller="a"}', lambda minute: minute),
+    ("draftline_requests_total", '{model="m",code="RESOURCE_EXHAUSTED",caller="a"}', lambda minute: 600 * minute),
+    *(
+        (f"draftline_{name}_seconds_bucket", f'{{model="m",le="{bound}"}}', lambda minute, count=count: count * minute)
+        for name in ("time_to_first_token", "inter_token")
+        for bound, count in (("0.5", 0), ("10.0", 60), ("+Inf", 60))
+    ),
+]
+
+
+def test_the_evaluator_computes_as_prometheus_does() -> None:
+    series = Series()
+    for second in range(15, 301, 15):  # one unit a second, and a restart
+        restarted = second - 150 if second > 150 else second
+        page = f'a_total{{k="x"}} {second}\nb_total{{k="x"}} {restarted}\n'
+        page += (
+            f'h_bucket{{le="1.0"}} {second}\nh_bucket{{le="2.0"}} {2 * second}\nh_bucket{{le="+Inf"}} {2 * second}\n'
+        )
+        series.scrape(float(second), page, job="j")
+    assert only(series.evaluate("rate(a_total[5m])", END)) == pytest.approx(1)  # extrapolated to the whole range
+    assert only(series.evaluate("increase(b_total[1m])", END)) == pytest.approx(60)
+    assert only(series.evaluate("increase(b_total[5m])", END)) == pytest.approx(
+        300, abs=15
+    )  # a reset loses some growth
+    assert only(series.evaluate("histogram_quantile(0.75, rate(h_bucket[5m]))", END)) == pytest.approx(1.5)
+    assert only(series.evaluate("histogram_quantile(1, h_bucket)", END)) == 2
+    assert series.evaluate('label_replace(a_total, "m", "<$1>", "k", "(.*)")', END).keys() == {
+        frozenset({"__name__": "a_total", "job": "j", "k": "x", "m": "<x>"}.items())
+    }
+    assert only(series.evaluate("sum by (k) (a_total) / sum by (k) (b_total)", END)) == 2
+    assert series.evaluate("a_total > 2 * b_total", END) == {}
+    assert series.evaluate('a_total{k!~"x|y"}', END) == {}
+    for unknown in ("a_total offset 5m", "topk(1, b_total)", "abs(a_total)"):
+        with pytest.raises(NotImplementedError):
+            series.evaluate(unknown, END)

@@ -1,0 +1,71 @@
+"""Long prompts are tokenized in worker processes: in turns, within bounds, and again after a process died."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+from fake_engine import ByteTokenizer, fake_info
+
+from draftline.engine.errors import InvalidRequestError, QueueFullError
+from draftline.engine.protocol import Chat
+from draftline.engine.server.tokenizer_pool import LONG, TokenizerPool
+from draftline.structured.compile_queue import CompileQueue
+
+TEXT = "x" * LONG
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[TokenizerPool]:
+    pool = TokenizerPool(ByteTokenizer(), fake_info())  # type: ignore[arg-type]
+    yield pool
+    await asyncio.to_thread(pool.close)
+
+
+async def test_a_process_tokenizes_at_the_lowest_priority_and_is_replaced_when_it_dies(pool: TokenizerPool) -> None:
+    assert list(await pool.token_ids(TEXT, "a")) == list(TEXT.encode())
+    [process] = pool._processes._idle
+    assert os.getpriority(os.PRIO_PROCESS, process.pid) == 19
+    assert len(await pool.token_ids(Chat([("user", TEXT)]), "a")) == len(f"user: {TEXT}\nassistant:")
+    with pytest.raises(InvalidRequestError, match="takes the roles system, user"):
+        await pool.token_ids(Chat([("wizard", TEXT)]), "a")
+    assert pool._processes._idle == [process]
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert len(await pool.token_ids(TEXT, "a")) == LONG
+
+
+async def test_callers_take_turns_and_prompts_that_nobody_waits_for_are_dropped(
+    pool: TokenizerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, goes_on, order = threading.Event(), threading.Event(), []
+
+    def ask(self: TokenizerPool, prompt: str, job: object) -> list[int]:
+        entered.set()
+        goes_on.wait()
+        order.append(prompt[0])
+        return []
+
+    monkeypatch.setattr(TokenizerPool, "_ask", ask)
+    pool._queue = CompileQueue(1, 8, "long prompts wait")
+    heavy = [asyncio.create_task(pool.token_ids(f"0{TEXT}", "heavy"))]
+    await asyncio.sleep(0)
+    await asyncio.to_thread(entered.wait)
+    heavy += [asyncio.create_task(pool.token_ids(f"{n}{TEXT}", "heavy")) for n in range(1, 9)]
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFullError, match="8 long prompts wait"):
+        await pool.token_ids(TEXT, "light")
+    for task in heavy[4:]:
+        task.cancel()
+    await asyncio.sleep(0)
+    light = asyncio.create_task(pool.token_ids(f"light{TEXT}", "light"))
+    await asyncio.sleep(0)
+    goes_on.set()
+    await light
+    await asyncio.gather(*heavy, return_exceptions=True)
+    assert sorted(order) == ["0", "1", "2", "3", "l"]
+    assert order.index("l") <= 2
