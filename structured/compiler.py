@@ -175,6 +175,8 @@ class ConstraintCompiler:
         cached = None if self._tables is None else self._tables.get(constraint)
         if cached is not None:
             return self._automaton(cached.automaton, cached.unenforced, started)
+        if self._tokens is None:
+            self._do_later(lambda _: self._build_trie())  # while the worker works
         if constraint.kind == "grammar":  # its language is its source: there is no work for a worker
             allowed = language(constraint)
             return self._grammar(constraint, allowed, started, allowed.not_regular or "", job)
@@ -195,7 +197,7 @@ class ConstraintCompiler:
         job: CompileJob[CompiledConstraint],
     ) -> CompiledConstraint:
         """Let outputs begin on the host, and build the tables behind them."""
-        trie = self._trie()
+        trie = self._build_trie()
         if not trie.is_complete:
             tables = self._workers.tabulate(ByteAutomaton.of(moves), on_abandon=job.on_abandon)
             return self._finish(constraint, allowed, tables, started, job)
@@ -219,7 +221,8 @@ class ConstraintCompiler:
         tables = self._workers.tabulate(automaton, on_abandon=job.on_abandon)
         return self._finish(constraint, allowed, tables, started, job)
 
-    def _trie(self) -> TokenTrie:
+    def _build_trie(self) -> TokenTrie:
+        """The vocabulary as a tree, built once."""
         with self._trie_lock:
             if self._tokens is None:
                 self._tokens = TokenTrie.of(self.vocabulary.tokens)
