@@ -1,8 +1,8 @@
 """Sums whose bits depend on their terms alone: not on tile shapes, warps, or which kernel computes them.
 
 `tl.sum` adds in an order that follows the compiler's layout, which differs from kernel to kernel. A sum of two terms has
-one order. So these sums add neighbours, then neighbouring sums, up to the whole row: a binary tree. Any aligned
-power-of-two part of a row is a subtree, which any program may compute.
+one order. So these sums add the second half of a row to the first, and again, down to one element: a binary tree. A
+thread mostly holds both terms itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def tree_sum(value: tl.tensor) -> tl.tensor:
     """[M, N] -> [M], N a power of two up to 2^17."""
     for _level in tl.static_range(_MAX_LEVELS):
         if value.shape[1] > 1:
-            value = tl.sum(tl.reshape(value, (value.shape[0], value.shape[1] // 2, 2)), axis=2)
+            value = tl.sum(tl.reshape(value, (value.shape[0], 2, value.shape[1] // 2)), axis=1)
     return tl.reshape(value, (value.shape[0],))
 
 

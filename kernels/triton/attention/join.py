@@ -41,7 +41,7 @@ def store_tile(
     dim = tl.arange(0, acc.shape[1])[None, :]
     tl.store(partial + index[:, None] * HEAD_DIM + dim, acc, mask=mask[:, None] & (dim < HEAD_DIM))
     tl.store(stats + index * 2, row_max, mask=mask)
-    tl.store(stats + index * 2 + 1, tl.max(row_sum, axis=1), mask=mask)
+    tl.store(stats + index * 2 + 1, row_sum, mask=mask)
 
 
 @triton.jit

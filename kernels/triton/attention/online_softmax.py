@@ -6,12 +6,11 @@ others, or in how many pieces:
 - Keys come in tiles of one size (`AttentionShape.key_tile`) at fixed positions. Each tile is a softmax of its own. Tiles are
   joined from the first to the last (FlashAttention-2, Dao 2023; Flash-Decoding, Dao et al. 2023), by one program in
   registers or by another from memory.
-- A product's order is that of the matrix units. The sum of weights is one more product, with ones: `tl.sum` would add in an
-  order that follows the layout.
+- A product's order is that of the matrix units. The sum of weights is a tree (`sums.py`).
 - A key that is not seen has the weight 0, which changes nothing. So it does not matter whether its tile is visited.
 
 A state is a weighted sum of values [M, D] (with PAIRS two halves, `fp8_cache.py`), the largest score [M], and the sum of
-weights in each of `ONES` equal columns.
+weights [M].
 """
 
 from __future__ import annotations
@@ -21,12 +20,10 @@ import triton.language as tl
 
 from draftline.kernels.triton.attention.fp8_cache import load_pairs
 from draftline.kernels.triton.attention.kv_cache import load_heads
+from draftline.kernels.triton.sums import tree_sum
 
 # A finite substitute for minus infinity: the maximum of a row without keys, so that differences stay numbers.
 NO_KEY = tl.constexpr(-1.0e30)
-
-ONES = tl.constexpr(16)
-"""Columns of ones: the fewest that a product takes."""
 
 
 @triton.jit
@@ -37,7 +34,7 @@ def no_keys(M: tl.constexpr, D: tl.constexpr, PAIRS: tl.constexpr) -> tuple[tl.t
         total = (half, half)
     else:
         total = tl.zeros([M, D], tl.float32)
-    return total, tl.full([M], NO_KEY, tl.float32), tl.zeros([M, ONES], tl.float32)
+    return total, tl.full([M], NO_KEY, tl.float32), tl.zeros([M], tl.float32)
 
 
 @triton.jit
@@ -48,6 +45,7 @@ def tile_state(
     row_max = tl.maximum(tl.max(score, axis=1) * factor, NO_KEY)
     # One multiply-add a score.
     weight = tl.exp2(tl.fma(score, factor + tl.zeros_like(score), tl.zeros_like(score) - row_max[:, None]))
+    row_sum = tree_sum(weight)
     if PAIRS:
         weight = weight.to(tl.float16)
         even = tl.dot(weight, value[0])
@@ -55,8 +53,7 @@ def tile_state(
     else:
         weight = weight.to(value.dtype)
         acc = tl.dot(weight, value, input_precision=PRECISION)
-    ones = tl.full([score.shape[1], ONES], 1.0, weight.dtype)
-    return acc, row_max, tl.dot(weight, ones, input_precision=PRECISION)
+    return acc, row_max, row_sum
 
 
 @triton.jit
@@ -76,21 +73,20 @@ def join(
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """The state of the tiles so far and of the next one."""
     new_max = tl.maximum(total_max, row_max)
-    before = tl.exp2(total_max - new_max)[:, None]
-    added = tl.exp2(row_max - new_max)[:, None]
+    before = tl.exp2(total_max - new_max)
+    added = tl.exp2(row_max - new_max)
     if PAIRS:
-        even = _weighted(total[0], before, acc[0], added)
-        total = (even, _weighted(total[1], before, acc[1], added))
+        even = _weighted(total[0], before[:, None], acc[0], added[:, None])
+        total = (even, _weighted(total[1], before[:, None], acc[1], added[:, None]))
     else:
-        total = _weighted(total, before, acc, added)
+        total = _weighted(total, before[:, None], acc, added[:, None])
     return total, new_max, _weighted(total_sum, before, row_sum, added)
 
 
 @triton.jit
-def one_sum(row_sum: tl.tensor) -> tl.tensor:
-    """[M, 1]: one of a state's equal columns of sums; 1 for a row of padding, which sees no key."""
-    one = tl.max(row_sum, axis=1)[:, None]
-    return tl.where(one > 0.0, one, 1.0)
+def divisor(row_sum: tl.tensor) -> tl.tensor:
+    """[M, 1]: the sums of weights; 1 for a row of padding, which sees no key."""
+    return tl.where(row_sum > 0.0, row_sum, 1.0)[:, None]
 
 
 @triton.jit

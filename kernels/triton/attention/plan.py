@@ -32,7 +32,9 @@ MAX_QUERIES = 16
 """The longest query that one launch can rotate, write and attend with."""
 
 _LONG_TILE = 64
-_PROGRAMS_PER_SM = 4
+
+_COLUMNS_PER_SM = 256
+"""Programs that share histories times the size of a head, a multiprocessor. More would wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ def long_tile(shape: AttentionShape) -> Tile:
         return Tile(max(16, _next_power_of_2(shape.group)), shape.key_tile, num_warps=4, num_stages=2)
     # Two such programs fit a multiprocessor: while one computes a softmax, the other keeps the matrix units busy.
     block_m = max(_LONG_TILE, _next_power_of_2(shape.group))
-    return Tile(block_m, shape.key_tile, num_warps=4, num_stages=2)
+    return Tile(block_m, shape.key_tile, num_warps=4, num_stages=3)
 
 
 def max_programs(num_sms: int) -> int:
@@ -159,7 +161,8 @@ def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, num_toke
     """Programs that share each history: enough to fill the device, but at most one a tile."""
     if num_tokens * shape.state_bytes(max_context) > _MAX_STORED:
         return 1
-    wanted = shape.num_sms * _PROGRAMS_PER_SM // max(num_tiles * shape.num_kv_heads, 1)
+    programs = shape.num_sms * max(_COLUMNS_PER_SM // _next_power_of_2(shape.head_dim), 1)
+    wanted = programs // max(num_tiles * shape.num_kv_heads, 1)
     return max(1, min(wanted, shape.num_tiles(max_context), MAX_SPLITS))
 
 

@@ -24,7 +24,7 @@ from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.fp8_cache import MAX_PAIR_ROWS, as_float16, multiplies_float16
 from draftline.kernels.triton.attention.join import join_tiles, store_tile
-from draftline.kernels.triton.attention.online_softmax import attend_cache, attend_own, cached_tile, no_keys, one_sum
+from draftline.kernels.triton.attention.online_softmax import attend_cache, attend_own, cached_tile, divisor, no_keys
 from draftline.kernels.triton.attention.plan import AttentionLaunch, AttentionShape, plan_attention
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
@@ -218,7 +218,7 @@ def _attention_kernel(
 
     if PAIRS:
         total = tl.interleave(total[0], total[1])
-    result = total / one_sum(total_sum)
+    result = total / divisor(total_sum)
     tl.store(out + flat[:, None] * HEAD_DIM + dim, result.to(out.dtype.element_ty), mask=tensor_mask)
 
 

@@ -3,8 +3,8 @@
 | rows | kernel |
 |---|---|
 | 1 to 16 | `gemm_m16.py` |
-| 17 to 63 | `gemm.py` |
-| 64 and more | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
+| 17 to 64 | `gemm.py`, whose launches overlap |
+| more | the vendor's where its bits are equal (`vendor.py`), else `gemm.py` |
 
 Each result is a sum over K. The matrix units take 16 channels after the other and add into one float32 accumulator, from
 the first channel to the last. That order is the same for every tile, number of rows, instruction and operand order, so
@@ -84,7 +84,7 @@ class DenseKernels:
             return self.linear(_padded(x), _padded(weight), bias, residual=residual)
         if x.shape[0] <= MAX_GEMM_M16_ROWS and x.element_size() == 2:
             return gemm_m16(x, weight, bias, residual=residual, overlap=overlap)
-        if self.vendor is not None:
+        if self.vendor is not None and not overlap:
             result = self.vendor.run(x, weight, bias, residual)
             if result is not None:
                 return result

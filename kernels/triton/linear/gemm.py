@@ -112,8 +112,12 @@ def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
     if wide:
         return GemmConfig(block_m=16 if rows <= 16 else 32, block_n=32, block_k=16, num_warps=4, num_stages=2)
     if rows <= 64:
-        if swiglu or n > 16384:
-            return GemmConfig(block_m=64, block_n=64 if swiglu else 128, block_k=64, num_warps=4, num_stages=4)
+        if swiglu:
+            # Two tiles of the weight a program.
+            block_n = 64 if n > 4096 else 32 if n > 2048 else 16
+            return GemmConfig(block_m=64, block_n=block_n, block_k=128, num_warps=4, num_stages=4 if n > 4096 else 5)
+        if n > 16384:
+            return GemmConfig(block_m=64, block_n=128, block_k=64, num_warps=4, num_stages=4)
         if n > 4096:
             return GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=5)
         # Few weight rows: narrow tiles, so that there are programs enough.
@@ -122,11 +126,11 @@ def gemm_config(rows: int, n: int, *, swiglu: bool, wide: bool) -> GemmConfig:
         if n > 4096:
             return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=5)
         if n > 1024:
-            return GemmConfig(block_m=128, block_n=64, block_k=64, num_warps=4, num_stages=6)
-        return GemmConfig(block_m=64, block_n=64, block_k=128, num_warps=4, num_stages=5)
+            return GemmConfig(block_m=64, block_n=128, block_k=128, num_warps=8, num_stages=4)
+        return GemmConfig(block_m=64, block_n=32, block_k=128, num_warps=4, num_stages=5)
     if n > 1024:
         return GemmConfig(block_m=128, block_n=256, block_k=64, num_warps=8, num_stages=4)
-    return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4)
+    return GemmConfig(block_m=128, block_n=128, block_k=64, num_warps=4, num_stages=4)
 
 
 def gemm(

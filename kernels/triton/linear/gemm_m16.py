@@ -102,6 +102,8 @@ def gemm_m16_config(rows: int, k: int, *, swiglu: bool) -> GemmM16Config:
         return GemmM16Config(block_n=64, block_k=256, num_warps=4, num_stages=3, ahead=ahead)
     if swiglu:
         return GemmM16Config(block_n=64, block_k=128, num_warps=4, num_stages=4, ahead=ahead)
+    if rows > 4096:
+        return GemmM16Config(block_n=64, block_k=256, num_warps=4, num_stages=3 if k > 1024 else 4, ahead=ahead)
     return GemmM16Config(block_n=64, block_k=256, num_warps=4, num_stages=4 if k <= 1024 else 5, ahead=ahead)
 
 

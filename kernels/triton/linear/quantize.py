@@ -49,7 +49,7 @@ def _quantize_kernel(
     wait_for_previous(OVERLAP)
     value = tl.load(x + row * x_stride + col, mask=mask, other=0.0).to(tl.float32)
     if NORM:
-        mean_square = tl.sum(tree_sum(tree_sum(square(value))[None, :]), axis=0) / K
+        mean_square = tl.sum(tree_sum(tree_sum(tl.trans(square(value)))[None, :]), axis=0) / K
         value = value * tl.rsqrt(mean_square + eps) * weight
     largest = tl.max(tl.abs(value), axis=1)
     if not GROUPED:

@@ -30,10 +30,11 @@ def kernel_sum(x: Tensor) -> Tensor:
     return out
 
 
-def pairwise(x: Tensor) -> Tensor:
-    """Neighbours, then neighbouring sums, and so on: [..., N] -> [...]."""
+def by_halves(x: Tensor) -> Tensor:
+    """The first half plus the second, and so on: [..., N] -> [...]."""
     while x.shape[-1] > 1:
-        x = x[..., 0::2] + x[..., 1::2]
+        first, second = x.chunk(2, dim=-1)
+        x = first + second
     return x[..., 0]
 
 
@@ -45,21 +46,21 @@ def draw(rng: torch.Generator, *shape: int) -> Tensor:
 @pytest.mark.parametrize(("rows", "width"), [(1, 1), (4, 2), (2, 64), (1, 4096), (8, 128), (1, 2**17)])
 def test_a_sum_is_the_tree(rows: int, width: int, rng: torch.Generator) -> None:
     x = draw(rng, rows, width)
-    assert torch.equal(kernel_sum(x), pairwise(x))
+    assert torch.equal(kernel_sum(x), by_halves(x))
 
 
 def test_another_order_has_other_bits(rng: torch.Generator) -> None:
     """Or the tests here would show nothing."""
     x = draw(rng, 16, 4096)
-    assert not torch.equal(kernel_sum(x), pairwise(x.flip(1).roll(1, 1)))
+    assert not torch.equal(kernel_sum(x), by_halves(x.view(16, -1, 2).mT.reshape(16, -1)))
 
 
 @pytest.mark.parametrize("parts", [2, 8, 64])
-def test_aligned_parts_add_up_to_the_same_bits(parts: int, rng: torch.Generator) -> None:
-    """As programs do that share a row."""
+def test_columns_add_up_to_the_same_bits(parts: int, rng: torch.Generator) -> None:
+    """A row in the shape of a matrix: its columns first, then the row of their sums (`linear/quantize.py`)."""
     x = draw(rng, 1, 1024)
-    of_parts = kernel_sum(x.view(parts, -1))
-    assert torch.equal(kernel_sum(of_parts[None]), kernel_sum(x))
+    of_columns = kernel_sum(x.view(parts, -1).T)
+    assert torch.equal(kernel_sum(of_columns[None]), kernel_sum(x))
 
 
 def test_rows_do_not_depend_on_each_other(rng: torch.Generator) -> None:
@@ -72,4 +73,4 @@ def test_a_square_is_rounded_before_it_is_added(rng: torch.Generator) -> None:
     x = draw(rng, 512)
     out = torch.empty(1, device=x.device)
     _sum_of_squares_kernel[(1,)](x, out, N=512)
-    assert torch.equal(out[0], pairwise(x * x))
+    assert torch.equal(out[0], by_halves(x * x))
