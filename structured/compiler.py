@@ -176,7 +176,7 @@ class ConstraintCompiler:
         if cached is not None:
             return self._automaton(cached.automaton, cached.unenforced, started)
         if self._tokens is None:
-            self._do_later(lambda _: self._build_trie())  # while the worker works
+            self._do_later(self._prepare)  # while the worker works
         if constraint.kind == "grammar":  # its language is its source: there is no work for a worker
             allowed = language(constraint)
             return self._grammar(constraint, allowed, started, allowed.not_regular or "", job)
@@ -227,6 +227,10 @@ class ConstraintCompiler:
             if self._tokens is None:
                 self._tokens = TokenTrie.of(self.vocabulary.tokens)
             return self._tokens
+
+    def _prepare(self, job: CompileJob[None]) -> None:
+        """Build what outputs on the host need, before they need it."""
+        self._build_trie()
 
     def _do_later(self, work: Callable[[CompileJob[None]], None]) -> bool:
         """Do work that no output waits for. False if too much of it waits."""

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 
-import draftline
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import Violation
@@ -138,7 +137,7 @@ def _code_digest() -> bytes:
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
-    versions = (draftline.__version__, version("outlines_core"), unicodedata.unidata_version)
+    versions = (version("outlines_core"), version("numpy"), unicodedata.unidata_version)
     digest.update(repr(versions).encode())
     return digest.digest()
 
