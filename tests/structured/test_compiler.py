@@ -32,7 +32,7 @@ EXPLOSION = "[01]*1[01]{40}"
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[ConstraintCompiler]:
-    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(automaton=AutomatonLimits(seconds=1.0)))
+    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(automaton=AutomatonLimits(seconds=2.0)))
     yield compiler
     compiler.close()
 
