@@ -50,8 +50,8 @@ setup-dev: $(VENV)/.dev ## the same, and what tests and checks need
 test: setup-dev ## run the tests
 	@$(BIN)/pytest $(PYTEST_FLAGS)
 
-test-slow: setup-dev ## run the tests that take long
-	@$(BIN)/pytest -m slow $(PYTEST_FLAGS)
+test-slow: setup-dev ## run the tests that take long, and those of generated examples with all of these
+	@$(BIN)/pytest -m 'slow or hypothesis' --hypothesis-profile thorough $(PYTEST_FLAGS)
 
 test-pydantic: setup-dev ## run the tests of types with the oldest pydantic
 	@test -d $(OLDEST) || $(PIP) --quiet --target $(OLDEST) "pydantic==$(OLDEST_PYDANTIC).*"

@@ -16,11 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("svg")
-import matplotlib.pyplot as plt
-
 _PEERS = Path(__file__).parent / "results" / "peers.jsonl"
 _COLOURS = ("#1b6ca8", "#9aa5b1", "#cfd6dd")
 
@@ -67,6 +62,11 @@ def markdown(cases: dict[Comparison, dict[str, float]], engines: Sequence[str]) 
 
 def draw(cases: dict[Comparison, dict[str, float]], engines: Sequence[str], output: Path) -> None:
     """Draw one group of bars for each model and workload, relative to the second engine."""
+    import matplotlib  # takes a second to load
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
     height = 0.8 / len(engines)
     figure, axes = plt.subplots(figsize=(8, 0.55 * len(cases) + 0.8), layout="constrained")
     for index, engine in enumerate(engines):

@@ -87,7 +87,7 @@ class ConstraintTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Constrained:
+class SampleConstraints:
     """The constraints of a step's sampled positions.
 
     Attributes:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, Inputs, LayerCache
-from draftline.kernels.constraints import Constrained, ConstraintTable
+from draftline.kernels.constraints import ConstraintTable, SampleConstraints
 from draftline.kernels.scaled import ScaledWeight
 from draftline.kernels.slots import SampleRows, SlotTable
 
@@ -199,7 +199,7 @@ class Ops(Protocol):
 
     def constrain(
         self, rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable
-    ) -> Constrained:
+    ) -> SampleConstraints:
         """The constraint of each sampled position, assuming that its row's earlier drafts are accepted.
 
         Behind a draft that is not allowed, everything is allowed: these positions can never be accepted.
@@ -219,7 +219,7 @@ class Ops(Protocol):
         accepted: Tensor,
         rows: SampleRows,
         starts: Tensor,
-        constrained: Constrained,
+        sample_constraints: SampleConstraints,
         constraints: ConstraintTable,
     ) -> None:
         """Advance the slots' states by the tokens that they keep. A token that is not allowed changes nothing.
@@ -229,7 +229,7 @@ class Ops(Protocol):
             accepted: [R] int32, the result of `accept`.
             rows: as given to `constrain`.
             starts: as given to `constrain`.
-            constrained: the result of `constrain`.
+            sample_constraints: the result of `constrain`.
             constraints: the constraint table; its states are written, except those of slots that the host masks.
         """
         ...

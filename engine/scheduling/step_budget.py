@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 
 _DECAY = 0.7
-"""Weight of the previous mean in the moving average of a token's time."""
+"""Weight of what was measured before in moving averages: of a decode's time, and of a prompt token's, where a step weighs as
+much as it has tokens."""
 
 FIRST_CHUNK = 16
 """Prompt tokens of a step while no token's time is known. On a small CPU, more of them would take longer than the target."""
@@ -40,30 +41,30 @@ class StepBudget:
         self._max_tokens = max_tokens
         self._target_s = target_s
         self._decode_s = 0.0
-        self._token_s: float | None = None
+        # Sums over steps with prompts, each weighing less than the next.
+        self._prompt_s = 0.0
+        self._prompt_tokens = 0.0
 
     def tokens(self, decoding: int) -> int:
         """The budget of the next step, in which ``decoding`` sequences decode."""
         if not decoding or math.isinf(self._target_s):
             return self._max_tokens
-        if self._token_s is None:
+        if not self._prompt_tokens:
             return min(self._max_tokens, decoding + FIRST_CHUNK)
-        chunk = (_AIM * self._target_s - self._decode_s) / self._token_s
+        chunk = (_AIM * self._target_s - self._decode_s) * self._prompt_tokens / self._prompt_s
         return min(self._max_tokens, decoding + max(MIN_CHUNK, int(min(chunk, self._max_tokens))))
 
     def measure(self, decoding: int, prompt_tokens: int, seconds: float) -> None:
         """Note the time of a step with these decoding sequences and prompt tokens."""
         if not prompt_tokens:
-            self._decode_s = _average(self._decode_s or None, seconds)
+            known = self._decode_s or seconds
+            self._decode_s = _DECAY * known + (1 - _DECAY) * seconds
             return
-        beyond = seconds - (self._decode_s if decoding else 0.0)
+        beyond = max(seconds - (self._decode_s if decoding else 0.0), 1e-9)
         if prompt_tokens >= _MANY_TOKENS or seconds > _MUCH_LONGER * self._decode_s > 0:
-            self._token_s = _average(self._token_s, max(beyond, 1e-9) / prompt_tokens)
+            self._prompt_s = _DECAY * self._prompt_s + beyond
+            self._prompt_tokens = _DECAY * self._prompt_tokens + prompt_tokens
         else:  # no measurement, but a bound: larger chunks follow
             bound = ((_MUCH_LONGER - 1) * self._decode_s or beyond) / prompt_tokens
-            self._token_s = bound if self._token_s is None else min(self._token_s, bound)
-
-
-def _average(mean: float | None, seconds: float) -> float:
-    """The moving average after one more time; the first one counts as it is."""
-    return seconds if mean is None else _DECAY * mean + (1 - _DECAY) * seconds
+            self._prompt_tokens = self._prompt_tokens or prompt_tokens
+            self._prompt_s = min(self._prompt_s or math.inf, bound * self._prompt_tokens)

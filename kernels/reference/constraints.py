@@ -7,13 +7,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from draftline.kernels.constraints import BUDGETS, DRAFTS, HOST, MASK, NEXT, Constrained, ConstraintTable
+from draftline.kernels.constraints import BUDGETS, DRAFTS, HOST, MASK, NEXT, ConstraintTable, SampleConstraints
 from draftline.kernels.slots import SampleRows, SlotTable
 
 _Ints = npt.NDArray[np.int64]
 
 
-def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable) -> Constrained:
+def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable) -> SampleConstraints:
     """``Ops.constrain`` in plain torch."""
     begins = starts.numpy(force=True).astype(np.int64)
     counts = np.diff(begins)
@@ -44,7 +44,7 @@ def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: C
         state = np.where(state == HOST, HOST, np.where(more, _after(words, np.maximum(state, 0), classes, draft), 0))
         index += 1
     device = rows.slots.device
-    return Constrained(torch.from_numpy(mask_rows).to(device), torch.from_numpy(states).to(device))
+    return SampleConstraints(torch.from_numpy(mask_rows).to(device), torch.from_numpy(states).to(device))
 
 
 def advance_constraints(
@@ -52,14 +52,14 @@ def advance_constraints(
     accepted: Tensor,
     rows: SampleRows,
     starts: Tensor,
-    constrained: Constrained,
+    sample_constraints: SampleConstraints,
     constraints: ConstraintTable,
 ) -> None:
     """``Ops.advance_constraints`` in plain torch."""
     kept = accepted.numpy(force=True).astype(np.int64)
     begin = starts.numpy(force=True)[:-1][kept > 0].astype(np.int64)
     last = begin + kept[kept > 0] - 1
-    state = constrained.states.numpy(force=True)[last].astype(np.int64)
+    state = sample_constraints.states.numpy(force=True)[last].astype(np.int64)
     slot, last, state = (values[state > 0] for values in (rows.slots.numpy(force=True)[begin], last, state))
     if not len(slot):
         return

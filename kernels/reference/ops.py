@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, Inputs, LayerCache
-from draftline.kernels.constraints import Constrained, ConstraintTable
+from draftline.kernels.constraints import ConstraintTable, SampleConstraints
 from draftline.kernels.ops import Ops
 from draftline.kernels.reference import functional, functional_step, sampling
 from draftline.kernels.reference.accept import accept
@@ -270,7 +270,7 @@ class ReferenceOps(Ops):
     @override
     def constrain(
         self, rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable
-    ) -> Constrained:
+    ) -> SampleConstraints:
         return constrain(rows, starts, slots, constraints)
 
     @override
@@ -280,10 +280,10 @@ class ReferenceOps(Ops):
         accepted: Tensor,
         rows: SampleRows,
         starts: Tensor,
-        constrained: Constrained,
+        sample_constraints: SampleConstraints,
         constraints: ConstraintTable,
     ) -> None:
-        advance_constraints(tokens, accepted, rows, starts, constrained, constraints)
+        advance_constraints(tokens, accepted, rows, starts, sample_constraints, constraints)
 
     @override
     def draft_forced(self, rows: Tensor, count: int, slots: SlotTable, constraints: ConstraintTable) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
@@ -44,9 +43,6 @@ class GrammarTrial:
 
 
 Job = ConstraintSpec | Tabulation | GrammarTrial
-
-ALARMS = (signal.SIGPROF, signal.SIGALRM)
-"""The signals that end a worker whose job takes too long."""
 
 LanguageAnswer = Language | InvalidConstraintError | UnsupportedConstraintError | RuntimeError
 

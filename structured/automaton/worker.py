@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from draftline.structured.automaton.byte_moves import ByteMoves, byte_moves
 from draftline.structured.automaton.jobs import (
-    ALARMS,
     Answer,
     GrammarTrial,
     Job,
@@ -30,7 +29,7 @@ from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.grammar.lark import regex_error
 from draftline.structured.language import Language
-from draftline.structured.worker_processes import serve
+from draftline.structured.worker_processes import ALARMS, serve
 
 if TYPE_CHECKING:
     from draftline.structured.automaton.byte_automaton import ByteAutomaton

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.automaton.byte_moves import ByteMoves
-from draftline.structured.automaton.jobs import ALARMS, GrammarTrial, Job, Tabulation, WorkerSetup
+from draftline.structured.automaton.jobs import GrammarTrial, Job, Tabulation, WorkerSetup
 from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
-from draftline.structured.worker_processes import WorkerProcess, WorkerProcesses
-
-OnAbandon = Callable[[Callable[[], None] | None], None]
-"""Is told how to end a job that no caller waits for any more; None when it has ended."""
-
-
-def _never_abandoned(stop: Callable[[], None] | None) -> None:
-    """An `OnAbandon` of a job for which somebody always waits."""
+from draftline.structured.worker_processes import ALARMS, OnAbandon, WorkerProcesses, never_abandoned
 
 
 class AutomatonWorkerPool:
@@ -64,7 +58,7 @@ class AutomatonWorkerPool:
         )
 
     def compile(
-        self, constraint: ConstraintSpec, *, on_abandon: OnAbandon = _never_abandoned
+        self, constraint: ConstraintSpec, *, on_abandon: OnAbandon = never_abandoned
     ) -> tuple[Language, TokenAutomaton | ByteMoves | AutomatonTooLargeError | None]:
         """The language of a constraint, and its automaton.
 
@@ -95,7 +89,7 @@ class AutomatonWorkerPool:
         return allowed, automaton
 
     def tabulate(
-        self, automaton: ByteAutomaton, *, on_abandon: OnAbandon = _never_abandoned
+        self, automaton: ByteAutomaton, *, on_abandon: OnAbandon = never_abandoned
     ) -> TokenAutomaton | AutomatonTooLargeError:
         """The tables of an automaton, or why it has none within the limits of time, memory and table size.
 
@@ -110,7 +104,7 @@ class AutomatonWorkerPool:
             raise tables
         return tables
 
-    def try_grammar(self, grammar: str, *, on_abandon: OnAbandon = _never_abandoned) -> None:
+    def try_grammar(self, grammar: str, *, on_abandon: OnAbandon = never_abandoned) -> None:
         """Compile a grammar in a worker, so that one that takes too long or crashes the compiler does no harm.
 
         Args:
@@ -133,16 +127,14 @@ class AutomatonWorkerPool:
 
     def _answers(self, job: Job, on_abandon: OnAbandon) -> tuple[list[Any], int | None]:
         """A worker's answers to a job; see `WorkerProcesses.answers`. The worker is killed if no caller waits any more."""
-
-        def watch(process: WorkerProcess | None) -> None:
-            on_abandon(None if process is None else process.kill)
-
         with self._free:
-            return self._processes.answers(job, watch)
+            return self._processes.answers(job, on_abandon)
 
     def _reason(self, status: int, seconds: float) -> str:
         """Why a worker ended with ``status`` in a job that has ``seconds``."""
         if -status in ALARMS:
             return f"compiling it takes longer than {seconds:g} s"
-        # Running out of memory or of stack ends in an abort, a fault, or the system's kill.
+        if status == -signal.SIGSEGV:
+            return "it is nested too deeply: compiling it overflows the compiler's stack"
+        # Running out of memory ends in an abort, or in the system's kill.
         return f"compiling it takes more than {self._limits.memory_bytes >> 20} MiB of memory (the compiler ended with {status})"

@@ -78,8 +78,9 @@ def test_every_request_wants_log_probabilities_and_is_the_same_in_every_call(tmp
 @pytest.mark.skipif(not EXACT, reason="this CPU's kernels, or those chosen for it, are only close")
 def test_a_tiny_model_gives_equal_answers_in_every_column(shape: str, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    options = "--limit 20 --max-tokens 40 --dtype float32 --kv-cache-dtype int8 --suites greedy,constrained"
-    main(f"--shape {shape} --draft-shape {shape} {options} --set device=cpu --output {out}".split())
+    options = "--limit 16 --max-tokens 32 --dtype float32 --kv-cache-dtype int8 --suites greedy,constrained"
+    options += " --set device=cpu --set kv_cache_memory_gib=0.01"
+    main(f"--shape {shape} --draft-shape {shape} {options} --output {out}".split())
     results = lines(out)
     assert {result["kv_cache_dtype"] for result in results} == {"int8"}
     assert len({result["system_fingerprint"] for result in results}) == 1
@@ -97,7 +98,7 @@ def test_a_tiny_model_gives_equal_answers_in_every_column(shape: str, tmp_path: 
         ("constrained", "forced"),
     }
     for result in results:
-        assert (result["equal"], result["equal_tokens"], result["questions"]) == (20, 20, 20)
+        assert (result["equal"], result["equal_tokens"], result["questions"]) == (16, 16, 16)
         assert result["count"] > 0
         assert result["first_difference"] is None
         assert result["tokens_per_s"] > 0
@@ -110,7 +111,9 @@ def test_another_arithmetic_fails_and_the_first_difference_is_named(
 ) -> None:
     out = tmp_path / "out.jsonl"
     monkeypatch.setattr(exactness, "columns", lambda *_: [Column("other dtype", {"dtype": "bfloat16"})])
-    arguments = f"--shape {shape} --limit 3 --max-tokens 8 --dtype float32 --suites seeded"
+    arguments = (
+        f"--shape {shape} --limit 3 --max-tokens 8 --dtype float32 --suites seeded --set kv_cache_memory_gib=0.01"
+    )
     with pytest.raises(SystemExit) as caught:
         main(f"{arguments} --set device=cpu --output {out}".split())
     assert caught.value.code == 1

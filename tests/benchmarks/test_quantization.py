@@ -20,6 +20,7 @@ from draftline.quant.tensor import RawTensor
 CPU = torch.device("cpu")
 
 
+@pytest.mark.usefixtures("shared_weights")
 def test_perplexity_counts_the_predicted_tokens_alone() -> None:
     checkpoint = open_checkpoint("smollm2")
     model = build_model(checkpoint, checkpoint.config, ReferenceOps(), torch.float32, CPU)

@@ -146,8 +146,14 @@ CORES: dict[str, Callable[[int], Core]] = {
 }
 
 
-@pytest.mark.parametrize("ahead", [0, 1], ids=["", "ahead"])
-@pytest.mark.parametrize("name", CORES)
+@pytest.mark.parametrize(
+    ("name", "ahead"),
+    [
+        pytest.param(name, ahead, id=f"{name}-ahead" * ahead or name, marks=[pytest.mark.slow] * ((index + ahead) % 2))
+        for index, name in enumerate(CORES)
+        for ahead in (0, 1)
+    ],
+)
 def test_whatever_runs_beside_it_and_drafts_for_it_the_output_is_the_same(
     name: str, ahead: int, expected: list[RequestOutput]
 ) -> None:
@@ -168,7 +174,7 @@ def test_whatever_runs_beside_it_and_drafts_for_it_the_output_is_the_same(
         assert core.stats().preemptions
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.05])
+@pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.slow), 0.05])
 def test_a_draft_model_drafts_for_them_too(noise: float, expected: list[RequestOutput]) -> None:
     table = free_constraints()
     drafter = draft_model(4, noise=noise, constraints=table)
@@ -209,7 +215,7 @@ def test_a_text_is_closed_within_its_budget(most: int) -> None:
         assert_right(output, closing)
 
 
-@pytest.mark.parametrize("ahead", [0, 1], ids=["", "ahead"])
+@pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.slow), 1], ids=["", "ahead"])
 def test_requests_share_a_grammar_whose_lexer_runs_out(ahead: int) -> None:
     """Its automaton would have 2**25 states. Each text uses dozens of the 120 states of a lexer."""
     growing = Constraint(grammar="start: /[ab]*a[ab]{24}/")
@@ -410,12 +416,15 @@ def test_a_pydantic_model_is_a_schema() -> None:
     assert constraint.output_type is Owner
 
 
+PARTS = 50
+
+
 def real_schemas() -> list[Path]:
     return sorted(SCHEMAS.glob("*.json"))
 
 
 @pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=[pytest.mark.slow] * (part > 0), id=f"part {part}") for part in range(20)]
+    "part", [pytest.param(part, marks=[pytest.mark.slow] * (part > 0), id=f"part {part}") for part in range(PARTS)]
 )
 @pytest.mark.skipif(not SCHEMAS.is_dir(), reason="needs the real schemas beside the repository, which are not there")
 def test_what_a_random_model_finishes_under_a_real_schema_is_valid(part: int) -> None:
@@ -425,7 +434,7 @@ def test_what_a_random_model_finishes_under_a_real_schema_is_valid(part: int) ->
         Client(tiny_core(num_blocks=200, drafter=NGram(4, ReferenceOps()), steps_ahead=1)),
     )
     asked: dict[str, dict[str, object]] = {}
-    for path in real_schemas()[part::20]:
+    for path in real_schemas()[part::PARTS]:
         schema = json.loads(path.read_text())["schema"]
         for seed in range(3):
             name = f"{path.stem}-{seed}"

@@ -103,8 +103,13 @@ def test_drafts_change_nothing(solo: list[RequestOutput], name: str, drafts: int
         assert_same(results[str(i)], expected)
 
 
-@pytest.mark.parametrize("steps_ahead", [0, 1])
-@pytest.mark.parametrize("drafts", [1, 2, 4, 8])
+@pytest.mark.parametrize(
+    ("drafts", "steps_ahead"),
+    [
+        *((1, 0), (2, 1), (4, 1), (8, 0)),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 1), (2, 0), (4, 0), (8, 1))),
+    ],
+)
 def test_ngram_drafts_change_nothing(solo: list[RequestOutput], drafts: int, steps_ahead: int) -> None:
     client = Client(
         tiny_core(drafter=NGram(drafts, ReferenceOps()), num_slots=5, token_budget=40, steps_ahead=steps_ahead)

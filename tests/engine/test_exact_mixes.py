@@ -8,6 +8,7 @@ import pytest
 from exact_cpu import EXACT
 from exact_mixes import Alone, Case, Wanted, check_crowd, check_mix, mixes, start
 from exact_models import write_model
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 
 from draftline.engine.core import Core
@@ -46,7 +47,7 @@ def test_a_crowd_equals_solo_runs(engines: Engines) -> None:
 
 
 @given(mix=mixes())
-@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(4), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_generated_mixes_equal_solo_runs(engines: Engines, mix: list[Wanted]) -> None:
     _, core, alone = engines
     check_mix(core, alone, mix)

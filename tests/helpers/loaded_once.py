@@ -1,30 +1,39 @@
-"""Weights that several engines of one test module share, since loading them takes most of an engine's start."""
+"""Weights that all engines of a test process share, since loading them takes most of an engine's start."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
+import torch
 
+from draftline.kernels.ops import Ops
+from draftline.models.checkpoints.checkpoint import Checkpoint
+from draftline.models.config import ModelConfig
 from draftline.models.families import build_model
+from draftline.models.loader import open_checkpoint
 from draftline.models.model import Model
+
+_open = functools.cache(open_checkpoint)
+_models: dict[tuple[Checkpoint, ModelConfig, torch.dtype, torch.device], Model] = {}
 
 
 @contextmanager
 def loaded_once() -> Iterator[None]:
-    """Let engines that start in this context have the first one's model.
+    """Let engines that start in this context have the weights that an earlier one loaded, in whichever test module.
 
-    They must ask for the same model and type, and take turns: no two may run steps at the same time.
+    They must take turns: no two may run steps at the same time.
     """
-    models: list[Model] = []
 
-    def load(*arguments: Any) -> Model:
-        if not models:
-            models.append(build_model(*arguments))
-        return models[0]
+    def load(checkpoint: Checkpoint, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device) -> Model:
+        key = checkpoint, config, dtype, device
+        if key not in _models:
+            _models[key] = build_model(checkpoint, config, ops, dtype, device)
+        return _models[key]
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("draftline.engine.build.open_checkpoint", _open)
         patch.setattr("draftline.engine.build.build_model", load)
         yield

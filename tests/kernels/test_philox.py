@@ -9,6 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -56,7 +57,7 @@ def test_known_answers(
     assert [word.tolist() for word in words] == [[word] * 3 for word in expected]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.tuples(word32, word32, word32, word32), st.lists(st.tuples(word32, word32), min_size=1, max_size=3))
 def test_arrays_and_numbers_broadcast(counter: tuple[int, int, int, int], keys: list[tuple[int, int]]) -> None:
     c0, c1, c2, c3 = counter

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from examples import examples
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 from hypothesis import given, settings
@@ -96,7 +97,7 @@ MISSING_BYTES = bytes.fromhex("04 06 13 14 16 1d c0 c1 f1 f2 f5 f6 f7 f8 f9 fa f
 dropped, as the model's own tokenizer.json, which has no unknown token, drops them."""
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(text=st.text(max_size=80))
 def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)

@@ -69,14 +69,16 @@ def test_ngram(draft_tokens: int) -> None:
     assert 1.2 < found.length < draft_tokens + 1
 
 
-@pytest.mark.parametrize("draft_tokens", [pytest.param(1, marks=pytest.mark.slow), 4])
-def test_draft_model(draft_tokens: int) -> None:
+@pytest.mark.parametrize(
+    ("draft_tokens", "count"), [(4, 12), *(pytest.param(tokens, 40, marks=pytest.mark.slow) for tokens in (1, 4))]
+)
+def test_draft_model(draft_tokens: int, count: int) -> None:
     target = Target(DummyCheckpoint(CONFIG), torch.float32, torch.device("cpu"))
     with torch.no_grad():
         for parameter in target.layers.parameters():
             parameter.mul_(12 if parameter.ndim == 2 else 1)
     draft = Draft.from_layers(target, [0, 1])
-    samples = [written(target, s) for s in repetitive_samples(40)]
+    samples = [written(target, s) for s in repetitive_samples(count)]
 
     def propose(known: list[int]) -> list[int]:
         drafts: list[int] = []

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_vocabulary import allowed, vocabulary
@@ -91,7 +92,7 @@ every = pytest.mark.parametrize("expression", EXPRESSIONS.values(), ids=EXPRESSI
 
 @all_backends
 @every
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_a_matcher_equals_a_replay_after_any_operations(make: Make, expression: str, data: st.DataObject) -> None:
     matcher, taken = make(expression), list[int]()
@@ -119,7 +120,7 @@ def test_a_matcher_equals_a_replay_after_any_operations(make: Make, expression: 
 
 
 @every
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_all_backends_allow_the_same(expression: str, data: st.DataObject) -> None:
     matchers = [make(expression) for make in BACKENDS.values()]
@@ -173,7 +174,7 @@ def test_masks_behind_an_illegal_draft_repeat_the_last_legal_one(make: Make) -> 
 
 
 @every
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
 def test_masks_of_many_rows_equal_those_of_each_row_alone(expression: str, data: st.DataObject) -> None:
     verifies, expected = [], []

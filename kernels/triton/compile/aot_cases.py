@@ -250,8 +250,8 @@ def _constrain(ops: Ops, model: ModelShape) -> None:
     constraints = ConstraintTable.allocate(256, model.vocab, words=1 << 20, masks=1024, samples=5, device=_META)
     tokens, starts = _empty(4 * 5, dtype=torch.int64), _empty(5, dtype=torch.int32)
     rows = SampleRows(tokens, tokens, SamplingFeatures.MASK, None)
-    constrained = ops.constrain(rows, starts, slots, constraints)
-    ops.advance_constraints(tokens, _empty(4, dtype=torch.int32), rows, starts, constrained, constraints)
+    sample_constraints = ops.constrain(rows, starts, slots, constraints)
+    ops.advance_constraints(tokens, _empty(4, dtype=torch.int32), rows, starts, sample_constraints, constraints)
     ops.draft_forced(tokens, 4, slots, constraints)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from draftline.kernels.batch import Batch, Inputs
 from draftline.kernels.slots import SlotTable
 from draftline.kernels.triton.attention.plan import SHORT_QUERY
+from draftline.kernels.triton.linear.vendor import compared_rows
 
 _BLOCK = 128
 
@@ -235,7 +236,7 @@ def gather(
     block_size: int,
     from_newest: tuple[bool, ...] = (),
 ) -> Inputs:
-    """``Ops.gather`` by one kernel. The batch's ``query_lens_host`` are upper bounds."""
+    """``Ops.gather`` by one kernel. The batch's ``query_lens_host`` are upper bounds, and its last tokens may be padding."""
     device = slots.tokens.device
     planned = starts
     if from_newest:
@@ -244,7 +245,7 @@ def gather(
     if device.type == "cuda":
         plan = plan.pin_memory().to(device, non_blocking=True)
     bounds = GatherBounds(
-        num_tokens=sum(query_lens),
+        num_tokens=compared_rows(sum(query_lens)),
         num_logits=sum(logits_counts),
         query_lens=tuple(map(_query_bound, query_lens, logits_counts)),
         context_lens=tuple(map(add, starts, query_lens)),

@@ -21,12 +21,9 @@ from torch import Tensor
 
 from draftline.kernels.triton.linear.gemm import gemm
 from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, gemm_m16
-from draftline.kernels.triton.linear.vendor import VendorProducts
+from draftline.kernels.triton.linear.vendor import OWN_ROWS, VendorProducts
 from draftline.kernels.triton.pointwise.activations import silu_mul
 from draftline.kernels.triton.pointwise.norms import rms_norm
-
-_OVERLAPPED_ROWS = 64
-"""With more tokens than these, most neighbours are the vendor's kernels, which do not overlap."""
 
 _ALIGNMENT = 16
 """Bytes: rows of both factors are multiples of this, for the hardware's copies."""
@@ -37,7 +34,7 @@ Norm = tuple[Tensor, float]
 
 def overlaps(x: Tensor, hopper: bool) -> bool:
     """Whether launches overlap (`overlap.py`)."""
-    return hopper and x.shape[0] <= _OVERLAPPED_ROWS
+    return hopper and x.shape[0] <= OWN_ROWS
 
 
 def _padded(x: Tensor) -> Tensor:
@@ -84,7 +81,7 @@ class DenseKernels:
             return self.linear(_padded(x), _padded(weight), bias, residual=residual)
         if x.shape[0] <= MAX_GEMM_M16_ROWS and x.element_size() == 2:
             return gemm_m16(x, weight, bias, residual=residual, overlap=overlap)
-        if self.vendor is not None and not overlap:
+        if self.vendor is not None:
             result = self.vendor.run(x, weight, bias, residual)
             if result is not None:
                 return result
@@ -93,7 +90,7 @@ class DenseKernels:
     def norm_swiglu(self, x: Tensor, norm: Norm, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``silu(gate) * up`` of `linear` of the norm, the weight being [2 N, K], gates first: [T, K] -> [T, N]."""
         (rows, k), overlap = x.shape, overlaps(x, self.hopper)
-        if rows > _OVERLAPPED_ROWS or x.element_size() != 2 or k * x.element_size() % _ALIGNMENT:
+        if rows > OWN_ROWS or x.element_size() != 2 or k * x.element_size() % _ALIGNMENT:
             return silu_mul(self.linear(x, weight, bias, norm=norm), overlap=overlap)
         few = gemm_m16 if rows <= MAX_GEMM_M16_ROWS else gemm
         return few(rms_norm(x, *norm, overlap=overlap), weight, bias, swiglu=True, overlap=overlap)

@@ -20,13 +20,22 @@ from torch import Tensor
 
 from draftline.kernels.triton.linear.gemm import gemm
 
-_GRANULE = 64
-"""Only products of a multiple of this many rows are compared, so that few sizes exist."""
+OWN_ROWS = 64
+"""Up to so many rows no product is the vendor's: our own kernels' launches overlap. With more, most neighbours are the
+vendor's kernels, which do not."""
 
 _OTHER_ROWS = (65, 257)
 """Numbers of rows that are not compared, one of each division of `gemm.gemm_config`."""
 
 _FILE = "draftline-products.json"
+
+
+def compared_rows(rows: int) -> int:
+    """The next number of rows whose products are compared: few sizes, so that each is soon known, and little padding."""
+    if rows <= OWN_ROWS:
+        return rows
+    granule = 64 if rows <= 2048 else 256
+    return -(-rows // granule) * granule
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
@@ -68,13 +77,14 @@ class VendorProducts:
         A product that comes up for the first time is compared at once, which waits for the device. While a CUDA graph is
         captured nothing can run: then `settle` compares it later.
         """
-        if x.element_size() != 2 or x.shape[0] % _GRANULE or x.data_ptr() % 16:
+        rows = x.shape[0]
+        if x.element_size() != 2 or rows <= OWN_ROWS or rows != compared_rows(rows) or x.data_ptr() % 16:
             return None
         if bias is not None and residual is not None:
             return None
         kind = "biased" if bias is not None else "added" if residual is not None else "plain"
-        key = f"{kind} {x.dtype} {x.shape[0]}x{weight.shape[0]}x{x.shape[1]}"
-        made = _Product(x.shape[0], weight, bias, residual is not None)
+        key = f"{kind} {x.dtype} {rows}x{weight.shape[0]}x{x.shape[1]}"
+        made = _Product(rows, weight, bias, residual is not None)
         if torch.cuda.is_current_stream_capturing():
             self._captured[f"{kind} {tuple(weight.shape)}"] = made
         if key not in self._verdicts:
@@ -82,7 +92,7 @@ class VendorProducts:
             if torch.cuda.is_current_stream_capturing():
                 return None
             self.settle()
-        return product(x, weight, bias, residual) if self._verdicts[key] else None
+        return product(x, weight, bias, residual) if self._verdicts.get(key) else None
 
     def settle(self) -> None:
         """Compare the products that have come up without a verdict. Waits for the device.
@@ -91,7 +101,11 @@ class VendorProducts:
         step should wait for their compilation.
         """
         for key, unknown in self._unknown.items():
-            self._verdicts[key] = _equal(*unknown)
+            try:
+                self._verdicts[key] = _equal(*unknown)
+            except torch.OutOfMemoryError:
+                # Both results have no room at the moment: our own kernel runs, and the next such step tries again.
+                continue
         for _, weight, bias, adds in self._captured.values():
             for rows in _OTHER_ROWS:
                 x, residual = weight.new_zeros(rows, weight.shape[1]), weight.new_zeros(rows, weight.shape[0])

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from draftline.kernels.constraints import BUDGETS, DRAFTS, MASK, NEXT, Constrained, ConstraintTable
+from draftline.kernels.constraints import BUDGETS, DRAFTS, MASK, NEXT, ConstraintTable, SampleConstraints
 from draftline.kernels.slots import SampleRows, SlotTable
 
 _MASK = tl.constexpr(MASK)
@@ -136,7 +136,7 @@ def _draft_forced_kernel(
     tl.store(slot_tokens + slot * tokens_stride + length + draft, token, mask=wanted)
 
 
-def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable) -> Constrained:
+def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: ConstraintTable) -> SampleConstraints:
     """``Ops.constrain`` by Triton kernels."""
     count, samples = starts.shape[0] - 1, rows.slots.shape[0]
     mask_rows, states = torch.empty((2, samples), dtype=torch.int32, device=rows.slots.device)
@@ -159,7 +159,7 @@ def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: C
         BLOCK=_BLOCK,
         num_warps=1,
     )
-    return Constrained(mask_rows, states)
+    return SampleConstraints(mask_rows, states)
 
 
 def advance_constraints(
@@ -167,7 +167,7 @@ def advance_constraints(
     accepted: Tensor,
     rows: SampleRows,
     starts: Tensor,
-    constrained: Constrained,
+    sample_constraints: SampleConstraints,
     constraints: ConstraintTable,
 ) -> None:
     """``Ops.advance_constraints`` by Triton kernels."""
@@ -178,7 +178,7 @@ def advance_constraints(
             accepted,
             rows.slots,
             starts,
-            constrained.states,
+            sample_constraints.states,
             constraints.words,
             constraints.states,
             constraints.classes,

@@ -101,7 +101,7 @@ def test_a_draft_model_changes_nothing(solo: list[RequestOutput], noise: float, 
 def test_the_target_as_its_own_draft_is_always_right(temperature: float, steps_ahead: int) -> None:
     """Full acceptance: no draft may be lost to a cache that lacks the last draft of the round before."""
     sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=41, ignore_eos=True)
-    for prompt in prompts(6, seed=2):
+    for prompt in prompts(3, seed=2):
         client = Client(tiny_core(drafter=draft_model(4, noise=0.0), steps_ahead=steps_ahead))
         client.submit("one", prompt, sampling)
         output = client.run()["one"].outputs[0]

@@ -45,7 +45,7 @@ def test_a_single_request_does_not_wait_behind_another_callers_many() -> None:
     assert sum(isinstance(update, Delta) for _, update in client.updates) < 500
 
 
-@pytest.mark.parametrize("weight", [1.0, 3.0])
+@pytest.mark.parametrize("weight", [pytest.param(1.0, marks=pytest.mark.slow), 3.0])
 def test_the_tokens_of_two_callers_are_as_their_weights(weight: float) -> None:
     rng = random.Random(1)
     client = Client(tiny_core(num_slots=4, token_budget=64))

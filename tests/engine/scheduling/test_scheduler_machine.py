@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from zlib import crc32
 
 import pytest
+from examples import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -309,7 +310,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.engine.drain(draft_len=2)
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40, deadline=None)
 TestSchedulerMachine = SchedulerMachine.TestCase
 
 

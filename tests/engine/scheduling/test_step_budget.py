@@ -53,7 +53,7 @@ def test_one_slow_step_does_not_keep_chunks_small() -> None:
     run(budget, decode_s=0.005, token_s=0.00005)
     for _ in range(3):
         budget.measure(4, 32, 2.0)
-    assert budget.tokens(4) == 4 + MIN_CHUNK
+    assert budget.tokens(4) < 4 + 50
     assert run(budget, decode_s=0.005, token_s=0.00005)[-1] == pytest.approx(0.08, rel=0.1)
 
 

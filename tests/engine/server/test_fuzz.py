@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 import pytest
+from examples import examples
 from fake_engine import fake_info
 from grpc_client import SessionClient, text_request
 from hypothesis import HealthCheck, given, settings
@@ -104,7 +105,7 @@ def rig() -> Iterator[Rig]:
     rig.stop()
 
 
-FEW = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 
 floats = st.one_of(
     st.floats(width=32, allow_nan=True, allow_infinity=True), st.sampled_from([0.0, -0.0, 1.0, math.nan, -math.inf])
@@ -205,7 +206,7 @@ session_requests = st.one_of(
 )
 
 
-@settings(FEW, max_examples=30)
+@settings(FEW, max_examples=examples(30))
 @given(messages=st.lists(session_requests, max_size=8))
 def test_a_session_survives_any_request(rig: Rig, messages: list[pb.SessionRequest]) -> None:
     bad = {code for status in grpc.StatusCode if status.name not in EXPECTED for code in [status.value[0]]}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -229,7 +230,7 @@ def any_rows(draw: st.DrawFn, logits: st.SearchStrategy[float] = odd_logit) -> l
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # numpy's, in the naive form
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(any_rows())
 def test_everything_at_once_equals_the_naive_form(cases: list[Row]) -> None:
     for token, case in zip(draw(*cases), cases, strict=True):
@@ -255,7 +256,7 @@ STAGES: dict[str, Callable[[Row], Row]] = {
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(vocab=st.sampled_from([5, 8, 33]), seed=st.integers(-(2**63), 2**63 - 1), data=st.data())
 def test_each_stage_alone_equals_the_naive_form(stage: str, vocab: int, seed: int, data: st.DataObject) -> None:
     logits = data.draw(st.lists(logit, min_size=vocab, max_size=vocab))
@@ -263,7 +264,7 @@ def test_each_stage_alone_equals_the_naive_form(stage: str, vocab: int, seed: in
     assert draw(case)[0] in naive_tokens(case)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(any_rows())
 def test_a_row_alone_gives_what_it_gives_in_a_batch(cases: list[Row]) -> None:
     assert draw(*cases) == [draw(case)[0] for case in cases]
@@ -549,7 +550,7 @@ def test_close_distributions_mostly_draw_the_same_token(shift: float) -> None:
     assert float(agreed.double().mean()) > bound - 3 * (bound * (1 - bound) / count) ** 0.5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data(), st.sampled_from([1, 2, 7, 33]), st.integers(1, 3))
 def test_logprobs_equal_the_naive_form(data: st.DataObject, vocab: int, count: int) -> None:
     raw = st.one_of(logit, logit, logit, st.just(-INF), st.just(NAN))

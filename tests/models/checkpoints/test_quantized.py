@@ -209,6 +209,7 @@ def test_an_unknown_conversion_is_refused() -> None:
         open_checkpoint("smollm2", quantization="int3")
 
 
+@pytest.mark.usefixtures("shared_weights")
 def test_the_engine_converts_the_embedded_model() -> None:
     """INT8's error is far below what would change a greedy token here."""
     prompts = ["The capital of France is"]
@@ -225,6 +226,7 @@ def test_the_engine_converts_the_embedded_model() -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.usefixtures("shared_weights")
 @pytest.mark.parametrize("kv_cache_dtype", [pytest.param("bfloat16", marks=pytest.mark.slow), "fp8", "int8"])
 def test_a_narrower_cache_has_more_blocks(kv_cache_dtype: str) -> None:
     llm = LLM(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from examples import examples
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -439,7 +440,7 @@ def test_every_truncation_is_found_on_opening(small_file: Path) -> None:
             GGUFFile(cut)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_anywhere_is_a_load_error_or_harmless(small_file: Path, data: st.DataObject) -> None:
     content = bytearray(small_file.read_bytes())

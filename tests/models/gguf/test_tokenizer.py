@@ -10,6 +10,7 @@ from typing import Any
 
 import gguf
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
@@ -109,7 +110,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 prompts = st.text(max_size=40) | st.text("ab'sS \n\r\t12345é!①½", max_size=40)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(prompt=prompts)
 def test_texts_have_the_ids_of_the_original(pair: tuple[Tokenizer, Backend], prompt: str) -> None:
     tokenizer, original = pair
@@ -120,7 +121,7 @@ def composed(original: Backend, text: str) -> str:
     return str(original.normalizer.normalize_str(text)) if original.normalizer is not None else text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(prompt=prompts)
 def test_the_bytes_of_the_tokens_are_the_text(pair: tuple[Tokenizer, Backend], prompt: str) -> None:
     tokenizer, original = pair
@@ -247,7 +248,7 @@ def greedy_merges(text: str, fields: Mapping[str, Any]) -> list[str]:
         symbols[at : at + 2] = ["".join(symbols[at : at + 2])]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(prompt=st.text("abcn ", min_size=1, max_size=16) | st.text("abn é😀", min_size=1, max_size=12))
 def test_scores_merge_as_sentencepiece_merges(tmp_path_factory: pytest.TempPathFactory, prompt: str) -> None:
     fields = spm_fields()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import transformers
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -196,7 +198,7 @@ ordinary = text.filter(lambda t: not any(name in t for name in SPECIAL))
 roles = st.sampled_from(["system", "user", "assistant"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(prompt=text | st.lists(text | st.sampled_from(SPECIAL), max_size=5).map("".join))
 def test_texts_have_transformers_ids(
     mine: Tokenizer, reference: transformers.PreTrainedTokenizerFast, prompt: str
@@ -204,7 +206,7 @@ def test_texts_have_transformers_ids(
     assert mine.encode(prompt) == reference(prompt).input_ids
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(messages=st.lists(st.tuples(roles, ordinary), min_size=1, max_size=4))
 def test_ordinary_conversations_have_transformers_ids(
     mine: Tokenizer, reference: transformers.PreTrainedTokenizerFast, messages: list[tuple[str, str]]
@@ -248,6 +250,20 @@ def test_a_role_that_the_template_does_not_know_is_refused(role: str, mine: Toke
         mine.encode_chat([("user", "x"), (role, "x")])
 
 
+def test_a_tokenizer_moves_to_another_process(mine: Tokenizer) -> None:
+    moved = pickle.loads(pickle.dumps(mine))
+    chat = [("user", "Hi <|im_end|> é")]
+    assert moved.encode("Hello, world") == mine.encode("Hello, world")
+    assert mine.has_chat_template == moved.has_chat_template
+    if mine.has_chat_template:
+        assert moved.encode_chat(chat) == mine.encode_chat(chat)
+
+
+@pytest.mark.parametrize("text", ["a" * 300, " " * 400, "\u1112\u1161\u11ab" * 50, "e\u0301" * 100, "=" * 500])
+def test_no_token_stands_for_more_bytes_than_the_bound(text: str, mine: Tokenizer) -> None:
+    assert len(mine.encode(text)) * mine.max_token_bytes >= len(text.encode())
+
+
 def test_a_role_that_the_template_names_is_known(tmp_path: Path) -> None:
     template = "{% for m in messages %}{% if m.role == 'wizard' %}{{ m.content }}{% endif %}{% endfor %}"
     tokenizer = Tokenizer.from_folder(write_folder(tmp_path, byte_level(), chat_template=template))
@@ -264,7 +280,7 @@ def test_a_text_next_to_a_quoted_special_token_is_not_split_there(folder: Path, 
     assert " ".join(map(str, plain[2:])) in joined
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(prompt=st.text(st.characters(codec="utf-8", exclude_characters="▁"), max_size=60))
 def test_bytes_of_the_tokens_are_the_text(mine: Tokenizer, prompt: str) -> None:
     # Without SentencePiece's sign for a space, which it takes for one.
@@ -274,13 +290,13 @@ def test_bytes_of_the_tokens_are_the_text(mine: Tokenizer, prompt: str) -> None:
     assert mine.decode(ids) == prompt or prompt.startswith(" ")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="<"), max_size=40))
 def test_text_in_the_midst_of_another_gets_nothing_put_before_it(mine: Tokenizer, text: str) -> None:
     assert b"".join(map(mine.token_bytes, mine.encode_text(text))).decode() == text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(data=st.data())
 def test_any_ids_decode_as_transformers_decodes_them(
     mine: Tokenizer, reference: transformers.PreTrainedTokenizerFast, data: st.DataObject

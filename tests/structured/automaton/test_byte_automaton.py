@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import regex as reference
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_vocabulary import texts
@@ -37,7 +38,7 @@ def expressions() -> st.SearchStrategy[str]:
     return st.recursive(leaves, combine, max_leaves=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(expressions())
 def test_it_accepts_whole_matches(expression: str) -> None:
     pattern = reference.compile(expression)
@@ -46,7 +47,7 @@ def test_it_accepts_whole_matches(expression: str) -> None:
         assert matches(automaton, text) == bool(pattern.fullmatch(text)), text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(expressions())
 def test_its_states_are_distinct_and_alive(expression: str) -> None:
     automaton = compile_bytes(expression, 10_000)

@@ -46,14 +46,17 @@ def verdict(schema: Any, tests: list[dict[str, Any]]) -> str:
     return "exact" if complete else "incomplete"
 
 
+@pytest.mark.parametrize(
+    "chosen", [SCHEMAS[::4], pytest.param(SCHEMAS, marks=pytest.mark.slow)], ids=["every fourth", "all"]
+)
 @pytest.mark.skipif(not SCHEMAS, reason=f"no schemas in {DATA / 'schemas'}")
-def test_real_schemas() -> None:
+def test_real_schemas(chosen: list[Path]) -> None:
     verdicts = Counter()
-    for path in SCHEMAS:
+    for path in chosen:
         case = json.loads(path.read_text())
         verdicts[verdict(case["schema"], case["tests"])] += 1
     assert verdicts["incomplete"] == 0
-    assert verdicts["exact"] >= 0.97 * len(SCHEMAS), verdicts
+    assert verdicts["exact"] >= 0.97 * len(chosen), verdicts
 
 
 @pytest.mark.skipif(not SUITE, reason=f"no official test suite in {DATA / 'jsts'}")

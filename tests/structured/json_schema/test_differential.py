@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from random_schemas import guesses, schemas, serialisations, values
@@ -47,7 +48,7 @@ def check(schema: Any, candidates: list[Any]) -> None:
                 assert walker.accepts(text) == valid, (text, valid)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 @given(schemas(), st.integers(0, 2**32), st.lists(values(), max_size=3))
 def test_a_text_is_in_the_language_exactly_if_its_value_is_valid(schema: Any, seed: int, others: list[Any]) -> None:
     source = random.Random(seed)
@@ -76,7 +77,7 @@ def mutations(text: str, source: random.Random) -> list[str]:
     return mutated
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(schemas(), st.integers(0, 2**32))
 def test_accepted_texts_validate_even_after_random_edits(schema: Any, seed: int) -> None:
     source = random.Random(seed)
@@ -97,7 +98,7 @@ def test_accepted_texts_validate_even_after_random_edits(schema: Any, seed: int)
                         assert verdicts == {True}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(schemas(), st.integers(0, 2**32), st.sampled_from(["compact", "spaced", "free"]))
 def test_the_language_in_the_schemas_order_is_a_subset(schema: Any, seed: int, whitespace: Any) -> None:
     compile_or_skip(schema)

@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from random_schemas import schemas
@@ -38,7 +39,7 @@ def check(schema: Any, source: random.Random, rounds: int, **options: Any) -> No
                 assert validator.is_valid(json.loads(text)), text
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(schemas(), st.integers(0, 2**32), st.sampled_from(["compact", "free"]), st.sampled_from(["any", "schema"]))
 def test_random_schemas(schema: Any, seed: int, whitespace: str, order: str) -> None:
     check(schema, random.Random(seed), 4, whitespace=whitespace, order=order)

@@ -6,6 +6,7 @@ import contextlib
 import json
 from typing import Any
 
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +90,7 @@ drafts = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.dictionaries(st.sampled_from(_KEYWORDS), anything, max_size=4), drafts, st.booleans())
 def test_any_json_is_a_schema_or_a_clear_error(schema: dict[str, Any], draft: str | None, best_effort: bool) -> None:
     if draft is not None:
@@ -99,7 +100,7 @@ def test_any_json_is_a_schema_or_a_clear_error(schema: dict[str, Any], draft: st
         assert language.grammar.startswith("start:")
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.text(max_size=40))
 def test_any_text_is_a_schema_or_a_clear_error(text: str) -> None:
     with contextlib.suppress(InvalidConstraintError, UnsupportedConstraintError):
@@ -121,7 +122,7 @@ trees: st.SearchStrategy[Node] = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(trees)
 def test_the_tree_of_an_automaton_has_the_same_automaton(tree: Node) -> None:
     first = build(tree)

@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -52,14 +53,14 @@ def test_every_kind_of_type(kind: Any) -> None:
 
 @seed(16)
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     deadline=None,
     database=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
 @given(whole_models, st.integers(0, 2**32), st.sampled_from(["compact", "spaced", "free"]))
-def test_25_models(kind: Any, number: int, whitespace: str) -> None:
+def test_generated_models(kind: Any, number: int, whitespace: str) -> None:
     answers(kind, random.Random(number), 4, whitespace=whitespace)
 
 

@@ -10,6 +10,7 @@ from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.kernels.triton.attention.plan import SHORT_QUERY
 from draftline.kernels.triton.inputs.gather import GatherBounds, gather, gather_planned, plan_on_host
+from draftline.kernels.triton.linear.vendor import compared_rows
 
 BLOCK_SIZE = 4
 MAX_LEN = 600
@@ -53,9 +54,10 @@ def test_gather(
             index.append(block * BLOCK_SIZE + position % BLOCK_SIZE)
         begins.append(begins[-1] + length)
         logits.extend(range(begins[-1] - count, begins[-1]))
-    assert batch.token_ids.tolist() == tokens
-    assert batch.positions.tolist() == positions
-    assert batch.cache_index.tolist() == index
+    padding = compared_rows(len(tokens)) - len(tokens)
+    assert batch.token_ids.tolist() == tokens + [0] * padding
+    assert batch.positions.tolist() == positions + [0] * padding
+    assert batch.cache_index.tolist() == index + [-1] * padding
     assert batch.query_starts.tolist() == begins
     assert batch.logits_index.tolist() == logits
     contexts = [start + length for start, length in zip(starts, query_lens, strict=True)]

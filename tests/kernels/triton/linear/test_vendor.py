@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.triton.linear import vendor
-from draftline.kernels.triton.linear.vendor import VendorProducts, product
+from draftline.kernels.triton.linear.vendor import OWN_ROWS, VendorProducts, compared_rows, product
 
 CUDA = torch.device("cuda")
 
@@ -44,7 +44,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Device:
     return gpu
 
 
-def factors(rows: int = 64, n: int = 24, k: int = 32, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor]:
+def factors(rows: int = 128, n: int = 24, k: int = 32, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor]:
     rng = torch.Generator().manual_seed(rows + n + k)
     return torch.randn(rows, k, generator=rng).to(dtype), torch.randn(n, k, generator=rng).to(dtype)
 
@@ -61,14 +61,14 @@ def test_a_product_is_compared_once(equal: bool, gpu: Device, tmp_path: Path) ->
             assert torch.equal(result, product(x, weight, None, None))
     later = VendorProducts(CUDA, tmp_path)
     assert (later.run(x, weight, None, None) is not None) == equal
-    assert gpu.compared == [(64, 32, 24)], "an earlier process's verdict holds"
+    assert gpu.compared == [(128, 32, 24)], "an earlier process's verdict holds"
 
 
 def test_sizes_types_and_forms_have_their_own_verdicts(gpu: Device, tmp_path: Path) -> None:
-    gpu.has_equal_bits = lambda x: x.shape[0] == 64
+    gpu.has_equal_bits = lambda x: x.shape[0] == 128
     products = VendorProducts(CUDA, tmp_path)
     x, weight = factors()
-    bias, residual = torch.ones(24, dtype=x.dtype), torch.ones(64, 24, dtype=x.dtype)
+    bias, residual = torch.ones(24, dtype=x.dtype), torch.ones(128, 24, dtype=x.dtype)
     before = residual.clone()
     assert products.run(x, weight, bias, None) is not None
     added = products.run(x, weight, None, residual)
@@ -76,7 +76,7 @@ def test_sizes_types_and_forms_have_their_own_verdicts(gpu: Device, tmp_path: Pa
     assert torch.equal(added, product(x, weight, None, before)), "the comparison leaves the residual alone"
     assert products.run(x, weight, None, None) is not None
     assert products.run(*factors(dtype=torch.float16), None, None) is not None
-    assert products.run(*factors(rows=128), None, None) is None
+    assert products.run(*factors(rows=192), None, None) is None
     assert len(gpu.compared) == 5
 
 
@@ -111,7 +111,7 @@ def test_nothing_is_compared_while_a_graph_is_captured(gpu: Device, tmp_path: Pa
     gpu.capturing = True
     assert products.run(x, weight, None, None) is not None, "a verdict holds in a capture"
     # Once with the vendor's, and once with each other division of our own, which no step may wait for.
-    assert sorted(rows for rows, *_ in gpu.compared) == [64, 65, 257]
+    assert sorted(rows for rows, *_ in gpu.compared) == [65, 128, 257]
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,29 @@ def test_without_a_folder_verdicts_last_as_long_as_the_process(folder: Path | No
 def test_what_is_never_the_vendor_s(gpu: Device, tmp_path: Path) -> None:
     products = VendorProducts(CUDA, tmp_path)
     x, weight = factors()
-    bias, residual = torch.ones(24, dtype=x.dtype), torch.ones(64, 24, dtype=x.dtype)
+    bias, residual = torch.ones(24, dtype=x.dtype), torch.ones(128, 24, dtype=x.dtype)
     assert products.run(*factors(dtype=torch.float32), None, None) is None
-    assert products.run(*factors(rows=65), None, None) is None, "whole tiles only, so that few sizes exist"
+    for rows in (64, 65, 2112):
+        assert products.run(*factors(rows=rows), None, None) is None, "few sizes exist"
     assert products.run(x, weight, bias, residual) is None, "it rounds twice"
-    shifted = torch.empty(64 * 32 + 1, dtype=x.dtype)[1:].view(64, 32)
+    shifted = torch.empty(128 * 32 + 1, dtype=x.dtype)[1:].view(128, 32)
     assert products.run(shifted, weight, None, None) is None, "its alignment would choose another kernel"
     assert not gpu.compared
+
+
+def test_steps_are_padded_to_sizes_that_are_compared() -> None:
+    sizes = {compared_rows(rows) for rows in range(1, 8193)}
+    assert len([size for size in sizes if size > OWN_ROWS]) <= 64
+    assert all(rows <= compared_rows(rows) <= rows * 1.13 for rows in range(500, 8193))
+    assert all(compared_rows(rows) == rows for rows in (1, 17, 64, *sizes))
+
+
+def test_a_comparison_without_memory_is_tried_again(gpu: Device, tmp_path: Path) -> None:
+    def full(x: Tensor) -> bool:
+        raise torch.OutOfMemoryError
+
+    gpu.has_equal_bits = full
+    products = VendorProducts(CUDA, tmp_path)
+    assert products.run(*factors(), None, None) is None
+    gpu.has_equal_bits = lambda x: True
+    assert products.run(*factors(), None, None) is not None
