@@ -17,7 +17,16 @@ from draftline.engine.training.config import TrainDraftConfig
 
 TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
     EngineConfig: {
-        "Model": ("model", "tokenizer", "load_format", "dtype", "quantization", "device", "enforce_eager"),
+        "Model": (
+            "model",
+            "tokenizer",
+            "load_format",
+            "dtype",
+            "quantization",
+            "device",
+            "enforce_eager",
+            "constraint_cache",
+        ),
         "Memory": (
             "max_model_len",
             "kv_cache_memory_gib",
