@@ -52,6 +52,7 @@ from draftline.quant import preferred_cpu_dtype
 from draftline.spec.synthetic import synthetic_acceptance
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import KINDS
+from draftline.structured.table_cache import cache_folder
 from draftline.structured.vocabulary import ByteVocabulary
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         policy,
         budget=StepBudget(loaded.step_tokens, config.inter_token_target),
         steps_ahead=1 if device.type == "cuda" else 0,  # on a CPU, host and device work would not overlap
-        compiler=ConstraintCompiler(loaded.vocabulary),
+        compiler=ConstraintCompiler(loaded.vocabulary, cache_folder=cache_folder(config.constraint_cache)),
     )
 
 
