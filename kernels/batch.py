@@ -7,14 +7,11 @@ other). Every row reads its own paged history. A decode, a K+1-token verify and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
-import numpy as np
 import torch
 from torch import Tensor
 
-_ALIGNMENT = 64
-"""Bytes: a cache line, to which torch aligns its own tensors."""
+from draftline.kernels.zeros import zeros
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,7 @@ class KVCache:
         shape = (num_blocks, block_size, num_kv_heads, head_dim)
 
         def pair(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-            return _zeros(shape, dtype, device), _zeros(shape, dtype, device)
+            return zeros(shape, dtype, device), zeros(shape, dtype, device)
 
         scaled = dtype == torch.int8
         return KVCache(
@@ -118,16 +115,6 @@ class KVCache:
     def block_size(self) -> int:
         """Tokens a block."""
         return self.layers[0].keys.shape[1]
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """`torch.zeros`, which on a CPU writes every page, without doing so: numpy asks the system for zeroed pages."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    size = prod(shape) * dtype.itemsize
-    memory = np.zeros(size + _ALIGNMENT, dtype=np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return torch.from_numpy(memory[start : start + size]).view(dtype).view(shape)
 
 
 def bytes_a_head(head_dim: int, dtype: torch.dtype) -> int:

@@ -1,4 +1,4 @@
-"""The cache's memory: zeroed, aligned, and on a CPU taken block by block."""
+"""Zeroed tensors: as torch makes them, and on a CPU without memory until they are written."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from draftline.kernels.batch import KVCache
+from draftline.kernels.zeros import zeros
 
 CPU = torch.device("cpu")
 
@@ -19,23 +20,17 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn], ids=str)
-def test_a_cache_is_zero_and_aligned(dtype: torch.dtype) -> None:
-    cache = KVCache.allocate(2, 5, 4, 3, 7, dtype=dtype, device=CPU)
-    for layer in cache.layers:
-        for tensor in (layer.keys, layer.values):
-            assert (tensor.shape, tensor.dtype) == ((5, 4, 3, 7), dtype)
-            assert tensor.is_contiguous()
-            assert tensor.data_ptr() % 64 == 0
-            assert not tensor.view(torch.uint8).any()
-        assert (layer.scales is not None) == (dtype == torch.int8)
-        for scales in layer.scales or ():
-            assert (scales.shape, scales.dtype, bool(scales.any())) == ((5, 4, 3), torch.float32, False)
-    keys = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-    assert len({tensor.data_ptr() for tensor in keys}) == 4
+@pytest.mark.parametrize("shape", [(5, 4, 3, 7), (1,), (0, 4), ()], ids=str)
+def test_like_torchs_own(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    made, own = zeros(shape, dtype, CPU), torch.zeros(shape, dtype=dtype)
+    assert (made.shape, made.dtype, made.device, made.stride()) == (own.shape, own.dtype, own.device, own.stride())
+    assert made.data_ptr() % 64 == 0
+    assert torch.equal(made.float(), own.float())
+    assert zeros(shape, dtype, torch.device("meta")).is_meta
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
-def test_on_a_cpu_unused_blocks_take_no_memory() -> None:
+def test_unused_blocks_of_a_cache_take_no_memory_on_a_cpu() -> None:
     before = resident_bytes()
     cache = KVCache.allocate(2, 1024, 16, 8, 64, dtype=torch.float32, device=CPU)
     size = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
@@ -44,3 +39,4 @@ def test_on_a_cpu_unused_blocks_take_no_memory() -> None:
     for layer in cache.layers:
         layer.keys.fill_(1)
     assert resident_bytes() - before > 3 * size / 8
+    assert not any(layer.values.any() for layer in cache.layers)
