@@ -49,7 +49,8 @@ def shared_weights() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage from here on."""
+    """Look for garbage from here on, but not among what was imported: each full collection would take 0.3 s."""
+    gc.freeze()
     gc.enable()
 
 
