@@ -14,6 +14,8 @@ from draftline.engine.errors import FieldViolation, IncompleteOutputError, Inval
 from draftline.engine.params import Constraint, T
 from draftline.engine.stats import NO_TIME, StepTimes
 from draftline.engine.validation import violations
+from draftline.structured.tags.form import REASONING
+from draftline.structured.tags.span import TagSpan as TagSpan
 
 
 class FinishReason(enum.Enum):
@@ -123,6 +125,20 @@ class Delta:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenOff:
+    """Where an incomplete JSON document broke off.
+
+    Attributes:
+        pointer: the JSON pointer of the innermost value that is not finished.
+        byte_offset: where it begins in the UTF-8 of the text, or where its unfinished member name begins. The text before is
+            whole.
+    """
+
+    pointer: str
+    byte_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The end of one output.
 
@@ -136,8 +152,11 @@ class Finished:
         constraint_complete: whether the text matches the constraint; None without a constraint.
         seed: reproduces the output, with ``n = 1``.
         stopped_by_token: whether ``matched_stop`` is a token id.
-        json_valid: whether the text is a JSON document; None without a JSON constraint.
+        json_valid: whether the text is a JSON document, behind its reasoning; None without a JSON constraint.
         system_fingerprint: of the engine; see `EngineInfo`.
+        unenforced: JSON pointers of the parts of the constraint that are not enforced.
+        broken_off: where the text broke off if ``json_valid`` is False; None otherwise.
+        tags: the tags that the output completed, in the order of their ends; reasoning is one of them.
     """
 
     ends_output: ClassVar[bool] = True
@@ -154,6 +173,14 @@ class Finished:
     stopped_by_token: bool = False
     json_valid: bool | None = None
     system_fingerprint: str = ""
+    unenforced: tuple[str, ...] = ()
+    broken_off: BrokenOff | None = None
+    tags: tuple[TagSpan, ...] = ()
+
+    @property
+    def reasoning(self) -> TagSpan | None:
+        """The output's reasoning; None without one, or if it has not ended."""
+        return next((tag for tag in self.tags if tag.name == REASONING), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +228,18 @@ class CompletionOutput(Generic[T]):
             self._value = self._parse()
         return self._value
 
+    @property
+    def reasoning(self) -> str | None:
+        """The reasoning between its marks; None without one, or before the output has ended."""
+        span = None if self.finished is None else self.finished.reasoning
+        return None if span is None else self.text[span.content_start : span.content_end]
+
+    @property
+    def answer(self) -> str:
+        """The text behind the reasoning; the whole text without reasoning, or before the output has ended."""
+        span = None if self.finished is None else self.finished.reasoning
+        return self.text if span is None else self.text[span.end :]
+
     def _parse(self) -> T:
         if self.finished is None:
             state = "has not ended" if self.finish_reason is None else f"was {self.finish_reason}"
@@ -211,7 +250,7 @@ class CompletionOutput(Generic[T]):
         if not self.finished.constraint_complete:
             raise IncompleteOutputError(self._incomplete(self.finished), self.text)
         try:
-            return self.constraint.parse(self.text)
+            return self.constraint.parse(self.answer)
         except ValidationError as error:
             raise InvalidOutputError(self.text, *violations(error)) from error
         except ValueError as error:  # of another library

@@ -17,6 +17,7 @@ from draftline.structured.types.typed_schema import TypedSchema
 T = TypeVar("T")
 Whitespace = Literal["compact", "spaced", "free"]
 Integers = Literal["plain", "standard"]
+MemberOrder = Literal["schema", "any"]
 
 
 @overload
@@ -27,6 +28,8 @@ def Schema(
     best_effort: bool = ...,
     close_within_budget: bool = ...,
     integers: Integers = ...,
+    member_order: MemberOrder = ...,
+    close_objects: bool = ...,
 ) -> Constraint[T]: ...
 @overload
 def Schema(
@@ -36,6 +39,8 @@ def Schema(
     best_effort: bool = ...,
     close_within_budget: bool = ...,
     integers: Integers = ...,
+    member_order: MemberOrder = ...,
+    close_objects: bool = ...,
 ) -> Constraint[Any]: ...
 def Schema(
     schema: Any,
@@ -44,6 +49,8 @@ def Schema(
     best_effort: bool = False,
     close_within_budget: bool = False,
     integers: Integers = "plain",
+    member_order: MemberOrder = "schema",
+    close_objects: bool = False,
 ) -> Constraint[Any]:
     """Make a constraint that outputs are JSON of a type, or by a schema.
 
@@ -55,6 +62,9 @@ def Schema(
         close_within_budget: finish the document within max_tokens.
         integers: texts of a JSON Schema's integers: digits alone, or also 1.0 and 1e16 as the standard has it. Those of a
             type are always plain.
+        member_order: order of an object's members: the schema's wherever possible, or any.
+        close_objects: leave out members that a schema does not mention, where it does not say that others may be there.
+            Types always say what they have.
 
     Raises:
         InvalidRequestError: parts of a type cannot be guaranteed, or it is no type. The error names every such field.
@@ -79,6 +89,8 @@ def Schema(
         best_effort=best_effort,
         close_within_budget=close_within_budget,
         integers=integers,
+        member_order=member_order,
+        close_objects=close_objects,
     )
     return constraint if typed is None else constraint.of_type(typed)
 

@@ -9,6 +9,7 @@ from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.errors import Violation
 from draftline.structured.matcher import Matcher
+from draftline.structured.tags.walk import TagReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +22,9 @@ class CompileReport:
         classes: token classes that the automaton tells apart; 0 for a grammar.
         masks: distinct token masks of the automaton; 0 for a grammar.
         compile_s: compile time in seconds.
-        unenforced: parts of the constraint that are not enforced; empty unless best effort was asked for.
+        unenforced: parts of the constraint that are not enforced: annotations, and with best effort also keywords.
         no_automaton: why a grammar enforces it; None for an automaton.
+        closed: JSON pointers of the schemas whose objects were closed.
     """
 
     backend: str
@@ -32,6 +34,7 @@ class CompileReport:
     compile_s: float
     unenforced: tuple[Violation, ...]
     no_automaton: str | None
+    closed: tuple[str, ...] = ()
 
 
 class ConstraintProgress(Protocol):
@@ -65,7 +68,9 @@ class CompiledConstraint(Protocol):
     Attributes:
         report: the result of compiling it.
         shortest: the fewest tokens of an allowed text, without end-of-sequence; None if that is unknown.
+        shortest_reasoning: the fewest tokens of the reasoning with its marks; 0 if it has no limit.
         nbytes: its approximate size in memory.
+        tags: finds the tags of outputs; None for a constraint without tags.
     """
 
     @property
@@ -73,13 +78,19 @@ class CompiledConstraint(Protocol):
     @property
     def shortest(self) -> int | None: ...  # noqa: D102
     @property
+    def shortest_reasoning(self) -> int: ...  # noqa: D102
+    @property
     def nbytes(self) -> int: ...  # noqa: D102
+    @property
+    def tags(self) -> TagReader | None: ...  # noqa: D102
 
-    def begin(self, budget: int | None = None) -> ConstraintProgress:
+    def begin(self, budget: int | None = None, reasoning_budget: int | None = None) -> ConstraintProgress:
         """Start an output.
 
         Args:
             budget: the output is complete within this many tokens, if the constraint was compiled with
                 ``close_within_budget``; None is no limit.
+            reasoning_budget: the reasoning ends within this many tokens, if the constraint was compiled with
+                ``reasoning.limited``; None is no limit.
         """
         ...

@@ -14,22 +14,29 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
 from draftline.structured.automaton.compiled import CompiledAutomaton
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.limits import AutomatonLimits
-from draftline.structured.automaton.token_automaton import TokenAutomaton
+from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
 from draftline.structured.compile_queue import CompileJob, CompileQueue
 from draftline.structured.compiled import CompiledConstraint, CompileReport
-from draftline.structured.constraint import ConstraintSpec, language
+from draftline.structured.constraint import ConstraintSpec, ReasoningSpec, language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.compiled import CompiledGrammar
 from draftline.structured.grammar.parsers import GrammarLimits
 from draftline.structured.language import Language
+from draftline.structured.tags.form import Free, form_language, with_reasoning
+from draftline.structured.tags.lark import tag_grammar
+from draftline.structured.tags.machine import Machine
+from draftline.structured.tags.walk import TagReader
+from draftline.structured.unique.cursor import Cursor, Position, Reasoning
+from draftline.structured.unique.matcher import QuoteTokens
+from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.vocabulary import ByteVocabulary
 
 
@@ -80,6 +87,7 @@ class ConstraintCompiler:
         self._lock = threading.Lock()
         self._in_flight: dict[ConstraintSpec, CompileJob[CompiledConstraint]] = {}
         self._grammar_limits = limits.grammar
+        self._automaton_limits = limits.automaton
         self._grammars: GrammarBackend | None = None
         self._grammars_lock = threading.Lock()
 
@@ -171,8 +179,9 @@ class ConstraintCompiler:
             compile_s=time.monotonic() - started,
             unenforced=allowed.unenforced,
             no_automaton=None,
+            closed=allowed.closed,
         )
-        return CompiledAutomaton(report, automaton, drafts)
+        return CompiledAutomaton(report, automaton, drafts, _tag_reader(allowed))
 
     def _grammar(
         self,
@@ -188,10 +197,11 @@ class ConstraintCompiler:
             )
             raise UnsupportedConstraintError([Violation("", "close_within_budget", reason)])
         # What a worker has compiled compiles here too, in the same time and without a crash.
-        self._workers.try_grammar(allowed.grammar, on_abandon=job.on_abandon)
+        grammar = allowed.grammar if allowed.form is None else tag_grammar(allowed.form)
+        self._workers.try_grammar(grammar, on_abandon=job.on_abandon)
         if job.is_over:
             raise InvalidConstraintError("no caller waits for it any more")
-        matcher = self._grammar_backend().compile(allowed.grammar)
+        matcher = self._grammar_backend().compile(grammar)
         report = CompileReport(
             backend="grammar",
             states=0,
@@ -200,14 +210,56 @@ class ConstraintCompiler:
             compile_s=time.monotonic() - started,
             unenforced=allowed.unenforced,
             no_automaton=no_automaton,
+            closed=allowed.closed,
         )
-        return CompiledGrammar(report, matcher, len(allowed.grammar), self.vocabulary)
+        return CompiledGrammar(
+            report,
+            matcher,
+            len(grammar),
+            self.vocabulary,
+            self._unique(allowed, constraint.reasoning),
+            self._guard(constraint.reasoning),
+            _tag_reader(allowed),
+        )
+
+    def _unique(
+        self, allowed: Language, reasoning: ReasoningSpec | None
+    ) -> tuple[UniquePaths, QuoteTokens, Position] | None:
+        if allowed.unique is None:
+            return None
+        if reasoning is None:
+            return allowed.unique, self._quotes, Cursor()
+        return allowed.unique, self._quotes, Reasoning(reasoning.end.encode(), len(reasoning.begin.encode()))
+
+    @cached_property
+    def _quotes(self) -> QuoteTokens:
+        return QuoteTokens.of(self.vocabulary)
 
     def _grammar_backend(self) -> GrammarBackend:
         with self._grammars_lock:
             if self._grammars is None:
                 self._grammars = GrammarBackend(self.vocabulary, self._grammar_limits)
             return self._grammars
+
+    def _guard(self, reasoning: ReasoningSpec | None) -> TokenAutomaton | None:
+        """The automaton of reasoning with a limit, and of any text behind it."""
+        if reasoning is None or not reasoning.limited:
+            return None
+        guarded = with_reasoning(form_language(Free()), reasoning.begin, reasoning.end, is_json=False)
+        assert guarded.form is not None, "it is made of parts"
+        limits = self._automaton_limits
+        return compile_tokens(
+            Machine(guarded.form, limits.states).automaton(),
+            self.vocabulary.tokens,
+            sorted(self.vocabulary.eos_ids),
+            budgets=False,
+            early_budgets=True,
+            max_bytes=limits.table_bytes,
+        )
+
+
+def _tag_reader(allowed: Language) -> TagReader | None:
+    return None if allowed.form is None else TagReader(allowed.form)
 
 
 class _Cache:

@@ -25,6 +25,7 @@ from typing_extensions import override
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.json_schema import json_schema_language
+from draftline.structured.unique.cursor import strings_differ
 
 _EOS = 256
 TIME_LIMIT = 10.0
@@ -92,7 +93,11 @@ class _LlguidanceWalker:
 
 
 class DraftlineSchemas(_LlguidanceWalker, SchemaEngine):
-    """The front end of this project. llguidance walks the grammars; the regular expressions have the same language."""
+    """The front end of this project, with the order of members left open.
+
+    llguidance walks the grammars; the regular expressions have the same language. Where strings of arrays have to differ, the
+    engine's cursor compares them.
+    """
 
     @override
     def __call__(self, schema: Any) -> Accepts:
@@ -105,7 +110,8 @@ class DraftlineSchemas(_LlguidanceWalker, SchemaEngine):
             if "no value matches" in str(error):
                 return lambda text: False
             raise SchemaRefusedError(["(invalid or over a limit)"], [str(error)]) from None
-        return self.walk(LLMatcher.grammar_from_lark(language.grammar))
+        accepts, unique = self.walk(LLMatcher.grammar_from_lark(language.grammar)), language.unique
+        return accepts if unique is None else lambda text: accepts(text) and strings_differ(text.encode(), unique)
 
 
 class LlguidanceSchemas(_LlguidanceWalker, SchemaEngine):

@@ -114,6 +114,10 @@ def summary(end: Finished) -> str:
     ]
     if end.constraint_complete is not None:
         parts.append("complete" if end.constraint_complete else "incomplete: the constraint asks for more")
+    if end.broken_off is not None:
+        parts.append(f"broke off at {end.broken_off.pointer or 'the root'} (byte {end.broken_off.byte_offset})")
+    if end.unenforced:
+        parts.append("not enforced: " + " ".join(end.unenforced))
     if end.speculation.drafted:
         parts.append(f"{end.speculation.accepted} of {end.speculation.drafted} drafts accepted")
     if end.speculation.synthetic:

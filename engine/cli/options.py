@@ -22,7 +22,7 @@ from draftline.engine.cli.topics import topic, value_name
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.options import Options, bounds, choices, has_default, number, without_none
-from draftline.engine.params import Constraint, Speculation
+from draftline.engine.params import Constraint, Reasoning, Speculation
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.validation import violations
 
@@ -33,10 +33,14 @@ _FLAGS: Mapping[tuple[type[Options], str], str] = {
     (Speculation, "enabled"): "speculation",
     (Speculation, "draft_tokens"): "drafts",  # the engine has draft_tokens of its own
     (Constraint, "json_schema"): "schema",
+    (Reasoning, "begin"): "reasoning_begin",
+    (Reasoning, "end"): "reasoning_end",
+    (Reasoning, "max_tokens"): "reasoning_max_tokens",
 }
 """Options with another name than their field, whose name says too little outside its model."""
 
-_TEXT_OR_FILE = {"json_schema", "grammar"}
+_JSON = {"json_schema", "structural_tag"}
+_TEXT_OR_FILE = {"json_schema", "grammar", "structural_tag"}
 
 _Model = TypeVar("_Model", bound=Options)
 
@@ -48,10 +52,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     """
     signature = inspect.signature(function, eval_str=True)
     models = {name: model for name, p in signature.parameters.items() if (model := _model(p.annotation))}
+    taken = {name for model in models.values() for name in model.model_fields}
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
         if name in models:
-            parameters += [_option(models[name], *field) for field in models[name].model_fields.items()]
+            parameters += _options(models[name])
+            parameters += [_alias(models[name], other) for other in models[name].aliases if other not in taken]
         else:
             parameters.append(parameter)
     if any(model in CONFIGURATIONS for model in models.values()):
@@ -80,6 +86,16 @@ def _model(annotation: object) -> type[Options] | None:
     return bare if isinstance(bare, type) and issubclass(bare, Options) else None
 
 
+def _options(model: type[Options]) -> Iterator[inspect.Parameter]:
+    """The options of a model, and of the models in it."""
+    for name, field in model.model_fields.items():
+        inner = _model(field.annotation)
+        if inner is None:
+            yield _option(model, name, field)
+        else:
+            yield from _options(inner)
+
+
 def _option(model: type[Options], name: str, field: FieldInfo) -> inspect.Parameter:
     flag = "--" + _flag(model, name).replace("_", "-")
     kind = _cli_type(field.annotation)
@@ -92,6 +108,14 @@ def _option(model: type[Options], name: str, field: FieldInfo) -> inspect.Parame
         rich_help_panel=topic(model, name),
     )
     return _parameter(_flag(model, name), kind, option)
+
+
+def _alias(model: type[Options], other: str) -> inspect.Parameter:
+    """The option of a field under another engine's name, which ``--help`` does not show."""
+    flag = "--" + other.replace("_", "-")
+    kind = _cli_type(model.model_fields[model.aliases[other]].annotation)
+    declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
+    return _parameter(other, kind, typer.Option(declaration, hidden=True))
 
 
 def _flag(model: type[Options], name: str) -> str:
@@ -140,16 +164,28 @@ def _switch_note(flag: str, field: FieldInfo) -> str:
 def _given(model: type[Options], options: dict[str, Any]) -> Iterator[tuple[str, object]]:
     """Remove the model's options from ``options``; yield those that were given, in the types of their fields."""
     for name, field in model.model_fields.items():
-        value = options.pop(_flag(model, name))
-        if value is None or value == []:
+        inner = _model(field.annotation)
+        if inner is not None:
+            if values := dict(_given(inner, options)):
+                yield name, _build(inner, values, {}, None)
             continue
+        ways = [
+            _flag(model, name),
+            *(other for other, own in model.aliases.items() if own == name and other in options),
+        ]
+        given = [(way, value) for way in ways if (value := options.pop(way)) not in (None, [])]
+        if len(given) > 1:
+            raise UsageError(" and ".join(f"--{way.replace('_', '-')}" for way, _ in given) + ": set one of them")
+        if not given:
+            continue
+        [(_, value)] = given
         if get_origin(field.annotation) is dict:
             value = dict(_id_and_number(name, text) for text in value)
         elif isinstance(value, list):
             value = tuple(value)
         elif name in _TEXT_OR_FILE and value.startswith("@"):
             value = _file_text(_flag(model, name), Path(value[1:]))
-        elif name == "json_schema" and not value.lstrip().startswith(("{", "true", "false")):
+        elif name in _JSON and not value.lstrip().startswith(("{", "true", "false")):
             value = _file_text(_flag(model, name), Path(value))
         yield name, value
 

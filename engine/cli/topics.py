@@ -11,13 +11,22 @@ from pydantic.fields import FieldInfo
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.options import Options, choices, without_none
-from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.params import Constraint, Reasoning, SamplingParams, Speculation
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.training.config import TrainDraftConfig
 
 TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
     EngineConfig: {
-        "Model": ("model", "tokenizer", "load_format", "dtype", "quantization", "device", "enforce_eager"),
+        "Model": (
+            "model",
+            "tokenizer",
+            "chat_template",
+            "load_format",
+            "dtype",
+            "quantization",
+            "device",
+            "enforce_eager",
+        ),
         "Memory": (
             "max_model_len",
             "kv_cache_memory_gib",
@@ -33,6 +42,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
             "max_waiting",
             "max_waiting_tokens",
             "ageing_s",
+            "default_seed",
         ),
         "Speculation": (
             "drafter",
@@ -45,8 +55,17 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
         ),
     },
     ServerConfig: {
-        "Server": ("host", "port", "drain_timeout", "engine_process", "gateway"),
-        "Security": ("tls_cert", "tls_key", "tls_client_ca", "tokens", "insecure", "admin"),
+        "Server": ("host", "port", "http_port", "served_model_name", "drain_timeout", "engine_process", "gateway"),
+        "Security": (
+            "tls_cert",
+            "tls_key",
+            "tls_client_ca",
+            "tokens",
+            "insecure",
+            "admin",
+            "http_allowed_hosts",
+            "http_allowed_origins",
+        ),
         "Connections": (
             "max_request_mib",
             "max_streams",
@@ -68,6 +87,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
     SamplingParams: {"Sampling": tuple(SamplingParams.model_fields)},
     Speculation: {"Speculation": tuple(Speculation.model_fields)},
     Constraint: {"Constraint": tuple(Constraint.model_fields)},
+    Reasoning: {"Constraint": tuple(Reasoning.model_fields)},
     Connection: {"Connection": tuple(Connection.model_fields)},
     TrainDraftConfig: {"Training": tuple(TrainDraftConfig.model_fields)},
 }
@@ -98,6 +118,10 @@ _VALUES: Mapping[str, str] = {
     "metrics_host": "ADDRESS",
     "otlp_endpoint": "URL",
     "port": "PORT",
+    "http_port": "PORT",
+    "http_allowed_hosts": "HOST",
+    "http_allowed_origins": "ORIGIN",
+    "served_model_name": "NAME",
     "metrics_port": "PORT",
     "profile_dir": "FOLDER",
     "tls_cert": "FILE",
@@ -109,6 +133,8 @@ _VALUES: Mapping[str, str] = {
     "client_key": "FILE",
     "json_schema": "FILE|JSON",
     "grammar": "@FILE|TEXT",
+    "chat_template": "FILE",
+    "structural_tag": "FILE|JSON",
     "regex": "REGEX",
     "stop_token_ids": "ID",
     "logit_bias": "ID=BIAS",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import (
+    BrokenOff,
     Delta,
     Finished,
     FinishReason,
     PositionLogprobs,
     SpeculationStats,
+    TagSpan,
     Timing,
     TokenLogprob,
     Update,
@@ -16,6 +19,7 @@ from draftline.engine.outputs import (
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, GenerateRequest
 from draftline.engine.stats import StepTimes
+from draftline.models.tokenization.rendering import AS_USUAL
 from draftline.v1 import engine_pb2 as pb
 
 _WHITESPACE = {
@@ -27,6 +31,11 @@ _WHITESPACE = {
 _INTEGERS = {
     "plain": pb.INTEGERS_PLAIN,
     "standard": pb.INTEGERS_STANDARD,
+}
+
+_ORDERS = {
+    "schema": pb.MEMBER_ORDER_SCHEMA,
+    "any": pb.MEMBER_ORDER_ANY,
 }
 
 
@@ -50,7 +59,13 @@ def request_message(request: GenerateRequest) -> pb.GenerateRequest:
 
 
 def chat_message(chat: Chat) -> pb.Chat:
-    """Convert a chat to a message."""
+    """Convert a chat to a message.
+
+    Raises:
+        InvalidRequestError: the chat is rendered in a way that the protocol has no fields for.
+    """
+    if chat.rendering != AS_USUAL:
+        raise InvalidRequestError(FieldViolation("chat.rendering", "cannot be sent over gRPC"))
     return pb.Chat(messages=[pb.ChatMessage(role=role, content=content) for role, content in chat.messages])
 
 
@@ -77,10 +92,21 @@ def _speculation(params: Speculation) -> pb.Speculation:
 
 
 def _constraint(params: Constraint) -> pb.Constraint:
-    alike = {"json_schema", "regex", "grammar", "best_effort", "close_within_budget"}
+    alike = {
+        "json_schema",
+        "regex",
+        "grammar",
+        "structural_tag",
+        "best_effort",
+        "close_within_budget",
+        "close_objects",
+    }
     message = pb.Constraint(**params.model_dump(include=alike, exclude_none=True))
     message.whitespace = _WHITESPACE[params.whitespace]
     message.integers = _INTEGERS[params.integers]
+    message.member_order = _ORDERS[params.member_order]
+    if params.reasoning is not None:
+        message.reasoning.CopyFrom(pb.Reasoning(**params.reasoning.model_dump(exclude_none=True)))
     if params.choice is not None:
         message.choice.choices.extend(params.choice)
     if params.json_object:
@@ -111,6 +137,13 @@ def finished(end: pb.Finished) -> Finished:
         json_valid=end.json_valid if end.HasField("json_valid") else None,
         seed=end.seed,
         system_fingerprint=end.system_fingerprint,
+        unenforced=tuple(end.unenforced),
+        broken_off=BrokenOff(end.broken_off.pointer, end.broken_off.byte_offset)
+        if end.HasField("broken_off")
+        else None,
+        tags=tuple(
+            TagSpan(tag.name, tag.begin, tag.start, tag.content_start, tag.content_end, tag.end) for tag in end.tags
+        ),
     )
 
 

@@ -13,8 +13,9 @@ from draftline.engine import params
 from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
 from draftline.structured.compiled import CompiledConstraint, ConstraintProgress
 from draftline.structured.compiler import ConstraintCompiler
-from draftline.structured.constraint import ConstraintSpec
+from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import CompileQueueFullError, InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.tags.walk import TagWalk
 
 _COMPILE_RETRY_S = 1.0
 """Delay in seconds after which a client should send a constraint again that there was no room for."""
@@ -31,8 +32,11 @@ def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
         "choice": None if asked.choice is None else json.dumps(asked.choice),
         "json_object": "" if asked.json_object else None,
         "grammar": asked.grammar,
+        "structural_tag": asked.structural_tag,
     }
-    [(kind, source)] = [(kind, source) for kind, source in sources.items() if source is not None]
+    # Without a kind there is reasoning, and any text behind it.
+    [(kind, source)] = [(kind, source) for kind, source in sources.items() if source is not None] or [("any", "")]
+    reasoning = asked.reasoning
     return ConstraintSpec(
         kind=kind,  # type: ignore[arg-type]
         source=source,
@@ -40,6 +44,11 @@ def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
         best_effort=asked.best_effort,
         close_within_budget=asked.close_within_budget,
         integers=asked.integers,
+        member_order=asked.member_order,
+        close_objects=asked.close_objects,
+        reasoning=None
+        if reasoning is None
+        else ReasoningSpec(reasoning.begin, reasoning.end, reasoning.max_tokens is not None),
     )
 
 
@@ -66,7 +75,7 @@ def _violations(asked: ConstraintSpec, error: Exception) -> Iterator[FieldViolat
     if not isinstance(error, UnsupportedConstraintError):
         # An error inside a schema begins with its JSON pointer.
         pointer, message = re.fullmatch(r"(?s)(/\S*(?=: ))?(?:: )?(.*)", str(error)).groups()  # type: ignore[union-attr]
-        in_schema = asked.kind == "json_schema" and pointer is not None
+        in_schema = asked.kind in ("json_schema", "structural_tag") and pointer is not None
         field = f"constraint.{asked.kind}"
         yield FieldViolation(f"{field}#{pointer}", message) if in_schema else FieldViolation(field, str(error))
         return
@@ -107,14 +116,20 @@ class OutputConstraint:
     Attributes:
         progress: the progress, advanced when a step's results are read.
         closes_at: the sequence length before which the text must be complete; None without such a limit.
+        reasoning_ends_at: the sequence length before which the reasoning must have ended; None without such a limit.
         on_host: whether the host writes the output's masks; otherwise the device walks the automaton.
-        is_json: whether the text must be a JSON document.
+        is_json: whether the text must be a JSON document, behind the reasoning.
+        tags: finds the output's tags; None for a constraint without tags.
+        unenforced: JSON pointers of what the constraint asks for and does not enforce.
     """
 
     progress: ConstraintProgress
     closes_at: int | None
+    reasoning_ends_at: int | None
     on_host: bool
     is_json: bool
+    tags: TagWalk | None
+    unenforced: tuple[str, ...]
 
     @staticmethod
     def of(compiled: CompiledConstraint, asked: params.Constraint, prompt_len: int, max_len: int) -> OutputConstraint:
@@ -126,7 +141,20 @@ class OutputConstraint:
             prompt_len: the prompt's tokens.
             max_len: maximum tokens of prompt and output.
         """
-        closes = asked.close_within_budget
-        progress = compiled.begin(max_len - prompt_len if closes else None)
-        is_json = asked.json_object or asked.json_schema is not None
-        return OutputConstraint(progress, max_len if closes else None, progress.automaton is None, is_json)
+        closes_at = max_len if asked.close_within_budget else None
+        limit = None if asked.reasoning is None else asked.reasoning.max_tokens
+        reasoning_ends_at = None if limit is None else prompt_len + limit
+        progress = compiled.begin(None if closes_at is None else max_len - prompt_len, limit)
+        if closes_at is not None and reasoning_ends_at is not None and progress.automaton is not None:
+            # What follows the reasoning needs its share of the budget.
+            reasoning_ends_at = min(reasoning_ends_at, closes_at - progress.automaton[0].late_distance)
+        tags = None if compiled.tags is None else compiled.tags.begin()
+        return OutputConstraint(
+            progress,
+            closes_at,
+            reasoning_ends_at,
+            on_host=progress.automaton is None,
+            is_json=asked.is_json,
+            tags=tags,
+            unenforced=tuple(violation.pointer for violation in compiled.report.unenforced),
+        )

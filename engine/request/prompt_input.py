@@ -5,6 +5,7 @@ A wrong argument gets one sentence, the same on every face: its path, what it mu
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import SupportsIndex, TypeGuard, TypeVar
 
@@ -35,7 +36,7 @@ def as_prompts(prompts: PromptInput | Iterable[PromptInput]) -> list[Located]:
     if not _is_collection(prompts):
         return [(as_prompt(prompts), "")]
     several = list(prompts)
-    if several and _is_integer(several[0]):
+    if several and _is_integer(type(several[0])):
         return [(as_prompt(several), "")]
     return located("prompts", several, as_prompt)
 
@@ -118,15 +119,16 @@ def per_prompt(name: str, values: _Each | Sequence[_Each], count: int) -> Sequen
 def _token_ids(ids: object) -> Prompt:
     if not _is_collection(ids):
         raise _wrong_prompt(kind_of(ids))
-    tokens: list[int] = []
-    for index, token in enumerate(ids):
-        if not _is_integer(token):
-            raise InvalidRequestError(
-                FieldViolation(f"token_ids.ids[{index}]", f"must be an int, not {kind_of(token)}")
-            )
-        tokens.append(int(token))
-        if not 0 <= tokens[-1] <= UINT32_MAX:
-            raise InvalidRequestError(FieldViolation(f"token_ids.ids[{index}]", f"{token} is not a token id"))
+    given = list(ids)
+    # By type first: prompts are long, and nearly all are lists of int.
+    wrong = tuple(kind for kind in set(map(type, given)) if not _is_integer(kind))
+    if wrong:
+        index, token = next((i, token) for i, token in enumerate(given) if type(token) in wrong)
+        raise InvalidRequestError(FieldViolation(f"token_ids.ids[{index}]", f"must be an int, not {kind_of(token)}"))
+    tokens: list[int] = [operator.index(token) for token in given]  # type: ignore[arg-type]
+    if tokens and not 0 <= min(tokens) <= max(tokens) <= UINT32_MAX:
+        index = next(i for i, token in enumerate(tokens) if not 0 <= token <= UINT32_MAX)
+        raise InvalidRequestError(FieldViolation(f"token_ids.ids[{index}]", f"{given[index]} is not a token id"))
     return tokens
 
 
@@ -139,5 +141,5 @@ def _is_collection(value: object) -> TypeGuard[Iterable[object]]:
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | Mapping | Chat)
 
 
-def _is_integer(value: object) -> TypeGuard[SupportsIndex]:
-    return isinstance(value, SupportsIndex) and not isinstance(value, bool)
+def _is_integer(kind: type) -> bool:
+    return issubclass(kind, SupportsIndex) and not issubclass(kind, bool)

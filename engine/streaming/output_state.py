@@ -20,6 +20,7 @@ from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Row, Sequence
 from draftline.engine.runner.launched_step import Logprobs
 from draftline.engine.stats import DraftTally, StepTimes
+from draftline.engine.streaming.broken_json import broken_off
 from draftline.engine.streaming.detokenizer import Detokenizer
 from draftline.models.tokenization.tokenizer import Tokenizer
 
@@ -98,6 +99,7 @@ class OutputState:
         # The text so far, if it must be JSON.
         constraint = sequence.constraint
         self._json = "" if constraint is not None and constraint.is_json else None
+        self._tags = None if constraint is None else constraint.tags
         self._drafts = DraftTally(drafter)
         self._synthetic = synthetic
         self._system_fingerprint = system_fingerprint
@@ -147,8 +149,7 @@ class OutputState:
             if times is not None:
                 self._drafts.add_times(times)
 
-        if self._json is not None:
-            self._json += text
+        self._take_text(text)
         delta = Delta(self.sequence.index, kept, text, logprobs[: len(kept)], self._prompt_logprobs)
         self._prompt_logprobs = ()
         return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now, complete))
@@ -156,8 +157,7 @@ class OutputState:
     def cancel(self, now: float) -> tuple[Update, ...]:
         """Return the updates that end a cancelled output: the rest of its text, and the end."""
         text = self._detokenizer.flush()
-        if self._json is not None:
-            self._json += text
+        self._take_text(text)
         end = _End(FinishReason.CANCELLED)
         finished = self._finished(end, 0, now, self._advance_constraint((), end))
         return (Delta(self.sequence.index, (), text), finished) if text else (finished,)
@@ -192,6 +192,13 @@ class OutputState:
                 end = _End(FinishReason.LENGTH)
             return tokens[: length - before], text + detokenizer.flush(), end
         return tokens, text, None
+
+    def _take_text(self, text: str) -> None:
+        """Note new text where what the client is told at the end depends on it."""
+        if self._json is not None:
+            self._json += text
+        if self._tags is not None:
+            self._tags.feed(text)
 
     def _take_prompt_logprobs(self, start: int, logprobs: Logprobs) -> None:
         """Keep the new ones. A prompt that is recomputed after a preemption returns some again."""
@@ -238,6 +245,9 @@ class OutputState:
         sequence, submitted = self.sequence, self.request.submitted_at
         scheduled = self._scheduled_at if self._scheduled_at is not None else now
         first = self._first_token_at if self._first_token_at is not None else now
+        text = self._json
+        start = 0 if self._tags is None else self._tags.answer_start
+        valid = None if text is None else is_json(text[start:])
         return Finished(
             index=sequence.index,
             finish_reason=end.reason,
@@ -251,8 +261,11 @@ class OutputState:
                 total_s=now - submitted,
             ),
             constraint_complete=complete,
-            json_valid=None if self._json is None else is_json(self._json),
+            json_valid=valid,
             seed=sequence.seed,
             stopped_by_token=end.stopped_by_token,
             system_fingerprint=self._system_fingerprint,
+            unenforced=() if sequence.constraint is None else sequence.constraint.unenforced,
+            broken_off=broken_off(text, start) if valid is False and text is not None else None,
+            tags=() if self._tags is None else tuple(self._tags.spans),
         )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from draftline.engine.extraction.result import Extraction
     from draftline.engine.llm import LLM
     from draftline.engine.outputs import CompletionOutput, RequestOutput
-    from draftline.engine.params import Constraint, SamplingParams, Speculation
+    from draftline.engine.params import Constraint, Reasoning, SamplingParams, Speculation
     from draftline.engine.protocol import Chat
     from draftline.engine.schema import Schema
     from draftline.models.errors import ModelLoadError
@@ -68,6 +68,7 @@ __all__ = [
     "OutputError",
     "PermissionDeniedError",
     "QueueFullError",
+    "Reasoning",
     "RequestOutput",
     "RetryPolicy",
     "SamplingParams",
@@ -104,6 +105,7 @@ _MODULES = {
     "OutputError": "engine.errors",
     "PermissionDeniedError": "engine.errors",
     "QueueFullError": "engine.errors",
+    "Reasoning": "engine.params",
     "RequestOutput": "engine.outputs",
     "RetryPolicy": "engine.client.retry",
     "SamplingParams": "engine.params",

@@ -108,7 +108,7 @@ class AutomatonArena:
         drafts_at, forced = _lists(drafts.first, drafts.tokens[:, None], begin + records_end + len(budgets))
         records = np.empty((automaton.states, stride), np.int32)
         records[:, MASK] = masks[automaton.mask_of]
-        records[:, BUDGETS] = budgets_at
+        records[:, BUDGETS] = np.where(automaton.early, -budgets_at, budgets_at)
         records[:, DRAFTS] = drafts_at
         records[:, NEXT:] = np.where(automaton.next < 0, 0, allocation.first + automaton.next * stride)
         words = np.concatenate((pairs.view("<i4"), records.reshape(-1), budgets, forced))

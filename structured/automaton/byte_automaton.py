@@ -38,11 +38,15 @@ class ByteAutomaton:
         next: [states + 1, classes] int32. The last row is the dead state, from which no accepting state can be reached.
         byte_class: [256] uint8, the class of each byte, which is its column of ``next``.
         accepting: [states] bool.
+        early: [states] bool, whether the text is still before its boundary, such as the end of reasoning; None without one.
+        boundary: the state right at the boundary; None without one.
     """
 
     next: Ints
     byte_class: npt.NDArray[np.uint8]
     accepting: npt.NDArray[np.bool_]
+    early: npt.NDArray[np.bool_] | None = None
+    boundary: int | None = None
 
     @property
     def states(self) -> int:
@@ -81,7 +85,7 @@ def compile_bytes(regex: str, max_states: int) -> ByteAutomaton:
                 row[byte] = number[target]
     accepting = np.zeros(dead + 1, np.bool_)
     accepting[[number[state] for state in index.get_final_states() if state in number]] = True
-    return _minimised(table, accepting)
+    return minimised(table, accepting)
 
 
 def _index(regex: str) -> Index:
@@ -96,11 +100,27 @@ def _index(regex: str) -> Index:
     raise InvalidConstraintError(f"not a supported regular expression: {message}")
 
 
-def _minimised(table: Ints, accepting: npt.NDArray[np.bool_]) -> ByteAutomaton:
-    """Merge equivalent bytes, then equivalent states, and drop dead states."""
+def minimised(
+    table: Ints,
+    accepting: npt.NDArray[np.bool_],
+    early: npt.NDArray[np.bool_] | None = None,
+    boundary: int | None = None,
+) -> ByteAutomaton:
+    """Merge equivalent bytes, then equivalent states, and drop dead states.
+
+    Args:
+        table: [S, 256] int32. State 0 is the initial one.
+        accepting: [S] bool.
+        early: [S] bool, see `ByteAutomaton`: these states stay apart from the others.
+        boundary: see `ByteAutomaton`.
+
+    Raises:
+        InvalidConstraintError: no accepting state can be reached.
+    """
     classes, byte_class = _equal_columns(table)
     distance = distances(classes, accepting)
-    block = _equal_states(classes, distance)
+    apart = distance if early is None else np.where(early, -1 - distance, distance)
+    block = _equal_states(classes, apart)
     alive = np.unique(block[np.isfinite(distance)])
     if not len(alive) or not np.isfinite(distance[0]):
         raise InvalidConstraintError("no text matches it")
@@ -116,7 +136,13 @@ def _minimised(table: Ints, accepting: npt.NDArray[np.bool_]) -> ByteAutomaton:
     kept = np.full((len(alive) + 1, classes.shape[1]), len(alive), np.int32)
     kept[:-1] = named[classes[representative]]
     columns, merged = _equal_columns(kept)
-    return ByteAutomaton(columns, merged[byte_class].astype(np.uint8), accepting[representative])
+    return ByteAutomaton(
+        columns,
+        merged[byte_class].astype(np.uint8),
+        accepting[representative],
+        None if early is None else early[representative],
+        None if boundary is None else int(named[boundary]),
+    )
 
 
 def _equal_columns(table: Ints) -> tuple[Ints, npt.NDArray[np.int64]]:

@@ -15,13 +15,15 @@ class AutomatonLimits:
         regex_bytes: length of the regular expression in UTF-8.
         seconds: processor time to compile. The limit by the clock is four times as long.
         memory_bytes: memory of the worker process.
+        parts_bytes: length of all regular expressions of a structural tag.
         states: states over bytes, before minimisation.
         table_bytes: size of the finished tables.
         kept_bytes: a worker process that holds more memory than this after a job ends, and another one takes its place.
     """
 
     regex_bytes: int = 1 << 20
-    seconds: float = 10.0
+    seconds: float = 2.5
+    parts_bytes: int = 64 << 10
     memory_bytes: int = 3 << 30
     states: int = 50_000
     table_bytes: int = 32 << 20

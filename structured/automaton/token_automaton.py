@@ -46,6 +46,10 @@ class TokenAutomaton:
         budget_first: [states + 1] int32: the next two arrays hold state s at ``budget_first[s]:budget_first[s + 1]``.
         budget_distance: int32, ascending within a state: the distances to acceptance after the state's tokens.
         budget_mask: int32, the index of the mask of those tokens of the state whose distance is at most that.
+        early: [states] bool, the states before the boundary of `ByteAutomaton.early`. Their budgets count to the boundary,
+            not to acceptance.
+        early_distance: the fewest tokens from the initial state to the boundary; 0 without one.
+        late_distance: the fewest tokens from the boundary to acceptance; 0 without one.
     """
 
     token_class: npt.NDArray[np.uint16]
@@ -59,6 +63,9 @@ class TokenAutomaton:
     budget_first: Ints
     budget_distance: Ints
     budget_mask: Ints
+    early: npt.NDArray[np.bool_]
+    early_distance: int = 0
+    late_distance: int = 0
 
     @property
     def states(self) -> int:
@@ -83,7 +90,13 @@ class TokenAutomaton:
 
 
 def compile_tokens(
-    automaton: ByteAutomaton, tokens: Sequence[bytes], eos_ids: Sequence[int], *, budgets: bool, max_bytes: int
+    automaton: ByteAutomaton,
+    tokens: Sequence[bytes],
+    eos_ids: Sequence[int],
+    *,
+    budgets: bool,
+    max_bytes: int,
+    early_budgets: bool = False,
 ) -> TokenAutomaton:
     """The automaton of a vocabulary.
 
@@ -93,6 +106,7 @@ def compile_tokens(
         eos_ids: the tokens that end an output.
         budgets: whether to compute the masks by distance, which ``close_within_budget`` needs.
         max_bytes: the largest size of the tables.
+        early_budgets: whether to compute the masks by distance to the boundary, for the states before it.
 
     Raises:
         InvalidConstraintError: no text of the language can be written in these tokens.
@@ -118,14 +132,30 @@ def compile_tokens(
     allowed = table >= 0
     first, kind = equal_rows(np.packbits(allowed, axis=1))
     mask_of = np.array([masks.index(allowed[row]) for row in first], np.int32)[kind]
-    budget = _budgets(table, distance, masks) if budgets else (np.zeros(end + 2, np.int32), _NONE, _NONE)
+    early = np.zeros(end + 1, np.bool_)
+    to_boundary, late_distance = distance, 0
+    if automaton.early is not None and early_budgets:
+        early[:end] = automaton.early[reached]
+        boundary = np.flatnonzero(reached == automaton.boundary)
+        late_distance = int(distance[boundary[0]]) if len(boundary) and budgets else 0
+        to_boundary = _early_distance(table, early, distance - late_distance if budgets else np.zeros_like(distance))
+    budgeted = np.full(end + 1, budgets) | early
+    budget = _budgets(table, early, distance, to_boundary, budgeted, masks)
     forced_byte, byte_next = _forced(automaton, reached)
     return TokenAutomaton(
-        token_class, table, mask_of, masks.packed(), accepting, distance, forced_byte, byte_next, *budget
+        token_class,
+        table,
+        mask_of,
+        masks.packed(),
+        accepting,
+        distance,
+        forced_byte,
+        byte_next,
+        *budget,
+        early,
+        int(to_boundary[0]) if early[0] else 0,
+        late_distance,
     )
-
-
-_NONE = np.zeros(0, np.int32)
 
 
 def _classify(automaton: ByteAutomaton, tokens: Sequence[bytes], max_bytes: int) -> tuple[npt.NDArray[np.int64], Ints]:
@@ -250,16 +280,56 @@ class _Masks:
         return np.stack(self._rows).view("<i4").astype(np.int32, copy=False)
 
 
-def _budgets(table: Ints, distance: Ints, masks: _Masks) -> tuple[Ints, Ints, Ints]:
-    """`TokenAutomaton.budget_first`, ``budget_distance`` and ``budget_mask``."""
+def _early_distance(table: Ints, early: npt.NDArray[np.bool_], beyond: Ints) -> Ints:
+    """The fewest tokens from each state to the boundary.
+
+    Args:
+        table: see `TokenAutomaton.next`.
+        early: see `TokenAutomaton.early`.
+        beyond: [states] what counts for a state behind the boundary: how much more it takes from there than right behind
+            it, if that is positive.
+    """
+    never = np.iinfo(np.int32).max - 1
+    distance = np.where(early, never, np.maximum(beyond, 0)).astype(np.int32)
+    rows = np.flatnonzero(early)
+    targets = table[rows]
+    while True:
+        best = np.where(targets < 0, never, distance[targets]).min(axis=1)
+        after = np.minimum(best, never - 1) + 1
+        if np.array_equal(after, distance[rows]):
+            return distance
+        distance[rows] = after
+
+
+def _budgets(
+    table: Ints,
+    early: npt.NDArray[np.bool_],
+    distance: Ints,
+    to_boundary: Ints,
+    budgeted: npt.NDArray[np.bool_],
+    masks: _Masks,
+) -> tuple[Ints, Ints, Ints]:
+    """`TokenAutomaton.budget_first`, ``budget_distance`` and ``budget_mask``.
+
+    Args:
+        table: see `TokenAutomaton.next`.
+        early: [states] the states whose budgets count to the boundary.
+        distance: [states] to acceptance.
+        to_boundary: [states] to the boundary.
+        budgeted: [states] the states that have budgets.
+        masks: receives the masks.
+    """
     ends = len(table) - 1
-    # Where the end is allowed, its distance is 0.
-    after = np.where(table < 0, np.iinfo(np.int32).max, np.where(table == ends, 0, distance[table]))
+    illegal = np.iinfo(np.int32).max
     first, limits, indices = [0], [], []
-    for row in after:
-        for limit in np.unique(row[row < np.iinfo(np.int32).max]):
-            limits.append(limit)
-            indices.append(masks.index(row <= limit))
+    for state, row in enumerate(table):
+        if budgeted[state]:
+            # Where the end is allowed, its distance is 0.
+            left = (to_boundary if early[state] else distance)[row]
+            after = np.where(row < 0, illegal, np.where(row == ends, 0, left))
+            for limit in np.unique(after[after < illegal]):
+                limits.append(limit)
+                indices.append(masks.index(after <= limit))
         first.append(len(limits))
     return np.array(first, np.int32), np.array(limits, np.int32), np.array(indices, np.int32)
 

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
-from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError, compile_bytes
+from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError, ByteAutomaton, compile_bytes
 from draftline.structured.automaton.jobs import (
     Answer,
     GrammarTrial,
@@ -22,12 +22,15 @@ from draftline.structured.automaton.jobs import (
     TrialAnswer,
     WorkerSetup,
 )
+from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.automaton.token_automaton import compile_tokens
 from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.lark import regex_error
 from draftline.structured.language import Language
+from draftline.structured.tags.form import leaves
+from draftline.structured.tags.machine import Machine
 from draftline.structured.vocabulary import ByteVocabulary
 from draftline.structured.worker_processes import ALARMS, serve
 
@@ -51,8 +54,8 @@ class Worker:
                 _set_alarms(limits.seconds, limits.seconds)
                 allowed = find_language(self._setup, job)
                 yield allowed
-                if isinstance(allowed, Language) and allowed.regex is not None:
-                    yield compile_regex(self._setup, allowed, allowed.regex, budgets=job.close_within_budget)
+                if isinstance(allowed, Language) and allowed.is_regular:
+                    yield compile_language(self._setup, allowed, job)
         _set_alarms(0, 0)
 
     @cached_property
@@ -74,26 +77,26 @@ def find_language(setup: WorkerSetup, job: ConstraintSpec) -> LanguageAnswer:
         return RuntimeError(f"the constraint compiler failed: {error!r}")
 
 
-def compile_regex(setup: WorkerSetup, allowed: Language, regex: str, *, budgets: bool) -> Answer:
+def compile_language(setup: WorkerSetup, allowed: Language, job: ConstraintSpec) -> Answer:
     """The automaton of a regular language, or the error that it ends in.
 
     Args:
         setup: the vocabulary and the limits.
         allowed: the language.
-        regex: its expression.
-        budgets: whether masks by distance to acceptance are wanted.
+        job: the constraint, which tells the masks by distance that are wanted.
     """
     limits = setup.limits
-    size = len(regex.encode())
-    if size > limits.regex_bytes:
-        return AutomatonTooLargeError(f"it has {size} bytes; at most {limits.regex_bytes} are allowed")
     try:
-        automaton = compile_bytes(regex, limits.states)
-        return compile_tokens(automaton, setup.tokens, setup.eos_ids, budgets=budgets, max_bytes=limits.table_bytes)
-    except InvalidConstraintError as error:
-        # outlines-core does not say where a regular expression is malformed; llguidance does.
-        return InvalidConstraintError(regex_error(allowed.grammar) or str(error))
-    except AutomatonTooLargeError as error:
+        automaton = _over_bytes(allowed, limits)
+        return compile_tokens(
+            automaton,
+            setup.tokens,
+            setup.eos_ids,
+            budgets=job.close_within_budget,
+            early_budgets=job.reasoning is not None and job.reasoning.limited,
+            max_bytes=limits.table_bytes,
+        )
+    except (InvalidConstraintError, AutomatonTooLargeError) as error:
         return error
     except MemoryError:
         return AutomatonTooLargeError(f"compiling it takes more than {limits.memory_bytes >> 20} MiB of memory")
@@ -110,6 +113,24 @@ def try_grammar(grammars: GrammarBackend, grammar: str) -> TrialAnswer:
     except Exception as error:  # noqa: BLE001 - the parent raises it; the worker goes on
         return RuntimeError(f"the grammar compiler failed: {error!r}")
     return None
+
+
+def _over_bytes(allowed: Language, limits: AutomatonLimits) -> ByteAutomaton:
+    if allowed.regex is not None:
+        size = len(allowed.regex.encode())
+        if size > limits.regex_bytes:
+            raise AutomatonTooLargeError(f"it has {size} bytes; at most {limits.regex_bytes} are allowed")
+        try:
+            return compile_bytes(allowed.regex, limits.states)
+        except InvalidConstraintError as error:
+            # outlines-core does not say where a regular expression is malformed; llguidance does.
+            raise InvalidConstraintError(regex_error(allowed.grammar) or str(error)) from None
+    assert allowed.form is not None, "the language is not regular"
+    size = sum(len((leaf.language.regex or "").encode()) for leaf in leaves(allowed.form))
+    if size > limits.parts_bytes:
+        problem = f"the regular expressions inside it have {size} bytes; at most {limits.parts_bytes} are allowed"
+        raise AutomatonTooLargeError(problem)
+    return Machine(allowed.form, limits.states).automaton()
 
 
 def main() -> None:

@@ -6,12 +6,25 @@ import json
 import re
 
 from llguidance import LLMatcher
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 
 def regex_grammar(regex: str) -> str:
     """A regular expression as a Lark grammar."""
     grammar: str = json.loads(LLMatcher.grammar_from_regex(regex))["grammars"][0]["lark_grammar"]
     return grammar
+
+
+def ebnf_grammar(source: str) -> str:
+    """A grammar in EBNF, as XGrammar and llama.cpp write it ("root ::= …"), as a Lark grammar.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    try:
+        return gbnf_to_lark(source)
+    except Exception as error:  # noqa: BLE001 - whatever the translator trips over
+        raise ValueError(f"the EBNF cannot be read: {error}") from None
 
 
 NO_FORCING = '%llguidance {"no_forcing": true}'

@@ -11,6 +11,7 @@ from draftline.structured.json_schema.graph import Graph, build_graph
 from draftline.structured.json_schema.limits import DEFAULT_LIMITS as DEFAULT_LIMITS
 from draftline.structured.json_schema.limits import SchemaLimits as SchemaLimits
 from draftline.structured.json_schema.normalise import Normaliser
+from draftline.structured.json_schema.unique_strings import unique_paths
 from draftline.structured.language import IntegerSpelling, Language, PropertyOrder, Whitespace
 from draftline.structured.regular.syntax import to_regex
 
@@ -24,6 +25,7 @@ def json_schema_language(
     order: PropertyOrder = "any",
     max_repetition: int | None = None,
     integers: IntegerSpelling = "standard",
+    close_objects: bool = False,
 ) -> Language:
     """The language of a schema: the texts of all values that it accepts.
 
@@ -36,43 +38,47 @@ def json_schema_language(
         max_repetition: a bound on repetitions that the schema leaves unbounded (characters, digits, items, unnamed
             members); None is no bound. Recursion stays unbounded.
         integers: the texts of integers.
+        close_objects: leave out members that the schema does not mention, of objects that name properties and say
+            nothing of other members.
 
     Raises:
         UnsupportedConstraintError: parts of it cannot be enforced exactly; the error names all of them.
         InvalidConstraintError: it is not a schema, over a limit, or matches nothing.
     """
     try:
-        return _language(schema, whitespace, best_effort, limits, order, max_repetition, integers)
+        normaliser, graph = _graph(schema, limits, integers, close_objects)
+        return _language(normaliser, graph, whitespace, best_effort, limits, order, max_repetition)
     except RecursionError:
         raise InvalidConstraintError("the schema's references nest too deep") from None
 
 
 def _language(
-    schema: str,
+    normaliser: Normaliser,
+    graph: Graph,
     whitespace: Whitespace,
     best_effort: bool,
     limits: SchemaLimits,
     order: PropertyOrder,
     max_repetition: int | None,
-    integers: IntegerSpelling,
 ) -> Language:
-    normaliser, graph = _graph(schema, limits, integers)
+    unique = unique_paths(graph, normaliser)
     violations = tuple(normaliser.violations.values())
     if violations and not best_effort:
         raise UnsupportedConstraintError(violations)
-    regex, not_regular = _regex(graph, whitespace, limits, "schema" if order == "auto" else order, max_repetition)
-    if order == "auto":
-        order = "any" if regex is None else "schema"
+    regex, not_regular = _regex(graph, whitespace, limits, order, max_repetition)
     grammar = LarkWriter(graph, whitespace, order, max_repetition).write()
     if len(grammar) > limits.grammar_bytes:
         raise InvalidConstraintError(f"the schema's grammar is larger than {limits.grammar_bytes} bytes")
-    return Language(regex, grammar, violations, not_regular)
+    unenforced = (*violations, *normaliser.annotations.values())
+    return Language(regex, grammar, unenforced, not_regular, graph.closed, unique)
 
 
-def _graph(schema: str, limits: SchemaLimits, integers: IntegerSpelling) -> tuple[Normaliser, Graph]:
+def _graph(
+    schema: str, limits: SchemaLimits, integers: IntegerSpelling, close_objects: bool = False
+) -> tuple[Normaliser, Graph]:
     document = Document(parse(schema, limits))
     wider = Normaliser(document, limits, widest_format_set, integers) if has_wider(schema) else None
-    normaliser = Normaliser(document, limits, format_set, integers, wider)
+    normaliser = Normaliser(document, limits, format_set, integers, wider, close_objects)
     return normaliser, build_graph(normaliser, normaliser.demand(document.root), limits)
 
 
@@ -83,7 +89,8 @@ def unenforceable(schema: str, *, limits: SchemaLimits = DEFAULT_LIMITS) -> tupl
         InvalidConstraintError: it is not a schema, over a limit, or matches nothing.
     """
     try:
-        normaliser, _ = _graph(schema, limits, "plain")
+        normaliser, graph = _graph(schema, limits, "plain")
+        unique_paths(graph, normaliser)
     except RecursionError:
         raise InvalidConstraintError("the schema's references nest too deep") from None
     return tuple(normaliser.violations.values())

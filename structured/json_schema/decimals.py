@@ -124,9 +124,10 @@ def number_text(numbers: NumberSet) -> Node:
 def _one(value: Fraction, literally: bool) -> Node:
     """One number: in plain notation, as an integral float, and as Python writes the float if that has an exponent."""
     texts = [decimal_text(abs(value))]
-    if value.denominator == 1 and not literally:
+    # Readers round 1.0 to a 64-bit float, but not 1.
+    if value.denominator == 1 and not literally and _is_float(value):
         texts.append(texts[0] + ".0")
-    if not literally and value != 0 and abs(value) < Fraction(10**300):
+    if not literally and value != 0 and abs(value) < _HUGE and (value.denominator > 1 or _is_float(value)):
         python = repr(float(abs(value)))
         if "e" in python and Fraction(python) == abs(value):
             texts.append(python)
@@ -135,11 +136,18 @@ def _one(value: Fraction, literally: bool) -> Node:
 
 
 def _one_double(value: Fraction, literally: bool) -> Node:
-    """One number, as a 64-bit float."""
+    """One number, as a 64-bit float; none if the float nearest to an integer is written as another one."""
     text = repr(float(abs(value)))
+    if value.denominator == 1 and Fraction(text) != abs(value):
+        return NEVER
     sign = optional(_MINUS) if value == 0 else _MINUS if value < 0 else EMPTY
     plain = [literal(text.removesuffix(".0"))] if text.endswith(".0") else []
     return seq(sign, alt([literal(text), *plain]))
+
+
+def _is_float(value: Fraction) -> bool:
+    """Whether a number is a finite 64-bit float exactly."""
+    return abs(value) < _HUGEST and Fraction(float(value)) == value
 
 
 _Interval = tuple[Fraction, bool, Fraction | None, bool]

@@ -40,6 +40,9 @@ _DIALECTS: Final = {
     "json-schema.org/schema": Dialect.DRAFT2020,
 }
 
+MAX_DIGITS: Final = 400
+"""The most digits of a number in a schema, written out without exponent."""
+
 # Keywords whose value is a schema; a list of schemas; an object of schemas.
 _SCHEMA: Final = frozenset(
     [
@@ -105,11 +108,50 @@ def parse(text: str, limits: SchemaLimits) -> Json:
         raise InvalidConstraintError(f"the schema contains {constant}, which is not JSON")
 
     try:
-        return json.loads(text, parse_float=Decimal, parse_constant=refuse, object_pairs_hook=_object)
+        value = json.loads(
+            text, parse_int=_integer, parse_float=_decimal, parse_constant=refuse, object_pairs_hook=_object
+        )
     except (json.JSONDecodeError, RecursionError) as error:
         raise InvalidConstraintError(f"the schema is not JSON: {error}") from None
-    except ValueError as error:
-        raise InvalidConstraintError(f"the schema cannot be read: {error}") from None
+    _check_numbers(value, "")
+    return value
+
+
+# Sums and comparisons of numbers write out all their digits, so numbers are checked before anything else is done with
+# them. Text that is too long to be looked at becomes this mark, because the parser does not tell where it is.
+_TOO_LONG: Final = Decimal("Infinity")
+_LONGEST_TEXT: Final = 2 * MAX_DIGITS
+_LONGEST_EXPONENT: Final = 8
+
+
+def _integer(text: str) -> Json:
+    return int(text) if len(text) <= _LONGEST_TEXT else _TOO_LONG
+
+
+def _decimal(text: str) -> Decimal:
+    _, _, exponent = text.lower().partition("e")
+    return Decimal(text) if len(text) <= _LONGEST_TEXT and len(exponent) <= _LONGEST_EXPONENT else _TOO_LONG
+
+
+def _check_numbers(value: Json, pointer: str) -> None:
+    """Refuse numbers that have more than ``MAX_DIGITS`` digits when they are written out."""
+    if isinstance(value, dict):
+        for name, member in value.items():
+            _check_numbers(member, f"{pointer}/{escape(name)}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_numbers(item, f"{pointer}/{index}")
+    elif isinstance(value, int | Decimal) and not isinstance(value, bool):
+        number = Decimal(value)
+        if not number.is_finite() or _digits(number) > MAX_DIGITS:
+            raise InvalidConstraintError(f"{pointer or '(root)'}: a number of more than {MAX_DIGITS} digits")
+
+
+def _digits(number: Decimal) -> int:
+    """The digits of a finite number before and behind its point."""
+    _, _, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    return max(number.adjusted(), 0) + 1 + max(-exponent, 0)
 
 
 def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

@@ -28,7 +28,9 @@ def unique_values(shape: ArrayShape, expand: Callable[[Demands], Shapes]) -> lis
             return None
         for point in listed:
             one = NumberSet(low=point, high=point, literal_integers=numbers.literal_integers)
-            points.setdefault(point, Shapes(numbers=(one,)))
+            # Readers round fractions to 64-bit floats, and then compare: of several that are equal then, one is a value.
+            read = int(point) if point.denominator == 1 else float(point)
+            points.setdefault(read, Shapes(numbers=(one,)))
     values.extend(points.values())
     names: set[str] = set()
     for strings in items.strings:

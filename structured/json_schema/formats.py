@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Final
 
+from draftline.structured.json_schema.document import Dialect
 from draftline.structured.json_schema.strings import StringSet
 from draftline.structured.regular import ecma
 from draftline.structured.regular.expression import without_anchors
@@ -130,6 +131,13 @@ UNENFORCEABLE: Final = {
     "idn-email": "internationalised names depend on Unicode's tables",
 }
 """Formats of the standard without an exact form, and the reason."""
+
+CONTENTS: Final = {
+    "contentEncoding": (Dialect.DRAFT7, "the encoding of a string is not enforced"),
+    "contentMediaType": (Dialect.DRAFT7, "the contents of a string are not enforced"),
+    "contentSchema": (Dialect.DRAFT2019, "the contents of a string are not enforced"),
+}
+"""Keywords on what a string contains: the draft that has them first, and the reason why they are not enforced."""
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.json_schema.closing import closed
 from draftline.structured.json_schema.counting import all_kinds, counter, is_small
 from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.enumerated import unique_values
@@ -19,18 +20,24 @@ from draftline.structured.json_schema.multiples import InexpressibleNumbersError
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import (
+    ANY_OBJECT,
+    MAX_CASES,
     NEVER,
     ArrayShape,
     Demands,
     Members,
     ObjectShape,
     Shapes,
+    object_within,
     settle_array,
     settle_object,
+    widest,
 )
+from draftline.structured.json_schema.strings import ALL_STRINGS
 from draftline.structured.regular.syntax import NEVER as NO_TEXT
 
 _COUNTER_BITS: Final = 16
+_STRINGS: Final = Shapes(strings=(ALL_STRINGS,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +47,12 @@ class Graph:
     Attributes:
         root: the value of the whole document.
         nodes: the shapes of every reachable value, in the order of discovery.
+        closed: JSON pointers of the schemas whose objects were closed.
     """
 
     root: Demands
     nodes: dict[Demands, Shapes]
+    closed: tuple[str, ...] = ()
 
 
 def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> Graph:
@@ -52,13 +61,18 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
     Raises:
         InvalidConstraintError: over a limit, or no value matches.
     """
+    closing: dict[str, None] = {}
     nodes: dict[Demands, Shapes] = {}
     waiting = [root]
     count = 0
     for value in waiting:
         if value in nodes:
             continue
-        shapes = nodes[value] = _exact(normaliser, value, normaliser.expand(value))
+        shapes = _exact(normaliser, value, normaliser.expand(value))
+        if normaliser.closes_objects and (without := closed(shapes)) != shapes:
+            shapes = without
+            closing[_where(value, "properties")] = None
+        nodes[value] = shapes
         count += 1 + len(shapes.numbers) + len(shapes.strings) + len(shapes.arrays) + len(shapes.objects)
         count += sum(len(shape.named) for shape in shapes.objects)
         if count > limits.shapes:
@@ -73,7 +87,7 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
         if value not in pruned:
             shapes = pruned[value] = _prune(nodes[value], fruitful)
             waiting.extend(child for child in children(shapes) if child in fruitful)
-    return Graph(root, pruned)
+    return Graph(root, pruned, tuple(closing))
 
 
 def children(shapes: Shapes) -> Iterator[Demands]:
@@ -105,8 +119,19 @@ def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
             for one in shapes.arrays
             if (exact := _exact_uniqueness(normaliser, _exact_counts(normaliser, one))) is not None
         ),
-        objects=tuple(_exact_members(normaliser, value, one) for one in shapes.objects),
+        objects=tuple(_exact_members(normaliser, value, one) for one in _few_cases(normaliser, value, shapes.objects)),
     )
+
+
+def _few_cases(normaliser: Normaliser, value: Demands, objects: tuple[ObjectShape, ...]) -> tuple[ObjectShape, ...]:
+    if len(objects) <= MAX_CASES:
+        return objects
+    objects = widest(objects, object_within)
+    if len(objects) <= MAX_CASES:
+        return objects
+    keyword = next((one for one in ("allOf", "oneOf", "anyOf") if _says(value, one)), "")
+    normaliser.report(_where(value, keyword), keyword, f"objects have more than {MAX_CASES} cases here")
+    return (ANY_OBJECT,)
 
 
 def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet) -> NumberSet | None:
@@ -125,8 +150,13 @@ def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet)
 def _where(value: Demands, keyword: str) -> str:
     """The pointer of a schema with this keyword, or else of a schema that contains it."""
     pointers = sorted(demand.location.pointer for demand in value)
-    saying = [demand.location.pointer for demand in value if keyword in (demand.location.schema or ())]
+    saying = [demand.location.pointer for demand in value if _says(frozenset([demand]), keyword)]
     return min(saying, default=pointers[0] if pointers else "")
+
+
+def _says(value: Demands, keyword: str) -> bool:
+    """Whether one of the schemas that must or must not hold has a keyword."""
+    return any(isinstance(one.location.schema, dict) and keyword in one.location.schema for one in value)
 
 
 def _exact_members(normaliser: Normaliser, value: Demands, shape: ObjectShape) -> ObjectShape:
@@ -169,11 +199,15 @@ def _exact_uniqueness(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape |
     """The same arrays; None if there are fewer values than unique items."""
     if not shape.unique:
         return shape
+    if shape.max_items in (0, 1):
+        return replace(shape, unique=frozenset())
     values = unique_values(shape, normaliser.expand)
     if values is not None:
         return shape if len(values) >= shape.min_items else None
+    if not shape.prefix and not shape.contains and normaliser.expand(shape.rest) == _STRINGS:
+        return shape  # the host compares them
     for pointer in sorted(shape.unique):
-        reason = "unique items can be enforced only among a few enumerated strings, numbers, booleans and null"
+        reason = "unique items can be enforced only among strings of any length, and a few enumerated scalars"
         normaliser.report(pointer, "uniqueItems", reason)
     return replace(shape, unique=frozenset())
 

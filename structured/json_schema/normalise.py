@@ -64,11 +64,13 @@ class Normaliser:
         limits: bounds on the expansion.
         format_set: the strings of each format.
         integers: the texts of integers.
+        closes_objects: whether objects that say nothing of other members will be closed.
         wider: a normaliser that proves emptiness in place of this one, or None. Its formats include all strings that
             any validator accepts.
 
     Attributes:
         violations: the parts that cannot be enforced, by pointer and keyword.
+        annotations: the annotations that say more than is enforced. The standard asks no validator to check them.
     """
 
     def __init__(
@@ -78,10 +80,12 @@ class Normaliser:
         format_set: Callable[[str], StringSet | None],
         integers: IntegerSpelling,
         wider: Normaliser | None = None,
+        closes_objects: bool = False,
     ) -> None:
         self.document = document
         self.format_set = format_set
         self.integers: IntegerSpelling = integers
+        self.closes_objects = closes_objects
         self._limits = limits
         self._wider = wider
         self._expanded: dict[Demand, Shapes] = {}
@@ -94,13 +98,24 @@ class Normaliser:
         self._enum_values = 0
         self._work = 0
         self.violations: dict[tuple[str, str], Violation] = {}
+        self.annotations: dict[tuple[str, str], Violation] = {}
 
     def report(self, pointer: str, keyword: str, reason: str) -> None:
         """Report something that is not enforced, in or within the schema at ``pointer``."""
+        self._add(self.violations, pointer, keyword, reason)
+
+    def annotate(self, pointer: str, keyword: str, reason: str) -> None:
+        """Report an annotation of the schema at ``pointer`` that says more than is enforced."""
+        self._add(self.annotations, pointer, keyword, reason)
+
+    def place(self, pointer: str, keyword: str) -> str:
+        """The JSON pointer of a keyword of the schema at ``pointer``, or of the schema if it does not have the keyword."""
         pointer = pointer.partition("\0")[0]  # a suffix tells synthetic schemas apart
-        said = self.document.says(pointer, keyword)
-        where = f"{pointer}/{keyword}" if said else pointer
-        self.violations.setdefault((where, keyword), Violation(where, keyword, reason))
+        return f"{pointer}/{keyword}" if self.document.says(pointer, keyword) else pointer
+
+    def _add(self, found: dict[tuple[str, str], Violation], pointer: str, keyword: str, reason: str) -> None:
+        where = self.place(pointer, keyword)
+        found.setdefault((where, keyword), Violation(where, keyword, reason))
 
     # --- demands ----------------------------------------------------------------------------------------------------
 

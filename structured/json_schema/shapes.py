@@ -142,7 +142,11 @@ class Shapes:
 NOTHING: Final = Shapes()
 EVERYTHING: Final = Shapes(True, frozenset([False, True]), (ANY_NUMBER,), (ALL_STRINGS,), (ANY_ARRAY,), (ANY_OBJECT,))
 
-MAX_SHAPES: Final = 256
+MAX_SHAPES: Final = 2_048
+"""The most cases of one type while schemas are intersected. Most of them are impossible, or contained in others."""
+
+MAX_CASES: Final = 256
+"""The most cases of one type in a language: a parser follows all of them side by side."""
 
 _Shape = TypeVar("_Shape")
 
@@ -152,7 +156,7 @@ def unite(*sets: Shapes) -> Shapes:
     return Shapes(
         any(one.null for one in sets),
         frozenset(value for one in sets for value in one.booleans),
-        _absorb((shape for one in sets for shape in one.numbers), ANY_NUMBER),
+        _merge_numbers(shape for one in sets for shape in one.numbers),
         _merge_strings(shape for one in sets for shape in one.strings),
         _absorb((shape for one in sets for shape in one.arrays), ANY_ARRAY),
         _absorb((shape for one in sets for shape in one.objects), ANY_OBJECT),
@@ -172,7 +176,7 @@ def intersect(one: Shapes, other: Shapes) -> Shapes:
     return Shapes(
         one.null and other.null,
         one.booleans & other.booleans,
-        _absorb(_meetings(one.numbers, other.numbers, _some_numbers), ANY_NUMBER),
+        _merge_numbers(_meetings(one.numbers, other.numbers, _some_numbers)),
         _merge_strings(_meetings(one.strings, other.strings, _some_strings)),
         _absorb(_meetings(one.arrays, other.arrays, meet_arrays), ANY_ARRAY),
         _absorb((joint for a in one.objects for b in other.objects for joint in meet_objects(a, b)), ANY_OBJECT),
@@ -208,6 +212,21 @@ def _absorb(shapes: Iterable[_Shape], everything: _Shape) -> tuple[_Shape, ...]:
         if len(distinct) > MAX_SHAPES:
             raise TooManyShapesError(f"more than {MAX_SHAPES} cases")
     return tuple(distinct)
+
+
+def _merge_numbers(sets: Iterable[NumberSet]) -> tuple[NumberSet, ...]:
+    """Single numbers, as enums list them, are no cases: there may be as many as the limit on enum values allows."""
+    points: dict[NumberSet, None] = {}
+
+    def others() -> Iterator[NumberSet]:
+        for one in sets:
+            if one.is_point():
+                points[one] = None
+            else:
+                yield one
+
+    kept = _absorb(others(), ANY_NUMBER)
+    return kept if kept == (ANY_NUMBER,) else (*kept, *points)
 
 
 def _merge_strings(sets: Iterable[StringSet]) -> tuple[StringSet, ...]:

@@ -17,9 +17,10 @@ from draftline import Schema
 from draftline.engine.core import Core
 from draftline.engine.drafting.policy import DraftPolicy, ForcedTextDrafting
 from draftline.engine.errors import ConstraintLimitError, InvalidRequestError
-from draftline.engine.outputs import CompletionOutput, Failed, Finished, FinishReason, RequestOutput
-from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.outputs import BrokenOff, CompletionOutput, Failed, Finished, FinishReason, RequestOutput
+from draftline.engine.params import Constraint, Reasoning, SamplingParams, Speculation
 from draftline.engine.request.constraints import structured_constraint
+from draftline.engine.streaming.broken_json import broken_off
 from draftline.kernels.constraints import FREE
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
@@ -245,6 +246,44 @@ def test_what_is_cut_off_says_so() -> None:
     assert output.finished is not None
     assert output.finished.constraint_complete is False
     assert output.finished.json_valid is False
+    assert output.finished.broken_off == BrokenOff("/name", 9)
+
+
+@pytest.mark.parametrize("max_tokens", [3, 9, 14])
+def test_what_is_cut_off_behind_reasoning_says_so_of_the_document(max_tokens: int) -> None:
+    reasoning = Reasoning(begin="", end="</r>", max_tokens=5)
+    constraint = Constraint(json_schema=CONSTRAINTS[0].json_schema, whitespace="compact", reasoning=reasoning)
+    (output,) = alone([1, 2], SamplingParams(max_tokens=max_tokens, seed=1), constraint).outputs
+    finished, document = output.finished, output.answer
+    assert finished is not None
+    assert finished.json_valid is False
+    if finished.reasoning is None:  # the document has not begun
+        assert max_tokens == 3
+        assert finished.broken_off == BrokenOff("", len(output.text.encode()))
+    else:
+        assert document.startswith('{"name":"'[: len(document)])
+        before = len(output.text.encode()) - len(document.encode())
+        inside = broken_off(document)
+        assert finished.broken_off == BrokenOff(inside.pointer, before + inside.byte_offset)
+
+
+@pytest.mark.parametrize("order", ["schema", "any"])
+def test_the_order_of_members_is_the_schemas_unless_any_is_asked_for(order: str) -> None:
+    named = {"b": {"type": "null"}, "a": {"type": "null"}}
+    schema = {"type": "object", "properties": named, "required": ["b", "a"], "additionalProperties": {"$ref": "#"}}
+    orders = set()
+    for seed in range(12):
+        constraint = Schema(schema, whitespace="compact", member_order=order)  # type: ignore[arg-type]
+        (output,) = alone([1, 2], SamplingParams(max_tokens=12, temperature=1.5, seed=seed), constraint).outputs
+        orders.add(output.text[:12])
+    assert (orders == {'{"b":null,"a'}) == (order == "schema")
+
+
+def test_the_end_lists_what_is_not_enforced() -> None:
+    constraint = Schema({"type": "string", "format": "regex", "maxLength": 2})
+    (output,) = alone([1, 2], SamplingParams(max_tokens=2, seed=1), constraint).outputs
+    assert output.finished is not None
+    assert output.finished.unenforced == ("/format",)
 
 
 @pytest.mark.parametrize("constraint", [Constraint(choice=("ab",)), Constraint(grammar='start: "ab"')])
@@ -365,7 +404,7 @@ def test_a_constraint_leaves_no_trace_in_its_slot() -> None:
         (Constraint(grammar="start: x"), {"constraint.grammar"}),
         (Constraint(json_schema="{"), {"constraint.json_schema"}),
         (
-            Schema({"type": "array", "items": {"type": "string"}, "uniqueItems": True}),
+            Schema({"type": "array", "items": {"type": "number"}, "uniqueItems": True}),
             {"constraint.json_schema#/uniqueItems"},
         ),
         (Constraint(grammar='start: "a"', close_within_budget=True), {"constraint.close_within_budget"}),

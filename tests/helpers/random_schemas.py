@@ -74,6 +74,8 @@ def _array(draw: st.DrawFn, inner: st.SearchStrategy[Any]) -> dict[str, Any]:
     if draw(st.integers(0, 5)) == 0:
         schema["items"] = {"enum": draw(st.lists(scalars, min_size=1, max_size=4))}
         schema["uniqueItems"] = True
+    if draw(st.integers(0, 5)) == 0:
+        schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
     if draw(st.integers(0, 7)) == 0:
         schema["unevaluatedItems"] = draw(st.one_of(st.just(False), inner))
         schema[draw(st.sampled_from(["allOf", "anyOf"]))] = draw(st.lists(inner, min_size=1, max_size=2))

@@ -7,6 +7,10 @@ import random
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
+from draftline.structured.language import Language
+from draftline.structured.unique.cursor import strings_differ
+from draftline.structured.unique.paths import UniquePaths
+
 
 class _Bytes:
     eos_token_id = 256
@@ -32,6 +36,7 @@ class Walker:
     def __init__(self, compiled: str) -> None:
         self._matcher = LLMatcher(_tokenizer(), compiled, log_level=0)
         assert not self._matcher.is_error(), self._matcher.get_error()
+        self._unique: UniquePaths | None = None
 
     @classmethod
     def of_grammar(cls, grammar: str) -> Walker:
@@ -43,8 +48,17 @@ class Walker:
         """The walker of a regular expression in Rust's dialect."""
         return cls(LLMatcher.grammar_from_regex(regex))
 
+    @classmethod
+    def of_language(cls, language: Language) -> Walker:
+        """The walker of the grammar of a language, which also compares strings that have to differ."""
+        walker = cls.of_grammar(language.grammar)
+        walker._unique = language.unique
+        return walker
+
     def accepts(self, text: str) -> bool:
         """Whether the whole text is in the language."""
+        if self._unique is not None and not strings_differ(text.encode(), self._unique):
+            return False
         self._matcher.reset()
         tokens = list(text.encode())
         consumed = self._matcher.try_consume_tokens(tokens)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -289,3 +290,35 @@ def test_workers_end_when_the_pool_is_closed(workers: AutomatonWorkerPool) -> No
     assert process.returncode is not None
     with pytest.raises(RuntimeError, match="closed"):
         compile_regex(workers, "ab")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        ConstraintSpec("json_schema", '{"type": "string", "pattern": "a.{25}$"}'),
+        ConstraintSpec("regex", ".*a.{18}"),
+        ConstraintSpec("regex", "(a{1,1000}){1,1000}"),
+        ConstraintSpec(
+            "json_schema",
+            json.dumps(
+                {
+                    "oneOf": [
+                        {"required": [f"p{index}"], "properties": {f"p{index}": {"minLength": 1}, "q": {"minimum": 1}}}
+                        for index in range(50)
+                    ]
+                }
+            ),
+        ),
+    ],
+    ids=lambda constraint: constraint.source[:20],
+)
+def test_explosions_take_at_most_3_seconds_of_a_processor(constraint: ConstraintSpec) -> None:
+    compiler = ConstraintCompiler(VOCABULARY)
+    before = os.times()
+    with contextlib.suppress(InvalidConstraintError):
+        assert compiler.compile(constraint).report.backend == "grammar"
+    compiler.close()
+    after = os.times()
+    # The worker's start, with its imports, is part of it.
+    assert after.children_user + after.user - before.children_user - before.user < 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -14,6 +15,7 @@ from small_vocabulary import allowed, vocabulary
 from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import compile_tokens
+from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.lark import regex_grammar
@@ -167,3 +169,68 @@ def test_a_grammar_that_takes_long_to_build_is_built_beforehand(grammars: Gramma
     assert here == threading.get_ident()
     assert len(elsewhere) == 2
     assert here not in elsewhere
+
+
+def test_a_mask_may_take_400_000_units_of_fuel() -> None:
+    texts = vocabulary(*("".join(letters) for letters in itertools.product("ab", repeat=10)))
+    names = [f"T{index}" for index in range(30)]
+    terminals = [f"{name}: /[ab]*a[ab]{{{20 + index}}}x/" for index, name in enumerate(names)]
+    grammar = "\n".join([f"start: {' | '.join(names)}", *terminals])
+    with pytest.raises(InvalidConstraintError, match="one mask needs more than 200000 units"):
+        GrammarBackend(texts, GrammarLimits(step_fuel=200_000)).compile(grammar)
+    assert GrammarBackend(texts).compile(grammar).error is None
+
+
+def test_a_rule_of_too_many_alternatives_is_refused_by_name() -> None:
+    texts = " | ".join(f'"w{index}x"' for index in range(20_000))
+    with pytest.raises(
+        InvalidConstraintError, match="the rule 'after' has 20000 alternatives; at most 2000 are allowed"
+    ):
+        language(ConstraintSpec("grammar", f'start: "aaab" after\nafter: {texts}'))
+    # What nobody reaches does no harm, and terminals have no such limit.
+    for grammar in (f'start: "a"\nafter: {texts}', f"start: AFTER\nAFTER: {texts}"):
+        assert language(ConstraintSpec("grammar", grammar)).grammar == grammar
+    spread = "\n".join(f"part{n}: " + " | ".join(f'"{n}w{i}x"' for i in range(1_900)) for n in range(5))
+    two = (
+        GrammarBackend(VOCABULARY)
+        .compile(f'start: "{"a" * 9}" (part0 | part1 | part2 | part3 | part4)\n{spread}')
+        .beginning()
+    )
+    for token in ids("a" * 8):
+        assert two.advance(token)
+    assert not two.advance(ids("a")[0])
+    assert two.failure is not None
+    assert "alternatives are open at one place; at most 8000 are allowed" in two.failure
+
+
+@pytest.mark.parametrize(
+    ("grammar", "rule"),
+    [
+        ('start: "x" start', "start"),
+        ('start: start "x"', "start"),
+        ('start: "a" | "b" more\nmore: "c" more  // never ends', "more"),
+        ('start: "(" start{1,3} ")"', "start"),
+        ('start: "(" start~2 ")"', "start"),
+        ('%llguidance {}\nstart: INT _x\n_x: ("a" _x)+\n%import common.INT', "_x"),
+    ],
+)
+def test_a_rule_without_a_finite_text_is_refused_by_name(grammar: str, rule: str) -> None:
+    with pytest.raises(InvalidConstraintError, match=f"the rule '{rule}' matches no finite text"):
+        language(ConstraintSpec("grammar", grammar))
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'start: start "x" | "x"',
+        'start: part "x"\npart: start | "y"',
+        'start: "x" start?',
+        'start: "(" start{0,3} ")"',
+        'start: ab+ // text\n  | /[0-9]/ -> z\n?ab[max_tokens=3]: %json {"type": "object", "properties": {"b": {}}}',
+        'start: more::0x0\nmore::_: "a" more::incr(_) %if lt(_, 3)\n  | "b"',
+        'start: unknown "x"',
+        "start: [",
+    ],
+)
+def test_other_rules_are_left_to_the_parser(grammar: str) -> None:
+    assert language(ConstraintSpec("grammar", grammar)).grammar == grammar

@@ -37,6 +37,11 @@ _INTEGERS = {
     pb.INTEGERS_STANDARD: "standard",
 }
 
+_ORDERS = {
+    pb.MEMBER_ORDER_SCHEMA: "schema",
+    pb.MEMBER_ORDER_ANY: "any",
+}
+
 _T = TypeVar("_T")
 _Params = TypeVar("_Params", bound=BaseModel)
 
@@ -77,11 +82,13 @@ def constraint_params(constraint: pb.Constraint) -> Constraint:
         values["choice"] = tuple(constraint.choice.choices)
     elif kind == "json_object":
         values["json_object"] = True
-    for name, numbers in (("whitespace", _WHITESPACE), ("integers", _INTEGERS)):
+    for name, numbers in (("whitespace", _WHITESPACE), ("integers", _INTEGERS), ("member_order", _ORDERS)):
         if number := getattr(constraint, name):
             if number not in numbers:
                 raise InvalidRequestError(FieldViolation(f"constraint.{name}", f"unknown value {number}"))
             values[name] = numbers[number]
+    if constraint.HasField("reasoning"):
+        values["reasoning"] = _fields(constraint.reasoning)
     return _validated(Constraint, "constraint", values)
 
 
@@ -142,6 +149,21 @@ def finished(end: Finished) -> pb.Finished:
         json_valid=end.json_valid,
         seed=end.seed,
         system_fingerprint=end.system_fingerprint,
+        unenforced=end.unenforced,
+        broken_off=None
+        if end.broken_off is None
+        else pb.BrokenOff(pointer=end.broken_off.pointer, byte_offset=end.broken_off.byte_offset),
+        tags=[
+            pb.TagSpan(
+                name=tag.name,
+                begin=tag.begin,
+                start=tag.start,
+                content_start=tag.content_start,
+                content_end=tag.content_end,
+                end=tag.end,
+            )
+            for tag in end.tags
+        ],
     )
 
 
@@ -178,6 +200,7 @@ def constraint_response(report: CompileReport) -> pb.CheckConstraintResponse:
         no_automaton=report.no_automaton or "",
         token_classes=report.classes,
         token_masks=report.masks,
+        closed=report.closed,
     )
 
 

@@ -61,6 +61,25 @@ INTEGERS_STANDARD: Integers.ValueType  # 2
 """1.0 and 1e16 too, as in JSON Schema from draft 6 on."""
 Global___Integers: _TypeAlias = Integers  # noqa: Y015
 
+class _MemberOrder:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MemberOrderEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MemberOrder.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MEMBER_ORDER_UNSPECIFIED: _MemberOrder.ValueType  # 0
+    MEMBER_ORDER_SCHEMA: _MemberOrder.ValueType  # 1
+    """As in the schema's "properties", then all other members. Objects that count members have any order."""
+    MEMBER_ORDER_ANY: _MemberOrder.ValueType  # 2
+
+class MemberOrder(_MemberOrder, metaclass=_MemberOrderEnumTypeWrapper): ...
+
+MEMBER_ORDER_UNSPECIFIED: MemberOrder.ValueType  # 0
+MEMBER_ORDER_SCHEMA: MemberOrder.ValueType  # 1
+"""As in the schema's "properties", then all other members. Objects that count members have any order."""
+MEMBER_ORDER_ANY: MemberOrder.ValueType  # 2
+Global___MemberOrder: _TypeAlias = MemberOrder  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -461,15 +480,21 @@ class Constraint(_message.Message):
     CHOICE_FIELD_NUMBER: _builtins.int
     JSON_OBJECT_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
+    STRUCTURAL_TAG_FIELD_NUMBER: _builtins.int
     WHITESPACE_FIELD_NUMBER: _builtins.int
     BEST_EFFORT_FIELD_NUMBER: _builtins.int
     CLOSE_WITHIN_BUDGET_FIELD_NUMBER: _builtins.int
     INTEGERS_FIELD_NUMBER: _builtins.int
+    MEMBER_ORDER_FIELD_NUMBER: _builtins.int
+    CLOSE_OBJECTS_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
     """A JSON Schema as JSON text."""
     regex: _builtins.str
     grammar: _builtins.str
     """A Lark grammar."""
+    structural_tag: _builtins.str
+    """Free text with constrained tags: XGrammar's structural-tag JSON, as vLLM and SGLang take it."""
     whitespace: Global___Whitespace.ValueType
     best_effort: _builtins.bool
     """Accept JSON Schema keywords that cannot be enforced. CheckConstraint reports them."""
@@ -477,10 +502,20 @@ class Constraint(_message.Message):
     """Complete the document within max_tokens."""
     integers: Global___Integers.ValueType
     """The texts of a JSON Schema's integers. Plain by default."""
+    member_order: Global___MemberOrder.ValueType
+    """The order of the members of an object. The schema's by default."""
+    close_objects: _builtins.bool
+    """Leave out members that a JSON Schema does not mention: of objects that name properties and do not say (with
+    additionalProperties, patternProperties or unevaluatedProperties) that there may be others. CheckConstraint lists them.
+    """
     @_builtins.property
     def choice(self) -> Global___Choice: ...
     @_builtins.property
     def json_object(self) -> Global___JsonObject: ...
+    @_builtins.property
+    def reasoning(self) -> Global___Reasoning:
+        """Free text between two marks before the constraint. With reasoning, a constraint may have no kind: any text follows."""
+
     def __init__(
         self,
         *,
@@ -489,20 +524,63 @@ class Constraint(_message.Message):
         choice: Global___Choice | None = ...,
         json_object: Global___JsonObject | None = ...,
         grammar: _builtins.str = ...,
+        structural_tag: _builtins.str = ...,
         whitespace: Global___Whitespace.ValueType = ...,
         best_effort: _builtins.bool = ...,
         close_within_budget: _builtins.bool = ...,
         integers: Global___Integers.ValueType = ...,
+        member_order: Global___MemberOrder.ValueType = ...,
+        close_objects: _builtins.bool = ...,
+        reasoning: Global___Reasoning | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "reasoning", b"reasoning", "regex", b"regex", "structural_tag", b"structural_tag"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_effort", b"best_effort", "choice", b"choice", "close_within_budget", b"close_within_budget", "grammar", b"grammar", "integers", b"integers", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex", "whitespace", b"whitespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_effort", b"best_effort", "choice", b"choice", "close_objects", b"close_objects", "close_within_budget", b"close_within_budget", "grammar", b"grammar", "integers", b"integers", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "member_order", b"member_order", "reasoning", b"reasoning", "regex", b"regex", "structural_tag", b"structural_tag", "whitespace", b"whitespace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["json_schema", "regex", "choice", "json_object", "grammar"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["json_schema", "regex", "choice", "json_object", "grammar", "structural_tag"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___Constraint: _TypeAlias = Constraint  # noqa: Y015
+
+@_typing.final
+class Reasoning(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    begin: _builtins.str
+    """Default "<think>". Empty if the prompt has it already."""
+    end: _builtins.str
+    """Default "</think>"."""
+    max_tokens: _builtins.int
+    """The reasoning ends within this many tokens, its marks included: the end mark is forced. Default: no limit of its own."""
+    def __init__(
+        self,
+        *,
+        begin: _builtins.str | None = ...,
+        end: _builtins.str | None = ...,
+        max_tokens: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_begin", b"_begin", "_end", b"_end", "_max_tokens", b"_max_tokens", "begin", b"begin", "end", b"end", "max_tokens", b"max_tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_begin", b"_begin", "_end", b"_end", "_max_tokens", b"_max_tokens", "begin", b"begin", "end", b"end", "max_tokens", b"max_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__begin: _TypeAlias = _typing.Literal["begin"]  # noqa: Y015
+    _WhichOneofArgType__begin: _TypeAlias = _typing.Literal["_begin", b"_begin"]  # noqa: Y015
+    _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
+    _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
+    _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__begin) -> _WhichOneofReturnType__begin | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end) -> _WhichOneofReturnType__end | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_tokens) -> _WhichOneofReturnType__max_tokens | None: ...
+
+Global___Reasoning: _TypeAlias = Reasoning  # noqa: Y015
 
 @_typing.final
 class Choice(_message.Message):
@@ -710,6 +788,9 @@ class Finished(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     JSON_VALID_FIELD_NUMBER: _builtins.int
     SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    UNENFORCED_FIELD_NUMBER: _builtins.int
+    BROKEN_OFF_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     finish_reason: Global___FinishReason.ValueType
     matched_stop: _builtins.str
@@ -719,7 +800,7 @@ class Finished(_message.Message):
     seed: _builtins.int
     """Reproduces this output as SamplingParams.seed with n = 1."""
     json_valid: _builtins.bool
-    """Whether the text is a JSON document. Unset unless the constraint is a JSON schema or object."""
+    """Whether the text behind the reasoning is a JSON document. Unset unless the constraint is a JSON schema or object."""
     system_fingerprint: _builtins.str
     """Of the engine that made the output. See GetModelResponse."""
     @_builtins.property
@@ -728,6 +809,18 @@ class Finished(_message.Message):
     def speculation(self) -> Global___SpeculationStats: ...
     @_builtins.property
     def timing(self) -> Global___Timing: ...
+    @_builtins.property
+    def unenforced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in CheckConstraintResponse: what the constraint asks for and does not enforce."""
+
+    @_builtins.property
+    def broken_off(self) -> Global___BrokenOff:
+        """Where the text broke off. Unset unless json_valid is false."""
+
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedCompositeFieldContainer[Global___TagSpan]:
+        """The tags of a structural tag that the output completed, in the order of their ends. The reasoning is one of them."""
+
     def __init__(
         self,
         *,
@@ -741,10 +834,13 @@ class Finished(_message.Message):
         seed: _builtins.int = ...,
         json_valid: _builtins.bool | None = ...,
         system_fingerprint: _builtins.str = ...,
+        unenforced: _abc.Iterable[_builtins.str] | None = ...,
+        broken_off: Global___BrokenOff | None = ...,
+        tags: _abc.Iterable[Global___TagSpan] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "constraint_complete", b"constraint_complete", "json_valid", b"json_valid", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "broken_off", b"broken_off", "constraint_complete", b"constraint_complete", "json_valid", b"json_valid", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "json_valid", b"json_valid", "matched_stop", b"matched_stop", "seed", b"seed", "speculation", b"speculation", "system_fingerprint", b"system_fingerprint", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "broken_off", b"broken_off", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "json_valid", b"json_valid", "matched_stop", b"matched_stop", "seed", b"seed", "speculation", b"speculation", "system_fingerprint", b"system_fingerprint", "tags", b"tags", "timing", b"timing", "unenforced", b"unenforced", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__constraint_complete: _TypeAlias = _typing.Literal["constraint_complete"]  # noqa: Y015
     _WhichOneofArgType__constraint_complete: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete"]  # noqa: Y015
@@ -756,6 +852,71 @@ class Finished(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__json_valid) -> _WhichOneofReturnType__json_valid | None: ...
 
 Global___Finished: _TypeAlias = Finished  # noqa: Y015
+
+@_typing.final
+class BrokenOff(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POINTER_FIELD_NUMBER: _builtins.int
+    BYTE_OFFSET_FIELD_NUMBER: _builtins.int
+    pointer: _builtins.str
+    """The JSON pointer of the innermost value that is not finished."""
+    byte_offset: _builtins.int
+    """Where it begins in the UTF-8 of the text, or where its unfinished member name begins. The text before is whole."""
+    def __init__(
+        self,
+        *,
+        pointer: _builtins.str = ...,
+        byte_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["byte_offset", b"byte_offset", "pointer", b"pointer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokenOff: _TypeAlias = BrokenOff  # noqa: Y015
+
+@_typing.final
+class TagSpan(_message.Message):
+    """A tag in an output's text. Offsets are in Unicode code points."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    CONTENT_START_FIELD_NUMBER: _builtins.int
+    CONTENT_END_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The tag's JSON pointer in the structural tag, or "reasoning"."""
+    begin: _builtins.str
+    """The begin mark, which tells the tags of a structural tag apart."""
+    start: _builtins.int
+    """Where the begin mark starts."""
+    content_start: _builtins.int
+    """Where the content starts, and where it ends."""
+    content_end: _builtins.int
+    end: _builtins.int
+    """Where the end mark ends."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        begin: _builtins.str = ...,
+        start: _builtins.int = ...,
+        content_start: _builtins.int = ...,
+        content_end: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "content_end", b"content_end", "content_start", b"content_start", "end", b"end", "name", b"name", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TagSpan: _TypeAlias = TagSpan  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
@@ -1005,6 +1166,7 @@ class CheckConstraintResponse(_message.Message):
     NO_AUTOMATON_FIELD_NUMBER: _builtins.int
     TOKEN_CLASSES_FIELD_NUMBER: _builtins.int
     TOKEN_MASKS_FIELD_NUMBER: _builtins.int
+    CLOSED_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend that enforces the constraint: "automaton" or "grammar"."""
     states: _builtins.int
@@ -1018,7 +1180,13 @@ class CheckConstraintResponse(_message.Message):
     token_masks: _builtins.int
     @_builtins.property
     def unenforced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """JSON pointers of the keywords that are accepted (best_effort) but not enforced."""
+        """JSON pointers of the keywords that are not enforced: annotations, such as formats from draft 2019-09 on that have no exact
+        form, and with best_effort also others.
+        """
+
+    @_builtins.property
+    def closed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """JSON pointers of the schemas whose objects close_objects has closed."""
 
     def __init__(
         self,
@@ -1030,10 +1198,11 @@ class CheckConstraintResponse(_message.Message):
         no_automaton: _builtins.str = ...,
         token_classes: _builtins.int = ...,
         token_masks: _builtins.int = ...,
+        closed: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "compile_s", b"compile_s", "no_automaton", b"no_automaton", "states", b"states", "token_classes", b"token_classes", "token_masks", b"token_masks", "unenforced", b"unenforced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "closed", b"closed", "compile_s", b"compile_s", "no_automaton", b"no_automaton", "states", b"states", "token_classes", b"token_classes", "token_masks", b"token_masks", "unenforced", b"unenforced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
+from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.counting import counter
 from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.enumerated import unique_values
@@ -39,6 +41,9 @@ from draftline.structured.regular.syntax import (
     seq,
     to_regex,
 )
+
+MAX_ORDERED: Final = 2_000
+"""The most members in the schema's order. Each is a rule within the rule of the one before, and llguidance recurses."""
 
 
 class LarkWriter:
@@ -188,8 +193,9 @@ class LarkWriter:
         name = self._shared.get(shape)
         if name is None:
             name = self._shared[shape] = f"a{len(self._shared)}"
-            if shape.unique:
-                self._distinct(name, shape)
+            values = unique_values(shape, self._graph.nodes.__getitem__) if shape.unique else None
+            if values is not None:
+                self._distinct(name, shape, values)
             elif shape.contains:
                 self._counted(name, shape)
             else:
@@ -239,9 +245,7 @@ class LarkWriter:
         empty = [f"{self._open_array} {self._empty_array}"] if automaton.accepts[0] else []
         self._rule(name, empty + first)
 
-    def _distinct(self, name: str, shape: ArrayShape) -> None:
-        values = unique_values(shape, self._graph.nodes.__getitem__)
-        assert values is not None
+    def _distinct(self, name: str, shape: ArrayShape, values: list[Shapes]) -> None:
         count = len(values)
         done = both_of(
             f"bit_count_ge([0:{count}], {shape.min_items})" if shape.min_items else "",
@@ -268,13 +272,21 @@ class LarkWriter:
             counts = bool(shape.some) or bool(shape.min_members) or shape.max_members is not None
             if not any(value != NEVER for _, value in shape.named) and not shape.some and not shape.min_members:
                 self._map(name, shape)
-            elif (self._order == "schema" or len(shape.required) > BITS) and not counts:
+            elif self._in_order(shape) and not counts:
                 self._ordered(name, shape)
             elif self._max_repetition is not None and shape.others and shape.max_members is None:
                 self._unordered(name, self._counting(shape, self._max_repetition))
             else:
                 self._unordered(name, shape)
         return name
+
+    def _in_order(self, shape: ObjectShape) -> bool:
+        if len(shape.required) > BITS and len(shape.named) > MAX_ORDERED:
+            raise InvalidConstraintError(
+                f"an object has {len(shape.named)} named members, {len(shape.required)} of them required; at most"
+                f" {MAX_ORDERED} are allowed if more than {BITS} are required"
+            )
+        return len(shape.required) > BITS or (self._order == "schema" and len(shape.named) <= MAX_ORDERED)
 
     def _counting(self, shape: ObjectShape, max_repetition: int) -> ObjectShape:
         """An open object with its unnamed members bounded, if bits are left to count them."""

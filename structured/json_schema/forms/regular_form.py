@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from draftline.structured.json_schema.closing import OPEN
 from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.forms.repetition import bounded
 from draftline.structured.json_schema.forms.text import string_text
@@ -22,10 +23,7 @@ from draftline.structured.language import PropertyOrder, Whitespace
 from draftline.structured.regular.dfa import TooComplexError
 from draftline.structured.regular.syntax import (
     EMPTY,
-    Alt,
     Node,
-    Repeat,
-    Seq,
     alt,
     literal,
     optional,
@@ -63,25 +61,9 @@ def regular_form(graph: Graph, whitespace: Whitespace, order: PropertyOrder, max
     """
     writer = _RegexWriter(graph, whitespace, order, max_repetition)
     tree = writer.value(graph.root, 1)
-    if _positions(tree, {}) > MAX_POSITIONS:
+    if tree.positions > MAX_POSITIONS:
         raise NotRegularError(_TOO_MANY, "")
     return tree
-
-
-def _positions(node: Node, known: dict[int, int]) -> int:
-    """The number of characters in the tree with counted repetitions written out."""
-    size = known.get(id(node))
-    if size is None:
-        if isinstance(node, Seq):
-            size = sum(_positions(part, known) for part in node.parts)
-        elif isinstance(node, Alt):
-            size = sum(_positions(option, known) for option in node.options)
-        elif isinstance(node, Repeat):
-            size = _positions(node.node, known) * max(1, node.low, node.high or 0)
-        else:
-            size = 1
-        known[id(node)] = size
-    return size
 
 
 class _RegexWriter:
@@ -92,7 +74,6 @@ class _RegexWriter:
         self._max_repetition = max_repetition
         self._written: dict[tuple[Demands, int], Node] = {}
         self._open: set[Demands] = set()
-        self._sizes: dict[int, int] = {}
 
     def value(self, value: Demands, depth: int) -> Node:
         known = self._written.get((value, depth))
@@ -102,7 +83,7 @@ class _RegexWriter:
             tree = self._tree(value, depth)
         except NotRegularError as error:
             # Report the innermost schema, and the first of several for one value. A value without demands has no schema.
-            if error.pointer is not None or not value:
+            if error.pointer is not None or not value or value == OPEN:
                 raise
             raise NotRegularError(error.reason, min(demand.location.pointer for demand in value)) from None
         self._written[value, depth] = tree
@@ -120,7 +101,7 @@ class _RegexWriter:
         options.extend(self._array(shape, depth, spaces) for shape in shapes.arrays)
         options.extend(self._object(shape, depth, spaces) for shape in shapes.objects)
         tree = alt(options)
-        if _positions(tree, self._sizes) > MAX_POSITIONS:
+        if tree.positions > MAX_POSITIONS:
             raise NotRegularError(_TOO_MANY)
         self._open.discard(value)
         return tree
@@ -201,7 +182,13 @@ class _RegexWriter:
             raise NotRegularError(str(error)) from None
         if others and (shape.min_members or (named and shape.max_members is not None)):
             raise NotRegularError("it counts members")
-        properties = [(member(literal(name), value), name in shape.required) for name, value in named]
+        properties: list[tuple[Node, bool]] = []
+        size = 0
+        for name, value in named:
+            properties.append((member(literal(name), value), name in shape.required))
+            size += properties[-1][0].positions
+            if size > MAX_POSITIONS:
+                raise NotRegularError(_TOO_MANY)
         other = alt(others) if others else None
         if not named:
             inside = self._map(other, shape, spaces)
@@ -270,7 +257,16 @@ def _in_order(
     if first_required is not None:
         before = [optional(seq(one, spaces.comma)) for one, _ in properties[:first_required]]
         return seq(*before, properties[first_required][0], later(first_required + 1))
-    options = [seq(one, later(index + 1)) for index, (one, _) in enumerate(properties)]
+    options = [seq(_some_in_order([one for one, _ in properties], spaces), others, closing)]
     if other is not None:
         options.append(seq(other, others, closing))
     return alt([*options, literal("}")])
+
+
+def _some_in_order(properties: list[Node], spaces: Separators) -> Node:
+    """One or more of the properties, in order. The tree has n log n parts: either half may have the last one."""
+    if len(properties) == 1:
+        return properties[0]
+    middle = len(properties) // 2
+    first = [optional(seq(one, spaces.comma)) for one in properties[:middle]]
+    return alt([seq(*first, _some_in_order(properties[middle:], spaces)), _some_in_order(properties[:middle], spaces)])

@@ -68,8 +68,15 @@ class Expander(Protocol):
     def integers(self) -> IntegerSpelling:
         """The texts of integers."""
 
+    @property
+    def closes_objects(self) -> bool:
+        """Whether objects that say nothing of other members will be closed."""
+
     def report(self, pointer: str, keyword: str, reason: str) -> None:
         """Report something that is not enforced, in or within the schema at ``pointer``."""
+
+    def annotate(self, pointer: str, keyword: str, reason: str) -> None:
+        """Report an annotation of the schema at ``pointer`` that says more than is enforced."""
 
     def demand(self, location: Location, holds: bool = True) -> Demands:
         """The demands on a value for a schema to hold, or not to hold."""

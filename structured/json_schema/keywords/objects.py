@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from draftline.structured.json_schema import strings
+from draftline.structured.json_schema.closing import OPEN
 from draftline.structured.json_schema.document import Dialect, Location
 from draftline.structured.json_schema.keywords.clause import (
     Clause,
@@ -77,8 +78,12 @@ def _object(expander: Expander, location: Location) -> Clause:
     def value_of(keyword: str, *name: str, holds: bool = True) -> Demands:
         return expander.demand(expander.document.child(location, keyword, *name), holds)
 
+    # Where objects are closed, others may be there only if the schema says so.
+    says_open = closed or schema.get("unevaluatedProperties") is True
+    silent = OPEN if expander.closes_objects and says_open else ANY
+
     def holds() -> Shapes:
-        additional = value_of("additionalProperties") if closed else ANY
+        additional = both(value_of("additionalProperties"), silent) if closed else silent
         by_pattern = [(names, value_of("patternProperties", pattern)) for names, pattern in matched]
         values, others = members_by_name(
             {name: value_of("properties", name) for name in properties}, by_pattern, additional

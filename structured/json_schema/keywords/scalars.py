@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
-from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema import numbers, strings
 from draftline.structured.json_schema.document import Dialect, Location
-from draftline.structured.json_schema.formats import UNENFORCEABLE
+from draftline.structured.json_schema.formats import CONTENTS, UNENFORCEABLE
 from draftline.structured.json_schema.keywords.clause import (
     TYPES,
     Clause,
@@ -33,7 +31,6 @@ from draftline.structured.json_schema.strings import StringSet
 
 _NUMBER_KEYWORDS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _STRING_KEYWORDS: Final = ("minLength", "maxLength")
-_MAX_DIGITS: Final = 400
 
 
 def scalar_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
@@ -51,6 +48,7 @@ def scalar_clauses(expander: Expander, location: Location) -> Iterator[Clause]:
             yield _string_clause("pattern", given)
     if "format" in schema:
         yield from _format(expander, location)
+    yield from _contents(expander, location)
 
 
 def _type(expander: Expander, location: Location) -> Clause:
@@ -84,8 +82,6 @@ def _numeric(location: Location) -> Iterator[Clause]:
             continue
         if not is_number(value) or (keyword == "multipleOf" and value <= 0):
             raise invalid(location, keyword, "a number")
-        if value and abs(Decimal(value).adjusted()) + len(Decimal(value).as_tuple().digits) > _MAX_DIGITS:
-            raise InvalidConstraintError(f"{location.pointer}/{keyword}: a number of more than {_MAX_DIGITS} digits")
         found[keyword] = Fraction(value)
     low_open = high_open = False
     if location.dialect == Dialect.DRAFT4:
@@ -137,5 +133,19 @@ def _format(expander: Expander, location: Location) -> Iterator[Clause]:
     if given is not None:
         clause = _string_clause("format", given)
         yield Clause("format", clause.holds, None)
-    elif name in UNENFORCEABLE and location.dialect <= Dialect.DRAFT7:
-        yield unsupported(expander, location, "format", f"{name!r}: {UNENFORCEABLE[name]}")
+    elif name in UNENFORCEABLE:
+        yield from _unenforceable(expander, location, "format", f"{name!r}: {UNENFORCEABLE[name]}")
+
+
+def _contents(expander: Expander, location: Location) -> Iterator[Clause]:
+    for keyword, (since, reason) in CONTENTS.items():
+        if keyword in location.schema and location.dialect >= since:
+            yield from _unenforceable(expander, location, keyword, reason)
+
+
+def _unenforceable(expander: Expander, location: Location, keyword: str, reason: str) -> Iterator[Clause]:
+    """A keyword that drafts up to 7 may assert. In later ones it is an annotation, which makes no value invalid."""
+    if location.dialect <= Dialect.DRAFT7:
+        yield unsupported(expander, location, keyword, reason)
+    else:
+        expander.annotate(location.pointer, keyword, reason)

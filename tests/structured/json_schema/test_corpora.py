@@ -31,7 +31,7 @@ def spellings(value: Any) -> set[str]:
 def verdict(schema: Any, tests: list[dict[str, Any]]) -> str:
     """The outcome: "exact", "refused", or "incomplete" if a valid value is rejected. An accepted invalid one fails."""
     try:
-        walker = Walker.of_grammar(json_schema_language(json.dumps(schema)).grammar)
+        walker = Walker.of_language(json_schema_language(json.dumps(schema)))
     except UnsupportedConstraintError:
         return "refused"
     except InvalidConstraintError as error:
@@ -56,7 +56,7 @@ def test_real_schemas(chosen: list[Path]) -> None:
         case = json.loads(path.read_text())
         verdicts[verdict(case["schema"], case["tests"])] += 1
     assert verdicts["incomplete"] == 0
-    assert verdicts["exact"] >= 0.97 * len(chosen), verdicts
+    assert verdicts["exact"] >= 0.98 * len(chosen), verdicts
 
 
 @pytest.mark.skipif(not SUITE, reason=f"no official test suite in {DATA / 'jsts'}")

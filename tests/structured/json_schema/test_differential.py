@@ -35,7 +35,7 @@ def compile_or_skip(schema: Any) -> Language | None:
 def check(schema: Any, candidates: list[Any]) -> None:
     language = compile_or_skip(schema)
     validator = jsonschema_rs.validator_for(schema, validate_formats=True)
-    walkers = [] if language is None else [Walker.of_grammar(language.grammar)]
+    walkers = [] if language is None else [Walker.of_language(language)]
     if language is not None and language.regex is not None:
         walkers.append(Walker.of_regex(language.regex))
     for value in candidates:
@@ -85,7 +85,7 @@ def test_accepted_texts_validate_even_after_random_edits(schema: Any, seed: int)
     assume(language is not None)
     assert language is not None
     validator = jsonschema_rs.validator_for(schema, validate_formats=True)
-    walkers = [Walker.of_grammar(language.grammar)]
+    walkers = [Walker.of_language(language)]
     if language.regex is not None:
         walkers.append(Walker.of_regex(language.regex))
     for _ in range(6):
@@ -107,7 +107,7 @@ def test_the_language_in_the_schemas_order_is_a_subset(schema: Any, seed: int, w
     except InvalidConstraintError:
         assume(False)
         return
-    walkers = [Walker.of_grammar(ordered.grammar)]
+    walkers = [Walker.of_language(ordered)]
     if ordered.regex is not None:
         walkers.append(Walker.of_regex(ordered.regex))
     validator = jsonschema_rs.validator_for(schema, validate_formats=True)

@@ -41,6 +41,14 @@ def refused(schema: Any) -> dict[str, str]:
         ({"const": 1}, "1 1.0", "2 1.5 true"),
         ({"const": 1e20}, "100000000000000000000 100000000000000000000.0 1e+20", "1e20 1"),
         ({"enum": [0, None, False]}, "0 0.0 -0 null false", "true 1"),
+        # A reader of 64-bit floats finds 9007199254740992.0 in 9007199254740993.0.
+        (
+            {"enum": [9007199254740992, 9007199254740993]},
+            "9007199254740992 9007199254740992.0 9007199254740993",
+            "9007199254740993.0 9.007199254740993e15",
+        ),
+        ({"const": 10**399 // 3}, str(10**399 // 3), f"{10**399 // 3}.0"),
+        ({"enum": [3 * value for value in range(300)]}, "0 3 897 297.0", "1 296 900 -3"),
         ({"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer"}, "1 -20", "1.0 1e16"),
     ],
     ids=str,
@@ -94,6 +102,7 @@ def test_plain_integers(schema: Any, accepted: str, rejected: str) -> None:
         ),
         ({"multipleOf": 0.5}, "0.5 123456789012345 -7.0", "1234567890123456 0.25"),
         ({"enum": [0, 1.5, 1e300]}, "0 0.0 1.5 1e+300", "1 1e300"),
+        ({"enum": [1, 9007199254740993]}, "1 1.0", "9007199254740993 9007199254740992 9007199254740992.0"),
     ],
     ids=str,
 )
@@ -157,19 +166,15 @@ def test_members_in_any_order_or_in_the_schemas() -> None:
     assert not fixed.accepts('{"a":1,"b":0}')
 
 
-def test_automatic_order_depends_on_the_regular_form() -> None:
+def test_the_schemas_order_makes_more_languages_regular() -> None:
     properties = {name: {"type": "integer"} for name in "abcdefgh"}
     closed = {"type": "object", "properties": properties, "additionalProperties": False}
-    opened = {"type": "object", "properties": properties}
     assert json_schema_language(json.dumps(closed), order="any").regex is None
-    in_order = json_schema_language(json.dumps(closed), order="auto", whitespace="compact")
+    in_order = json_schema_language(json.dumps(closed), order="schema", whitespace="compact")
     assert in_order.regex is not None
     for one in (Walker.of_regex(in_order.regex), Walker.of_grammar(in_order.grammar)):
-        assert one.accepts('{"a":1,"c":2}')
-        assert not one.accepts('{"c":2,"a":1}')
-    in_any = json_schema_language(json.dumps(opened), order="auto", whitespace="compact")
-    assert in_any.regex is None
-    assert Walker.of_grammar(in_any.grammar).accepts('{"c":2,"a":1}')
+        assert one.accepts('{"a":1,"b":2}')
+        assert not one.accepts('{"b":1,"a":2}')
 
 
 def test_sixty_and_more_properties() -> None:
@@ -250,7 +255,7 @@ def test_everything_unsupported_is_named_with_its_pointer() -> None:
     schema = {
         "type": "object",
         "properties": {
-            "a/b": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+            "a/b": {"type": "array", "items": {"type": "number"}, "uniqueItems": True},
             "c": {"type": "string", "pattern": "(?=x)"},
             "d": {"$ref": "https://example.com/other"},
             "e": {"not": {"format": "email"}},
@@ -318,6 +323,18 @@ def test_unique_items() -> None:
     assert not one.accepts('["a","a"]')
     assert not one.accepts("[1,1.0]")
     assert not one.accepts('["a"]')
+
+
+def test_unique_items_are_unique_for_readers_of_floats_too() -> None:
+    one = walker({"type": "array", "items": {"enum": [2**53, 2**53 + 1, 0.1]}, "uniqueItems": True})
+    assert one.accepts("[9007199254740993,9007199254740992.0,0.1]")
+    assert not one.accepts("[9007199254740992,9007199254740993.0]")
+    two = json_schema_language(
+        '{"items": {"enum": [0.1, 0.1000000000000000000001, 9007199254740992.3, 9007199254740992]},'
+        ' "uniqueItems": true, "type": "array"}'
+    )
+    assert not Walker.of_grammar(two.grammar).accepts("[0.1,0.1000000000000000000001]")
+    assert not Walker.of_grammar(two.grammar).accepts("[9007199254740992.3,9007199254740992]")
 
 
 @pytest.mark.parametrize(
@@ -449,3 +466,40 @@ def test_any_object() -> None:
 def test_the_same_schema_gives_the_same_grammar() -> None:
     schema = json.dumps({"oneOf": [{"properties": {"a": {"type": "string"}}}, {"required": ["b"]}], "type": "object"})
     assert json_schema_language(schema) == json_schema_language(schema)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("format", "regex"),
+        ("format", "idn-email"),
+        ("format", "idn-hostname"),
+        ("contentEncoding", "base64"),
+        ("contentMediaType", "application/json"),
+    ],
+)
+def test_what_older_drafts_assert_is_refused_and_listed_where_it_is_an_annotation(keyword: str, value: str) -> None:
+    schema: dict[str, Any] = {"properties": {"a": {keyword: value}}}
+    assert refused({"$schema": "http://json-schema.org/draft-07/schema#", **schema}) == {
+        f"/properties/a/{keyword}": keyword
+    }
+    for draft in ("2019-09", "2020-12"):
+        later = {"$schema": f"https://json-schema.org/draft/{draft}/schema", **schema}
+        language = json_schema_language(json.dumps(later))
+        assert [(one.pointer, one.keyword) for one in language.unenforced] == [(f"/properties/a/{keyword}", keyword)]
+        assert Walker.of_grammar(language.grammar).accepts('{"a": "("}')
+        negated = json_schema_language(json.dumps({"not": {"type": "string", keyword: value}}))
+        assert not Walker.of_grammar(negated.grammar).accepts('"("')  # an annotation rejects no string
+    assert json_schema_language('{"contentSchema": true, "$schema": "http://json-schema.org/draft-07/schema"}')
+
+
+def test_cases_that_vanish_do_not_count() -> None:
+    # 5 * 5 * 5 * 5 = 625 cases while allOf is read. The last part leaves one of them.
+    parts = [[{"required": [f"{letter}{index}"]} for index in range(5)] for letter in "abcd"]
+    names = [f"{letter}0" for letter in "abcd"]
+    only = {"properties": {name: {"type": "null"} for name in names}, "additionalProperties": False}
+    one = walker({"type": "object", "allOf": [*({"anyOf": part} for part in parts), only]})
+    assert one.accepts('{"a0":null,"d0":null,"c0":null,"b0":null}')
+    assert not one.accepts('{"a0":null,"b0":null,"c0":null}')
+    parts = [[{"required": [f"{letter}{index}"]} for index in range(5)] for letter in "abcd"]
+    assert refused({"allOf": [{"anyOf": part} for part in parts]}) == {"/allOf": "allOf"}

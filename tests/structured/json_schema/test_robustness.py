@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from typing import Any
 
+import pytest
 from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -105,6 +107,25 @@ def test_any_json_is_a_schema_or_a_clear_error(schema: dict[str, Any], draft: st
 def test_any_text_is_a_schema_or_a_clear_error(text: str) -> None:
     with contextlib.suppress(InvalidConstraintError, UnsupportedConstraintError):
         json_schema_language(text)
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer"),
+    [
+        ('{"const": 1e10000000}', "/const"),
+        ('{"enum": [0, [-1e1000000000]]}', "/enum/1/0"),
+        ('{"items": {"const": {"a/b": 1e-99999999999999999999}}}', "/items/const/a~1b"),
+        ('{"maxLength": 1e3000000}', "/maxLength"),
+        ('{"minItems": 1E+1000000000}', "/minItems"),
+        ('{"maximum": %s}' % ("9" * 100_000), "/maximum"),
+        ('{"multipleOf": 1e-401}', "/multipleOf"),
+    ],
+)  # fmt: skip
+def test_numbers_of_many_digits_are_refused_before_they_are_written_out(schema: str, pointer: str) -> None:
+    started = time.process_time()
+    with pytest.raises(InvalidConstraintError, match=f"^{pointer}: a number of more than 400 digits$"):
+        json_schema_language(schema)
+    assert time.process_time() - started < 1
 
 
 trees: st.SearchStrategy[Node] = st.recursive(

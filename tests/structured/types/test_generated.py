@@ -28,7 +28,7 @@ def answers(kind: Any, source: random.Random, rounds: int, **options: Any) -> in
         typed = typed_schema(kind)
     except UnsupportedConstraintError:
         return 0
-    language = json_schema_language(typed.json_schema, order="auto", integers="plain", **options)
+    language = json_schema_language(typed.json_schema, order="schema", integers="plain", **options)
     walkers = [Walker.of_grammar(language.grammar)]
     if language.regex is not None:
         walkers.append(Walker.of_regex(language.regex))

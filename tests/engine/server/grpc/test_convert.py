@@ -6,11 +6,13 @@ import pytest
 
 from draftline.engine.client.convert import update
 from draftline.engine.outputs import (
+    BrokenOff,
     Delta,
     Finished,
     FinishReason,
     PositionLogprobs,
     SpeculationStats,
+    TagSpan,
     Timing,
     TokenLogprob,
     Usage,
@@ -35,6 +37,9 @@ def test_the_end_of_an_output_arrives_whole() -> None:
         seed=2**63 + 1,
         json_valid=False,
         system_fingerprint="fp_0123456789ab",
+        unenforced=("/format",),
+        broken_off=BrokenOff("/a~1b/0", 12),
+        tags=(TagSpan("reasoning", "<think>", 0, 7, 9, 17), TagSpan("/format/tags/0", "é", 20, 21, 21, 22)),
     )
     assert update(pb.GenerateResponse(finished=convert.finished(end))) == end
 

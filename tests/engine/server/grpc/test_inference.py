@@ -358,8 +358,11 @@ async def test_check_constraint_compiles_and_reports(stub: AsyncStub, engine: Fa
     answer = await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=grammar))
     assert answer.backend == "grammar"
     assert answer.no_automaton.startswith("#")
+    closed = pb.Constraint(json_schema='{"type": "object", "properties": {"a": {"type": "null"}}}', close_objects=True)
+    answer = await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=closed))
+    assert (answer.backend, list(answer.closed)) == ("automaton", [""])
     loose = pb.Constraint(
-        json_schema='{"type": "array", "items": {"type": "string"}, "uniqueItems": true}', best_effort=True
+        json_schema='{"type": "array", "items": {"type": "number"}, "uniqueItems": true}', best_effort=True
     )
     answer = await stub.CheckConstraint(pb.CheckConstraintRequest(constraint=loose))
     assert list(answer.unenforced) == ["/uniqueItems"]
@@ -370,7 +373,7 @@ async def test_a_constraint_that_cannot_be_enforced_is_refused_with_its_pointers
 ) -> None:
     engine.enforce(tiny_compiler())
     schema = (
-        '{"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}, "uniqueItems": true}}}'
+        '{"type": "object", "properties": {"a": {"type": "array", "items": {"type": "number"}, "uniqueItems": true}}}'
     )
     constraint = pb.Constraint(json_schema=schema)
     with pytest.raises(grpc.RpcError) as caught:

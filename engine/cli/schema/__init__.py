@@ -1,0 +1,1 @@
+"""Commands about JSON Schemas. They need no model."""

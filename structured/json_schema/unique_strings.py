@@ -1,0 +1,91 @@
+"""Arrays of strings that have to differ, of any length: which arrays of a document these are.
+
+Grammars cannot compare items, so a matcher on the host does (`structured/unique/`). It has to know from the path alone
+whether the strings of an array have to differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from draftline.structured.json_schema.counting import all_kinds
+from draftline.structured.json_schema.enumerated import unique_values
+from draftline.structured.json_schema.graph import Graph
+from draftline.structured.json_schema.normalise import Normaliser
+from draftline.structured.json_schema.shapes import NEVER, ArrayShape, Demands, ObjectShape, Shapes
+from draftline.structured.unique.paths import NOWHERE, PathState, UniquePaths
+
+MAX_STATES: Final = 2_000
+
+_REASON: Final = "whether items have to differ depends on more than the array's place in the document"
+
+
+def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
+    """Where the strings of arrays have to differ; None if nowhere, or if a violation had to be reported."""
+
+    def on_host(shape: ArrayShape) -> bool:
+        return bool(shape.unique) and unique_values(shape, graph.nodes.__getitem__) is None
+
+    arrays = [shape for shapes in graph.nodes.values() for shape in shapes.arrays if on_host(shape)]
+    if not arrays:
+        return None
+    everything = sorted({pointer for shape in arrays for pointer in shape.unique})
+    root = frozenset([graph.root])
+    numbers = {root: 0}
+    queue = [root]
+    states: list[PathState] = []
+
+    def number(values: Iterable[Demands]) -> int:
+        inside = frozenset(value for value in values if value in graph.nodes and not _is_scalar(graph.nodes[value]))
+        if not inside:
+            return NOWHERE
+        if inside not in numbers:
+            numbers[inside] = len(queue)
+            queue.append(inside)
+        return numbers[inside]
+
+    for place in queue:
+        if len(queue) > MAX_STATES:
+            for pointer in everything:
+                normaliser.report(pointer, "uniqueItems", f"its arrays are in more than {MAX_STATES} kinds of places")
+            return None
+        here = [shape for value in place for shape in graph.nodes[value].arrays]
+        asking = [shape for shape in here if on_host(shape)]
+        unique = bool(asking)
+        if asking and any(not shape.unique and shape.max_items not in (0, 1) for shape in here):
+            unique = False
+            for pointer in sorted({pointer for shape in asking for pointer in shape.unique}):
+                normaliser.report(pointer, "uniqueItems", _REASON)
+        objects = [shape for value in place for shape in graph.nodes[value].objects]
+        names = dict.fromkeys(name for shape in objects for name, _ in shape.named)
+        states.append(
+            PathState(
+                unique,
+                number(item for shape in here for item in (*shape.prefix, shape.rest, *all_items(shape))),
+                {name: number(value for shape in objects for value in _member(shape, name)) for name in names},
+                number(value for shape in objects for value in _others(shape)),
+            )
+        )
+    pointers = tuple(normaliser.place(pointer, "uniqueItems") for pointer in everything)
+    return UniquePaths(tuple(states), pointers) if any(state.unique for state in states) else None
+
+
+def all_items(shape: ArrayShape) -> Iterable[Demands]:
+    """The kinds of items that are counted."""
+    return all_kinds(shape) if shape.contains else ()
+
+
+def _member(shape: ObjectShape, name: str) -> Iterable[Demands]:
+    value = dict(shape.named).get(name)
+    if value is None:
+        return _others(shape)
+    return () if value == NEVER else (value,)
+
+
+def _others(shape: ObjectShape) -> Iterable[Demands]:
+    return [members.value for members in (*shape.others, *shape.some)]
+
+
+def _is_scalar(shapes: Shapes) -> bool:
+    return not shapes.arrays and not shapes.objects

@@ -1,0 +1,232 @@
+"""Arrays of different strings: masks, drafts and rollback follow the host's comparison, in every spelling and tokenization."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_vocabulary import allowed, vocabulary
+
+from draftline.structured.compiled import CompiledConstraint
+from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
+from draftline.structured.errors import UnsupportedConstraintError
+from draftline.structured.json_schema import json_schema_language
+from draftline.structured.masks import MaskedRow, fill_masks
+from draftline.structured.matcher import Matcher
+
+VOCABULARY = vocabulary(
+    '","',
+    '["',
+    '"]',
+    '"a"',
+    '"a","a"',
+    'a"',
+    'é"',
+    "\\u00e9",
+    "\\u00",
+    '\\""',
+    'e9"',
+    "ab",
+    '"],"',
+    '":["',
+    '""',
+    "é",
+    '["",""]',
+    '</r>["a"',
+    'r>["',
+    'r>["a","a"',
+)
+SIZE = len(VOCABULARY.tokens)
+UNIQUE: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "a": UNIQUE,
+        "b": {"type": "array", "items": {"type": "string"}},
+        "c": {"type": "array", "items": UNIQUE},
+    },
+    "additionalProperties": {"$ref": "#"},
+}
+
+
+@functools.cache
+def compiled() -> CompiledConstraint:
+    compiler = ConstraintCompiler(VOCABULARY)
+    constraint = compiler.compile(
+        ConstraintSpec("json_schema", json.dumps(SCHEMA), whitespace="compact", member_order="any")
+    )
+    compiler.close()
+    return constraint
+
+
+@functools.cache
+def reasoned(begin: str) -> CompiledConstraint:
+    compiler = ConstraintCompiler(VOCABULARY)
+    reasoning = ReasoningSpec(begin, "</r>", limited=True)
+    compiled = compiler.compile(
+        ConstraintSpec("json_schema", json.dumps(UNIQUE), whitespace="compact", reasoning=reasoning)
+    )
+    compiler.close()
+    return compiled
+
+
+def begin() -> Matcher:
+    return compiled().begin().matcher
+
+
+def mask(matcher: Matcher) -> set[int]:
+    words = np.empty(VOCABULARY.mask_words, np.int32)
+    matcher.fill_mask(words)
+    return allowed(words, SIZE)
+
+
+def is_valid(value: Any) -> bool:
+    """Whether the arrays under "a" and in those under "c" hold different strings."""
+    arrays = [*([value["a"]] if "a" in value else []), *value.get("c", [])]
+    inner = [member for name, member in value.items() if name not in "abc"]
+    return all(len(set(one)) == len(one) for one in arrays) and all(map(is_valid, inner))
+
+
+def tokenizations(text: str, source: random.Random) -> list[int]:
+    """A random tokenization."""
+    data, tokens = text.encode(), []
+    while data:
+        fitting = [token for token, part in enumerate(VOCABULARY.tokens) if part and data.startswith(part)]
+        tokens.append(source.choice(fitting))
+        data = data[len(VOCABULARY.tokens[tokens[-1]]) :]
+    return tokens
+
+
+strings = st.sampled_from(["", "a", "aa", "é", "éa", '"', 'a"', "\\", "ab", "😀"])
+lists = st.lists(strings, max_size=4)
+
+
+def documents(depth: int = 1) -> st.SearchStrategy[dict[str, Any]]:
+    own = {"a": lists, "b": lists, "c": st.lists(lists, max_size=2)}
+    if not depth:
+        return st.fixed_dictionaries({}, optional=own)
+    return st.fixed_dictionaries({}, optional={**own, "z": documents(depth - 1)})
+
+
+@settings(max_examples=150, deadline=None)
+@given(documents(), st.integers(0, 2**32), st.booleans())
+def test_a_document_is_allowed_exactly_if_its_strings_differ(value: Any, seed: int, escaped: bool) -> None:
+    matcher = begin()
+    text = json.dumps(value, ensure_ascii=escaped, separators=(",", ":"))
+    whole = all(token in mask(matcher) and matcher.advance(token) for token in tokenizations(text, random.Random(seed)))
+    assert (whole and matcher.complete) == is_valid(value)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_matcher_equals_a_replay_after_any_operations(data: st.DataObject) -> None:
+    matcher, taken = begin(), list[int]()
+    for token in tokenizations('{"a":["', random.Random(data.draw(st.integers(0, 99)))):
+        assert matcher.advance(token)
+        taken.append(token)
+    likely = [
+        token for token, text in enumerate(VOCABULARY.tokens) if len(text) > 1 or text in (b'"', b"a", b",", b"\\")
+    ]
+    for _ in range(data.draw(st.integers(1, 10))):
+        legal = mask(matcher)
+        match data.draw(st.sampled_from(["legal", "legal", "any", "back", "verify"])):
+            case "legal":
+                token = data.draw(st.sampled_from(sorted(legal & set(likely)) or sorted(legal)))
+                assert matcher.advance(token)
+                taken.append(token)
+            case "any":
+                token = data.draw(st.sampled_from(likely))
+                assert matcher.advance(token) == (token in legal)
+                taken += [token] * (token in legal)
+            case "back":
+                count = data.draw(st.integers(0, len(taken)))
+                matcher.rollback(count)
+                del taken[len(taken) - count :]
+            case "verify":
+                drafts = data.draw(st.lists(st.sampled_from(likely), max_size=3))
+                masks = np.empty((len(drafts) + 1, VOCABULARY.mask_words), np.int32)
+                fill_masks([MaskedRow(matcher, drafts=drafts)], masks)
+                assert allowed(masks[0], SIZE) == legal
+        again = begin()
+        assert all(again.advance(token) for token in taken)
+        assert mask(matcher) == mask(again) != set()
+        assert (matcher.complete, matcher.forced()) == (again.complete, again.forced())
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["", "<r>"]),
+    st.sampled_from(["", '"a"', '["a","a"', "</", "<r></", "é"]),
+    lists,
+    st.integers(0, 2**32),
+)
+def test_behind_reasoning_a_document_is_allowed_exactly_if_its_strings_differ(
+    mark: str, thought: str, value: list[str], seed: int
+) -> None:
+    compiled = reasoned(mark)
+    text = f"{mark}{thought}</r>{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
+    tokens = tokenizations(text, random.Random(seed))
+    matcher = compiled.begin(None, len(text.encode())).matcher
+    taken = 0
+    while taken < len(tokens) and tokens[taken] in mask(matcher):
+        assert matcher.advance(tokens[taken])
+        taken += 1
+    assert (taken == len(tokens) and matcher.complete) == (len(set(value)) == len(value))
+    matcher.rollback(taken // 2)
+    again = compiled.begin(None, len(text.encode())).matcher
+    assert all(again.advance(token) for token in tokens[: taken - taken // 2])
+    assert mask(matcher) == mask(again) != set()
+
+
+def test_random_texts_hold_different_strings() -> None:
+    source = random.Random(0)
+    likely = {
+        token for token, text in enumerate(VOCABULARY.tokens) if text in (b'"', b"a", b'","', b'"a"', b'""', b"]", b"}")
+    }
+    finished = 0
+    for _ in range(60):
+        matcher, text = begin(), b""
+        for token in tokenizations('{"a":[', source):
+            assert matcher.advance(token)
+            text += VOCABULARY.tokens[token]
+        while len(text) < 60 and not matcher.finished:
+            legal = mask(matcher)
+            assert legal
+            ends = legal & VOCABULARY.eos_ids
+            token = source.choice(sorted(ends or legal & likely or legal))
+            assert matcher.advance(token)
+            text += VOCABULARY.tokens[token]
+        if matcher.finished:
+            finished += 1
+            assert is_valid(json.loads(text)), text
+    assert finished > 10
+
+
+@pytest.mark.parametrize(
+    ("schema", "pointer"),
+    [
+        ({"anyOf": [UNIQUE, {"type": "array", "items": {"type": "null"}}]}, "/anyOf/0/uniqueItems"),
+        ({**UNIQUE, "items": {"type": "string", "maxLength": 3}}, "/uniqueItems"),
+        ({**UNIQUE, "items": {"type": ["string", "null"]}}, "/uniqueItems"),
+        ({**UNIQUE, "prefixItems": [{"const": "a"}]}, "/uniqueItems"),
+        ({**UNIQUE, "contains": {"const": "a"}}, "/uniqueItems"),
+    ],
+)
+def test_what_the_host_cannot_compare_exactly_is_refused(schema: Any, pointer: str) -> None:
+    with pytest.raises(UnsupportedConstraintError) as caught:
+        json_schema_language(json.dumps(schema))
+    assert [violation.pointer for violation in caught.value.violations] == [pointer]
+
+
+def test_one_item_never_repeats() -> None:
+    language = json_schema_language(
+        '{"type": "array", "maxItems": 1, "uniqueItems": true, "items": {"type": "object"}}'
+    )
+    assert language.unique is None
