@@ -54,6 +54,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Let the interpreter's end free everything; Triton's bindings report what it does not."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all of tests/gpu with ``gpu``, and skip what is marked so where no GPU is found. Put long tests first."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)

@@ -81,7 +81,9 @@ def test_a_tiny_model_gives_equal_answers_in_every_column(
     limit: int, max_tokens: int, shape: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "out.jsonl"
-    options = f"--limit {limit} --max-tokens {max_tokens} --dtype float32 --kv-cache-dtype int8 --suites greedy,constrained"
+    options = (
+        f"--limit {limit} --max-tokens {max_tokens} --dtype float32 --kv-cache-dtype int8 --suites greedy,constrained"
+    )
     options += " --set device=cpu --set kv_cache_memory_gib=0.01"
     main(f"--shape {shape} --draft-shape {shape} {options} --output {out}".split())
     results = lines(out)
