@@ -253,7 +253,7 @@ class _Loaded:
             slot_table_bytes(config.max_num_seqs, table_len, table_blocks),
         ):
             table = SlotTable.allocate(config.max_num_seqs, table_len, table_blocks, self.device)
-        # On a CPU, the pages of the cache are taken when they are written: all of them must fit, the drafter's included.
+        # On a CPU, a page of the cache is taken when it is first written: all must fit now, the drafter's included.
         cache_size = blocks * self.block_bytes
         with memory_explained(self.device, f"a cache of {cache_size / GIB:.2f} GiB (kv_cache_memory_gib)", cache_size):
             cache = KVCache.allocate(
