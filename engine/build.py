@@ -6,6 +6,7 @@ import logging
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -273,7 +274,9 @@ def _load(config: EngineConfig, device: torch.device) -> _Loaded:
     """Load tokenizer, model and drafter."""
     checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
     shape = checkpoint.config
-    tokenizer = load_tokenizer(config.tokenizer or config.model, shape)
+    tokenizer = load_tokenizer(
+        config.tokenizer or config.model, shape, None if config.chat_template is None else Path(config.chat_template)
+    )
     eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
     dtype = _dtype(config, checkpoint, device)
     ops = select_ops(device)

@@ -6,11 +6,12 @@ and types for type checkers, which cannot read keyword arguments from a model; a
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from pydantic import Field, field_validator, model_validator
 
 from draftline.engine.options import Options
+from draftline.engine.vllm_names import ENGINE_ALIASES, ENGINE_FOREIGN
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 CacheDType = Literal["auto", "bfloat16", "fp8", "int8"]
@@ -23,12 +24,8 @@ DraftLength = Literal["adaptive", "fixed"]
 class EngineConfig(Options):
     """The options of an engine."""
 
-    foreign: ClassVar[dict[str, str]] = {
-        "seed": "Each request has its own: SamplingParams(seed=...)",
-        "speculative_config": "Use drafter, draft_model and draft_tokens",
-        "swap_space": "Preempted requests are computed again; nothing is swapped",
-        "trust_remote_code": "Draftline runs no code from a checkpoint",
-    }
+    foreign = ENGINE_FOREIGN
+    aliases = ENGINE_ALIASES
 
     model: str = Field(
         default="smollm2",
@@ -36,6 +33,9 @@ class EngineConfig(Options):
         description="an HF folder, a .gguf file, a hub id, or 'smollm2' (the embedded SmolLM2-135M-Instruct)",
     )
     tokenizer: str | None = Field(default=None, description="where the tokenizer is; with the model where unset")
+    chat_template: str | None = Field(
+        default=None, min_length=1, description="file with a Jinja chat template; the model's own where unset"
+    )
     load_format: LoadFormat = Field(
         default="auto", description="'dummy' takes the model's shape with random weights, for benchmarks"
     )
@@ -109,6 +109,12 @@ class EngineConfig(Options):
         le=1,
         description="for benchmarks only: accept each draft with this probability, whatever the models say; outputs are wrong",
     )
+    default_seed: int | None = Field(
+        default=None,
+        ge=0,
+        le=2**64 - 1,
+        description="seed of the seeds of requests that have none, in the order of their arrival; random where unset",
+    )
     prefix_caching: bool = Field(default=True, description="reuse the cache of prompts' common prefixes")
     max_waiting: int = Field(default=1024, ge=1, description="max waiting requests; more are refused")
     max_waiting_tokens: int = Field(
@@ -146,6 +152,7 @@ class EngineOptions(TypedDict, total=False):
     """`EngineConfig`'s options other than the model, as the keywords of `LLM` and `AsyncEngine`."""
 
     tokenizer: str | None
+    chat_template: str | None
     load_format: LoadFormat
     dtype: DType
     quantization: Conversion
@@ -166,6 +173,7 @@ class EngineOptions(TypedDict, total=False):
     draft_tokens: int
     draft_length: DraftLength
     synthetic_acceptance: float | None
+    default_seed: int | None
     prefix_caching: bool
     max_waiting: int
     max_waiting_tokens: int

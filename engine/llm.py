@@ -56,7 +56,9 @@ class LLM:
         core = build_core(self.config)
         self._core: Core | None = core
         self._info, self._tokenizer = core.info, core.tokenizer
-        self._builder = RequestBuilder(core.info, core.tokenizer, self.config.ageing_s, core.compiler)
+        self._builder = RequestBuilder(
+            core.info, core.tokenizer, self.config.ageing_s, core.compiler, self.config.default_seed
+        )
         self._ids = itertools.count()
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -33,15 +33,27 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
-    foreign: ClassVar[dict[str, str]] = {}
+    foreign: ClassVar[Mapping[str, str]] = {}
     """Names of other engines' options, each with a sentence on its substitute."""
+
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Other engines' names of options, each with the name here."""
 
     @model_validator(mode="before")
     @classmethod
     def _reject_unknown_names(cls, values: Any) -> Any:
-        if isinstance(values, dict) and not values.keys() <= cls.model_fields.keys():
-            raise ValueError("; ".join(cls._unknown(name) for name in values if name not in cls.model_fields))
-        return values
+        if not isinstance(values, dict) or values.keys() <= cls.model_fields.keys():
+            return values
+        unknown = [name for name in values if name not in cls.model_fields and name not in cls.aliases]
+        if unknown:
+            raise ValueError("; ".join(cls._unknown(name) for name in unknown))
+        named: dict[str, Any] = {}
+        for name, value in values.items():
+            own = cls.aliases.get(name, name)
+            if own in named:
+                raise ValueError(f"{own}: is set twice, once by another name")
+            named[own] = value
+        return named
 
     @classmethod
     def _unknown(cls, name: str) -> str:

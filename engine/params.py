@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypedDict
 
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar, override
 
 from draftline.engine.options import FieldsError, Options
+from draftline.engine.vllm_names import SAMPLING_FOREIGN
 from draftline.kernels.limits import MAX_LOGIT_BIAS
 
 if TYPE_CHECKING:
@@ -55,11 +56,7 @@ class SamplingParams(_Params):
     vLLM's ``stop="text"``, ``stop=None`` and ``top_k=-1`` are accepted.
     """
 
-    foreign: ClassVar[dict[str, str]] = {
-        "best_of": "Set n, and choose among the outputs",
-        "guided_decoding": "Pass constraint=Constraint(...) to generate or chat",
-        "structured_outputs": "Pass constraint=Constraint(...) to generate or chat",
-    }
+    foreign = SAMPLING_FOREIGN
 
     temperature: float = Field(default=1.0, ge=0.0, le=100.0, description="0 is greedy; 1 is the model's distribution")
     top_p: float = Field(default=1.0, gt=0.0, le=1.0, description="keep the smallest set of tokens with this mass")

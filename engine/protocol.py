@@ -12,6 +12,7 @@ from draftline.engine.outputs import Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.stats import EngineStats
 from draftline.models.config import ModelConfig
+from draftline.models.tokenization.rendering import AS_USUAL, Rendering
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -28,11 +29,12 @@ Message = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, init=False)
 class Chat:
-    """Chat messages as (role, content) pairs. The model's chat template renders them."""
+    """Chat messages as (role, content) pairs. The model's chat template renders them, as ``rendering`` says."""
 
     messages: tuple[tuple[str, str], ...]
+    rendering: Rendering
 
-    def __init__(self, messages: Iterable[Message | tuple[str, str]]) -> None:
+    def __init__(self, messages: Iterable[Message | tuple[str, str]], rendering: Rendering = AS_USUAL) -> None:
         """Make a chat of messages: ``{"role": ..., "content": ...}``, or (role, content) pairs.
 
         Raises:
@@ -43,6 +45,7 @@ class Chat:
             raise InvalidRequestError(FieldViolation("chat.messages", problem))
         pairs = tuple(_message(f"chat.messages[{index}]", message) for index, message in enumerate(messages))
         object.__setattr__(self, "messages", pairs)
+        object.__setattr__(self, "rendering", rendering)
 
 
 Prompt = str | Sequence[int] | Chat

@@ -34,7 +34,9 @@ _T = TypeVar("_T")
 class ThreadedEngine(EngineClient):
     """An engine in this process. Any thread may submit and cancel; the step thread alone uses the core."""
 
-    def __init__(self, core: Core, *, max_waiting: int, max_waiting_tokens: int, ageing_s: float) -> None:
+    def __init__(
+        self, core: Core, *, max_waiting: int, max_waiting_tokens: int, ageing_s: float, seed: int | None = None
+    ) -> None:
         """Start the step thread.
 
         Args:
@@ -42,6 +44,7 @@ class ThreadedEngine(EngineClient):
             max_waiting: limit of requests that wait for their first step.
             max_waiting_tokens: limit of the tokens in their prompts, unless a single request waits.
             ageing_s: the head start in the queue, in seconds, for each unit of priority.
+            seed: of the seeds of requests that have none; None for random ones.
         """
         self.info = core.info
         self.tokenizer = core.tokenizer
@@ -49,7 +52,7 @@ class ThreadedEngine(EngineClient):
         self.journal = core.journal
         self.stopped: Future[EngineStoppedError | None] = Future()
         self._core = core
-        self._builder = RequestBuilder(core.info, core.tokenizer, ageing_s, core.compiler)
+        self._builder = RequestBuilder(core.info, core.tokenizer, ageing_s, core.compiler, seed)
         self._max_waiting = max_waiting
         self._max_waiting_tokens = max_waiting_tokens
         self._wake = threading.Condition()
@@ -263,4 +266,5 @@ def start_engine(config: EngineConfig, workers: KernelCompileWorkers | None = No
         max_waiting=config.max_waiting,
         max_waiting_tokens=config.max_waiting_tokens,
         ageing_s=config.ageing_s,
+        seed=config.default_seed,
     )

@@ -1,4 +1,4 @@
-"""The ``draftline`` command: serve, generate, chat, top, info, token, check-schema, demo and train-draft."""
+"""The ``draftline`` command: serve, generate, chat, run-batch, top, info, token, check-schema, demo and train-draft."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from draftline import __version__
-from draftline.engine.cli import chat, demo, generate, info, serve, token, top, train_draft
+from draftline.engine.cli import chat, demo, generate, info, run_batch, serve, token, top, train_draft
 from draftline.engine.cli.errors import print_error, writable_output
 from draftline.engine.cli.help import HelpCommand, HelpGroup
-from draftline.engine.cli.options import command
+from draftline.engine.cli.options import CONFIGURATIONS, command
 from draftline.engine.cli.schema import check_schema
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ for function in (
     serve.serve,
     generate.generate,
     chat.chat,
+    run_batch.run_batch,
     top.top,
     info.info,
     token.token,
@@ -51,6 +52,13 @@ def root(
     """Streaming inference for language models: a gRPC server, and the same engine on the command line."""
 
 
+def _instead(error: typer.TyperException) -> str:
+    """What to do instead of an option of vLLM's that Draftline has not; empty for other errors."""
+    name = str(getattr(error, "option_name", "")).lstrip("-").removeprefix("no-").replace("-", "_")
+    instead = next((model.foreign[name] for model in CONFIGURATIONS if name in model.foreign), None)
+    return "" if instead is None else f" {instead}"
+
+
 def main() -> None:
     """Run the command line and exit."""
     # gRPC logs every connection that opens or closes; failures reach its callers as errors.
@@ -59,7 +67,7 @@ def main() -> None:
         code = app(args=sys.argv[1:] or ["--help"], standalone_mode=False)
         sys.stdout.flush()  # not at exit, where Python would not report an error in the exit code
     except typer.TyperException as error:
-        print_error(f"{error.format_message()} (see draftline --help)")
+        print_error(f"{error.format_message()}{_instead(error)} (see draftline --help)")
         code = error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = 130

@@ -17,14 +17,20 @@ def read_config_file(path: Path, models: Iterable[type[Options]]) -> dict[str, o
     Raises:
         UsageError: the file cannot be read, is not a mapping, or has a key that is not an option of ``models``.
     """
+    models = list(models)
     known = [name for model in models for name in model.model_fields]
+    aliases = {other: own for model in models for other, own in model.aliases.items()}
+    foreign = {name: instead for model in models for name, instead in model.foreign.items()}
     options: dict[str, object] = {}
     for key, value in _mapping(path).items():
         name = str(key).replace("-", "_")
+        name = aliases.get(name, name)
         if name not in known:
-            raise UsageError(f"{path}: {key}: is not an option{suggestion(name, known)}")
+            explanation = f". {foreign[name]}" if name in foreign else suggestion(name, known)
+            raise UsageError(f"{path}: {key}: is not an option{explanation}")
         if name in options:
-            raise UsageError(f"{path}: {key}: is set twice, with dashes and with underscores")
+            ways = "by two names" if str(key).replace("-", "_") in aliases else "with dashes and with underscores"
+            raise UsageError(f"{path}: {key}: is set twice, {ways}")
         options[name] = value
     return options
 

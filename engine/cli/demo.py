@@ -23,9 +23,9 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 from rich.console import Console
 
-from draftline.engine.cli.demo_view import LineView, PanelView, View
 from draftline.engine.cli.generate import summary
 from draftline.engine.cli.serve import LISTENING
+from draftline.engine.cli.views.demo import LineView, PanelView, View
 from draftline.engine.client.convert import finished, request_message
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DraftlineError

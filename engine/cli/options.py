@@ -52,10 +52,12 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     """
     signature = inspect.signature(function, eval_str=True)
     models = {name: model for name, p in signature.parameters.items() if (model := _model(p.annotation))}
+    taken = {name for model in models.values() for name in model.model_fields}
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
         if name in models:
             parameters += _options(models[name])
+            parameters += [_alias(models[name], other) for other in models[name].aliases if other not in taken]
         else:
             parameters.append(parameter)
     if any(model in CONFIGURATIONS for model in models.values()):
@@ -106,6 +108,14 @@ def _option(model: type[Options], name: str, field: FieldInfo) -> inspect.Parame
         rich_help_panel=topic(model, name),
     )
     return _parameter(_flag(model, name), kind, option)
+
+
+def _alias(model: type[Options], other: str) -> inspect.Parameter:
+    """The option of a field under another engine's name, which ``--help`` does not show."""
+    flag = "--" + other.replace("_", "-")
+    kind = _cli_type(model.model_fields[model.aliases[other]].annotation)
+    declaration = f"{flag}/--no-{flag[2:]}" if kind is bool else flag
+    return _parameter(other, kind, typer.Option(declaration, hidden=True))
 
 
 def _flag(model: type[Options], name: str) -> str:
@@ -159,9 +169,16 @@ def _given(model: type[Options], options: dict[str, Any]) -> Iterator[tuple[str,
             if values := dict(_given(inner, options)):
                 yield name, _build(inner, values, {}, None)
             continue
-        value = options.pop(_flag(model, name))
-        if value is None or value == []:
+        ways = [
+            _flag(model, name),
+            *(other for other, own in model.aliases.items() if own == name and other in options),
+        ]
+        given = [(way, value) for way in ways if (value := options.pop(way)) not in (None, [])]
+        if len(given) > 1:
+            raise UsageError(" and ".join(f"--{way.replace('_', '-')}" for way, _ in given) + ": set one of them")
+        if not given:
             continue
+        [(_, value)] = given
         if get_origin(field.annotation) is dict:
             value = dict(_id_and_number(name, text) for text in value)
         elif isinstance(value, list):

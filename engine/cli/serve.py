@@ -1,4 +1,4 @@
-"""``draftline serve``: the gRPC server as a process, from opening its port to the end of its last request."""
+"""``draftline serve``: the gRPC and HTTP server as a process, from opening its port to the end of its last request."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ READY = "ready: "
 
 
 def serve(engine: EngineConfig, server: ServerConfig) -> None:
-    """Serve a model over gRPC.
+    """Serve a model over gRPC, and over HTTP with --http-port.
 
-    Sessions, generation, health and reflection are on one port. SIGTERM or SIGINT lets running requests finish, for at most
+    Sessions, generation, health and reflection are on one port, OpenAI's API is on another. SIGTERM or SIGINT lets running requests finish, for at most
     --drain-timeout seconds; a second signal ends the server at once.
 
     **Examples**
 
     - `draftline serve` serves the embedded SmolLM2-135M-Instruct on 127.0.0.1:50051
     - `draftline serve --model ./Qwen3-0.6B --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem --tokens tokens.yaml`
+    - `draftline serve --http-port 8000` also answers OpenAI's clients at http://127.0.0.1:8000/v1
     - `draftline serve --config draftline.yaml --max-num-seqs 64`
     - `grpcurl -plaintext -d '{"text": "The sky is"}' localhost:50051 draftline.v1.InferenceService/Generate`
     """
@@ -58,6 +59,9 @@ async def _serve(engine_config: EngineConfig, server_config: ServerConfig) -> No
     server = Server(server_config)
     await server.start()
     _say(LISTENING + server.address)
+    if server.http_address is not None:
+        scheme = "http" if server_config.tls_cert is None else "https"
+        _say(f"{LISTENING}{scheme}://{server.http_address}")
     loading = asyncio.ensure_future(_load(engine_config, server_config))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -11,7 +11,7 @@ from rich.live import Live
 
 from draftline.engine.cli.backend import connected, server_errors
 from draftline.engine.cli.connection import Connection
-from draftline.engine.cli.top_view import Snapshot, view
+from draftline.engine.cli.views.top import Snapshot, view
 from draftline.engine.config import EngineConfig
 from draftline.v1 import admin_pb2 as pb
 from draftline.v1.admin_pb2_grpc import AdminServiceStub

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import (
     BrokenOff,
     ConstraintReport,
@@ -19,6 +20,7 @@ from draftline.engine.outputs import (
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, GenerateRequest
 from draftline.engine.stats import StepTimes
+from draftline.models.tokenization.rendering import AS_USUAL
 from draftline.v1 import engine_pb2 as pb
 
 _WHITESPACE = {
@@ -58,7 +60,13 @@ def request_message(request: GenerateRequest) -> pb.GenerateRequest:
 
 
 def chat_message(chat: Chat) -> pb.Chat:
-    """Convert a chat to a message."""
+    """Convert a chat to a message.
+
+    Raises:
+        InvalidRequestError: the chat is rendered in a way that the protocol has no fields for.
+    """
+    if chat.rendering != AS_USUAL:
+        raise InvalidRequestError(FieldViolation("chat.rendering", "cannot be sent over gRPC"))
     return pb.Chat(messages=[pb.ChatMessage(role=role, content=content) for role, content in chat.messages])
 
 

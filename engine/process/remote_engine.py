@@ -91,7 +91,11 @@ class RemoteEngine(EngineClient):
         self._send(Start(config, log_level, log_format))
         opened = self._receive(Opened)
         # The engine process loads the model meanwhile.
-        self.tokenizer = load_tokenizer(config.tokenizer or config.model, opened.config)
+        self.tokenizer = load_tokenizer(
+            config.tokenizer or config.model,
+            opened.config,
+            None if config.chat_template is None else Path(config.chat_template),
+        )
         started = self._receive(Started)
         self.info, self._stats = started.info, started.stats
         eos_ids = frozenset(self.info.eos_token_ids)
@@ -101,7 +105,7 @@ class RemoteEngine(EngineClient):
         )
         self.journal = CacheJournal()
         self.stopped: Future[EngineStoppedError | None] = Future()
-        self._builder = RequestBuilder(self.info, self.tokenizer, config.ageing_s, self.compiler)
+        self._builder = RequestBuilder(self.info, self.tokenizer, config.ageing_s, self.compiler, config.default_seed)
         self._lock = threading.Lock()
         self._live: dict[str, _Live] = {}
         self._closing = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import secrets
 import time
 from collections.abc import Iterator
@@ -89,7 +90,12 @@ class RequestBuilder:
     """Validates requests against one engine's model and limits. Thread-safe."""
 
     def __init__(
-        self, info: EngineInfo, tokenizer: Tokenizer, ageing_s: float, compiler: ConstraintCompiler | None = None
+        self,
+        info: EngineInfo,
+        tokenizer: Tokenizer,
+        ageing_s: float,
+        compiler: ConstraintCompiler | None = None,
+        seed: int | None = None,
     ) -> None:
         """Create a builder for one engine.
 
@@ -98,11 +104,13 @@ class RequestBuilder:
             tokenizer: the model's tokenizer.
             ageing_s: the head start in the queue, in seconds, for each unit of priority.
             compiler: compiles constraints. Without it, requests with a constraint are invalid.
+            seed: of the seeds of requests without one, in the order in which they are built; None for random ones.
         """
         self._info = info
         self._tokenizer = tokenizer
         self._ageing_s = ageing_s
         self._compiler = compiler
+        self._new_seed = secrets.randbits if seed is None else random.Random(seed).getrandbits
 
     def build(self, request_id: str, request: GenerateRequest, sink: Sink, now: float) -> Request:
         """Make a client's request ready to run in this process.
@@ -189,7 +197,7 @@ class RequestBuilder:
             prompt=request.prompt if isinstance(request.prompt, str) else None,
             prompt_token_ids=tuple(token_ids),
             sampling=sampling,
-            seed=secrets.randbits(64) if sampling.seed is None else sampling.seed,
+            seed=self._new_seed(64) if sampling.seed is None else sampling.seed,
             max_len=len(token_ids) + max_tokens,
             draft_tokens=_draft_tokens(request.speculation) if self._info.drafters else 0,
             constraint=request.constraint,

@@ -32,6 +32,8 @@ def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list
     else:
         field = "chat.messages"
     try:
-        return tokenizer.encode(prompt) if isinstance(prompt, str) else tokenizer.encode_chat(prompt.messages)
+        if isinstance(prompt, str):
+            return tokenizer.encode(prompt)
+        return tokenizer.encode_chat(prompt.messages, prompt.rendering)
     except ValueError as error:
         raise InvalidRequestError(FieldViolation(field, str(error))) from error

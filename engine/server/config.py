@@ -8,15 +8,34 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from draftline.engine.options import Options
+from draftline.engine.vllm_names import SERVER_ALIASES, SERVER_FOREIGN
 
 
 class ServerConfig(Options):
     """The options of a server. Its engine has options of its own."""
 
+    foreign = SERVER_FOREIGN
+    aliases = SERVER_ALIASES
+
     host: str = Field(
         default="127.0.0.1", min_length=1, description="address to listen on; '0.0.0.0' or '::' is every interface"
     )
     port: int = Field(default=50051, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    http_port: int | None = Field(
+        default=None, ge=0, le=65535, description="port for OpenAI's API over HTTP; none if unset, 0 takes a free one"
+    )
+    http_allowed_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="names by which clients may call the HTTP port, besides addresses and localhost; '*' allows all. "
+        "Without tokens other names are refused",
+    )
+    http_allowed_origins: tuple[str, ...] = Field(
+        default=(),
+        description="origins whose web pages may call the HTTP port, such as https://example.org; '*' allows all",
+    )
+    served_model_name: tuple[str, ...] = Field(
+        default=(), description="the model's names over HTTP; if unset, its name as given to model"
+    )
     tls_cert: str | None = Field(default=None, description="PEM file of the server's certificate chain, for TLS")
     tls_key: str | None = Field(default=None, description="PEM file of its private key")
     tls_client_ca: str | None = Field(

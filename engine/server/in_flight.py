@@ -6,7 +6,8 @@ reports how it ended, and makes room for the next request.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -37,6 +38,33 @@ class Call(Protocol):
     def outcome(self, error: BaseException) -> str:
         """The code of a request that ``error`` ends: an engine's or transport's error, or the cancelled task's."""
         ...
+
+
+@contextmanager
+def counted(state: ServerState, call: Call, client_id: str) -> Iterator[None]:
+    """Count a call that is no request of the engine against the limits of the caller's token, and report it.
+
+    Args:
+        state: of the server.
+        call: the call.
+        client_id: the client's name for it; may be empty.
+
+    Raises:
+        QueueFullError: the call would exceed a limit of the caller's token.
+    """
+    report = ReportBuilder(state.observers, call.origin, state.next_id(), client_id)
+    admitted = False
+    try:
+        call.caller.admit()
+        admitted = True
+        yield
+    except BaseException as error:
+        report.finish(call.outcome(error), str(error) if isinstance(error, DraftlineError) else "")
+        raise
+    finally:
+        if admitted:
+            call.caller.release()
+    report.finish(OK)
 
 
 class InFlightRequest:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from draftline.engine.errors import MissingExtraError
+from draftline.engine.errors import CannotListenError, MissingExtraError
 from draftline.engine.protocol import EngineClient
 from draftline.engine.server.access import Access, OpenAccess, TokenAccess
 from draftline.engine.server.config import ServerConfig
@@ -34,7 +34,11 @@ _FLUSH_S = 0.5
 
 
 class Server:
-    """A server on one event loop: `start`, then `serve` an engine, then `drain` or `abort`."""
+    """A server on one event loop: `start`, then `serve` an engine, then `drain` or `abort`.
+
+    Attributes:
+        listeners: its faces.
+    """
 
     def __init__(self, config: ServerConfig) -> None:
         """A server that does not listen yet. Must be called on the event loop that will run it.
@@ -51,13 +55,20 @@ class Server:
         self._metrics_endpoint: MetricsEndpoint | None = None
         self._tracing = _tracing(config)
         self._state = ServerState(config, access, Hub(asyncio.get_running_loop()), self._observers())
-        self._listener: Listener = GrpcListener(self._state, self._metrics.registry, certificate)
+        self._grpc: Listener = GrpcListener(self._state, self._metrics.registry, self._metrics.refusals, certificate)
+        self._http = self._http_listener(certificate)
+        self.listeners: list[Listener] = [self._grpc] if self._http is None else [self._grpc, self._http]
         self._watching: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
         """``host:port`` of the gRPC API. The port is the configured one until `start`, and the real one afterwards."""
-        return self._listener.address
+        return self._grpc.address
+
+    @property
+    def http_address(self) -> str | None:
+        """``host:port`` of the HTTP API, in the same way; None without one."""
+        return None if self._http is None else self._http.address
 
     async def start(self) -> None:
         """Listen. Until `serve`, calls get the error that the model is still loading.
@@ -66,10 +77,14 @@ class Server:
             CannotListenError: an address cannot be used.
         """
         if self._config.metrics_port is not None:
-            labelled = CollectorRegistry()
-            labelled.register(ModelLabel(self._metrics))
-            self._metrics_endpoint = MetricsEndpoint(self._config.metrics_host, self._config.metrics_port, labelled)
-        await self._listener.start()
+            host, port = self._config.metrics_host, self._config.metrics_port
+            self._metrics_endpoint = MetricsEndpoint(host, port, self._labelled_metrics())
+        try:
+            for listener in self.listeners:
+                await listener.start()
+        except CannotListenError:
+            await self.abort()  # the others that listen already
+            raise
 
     async def serve(self, engine: EngineClient) -> None:
         """Admit requests to ``engine``. Health probes get "serving" for as long as the engine runs."""
@@ -77,7 +92,8 @@ class Server:
         if self._tracing is not None:
             self._tracing.serve(engine.info.model)
         self._state.serve(engine)
-        await self._listener.set_serving(True)
+        for listener in self.listeners:
+            await listener.set_serving(True)
         self._watching = asyncio.create_task(self._watch(engine))
 
     async def wait_idle(self) -> None:
@@ -92,22 +108,41 @@ class Server:
         """
         self._state.drain()
         self._stop_watching()
-        await self._listener.drain()
+        for listener in self.listeners:
+            await listener.drain()
         finished = True
         try:
             async with asyncio.timeout(self._config.drain_timeout):
                 await self.wait_idle()
         except TimeoutError:
             finished = False
-        await self._listener.stop(_FLUSH_S)
+        await self._stop(_FLUSH_S)
         await self._close()
         return finished
 
     async def abort(self) -> None:
         """Stop at once, and cut off the requests in flight. No effect after `drain`."""
         self._stop_watching()
-        await self._listener.stop(None)
+        await self._stop(None)
         await self._close()
+
+    async def _stop(self, grace_s: float | None) -> None:
+        await asyncio.gather(*(listener.stop(grace_s) for listener in self.listeners))
+
+    def _labelled_metrics(self) -> CollectorRegistry:
+        """The metrics as Prometheus gets them: each with the model as a label."""
+        labelled = CollectorRegistry()
+        labelled.register(ModelLabel(self._metrics))
+        return labelled
+
+    def _http_listener(self, certificate: Certificate | None) -> Listener | None:
+        if self._config.http_port is None:
+            return None
+        try:
+            from draftline.engine.server.http.listener import HttpListener  # an optional dependency
+        except ImportError as error:
+            raise MissingExtraError("http_port", "http") from error
+        return HttpListener(self._state, self._labelled_metrics(), self._metrics.refusals, certificate)
 
     async def _close(self) -> None:
         """Close the metrics endpoint, the tracing and the state."""
@@ -130,7 +165,8 @@ class Server:
     async def _watch(self, engine: EngineClient) -> None:
         """Report to health probes that the engine has ended by itself. It already refuses requests."""
         await asyncio.wait([asyncio.wrap_future(engine.stopped)])
-        await self._listener.set_serving(False)
+        for listener in self.listeners:
+            await listener.set_serving(False)
 
     def _stop_watching(self) -> None:
         if self._watching is not None:

@@ -67,6 +67,24 @@ class Certificate:
         logger.info("reloaded the certificate from %s", self._chain)
         return self._pem
 
+    def context(self) -> ssl.SSLContext:
+        """A server's context with the current files, for HTTP/1.1.
+
+        Raises:
+            CertificateError: the files cannot be used.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(self._chain, self._key, password="")
+            if self._authorities is not None:
+                context.load_verify_locations(self._authorities)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except (OSError, ValueError) as error:
+            raise CertificateError(f"cannot use {self._chain} and {self._key}: {error}") from error
+        return context
+
     def _modification_times(self) -> tuple[int, ...]:
         paths = (self._chain, self._key, *([self._authorities] if self._authorities else []))
         try:

@@ -21,11 +21,13 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
 from draftline.models.tokenization.chat_template import ChatTemplate
+from draftline.models.tokenization.rendering import AS_USUAL, Rendering
 
 
 class ChatEncoder:
@@ -56,11 +58,12 @@ class ChatEncoder:
         vocabulary = backend.get_vocab_size(with_added_tokens=False)
         self._forbidden = {i: name for name, i in special.items() if i < vocabulary and name != unknown}
 
-    def encode(self, messages: Sequence[tuple[str, str]]) -> list[int]:
-        """The ids of a conversation, up to where the assistant's next message begins.
+    def encode(self, messages: Sequence[tuple[str, str]], rendering: Rendering = AS_USUAL) -> list[int]:
+        """The ids of a conversation, up to where the assistant's next message begins unless ``rendering`` differs.
 
         Args:
             messages: the role and the content of each.
+            rendering: the choices of this conversation.
 
         Raises:
             ValueError: the template refuses the messages or takes the name of a special token in one of them apart, or
@@ -69,7 +72,9 @@ class ChatEncoder:
         for role, content in messages:
             check_unicode(role)
             check_unicode(content)
-        rendered = self._template.render([(self._hide(role), self._hide(content)) for role, content in messages])
+        hidden = [(self._hide(role), self._hide(content)) for role, content in messages]
+        variables = {name: self._hide_in(value) for name, value in rendering.variables.items()}
+        rendered = self._template.render(hidden, replace(rendering, variables=variables))
         marked = self._added.sub(lambda match: self._markers.get(match[0], match[0]), rendered)
         marked = self._any_stand_in.sub(lambda match: self._names[match[0]], marked)
         if self._hidden in marked:
@@ -82,6 +87,17 @@ class ChatEncoder:
 
     def _hide(self, text: str) -> str:
         return self._special.sub(lambda match: self._stand_ins[match[0]], text)
+
+    def _hide_in(self, value: object) -> object:
+        """A template's variable, a JSON value, without special tokens' names in its texts."""
+        if isinstance(value, str):
+            check_unicode(value)
+            return self._hide(value)
+        if isinstance(value, list):
+            return [self._hide_in(each) for each in value]
+        if isinstance(value, dict):
+            return {name: self._hide_in(each) for name, each in value.items()}
+        return value
 
     def _plain_id(self, token: str) -> int:
         index = self._plain.token_to_id(token)

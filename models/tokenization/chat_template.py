@@ -12,6 +12,8 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from draftline.models.tokenization.rendering import AS_USUAL, Rendering
+
 COMMON_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 """Many templates print any role. No model has learned a role that its template does not name, but for these."""
 
@@ -37,15 +39,20 @@ class ChatTemplate:
         self._roles = COMMON_ROLES | {node.value for node in constants if isinstance(node.value, str)}
         self._variables = dict(variables)
 
-    def render(self, messages: Sequence[tuple[str, str]]) -> str:
-        """The text of a conversation, up to where the assistant's next message begins.
+    def render(self, messages: Sequence[tuple[str, str]], rendering: Rendering = AS_USUAL) -> str:
+        """The text of a conversation, up to where the assistant's next message begins unless ``rendering`` differs.
 
         Args:
             messages: the role and the content of each.
+            rendering: the choices of this conversation.
 
         Raises:
-            ValueError: the template refuses the messages (roles that it does not know, or in a wrong order).
+            ValueError: the template refuses the messages (roles that it does not know, or in a wrong order), or a variable
+                has the name of what the template gets anyway.
         """
+        taken = rendering.variables.keys() & {*_GIVEN, *self._variables}
+        if taken:
+            raise ValueError(f"the template's variable {min(taken)!r} cannot be set")
         for index, (role, _) in enumerate(messages):
             if role not in self._roles:
                 known = ", ".join(sorted(COMMON_ROLES))
@@ -53,12 +60,33 @@ class ChatTemplate:
                     f"message {index} has the role {role!r}, which the chat template does not know ({known})"
                 )
         conversation = [{"role": role, "content": content} for role, content in messages]
+        new_message = rendering.add_generation_prompt and not rendering.continue_final_message
         try:
-            return self._template.render(
-                messages=conversation, tools=None, documents=None, add_generation_prompt=True, **self._variables
+            text = self._template.render(
+                messages=conversation,
+                tools=None,
+                documents=None,
+                add_generation_prompt=new_message,
+                **self._variables,
+                **rendering.variables,
             )
         except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ValueError(f"the model's chat template refuses these messages: {error}") from error
+        return _up_to_the_end_of(messages[-1][1], text) if rendering.continue_final_message else text
+
+
+_GIVEN = ("messages", "tools", "documents", "add_generation_prompt")
+"""The variables that every template gets."""
+
+
+def _up_to_the_end_of(content: str, text: str) -> str:
+    """``text`` as far as the last message's ``content``, which a template may have trimmed. HF cuts it in the same place."""
+    trimmed = content.strip()
+    start = text.rfind(trimmed) if trimmed else -1
+    if start < 0:
+        raise ValueError("the last message cannot be continued: the chat template does not show its content as it is")
+    with_end = content.lstrip()
+    return text[: start + len(with_end if text.startswith(with_end, start) else trimmed)]
 
 
 class _Generation(Extension):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from draftline.models.checkpoints.resolve import TOKENIZER_FILES, SourceKind, resolve_model
@@ -14,6 +15,7 @@ from draftline.models.tokenization.chat_encoder import ChatEncoder, check_unicod
 from draftline.models.tokenization.chat_template import ChatTemplate
 from draftline.models.tokenization.data import TokenizerData
 from draftline.models.tokenization.hf_tokenizer import read_hf_tokenizer
+from draftline.models.tokenization.rendering import AS_USUAL, Rendering
 from draftline.models.tokenization.token_bytes import token_bytes
 
 _LEAD = "\x02"
@@ -117,20 +119,23 @@ class Tokenizer:
                 return ids[index + 1 :]
         return ids
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
+    def encode_chat(self, messages: Sequence[tuple[str, str]], rendering: Rendering = AS_USUAL) -> list[int]:
         """The ids of a conversation in the model's chat template, up to where the assistant's next message begins.
+
+        It may end elsewhere, as ``rendering`` says.
 
         Names of special tokens in the messages stay text: see `ChatEncoder`.
 
         Args:
             messages: the role and the content of each.
+            rendering: the choices of this conversation.
 
         Raises:
             ValueError: there is no chat template, it refuses these messages, or one of them is no Unicode text.
         """
         if self._chat is None:
             raise ValueError("the model has no chat template")
-        return self._chat.encode(messages)
+        return self._chat.encode(messages, rendering)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of some ids; bytes that are not UTF-8 become U+FFFD.
@@ -158,7 +163,7 @@ class Tokenizer:
         return self._bytes[token_id] if 0 <= token_id < len(self._bytes) else b""
 
 
-def load_tokenizer(model: str, config: ModelConfig) -> Tokenizer:
+def load_tokenizer(model: str, config: ModelConfig, chat_template: Path | None = None) -> Tokenizer:
     """The tokenizer of a model, by any of the model's names (see `resolve_model`).
 
     Special tokens that the model does not have are left out.
@@ -166,17 +171,31 @@ def load_tokenizer(model: str, config: ModelConfig) -> Tokenizer:
     Args:
         model: the model, or another that has the same tokenizer.
         config: the configuration of the model that the ids are for.
+        chat_template: a file with a Jinja template in place of the model's; None for the model's.
 
     Raises:
-        ModelLoadError: there is no such model or tokenizer, or it has other ids that the model has not.
+        ModelLoadError: there is no such model or tokenizer, or it has other ids that the model has not; or the file of the
+            template cannot be read.
     """
     source = resolve_model(model, TOKENIZER_FILES)
-    tokenizer = Tokenizer(_READERS[source.kind](source.path).within(config.vocab_size))
+    data = _READERS[source.kind](source.path).within(config.vocab_size)
+    if chat_template is not None:
+        data = replace(data, chat_template=_template_text(chat_template), where=f"{data.where} with {chat_template}")
+    tokenizer = Tokenizer(data)
     if tokenizer.vocab_size > config.vocab_size:
         raise ModelLoadError(
             f"{source.path}: the tokenizer has {tokenizer.vocab_size} tokens, but the model only {config.vocab_size}"
         )
     return tokenizer
+
+
+def _template_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot read the chat template: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ModelLoadError(f"{path}: the chat template is not UTF-8 text") from error
 
 
 _READERS: dict[SourceKind, Callable[[Path], TokenizerData]] = {

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from common.contenders import BenchmarkModel
 from load.client import Turn
+from load.sse import measure_sse
 from load.streams import measure_streams, streams_workload
 from load.workloads import SERVING_WORKLOADS, ServingWorkload
 from serving import chosen, percentiles, plot, served_model, server, summary
@@ -73,10 +74,12 @@ def test_streams_over_one_session_and_over_many_connections() -> None:
     """With the server process of the benchmark itself."""
     # What starts fast: costs of drafts would be measured first, and weights packed as float16.
     options = {"kv_cache_memory_gib": 0.1, "max_model_len": 64, "drafter": "none", "dtype": "float32"}
-    with server(BenchmarkModel("smollm2", "smollm2", None), options) as address:
-        vocab_size = served_model(address).vocab_size
-        lines = list(measure_streams(address, streams_workload(4, 8, 6), vocab_size, best_of=1))
-    assert [line["way"] for line in lines] == ["one_session", "many_connections"]
+    options["http_port"] = 0
+    with server(BenchmarkModel("smollm2", "smollm2", None), options) as addresses:
+        vocab_size = served_model(addresses.grpc).vocab_size
+        lines = list(measure_streams(addresses.grpc, streams_workload(4, 8, 6), vocab_size, best_of=1))
+        lines.append(measure_sse(addresses.http, streams_workload(4, 8, 6), vocab_size, best_of=1))
+    assert [line["way"] for line in lines] == ["one_session", "many_connections", "sse_streams"]
     assert all(line["tokens_per_s"] > 0 for line in lines)
 
 

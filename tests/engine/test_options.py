@@ -21,13 +21,8 @@ from draftline.engine.training.config import TrainDraftConfig
     ("model", "name", "message"),
     [
         (EngineConfig, "max_num_seq", "max_num_seq: is not an option of EngineConfig; did you mean max_num_seqs?"),
-        (EngineConfig, "max_num_batched_tokens", "did you mean max_batched_tokens?"),
-        (EngineConfig, "enable_prefix_caching", "did you mean prefix_caching?"),
-        (
-            EngineConfig,
-            "seed",
-            r"seed: is not an option of EngineConfig. Each request has its own: SamplingParams\(seed=",
-        ),
+        (EngineConfig, "max_batch_tokens", "did you mean max_batched_tokens?"),
+        (EngineConfig, "swap_space", "Preempted requests are computed again"),
         (SamplingParams, "top_kk", "top_kk: is not an option of SamplingParams; did you mean top_k?"),
         (SamplingParams, "structured_outputs", r"Pass constraint=Constraint\(...\)"),
         (SamplingParams, "zzz", "zzz: is not an option of SamplingParams "),

@@ -34,6 +34,7 @@ from draftline.engine.protocol import EngineInfo, GenerateRequest, Sink
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.stats import EngineStats
 from draftline.models.config import ModelConfig
+from draftline.models.tokenization.rendering import AS_USUAL, Rendering
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.structured.compiler import ConstraintCompiler
 
@@ -52,11 +53,16 @@ class ByteTokenizer:
         """The text's bytes."""
         return list(text.encode())
 
-    def encode_chat(self, messages: Sequence[tuple[str, str]]) -> list[int]:
-        """The conversation's bytes."""
+    def encode_chat(self, messages: Sequence[tuple[str, str]], rendering: Rendering = AS_USUAL) -> list[int]:
+        """The conversation's bytes. A final message that is continued is the last of its line."""
         if any(role not in ("system", "user", "assistant") for role, _ in messages):
             raise ValueError("the chat template takes the roles system, user and assistant")
-        return self.encode("".join(f"{role}: {content}\n" for role, content in messages) + "assistant:")
+        text = "".join(f"{role}: {content}\n" for role, content in messages)
+        if rendering.variables:
+            text = f"{dict(rendering.variables)}\n{text}"
+        if rendering.continue_final_message:
+            return self.encode(text[:-1])
+        return self.encode(text + "assistant:" if rendering.add_generation_prompt else text)
 
     def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of bytes."""
@@ -139,8 +145,8 @@ class FakeEngine:
         self._thread = threading.Thread(target=self._loop, name="fake-step", daemon=True)
         self._thread.start()
 
-    def enforce(self, compiler: ConstraintCompiler) -> None:
-        """Compile constraints from now on. Outputs ignore them."""
+    def enforce(self, compiler: ConstraintCompiler | None) -> None:
+        """Compile constraints from now on, or refuse them. Outputs ignore them."""
         self.compiler = compiler
         self._builder = RequestBuilder(self.info, self.tokenizer, 5.0, compiler)
 

@@ -97,6 +97,8 @@ def _violations(message: vllm.GenerateRequest) -> Iterator[FieldViolation]:
     params = message.sampling_params
     if params.HasField("truncate_prompt_tokens"):
         yield FieldViolation("sampling_params.truncate_prompt_tokens", "this server does not cut prompts")
+    if params.include_stop_str_in_output:
+        yield FieldViolation("sampling_params.include_stop_str_in_output", "a stop string is never part of the output")
     for name in ("logprobs", "prompt_logprobs"):
         if getattr(params, name) < 0:
             yield FieldViolation(f"sampling_params.{name}", "not all can be listed")

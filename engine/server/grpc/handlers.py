@@ -11,13 +11,13 @@ import grpc.aio
 from google.rpc.status_pb2 import Status
 from grpc_status import rpc_status
 
-from draftline.engine.errors import DraftlineError
 from draftline.engine.server.access import Caller
-from draftline.engine.server.codes import CANCELLED, DEADLINE_EXCEEDED, OK
+from draftline.engine.server.codes import CANCELLED, DEADLINE_EXCEEDED
 from draftline.engine.server.grpc.errors import code_name, to_status
+from draftline.engine.server.in_flight import counted
 from draftline.engine.server.limits import MAX_REQUEST_ID
 from draftline.engine.server.state import ServerState
-from draftline.engine.server.telemetry.reports import Origin, ReportBuilder
+from draftline.engine.server.telemetry.reports import Origin
 
 _Servicer = TypeVar("_Servicer")
 _Request = TypeVar("_Request")
@@ -56,20 +56,8 @@ def with_report(
     async def handle(self: _Servicer, request: _Request, context: Context) -> _Response:
         state: ServerState = self.state  # type: ignore[attr-defined]
         call = GrpcCall.of(state, handler.__name__, context)
-        report = ReportBuilder(state.observers, call.origin, state.next_id(), call.client_id)
-        admitted = False
-        try:
-            call.caller.admit()
-            admitted = True
-            response = await handler(self, request, context)
-        except BaseException as error:
-            report.finish(call.outcome(error), str(error) if isinstance(error, DraftlineError) else "")
-            raise
-        finally:
-            if admitted:
-                call.caller.release()
-        report.finish(OK)
-        return response
+        with counted(state, call, call.client_id):
+            return await handler(self, request, context)
 
     return handle
 

@@ -41,12 +41,15 @@ _PACKAGES = ("draftline.v1", "vllm.grpc.engine")
 class GrpcListener(Listener):
     """The gRPC server of one event loop."""
 
-    def __init__(self, state: ServerState, registry: CollectorRegistry, certificate: Certificate | None) -> None:
+    def __init__(
+        self, state: ServerState, registry: CollectorRegistry, refusals: Counter, certificate: Certificate | None
+    ) -> None:
         """A server that does not listen yet.
 
         Args:
             state: the state of the whole server.
             registry: collects the metrics that AdminService shows.
+            refusals: counts the calls that are refused for their token, by code.
             certificate: for TLS; None serves plaintext.
 
         Raises:
@@ -55,9 +58,6 @@ class GrpcListener(Listener):
         self._config = state.config
         self._certificate = certificate
         self._address = format_address(state.config.host, state.config.port)
-        refusals = Counter(
-            "draftline_authentication_failures", "Calls refused for their token.", ("code",), registry=registry
-        )
         registry.register(_Connections(state))
         interceptors = [AuthenticationInterceptor(state.access, refusals), DecodeErrorInterceptor(_PACKAGES)]
         self._server = grpc.aio.server(options=_options(state.config), interceptors=interceptors)

@@ -107,6 +107,7 @@ class Metrics(Collector):
 
     Attributes:
         registry: collects them.
+        refusals: counts the calls that are refused for their token, by code.
     """
 
     def __init__(self) -> None:
@@ -117,6 +118,9 @@ class Metrics(Collector):
         self._compiler: ConstraintCompiler | None = None
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
+        self.refusals = Counter(
+            "draftline_authentication_failures", "Calls refused for their token.", ("code",), registry=self.registry
+        )
         self._requests = Counter(
             "draftline_requests", "Requests that have ended.", ("call", "code", "caller"), registry=self.registry
         )

@@ -46,7 +46,7 @@ class Tracing:
         """Send the span of a request that has ended."""
         start = report.started_ns
         span = self._tracer.start_span(
-            f"{_SERVICE}/{report.origin.call}",
+            _name(report.origin.call),
             context=self._propagator.extract(report.origin.trace),
             kind=SpanKind.SERVER,
             attributes=self._attributes(report),
@@ -67,10 +67,7 @@ class Tracing:
 
     def _attributes(self, report: RequestReport) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {
-            "rpc.system": "grpc",
-            "rpc.service": _SERVICE,
-            "rpc.method": report.origin.call,
-            "rpc.grpc.status": report.code,
+            **_transport(report),
             "gen_ai.operation.name": "text_completion",
             "gen_ai.request.model": self._model,
             "draftline.request_id": report.request_id,
@@ -88,3 +85,15 @@ class Tracing:
                 "draftline.accepted_tokens": sum(output.speculation.accepted for output in report.outputs),
             }
         return attributes
+
+
+def _name(call: str) -> str:
+    """A span's name: a gRPC method with its service, or an HTTP path."""
+    return f"POST {call}" if call.startswith("/") else f"{_SERVICE}/{call}"
+
+
+def _transport(report: RequestReport) -> dict[str, AttributeValue]:
+    call = report.origin.call
+    if call.startswith("/"):
+        return {"http.request.method": "POST", "http.route": call, "draftline.code": report.code}
+    return {"rpc.system": "grpc", "rpc.service": _SERVICE, "rpc.method": call, "rpc.grpc.status": report.code}

@@ -74,6 +74,11 @@ def halves_of(weight_type: torch.dtype) -> int:
     return ACTIVATIONS[weight_type].itemsize // weight_type.itemsize
 
 
+def num_warps(channels: int) -> int:
+    """Warps a program. Eight elements a thread: one 16-byte load of a 16-bit type."""
+    return min(max(channels // 256, 1), 32)
+
+
 def quantize_rows(
     x: Tensor,
     weight_type: torch.dtype,
@@ -118,8 +123,7 @@ def quantize_rows(
         HALVES=halves,
         NORM=norm is not None,
         OVERLAP=overlap,
-        # Eight elements a thread: one 16-byte load of a 16-bit type.
-        num_warps=min(max(a_program * GROUP // 256, 1), 32),
+        num_warps=num_warps(a_program * GROUP),
         **launch_options(overlap),
     )
     return out, scales

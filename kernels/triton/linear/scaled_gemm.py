@@ -23,7 +23,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.triton.linear.eight_bit import join_halves
 from draftline.kernels.triton.linear.epilogue import load_and_finish
-from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 _TILES_TOGETHER = 8
 """Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
@@ -45,6 +45,8 @@ class ScaledGemmConfig:
         num_warps: warps a program.
         num_stages: depth of the pipeline that loads both tiles.
         swap: whether the weight's tile is the left matrix.
+        block_k: channels an iteration: a group where channels have scales, else some groups.
+        ahead: where launches overlap, channels of each weight row to prefetch before the wait for the previous kernel.
     """
 
     block_m: int
@@ -52,6 +54,8 @@ class ScaledGemmConfig:
     num_warps: int
     num_stages: int
     swap: bool = False
+    block_k: int = GROUP
+    ahead: int = 0
 
 
 @triton.jit
@@ -89,6 +93,7 @@ def _scaled_gemm_kernel(
     x: tl.tensor,
     x_scale: tl.tensor,
     weight: tl.tensor,
+    weight_start: tl.tensor,
     weight_scale: tl.tensor,
     bias: tl.tensor,
     residual: tl.tensor,
@@ -102,6 +107,8 @@ def _scaled_gemm_kernel(
     HALVES: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    AHEAD: tl.constexpr,
     TILES_TOGETHER: tl.constexpr,
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
@@ -132,18 +139,25 @@ def _scaled_gemm_kernel(
     acc = tl.zeros([rows, columns], SUM)
     up = tl.zeros([rows, columns], SUM)
     by_row = tl.full([BLOCK_M], 1.0, tl.float32)
+    if OVERLAP and AHEAD > 0:
+        row_start = tl.minimum(n, N - 1).to(tl.int64)[:, None] * K
+        line = tl.minimum(tl.arange(0, AHEAD // 128)[None, :] * 128, K - 1)
+        prefetch(weight_start + row_start + line)
+        if SWIGLU:
+            prefetch(weight_start + N * K + row_start + line)
     wait_for_previous(OVERLAP)
-    for group in tl.range(0, GROUPS):
-        value = x.load([first_m * HALVES, group * GROUP])
+    for k in tl.range(0, K, BLOCK_K):
+        group = k // GROUP
+        value = x.load([first_m * HALVES, k])
         if GROUPED:
             by_row = tl.load(x_scale + group * num_rows + token, mask=token < num_rows, other=0.0)
         acc = _multiply(
-            value, weight.load([first_n, group * GROUP]), acc, by_row,
+            value, weight.load([first_n, k]), acc, by_row,
             weight_scale, n, n < N, group, GROUPS, SCALE_ROWS, GROUPED, SWAP,
         )  # fmt: skip
         if SWIGLU:
             up = _multiply(
-                value, weight.load([N + first_n, group * GROUP]), up, by_row,
+                value, weight.load([N + first_n, k]), up, by_row,
                 weight_scale, N + n, n < N, group, GROUPS, SCALE_ROWS, GROUPED, SWAP,
             )  # fmt: skip
     if SWAP:
@@ -218,9 +232,10 @@ def scaled_gemm(
     out = torch.empty((num_rows, n), dtype=dtype, device=x.device)
     tiles = triton.cdiv(num_rows * halves, config.block_m) * triton.cdiv(n, config.block_n)
     _scaled_gemm_kernel[(tiles,)](
-        TensorDescriptor(x, [num_rows * halves, k], [k, 1], [config.block_m, GROUP]),
+        TensorDescriptor(x, [num_rows * halves, k], [k, 1], [config.block_m, config.block_k]),
         x_scale,
-        TensorDescriptor(weight.data, [weight_rows, k], [k, 1], [config.block_n, GROUP]),
+        TensorDescriptor(weight.data, [weight_rows, k], [k, 1], [config.block_n, config.block_k]),
+        weight.data,
         weight.scale,
         bias if bias is not None else out,
         residual if residual is not None else out,
@@ -234,6 +249,8 @@ def scaled_gemm(
         HALVES=halves,
         BLOCK_M=config.block_m,
         BLOCK_N=config.block_n,
+        BLOCK_K=config.block_k,
+        AHEAD=config.ahead,
         TILES_TOGETHER=_TILES_TOGETHER,
         BIAS=bias is not None,
         SWIGLU=swiglu,

@@ -82,7 +82,8 @@ def test_help_at_80_columns_shows_whole_names_values_and_words(command: str) -> 
     lines = CliRunner(env={"COLUMNS": "80"}).invoke(app, [command, "--help"]).stdout.splitlines()
     assert max(map(len, lines)) <= 80
     words = " ".join(" ".join(lines).replace("│", " ").split())
-    options = [p for p in get_command(app).commands[command].params if isinstance(p, TyperOption)]  # type: ignore[attr-defined]
+    parameters = get_command(app).commands[command].params  # type: ignore[attr-defined]
+    options = [each for each in parameters if isinstance(each, TyperOption) and not each.hidden]
     assert options
     for option in options:
         [name] = option.opts
@@ -314,7 +315,7 @@ def test_serve_from_start_to_sigterm(process: Callable[..., subprocess.Popen[str
     assert run("chat", "--server", address, "--max-tokens", "8", stdin="hi\n").stdout == "user: hi\n"
     assert json.loads(run("info", "--server", address, "--json").stdout)["model"] == "fake"
     error = failed(run("generate", "x" * 5000, "--server", address), 1)
-    assert error.startswith("the server answers INVALID_ARGUMENT: text: has 5000 tokens")
+    assert error.startswith("the server answers INVALID_ARGUMENT: text: has 5000 bytes of UTF-8")
     with grpc.insecure_channel(address) as channel:
         request = pb.GenerateRequest(text="running", sampling=pb.SamplingParams(max_tokens=100))
         running = iter(InferenceServiceStub(channel).Generate(request))

@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from draftline.engine.cli import app, demo
-from draftline.engine.cli.demo_view import LineView, PanelView
+from draftline.engine.cli.views.demo import LineView, PanelView
 from draftline.engine.outputs import Finished, FinishReason, SpeculationStats, Timing, Usage
 
 

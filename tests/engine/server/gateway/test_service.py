@@ -101,6 +101,7 @@ async def test_cancelling_the_call_ends_the_request(gateway: Any, engine: FakeEn
 
 async def test_unsupported_fields_are_refused_by_name(gateway: Any) -> None:
     wanted = request("abc", stream=False, logprobs=-1, truncate_prompt_tokens=4)
+    wanted.sampling_params.include_stop_str_in_output = True
     wanted.kv_transfer_params_json = "{}"
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         [answer async for answer in gateway.Generate(wanted)]
@@ -108,6 +109,7 @@ async def test_unsupported_fields_are_refused_by_name(gateway: Any) -> None:
     assert set(violations(status_of(refused.value))) == {
         "kv_transfer_params_json",
         "sampling_params.truncate_prompt_tokens",
+        "sampling_params.include_stop_str_in_output",
         "sampling_params.logprobs",
     }
     with pytest.raises(grpc.aio.AioRpcError) as missing:

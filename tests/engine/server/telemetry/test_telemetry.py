@@ -30,8 +30,8 @@ from rich.console import Console
 from stepped_engine import SteppedEngine
 
 from draftline import __version__
-from draftline.engine.cli import top_view
-from draftline.engine.cli.top_view import Snapshot
+from draftline.engine.cli.views import top as top_view
+from draftline.engine.cli.views.top import Snapshot
 from draftline.engine.process.log_format import JsonFormatter, TextFormatter
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server

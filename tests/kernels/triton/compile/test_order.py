@@ -24,11 +24,11 @@ PRODUCTS = {
     "dense, tens": ("llama-8b-tens", "_gemm_kernel", {"SWIGLU": False}, 4096),
     "dense, many": ("llama-8b-chunk", "_gemm_kernel", {"SWIGLU": False}, 4096),
     # Their loops count groups of 128 channels.
-    "fp8, few rows": ("llama-8b-fp8-4", "_scaled_gemm_kernel", {"SWIGLU": False}, 32),
-    "fp8-block, tens": ("llama-8b-fp8-block-40", "_scaled_gemm_kernel", {"SWIGLU": False}, 32),
-    "int8, many": ("llama-8b-int8-512", "_scaled_gemm_kernel", {"SWIGLU": True}, 32),
+    "fp8, few rows": ("llama-8b-fp8-4", "_scaled_gemm_kernel", {"SWIGLU": False}, 4096),
+    "fp8-block, tens": ("llama-8b-fp8-block-40", "_scaled_gemm_kernel", {"SWIGLU": False}, 4096),
+    "int8, many": ("llama-8b-int8-512", "_scaled_gemm_kernel", {"SWIGLU": True}, 4096),
 }
-"""The case of `aot_cases.py`, the kernel, constants that choose a launch of it, and the steps of K."""
+"""The case of `aot_cases.py`, the kernel, constants that choose a launch of it, and K."""
 
 ATTENTION = {
     "decode, int8": ("llama-8b-int8-cache-one", "_decode_attention_kernel", {}, 0),

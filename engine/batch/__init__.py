@@ -1,0 +1,1 @@
+"""Batches of requests from files: their lines, their answers, and a run that can be resumed."""

@@ -1,0 +1,145 @@
+"""``draftline run-batch``: answer a file of requests, on a server or on an engine in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+from tqdm import tqdm
+
+from draftline.engine.batch.lines import PlainPrompts, check_ids, read_lines
+from draftline.engine.batch.output import AnswerFile
+from draftline.engine.cli.models import find_models
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import MissingExtraError, UsageError
+from draftline.engine.params import Constraint, SamplingParams
+
+
+def run_batch(
+    requests: Annotated[Path, typer.Argument(help="JSON lines of requests", metavar="IN.jsonl")],
+    answers: Annotated[Path, typer.Argument(help="the file for their answers", metavar="OUT.jsonl")],
+    server: Annotated[
+        str | None, typer.Option(metavar="URL", help="use a running server's HTTP port, such as http://gpu7:8000")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=4096, help="requests in flight at once")] = 256,
+    as_finished: Annotated[
+        bool, typer.Option("--as-finished", help="write answers as they finish, not in the order of the requests")
+    ] = False,
+    as_chat: Annotated[bool, typer.Option("--chat", help="send plain prompts as users' messages")] = False,
+    *,
+    sampling: SamplingParams,
+    constraint: Constraint | None,
+    engine: EngineConfig,
+) -> None:
+    """Answer the requests of a file.
+
+    A line is one of OpenAI's batch requests (`custom_id`, `url`, `body`), or a plain prompt: a JSON text, or an object with
+    `prompt` or `messages` and other fields of a body. Sampling options and a constraint are for plain prompts.
+
+    An answer has OpenAI's form, an error too. A run that was killed goes on where it was: run the same command again.
+
+    **Examples**
+
+    - `draftline run-batch in.jsonl out.jsonl --schema person.json --chat --max-tokens 200`
+    - `draftline run-batch in.jsonl out.jsonl --server http://gpu7:8000`, with the token in `DRAFTLINE_TOKEN`
+    - `draftline run-batch in.jsonl out.jsonl --model ./Qwen3-0.6B --as-finished`
+    """
+    if server is not None and engine != EngineConfig():
+        raise UsageError("--server: the server has its own engine; give no engine options with it")
+    plain = PlainPrompts(_defaults(sampling, constraint), as_chat)
+    ids = check_ids(requests, plain)
+    with AnswerFile(answers, ids) as file:
+        if len(file.answered) == len(ids):
+            typer.echo(f"all {len(ids)} requests have answers", err=True)
+            return
+        failed = asyncio.run(_run(requests, file, plain, len(ids), server, concurrency, as_finished, engine))
+    if failed:
+        typer.echo(f"{failed} of {len(ids)} requests ended with an error, which their lines have", err=True)
+
+
+async def _run(
+    requests: Path,
+    file: AnswerFile,
+    plain: PlainPrompts,
+    total: int,
+    server: str | None,
+    concurrency: int,
+    as_finished: bool,
+    engine: EngineConfig,
+) -> int:
+    """Run the batch. Returns how many of its requests ended with an error."""
+    try:
+        import httpx2  # an optional dependency
+
+        from draftline.engine.batch.run import run_batch
+    except ImportError as error:
+        raise MissingExtraError("run-batch", "http") from error
+    failed = 0
+
+    async with _target(server, engine) as (url, token):
+        limits = httpx2.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        with tqdm(total=total, initial=len(file.answered), unit="request") as bar:
+
+            def progress(is_error: bool) -> None:
+                nonlocal failed
+                failed += is_error
+                bar.update()
+
+            async with httpx2.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=None) as client:
+                lines = read_lines(requests, plain)
+                await run_batch(
+                    lines, client, file, concurrency=concurrency, in_order=not as_finished, progress=progress
+                )
+    return failed
+
+
+@asynccontextmanager
+async def _target(server: str | None, config: EngineConfig) -> AsyncIterator[tuple[str, str]]:
+    """The URL and the token of the server: a running one, or one in this process that no other program can use."""
+    if server is not None:
+        if not server.startswith(("http://", "https://")):
+            raise UsageError(f"--server: {server}: must be a URL, such as http://localhost:8000")
+        yield server, os.environ.get("DRAFTLINE_TOKEN", "")
+        return
+    find_models(config)
+    from draftline.engine.server.config import ServerConfig
+    from draftline.engine.server.server import Server
+    from draftline.engine.threaded_engine import start_engine  # imports torch, which takes seconds
+
+    token = secrets.token_urlsafe(24)
+    with tempfile.TemporaryDirectory() as folder:
+        tokens = Path(folder, "tokens.yaml")
+        tokens.touch(mode=0o600)
+        tokens.write_text(yaml.safe_dump({"tokens": [{"name": "batch", "token": token}]}))
+        here = Server(ServerConfig(port=0, http_port=0, tokens=str(tokens), log_requests=False))
+        await here.start()
+        try:
+            engine = await asyncio.to_thread(start_engine, config)
+            try:
+                await here.serve(engine)
+                yield f"http://{here.http_address}", token
+            finally:
+                await here.abort()
+                await asyncio.to_thread(engine.close)
+        finally:
+            await here.abort()
+
+
+def _defaults(sampling: SamplingParams, constraint: Constraint | None) -> dict[str, Any]:
+    """The options of plain prompts, as fields of a body."""
+    fields = sampling.model_dump(mode="json", exclude_unset=True)
+    if constraint is not None:
+        structured = constraint.model_dump(mode="json", exclude_unset=True)
+        if "json_schema" in structured:
+            structured["json"] = structured.pop("json_schema")
+        fields["structured_outputs"] = structured
+    return fields

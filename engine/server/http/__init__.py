@@ -1,0 +1,1 @@
+"""The HTTP face: OpenAI's endpoints, vLLM's extra fields, and a plain ``/generate``."""

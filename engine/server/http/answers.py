@@ -1,0 +1,200 @@
+"""The parts that answers of several endpoints share: ids, usage, finish reasons and log-probabilities."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from draftline.engine.outputs import Finished, FinishReason, PositionLogprobs, RequestOutput, TokenLogprob
+from draftline.engine.protocol import EngineInfo
+from draftline.models.tokenization.tokenizer import Tokenizer
+
+_FINISH: Mapping[FinishReason, str] = {
+    FinishReason.EOS: "stop",
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.CANCELLED: "abort",  # an operator ended it; vLLM's word
+}
+
+
+def new_id(prefix: str) -> str:
+    """An id that no other answer has: ``chatcmpl-…``."""
+    return f"{prefix}{uuid4().hex}"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The fields that all chunks of one answer have.
+
+    Attributes:
+        id: of the answer.
+        model: the served model's name.
+        fingerprint: of the engine.
+        created: the time in seconds since 1970.
+    """
+
+    id: str
+    model: str
+    fingerprint: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @staticmethod
+    def of(prefix: str, model: str, info: EngineInfo) -> Head:
+        """The head of a new answer of ``model``; ``prefix`` begins its id."""
+        return Head(new_id(prefix), model, info.system_fingerprint)
+
+    def fields(self, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """An answer, or a chunk of one, of OpenAI's ``object`` ``kind``."""
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+            "choices": choices,
+        }
+
+
+def finish(end: Finished) -> dict[str, Any]:
+    """The fields of a choice that say why it ended. ``stop_reason`` is vLLM's: the stop string or the token's id."""
+    matched: str | int | None = int(end.matched_stop) if end.stopped_by_token else end.matched_stop or None
+    if end.finish_reason is not FinishReason.STOP:
+        matched = None
+    return {"finish_reason": _FINISH[end.finish_reason], "stop_reason": matched}
+
+
+class UsageCount:
+    """The tokens of an answer's outputs, as they end. The prompt of several outputs counts once."""
+
+    def __init__(self) -> None:
+        """No tokens yet."""
+        self._prompts: dict[int, tuple[int, int]] = {}
+        self._completion = 0
+        self._accepted = 0
+        self._drafted = 0
+
+    def add(self, prompt: int, end: Finished) -> None:
+        """Count an output of the prompt with this index."""
+        if end.index == 0 or prompt not in self._prompts:
+            self._prompts[prompt] = (end.usage.prompt_tokens, end.usage.cached_tokens)
+        self._completion += end.usage.completion_tokens
+        self._accepted += end.speculation.accepted
+        self._drafted += end.speculation.drafted
+
+    def fields(self) -> dict[str, Any]:
+        """``usage`` of completions and chats."""
+        prompt = sum(tokens for tokens, _ in self._prompts.values())
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": self._completion,
+            "total_tokens": prompt + self._completion,
+            "prompt_tokens_details": {"cached_tokens": sum(cached for _, cached in self._prompts.values())},
+        }
+
+    def response_fields(self) -> dict[str, Any]:
+        """``usage`` of responses."""
+        usage = self.fields()
+        return {
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": usage["prompt_tokens_details"],
+            "output_tokens": self._completion,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage["total_tokens"],
+        }
+
+
+def usage_of(outputs: Iterable[RequestOutput[Any]]) -> UsageCount:
+    """The tokens of whole outputs."""
+    usage = UsageCount()
+    for prompt, output in enumerate(outputs):
+        for each in output.outputs:
+            if each.finished is not None:
+                usage.add(prompt, each.finished)
+    return usage
+
+
+class TokenTexts:
+    """The texts of single tokens, for log-probabilities."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """The texts of a tokenizer's tokens."""
+        self._tokenizer = tokenizer
+
+    def data(self, token_id: int) -> bytes:
+        """The bytes of a token. A special token has those of its name."""
+        return self._tokenizer.token_bytes(token_id) or self._tokenizer.decode([token_id], skip_special=False).encode()
+
+    def text(self, token_id: int) -> str:
+        """The text of a token. Bytes that are a part of a character become U+FFFD."""
+        return self.data(token_id).decode(errors="replace")
+
+    def chat(self, positions: Iterable[PositionLogprobs]) -> list[dict[str, Any]]:
+        """``logprobs.content`` of a chat: one entry for each position."""
+        return [
+            {**self._entry(position.chosen), "top_logprobs": [self._entry(top) for top in position.top]}
+            for position in positions
+        ]
+
+    def _entry(self, token: TokenLogprob) -> dict[str, Any]:
+        data = self.data(token.token_id)
+        return {"token": data.decode(errors="replace"), "logprob": _finite(token.logprob), "bytes": list(data)}
+
+    def completion(
+        self, positions: Sequence[PositionLogprobs], offset: int, first: int | None = None
+    ) -> tuple[dict[str, Any], int]:
+        """``logprobs`` of a completion.
+
+        Args:
+            positions: the positions.
+            offset: characters of the text before them.
+            first: a token before them without a log-probability: a prompt's first one.
+
+        Returns:
+            The object, and the offset after its last token.
+        """
+        tokens: list[str] = []
+        offsets: list[int] = []
+        for token_id in (*([] if first is None else [first]), *(position.chosen.token_id for position in positions)):
+            tokens.append(self.text(token_id))
+            offsets.append(offset)
+            offset += len(tokens[-1])
+        unknown: list[None] = [] if first is None else [None]
+        return {
+            "tokens": tokens,
+            "token_logprobs": [*unknown, *(_finite(position.chosen.logprob) for position in positions)],
+            "top_logprobs": [*unknown, *map(self._top, positions)],
+            "text_offset": offsets,
+        }, offset
+
+    def _top(self, position: PositionLogprobs) -> dict[str, float]:
+        """The most likely tokens by text, the sampled one among them. Of tokens with one text, the most likely stands."""
+        top: dict[str, float] = {}
+        for token in (*position.top, position.chosen):
+            top.setdefault(self.text(token.token_id), _finite(token.logprob))
+        return top
+
+
+def prompt_logprobs(texts: TokenTexts, output: RequestOutput[Any]) -> list[dict[str, Any] | None]:
+    """VLLM's ``prompt_logprobs``: for each token of the prompt its log-probability and rank by token id; first none."""
+    return [
+        None,
+        *(
+            {
+                str(token.token_id): {
+                    "logprob": token.logprob,
+                    "rank": token.rank,
+                    "decoded_token": texts.text(token.token_id),
+                }
+                for token in (position.chosen, *position.top)
+            }
+            for position in output.prompt_logprobs or ()
+        ),
+    ]
+
+
+def _finite(logprob: float) -> float:
+    """JSON has no infinities. OpenAI writes -9999 for what is impossible."""
+    return max(logprob, -9999.0)

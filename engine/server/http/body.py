@@ -1,0 +1,244 @@
+"""The bodies of HTTP requests: their JSON, their common fields, and errors that name each wrong one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
+from starlette.requests import Request
+
+from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.http.errors import DisconnectedError, HttpError
+from draftline.engine.server.http.fields import INERT, INERT_IN_CONSTRAINT, Inert, refused
+
+
+class _RefusedFieldsError(ValueError):
+    """Some fields of an object are unknown, or not supported."""
+
+    def __init__(self, violations: list[FieldViolation]) -> None:
+        super().__init__("; ".join(f"{v.field}: {v.description}" for v in violations))
+        self.violations = violations
+
+
+class Body(BaseModel):
+    """An object of a body. Unknown fields and values of other types are errors."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
+
+    inert: ClassVar[Mapping[str, Inert]] = {}
+    """The fields without effect."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_inert_fields(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        read = {name: value for name, value in values.items() if name in known}
+        wrong = list(refused({n: v for n, v in values.items() if n not in known}, cls.inert, known))
+        if wrong:
+            raise _RefusedFieldsError(wrong)
+        return read
+
+
+class StreamOptions(Body):
+    """Options of a streamed answer."""
+
+    include_usage: bool | None = Field(default=None, description="send a last chunk with the usage")
+    include_obfuscation: bool | None = Field(default=None, description="no effect: chunks are not padded")
+
+
+class JsonSchema(Body):
+    """A JSON Schema with a label. The model sees neither: its output follows the schema, strictly in every case."""
+
+    name: str | None = Field(default=None, description="a label")
+    description: str | None = Field(default=None, description="a label")
+    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema", description="the schema")
+    strict: bool | None = Field(default=None, description="no effect: schemas are always enforced exactly")
+
+
+class ResponseFormat(Body):
+    """The form of the output."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Body):
+    """vLLM's constraint on the output: one of the first six, and options of `Constraint`."""
+
+    inert = INERT_IN_CONSTRAINT
+
+    json_: dict[str, Any] | str | None = Field(default=None, alias="json", description="a JSON Schema, or its text")
+    regex: str | None = Field(default=None, description="a regular expression that the whole output matches")
+    choice: list[str] | None = Field(default=None, description="texts, one of which is the output")
+    grammar: str | None = Field(default=None, description="a Lark grammar")
+    structural_tag: dict[str, Any] | str | None = Field(
+        default=None, description="free text with constrained tags, in XGrammar's JSON, or its text"
+    )
+    json_object: bool | None = Field(default=None, description="any JSON object")
+    whitespace: Literal["compact", "spaced", "free"] | None = Field(default=None, description="between tokens of JSON")
+    best_effort: bool | None = Field(default=None, description="accept keywords that cannot be enforced")
+    close_within_budget: bool | None = Field(default=None, description="finish within max_tokens")
+    integers: Literal["plain", "standard"] | None = Field(default=None, description="texts of a schema's integers")
+    member_order: Literal["schema", "any"] | None = Field(default=None, description="the order of an object's members")
+    close_objects: bool | None = Field(default=None, description="leave out members that a schema does not mention")
+
+
+class SpeculationOptions(Body):
+    """Whether the request drafts. It changes the speed, never the output."""
+
+    enabled: bool | None = None
+    draft_tokens: int | None = None
+
+
+class Generating(Body):
+    """The fields of every endpoint that generates. Those without a note are `SamplingParams`'s."""
+
+    inert = INERT
+
+    model: str | None = Field(default=None, description="the served model; may be left out")
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    logit_bias: dict[str, float] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    truncate_prompt_tokens: int | None = Field(
+        default=None, ge=-1, description="keep this many of the prompt's last tokens; -1 keeps as many as fit"
+    )
+    priority: int | None = Field(default=None, description="requests of a higher priority run first; 0 if unset")
+    timeout: float | None = Field(default=None, gt=0, description="seconds after which the request fails with 504")
+    speculation: SpeculationOptions | None = Field(default=None, description="speculative decoding")
+    stream: bool | None = Field(default=None, description="answer with events")
+
+
+class Streamed(Generating):
+    """The fields of completions and chats."""
+
+    n: int | None = None
+    prompt_logprobs: int | None = Field(
+        default=None, description="list this many of the likeliest tokens for the prompt; not in a stream"
+    )
+    stream_options: StreamOptions | None = None
+
+
+def check_stream(body: Streamed) -> None:
+    """Raise `InvalidRequestError` if there are options of a stream but no stream, or options that a stream lacks."""
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequestError(FieldViolation("stream_options", "is set, but stream is not"))
+    if body.stream and body.prompt_logprobs is not None:
+        raise InvalidRequestError(FieldViolation("prompt_logprobs", "is not supported in a stream"))
+
+
+_BodyT = TypeVar("_BodyT", bound=Body)
+
+
+async def read(request: Request, kind: type[_BodyT], config: ServerConfig) -> _BodyT:
+    """Read the body of a request.
+
+    Raises:
+        HttpError: it is no JSON, too large, or does not arrive.
+        DisconnectedError: the client has gone.
+        InvalidRequestError: naming every wrong, unknown or unsupported field.
+    """
+    _check_type(request)
+    limit = config.max_request_mib << 20
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit:
+        raise _too_large(config)
+    try:
+        async with asyncio.timeout(config.stall_timeout):
+            content = await _received(request, limit)
+    except TimeoutError:
+        raise HttpError(408, f"the body did not arrive within {config.stall_timeout:g} s") from None
+    if content is None:
+        raise _too_large(config)
+    return parse(kind, _decoded(content))
+
+
+def parse(kind: type[_BodyT], content: object) -> _BodyT:
+    """Check a decoded body.
+
+    Raises:
+        InvalidRequestError: naming every wrong, unknown or unsupported field.
+    """
+    if not isinstance(content, dict):
+        raise HttpError(400, "the body must be a JSON object")
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise InvalidRequestError(*_violations(error, content)) from None
+
+
+def _check_type(request: Request) -> None:
+    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+    charset = parameters.strip().lower()
+    if kind.strip().lower() != "application/json" or charset not in ("", "charset=utf-8", 'charset="utf-8"'):
+        raise HttpError(415, "the body must be JSON in UTF-8: send the header content-type: application/json")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise HttpError(415, "the body must not be compressed")
+
+
+async def _received(request: Request, limit: int) -> bytes | None:
+    """The whole body; None if it is longer than ``limit``."""
+    content = bytearray()
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise DisconnectedError
+        content += message.get("body", b"")
+        if len(content) > limit:
+            return None
+        if not message.get("more_body", False):
+            return bytes(content)
+
+
+def _too_large(config: ServerConfig) -> HttpError:
+    return HttpError(413, f"the body is larger than {config.max_request_mib} MiB, this server's max_request_mib")
+
+
+def _decoded(content: bytes) -> object:
+    try:
+        return from_json(content, allow_inf_nan=False)
+    except ValueError as error:
+        raise HttpError(400, f"the body is not JSON: {error}") from None
+
+
+def _violations(error: ValidationError, values: object) -> list[FieldViolation]:
+    """The violations, by their places in the body."""
+    found: dict[str, str] = {}
+    for detail in error.errors(include_url=False):
+        path = _path(detail["loc"], values, is_missing=detail["type"] == "missing")
+        match detail.get("ctx"):
+            case {"error": _RefusedFieldsError(violations=refusals)}:
+                problems = [(f"{path}.{each.field}" if path else each.field, each.description) for each in refusals]
+            case _:
+                problems = [(path, detail["msg"].removeprefix("Value error, "))]
+        for name, message in problems:
+            # Each member of a union says what is wrong.
+            found[name] = message if found.get(name, message) == message else f"{found[name]}, or {message}"
+    return [FieldViolation(name, message) for name, message in found.items()]
+
+
+def _path(location: tuple[int | str, ...], at: object, *, is_missing: bool) -> str:
+    """``messages[0].content``, without the parts of pydantic's location that stand for members of a union."""
+    path = ""
+    for index, part in enumerate(location, 1):
+        if isinstance(part, int) and isinstance(at, list) and part < len(at):
+            path, at = f"{path}[{part}]", at[part]
+        elif isinstance(part, str) and isinstance(at, dict) and (part in at or (is_missing and index == len(location))):
+            path, at = f"{path}.{part}" if path else part, at.get(part)
+    return path

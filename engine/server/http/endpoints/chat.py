@@ -1,0 +1,116 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.outputs import CompletionOutput, Delta, Finished, RequestOutput
+from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.engine.server.http.answers import Head, TokenTexts, UsageCount, finish, prompt_logprobs, usage_of
+from draftline.engine.server.http.body import ResponseFormat, Streamed, check_stream
+from draftline.engine.server.http.fields import Names
+from draftline.engine.server.http.generation import Generation, Wanted
+from draftline.engine.server.http.messages import ChatMessage, Rendered, chat
+from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
+from draftline.engine.server.http.stream import DONE, error_events, event
+
+
+class ChatBody(Streamed, Rendered):
+    """The body."""
+
+    messages: list[ChatMessage]
+    max_completion_tokens: int | None = Field(default=None, description="as many as the context has room for if unset")
+    max_tokens: int | None = Field(default=None, description="the older name of max_completion_tokens")
+    logprobs: bool | None = Field(default=None, description="list each token's log-probability")
+    top_logprobs: int | None = Field(default=None, description="and those of this many of the likeliest tokens")
+    response_format: ResponseFormat | None = None
+
+
+def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted]:
+    """The request of a body.
+
+    Raises:
+        InvalidRequestError: listing every invalid field.
+    """
+    check_stream(body)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequestError(FieldViolation("top_logprobs", "is set, but logprobs is not"))
+    sampling = sampling_params(
+        body, max_tokens=max_tokens, logprobs=(body.top_logprobs or 0) if body.logprobs else None
+    )
+    constrained, names = constraint(body, body.response_format)
+    paths = [("chat.messages", "messages"), ("chat", "messages"), *names, *sampling_names(body)]
+    prompt = chat(body.messages, body, engine.info, "messages")
+    request = GenerateRequest(prompt, sampling, constrained, speculation(body), body.priority or 0, body.timeout)
+    return [Wanted(request, Names(tuple(paths)), body.truncate_prompt_tokens)]
+
+
+class ChatAnswer:
+    """The answer to a body, streamed or whole."""
+
+    def __init__(self, body: ChatBody, generation: Generation, engine: EngineClient, model: str) -> None:
+        """An answer without text.
+
+        Args:
+            body: the body.
+            generation: of the body's chat; it may not have started.
+            engine: that generates.
+            model: its name.
+        """
+        self._body = body
+        self._texts = TokenTexts(engine.tokenizer)
+        self._head = Head.of("chatcmpl-", model, engine.info)
+        self._usage = UsageCount()
+
+    def begin(self) -> Iterator[bytes]:
+        """The events before the first update."""
+        for index in range(self._body.n or 1):
+            yield self._chunk(index, {"role": "assistant", "content": ""}, None, {})
+
+    def update(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
+        """The events of an update."""
+        match update:
+            case Delta():
+                logprobs = {"content": self._texts.chat(update.logprobs)} if update.logprobs else None
+                if update.text or logprobs:
+                    yield self._chunk(update.index, {"content": update.text}, logprobs, {})
+            case Finished():
+                self._usage.add(prompt, update)
+                yield self._chunk(update.index, {}, None, finish(update))
+
+    def end(self) -> Iterator[bytes]:
+        """The events after the last update."""
+        if self._body.stream_options is not None and self._body.stream_options.include_usage:
+            yield event({**self._head.fields("chat.completion.chunk", []), "usage": self._usage.fields()})
+        yield DONE
+
+    def fail(self, error: Exception) -> Iterator[bytes]:
+        """The events of an error that ends the stream."""
+        yield from error_events(error)
+
+    def whole(self, outputs: Sequence[RequestOutput[Any]]) -> dict[str, Any]:
+        """The answer at once."""
+        [output] = outputs
+        choices = [self._choice(each) for each in output.outputs]
+        answer = {**self._head.fields("chat.completion", choices), "usage": usage_of(outputs).fields()}
+        if self._body.prompt_logprobs is not None:
+            answer["prompt_logprobs"] = prompt_logprobs(self._texts, output)
+        return answer
+
+    def _choice(self, each: CompletionOutput[Any]) -> dict[str, Any]:
+        assert each.finished is not None, "outputs are whole"
+        logprobs = {"content": self._texts.chat(each.logprobs or ()), "refusal": None} if self._body.logprobs else None
+        return {
+            "index": each.index,
+            "message": {"role": "assistant", "content": each.text, "refusal": None},
+            "logprobs": logprobs,
+            **finish(each.finished),
+        }
+
+    def _chunk(self, index: int, delta: dict[str, Any], logprobs: object, end: dict[str, Any]) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, **(end or {"finish_reason": None})}
+        return event(self._head.fields("chat.completion.chunk", [choice]))

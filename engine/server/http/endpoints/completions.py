@@ -1,0 +1,177 @@
+"""``POST /v1/completions``: prompts as texts or token ids, one or several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.outputs import CompletionOutput, Delta, Finished, RequestOutput
+from draftline.engine.protocol import Chat, EngineClient, GenerateRequest
+from draftline.engine.server.http.answers import Head, TokenTexts, UsageCount, finish, prompt_logprobs, usage_of
+from draftline.engine.server.http.body import ResponseFormat, Streamed, check_stream
+from draftline.engine.server.http.fields import Names
+from draftline.engine.server.http.generation import Generation, Wanted, check_prompt
+from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
+from draftline.engine.server.http.stream import DONE, error_events, event
+
+DEFAULT_MAX_TOKENS = 16
+"""Tokens of an output where the body sets none: OpenAI's default."""
+
+MAX_PROMPTS = 1024
+"""Prompts of one request."""
+
+
+class CompletionBody(Streamed):
+    """The body."""
+
+    prompt: str | list[str] | list[int] | list[list[int]] = Field(description="a text, token ids, or a list of either")
+    max_tokens: int | None = Field(default=None, description=f"{DEFAULT_MAX_TOKENS} if unset")
+    echo: bool | None = Field(default=None, description="begin each text with its prompt")
+    logprobs: int | None = Field(default=None, description="list this many of the most likely tokens")
+    response_format: ResponseFormat | None = None
+
+
+def wanted(body: CompletionBody, engine: EngineClient, max_tokens: int) -> list[Wanted]:
+    """The requests of a body, one for each prompt.
+
+    Raises:
+        InvalidRequestError: listing every invalid field.
+    """
+    check_stream(body)
+    if body.stream and body.echo and body.logprobs is not None:
+        raise InvalidRequestError(FieldViolation("echo", "cannot come with logprobs in a stream"))
+    prompts = _prompts(body.prompt)
+    echoes_logprobs = bool(body.echo) and body.logprobs is not None
+    of_prompt = body.logprobs if echoes_logprobs else body.prompt_logprobs
+    sampling = sampling_params(body, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=of_prompt)
+    constrained, names = constraint(body, body.response_format)
+    requests: list[Wanted] = []
+    for name, prompt in prompts:
+        paths = [("text", name), ("token_ids.ids", name), ("token_ids", name), *names, *sampling_names(body)]
+        told = Names(tuple(paths))
+        check_prompt(prompt, engine, told, body.truncate_prompt_tokens)
+        request = GenerateRequest(prompt, sampling, constrained, speculation(body), body.priority or 0, body.timeout)
+        # An echo of log-probabilities shows the prompt's first token, which has none.
+        requests.append(Wanted(request, told, body.truncate_prompt_tokens, echoes_logprobs))
+    return requests
+
+
+def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[tuple[str, str | Sequence[int]]]:
+    """The prompts, each with its place in the body."""
+    if isinstance(prompt, str):
+        return [("prompt", prompt)]
+    if not prompt:
+        raise InvalidRequestError(FieldViolation("prompt", "is empty; a prompt needs at least one token"))
+    several: list[tuple[str, str | Sequence[int]]] = [("prompt", prompt)] if isinstance(prompt[0], int) else []
+    several = several or [(f"prompt[{index}]", each) for index, each in enumerate(prompt)]  # type: ignore[misc]
+    if len(several) > MAX_PROMPTS:
+        raise InvalidRequestError(FieldViolation("prompt", f"has {len(several)} prompts; at most {MAX_PROMPTS} fit"))
+    return several
+
+
+class CompletionAnswer:
+    """The answer to a body, streamed or whole."""
+
+    def __init__(self, body: CompletionBody, generation: Generation, engine: EngineClient, model: str) -> None:
+        """An answer without text.
+
+        Args:
+            body: the body.
+            generation: of the body's prompts; it may not have started.
+            engine: that generates.
+            model: its name.
+        """
+        self._body = body
+        self._generation = generation
+        self._tokenizer = engine.tokenizer
+        self._texts = TokenTexts(engine.tokenizer)
+        self._head = Head.of("cmpl-", model, engine.info)
+        self._usage = UsageCount()
+        self._offsets: dict[int, int] = {}  # characters of each choice's listed tokens
+
+    def begin(self) -> Iterator[bytes]:
+        """The events before the first update."""
+        if not self._body.echo:
+            return
+        for prompt in range(len(self._generation.wanted)):
+            for index in range(self._outputs):
+                yield self._chunk(self._number(prompt, index), self._echo(prompt), None, {})
+
+    def update(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
+        """The events of an update."""
+        number = self._number(prompt, update.index)
+        match update:
+            case Delta():
+                logprobs = None
+                if update.logprobs:
+                    offset = self._offsets.get(number, 0)
+                    logprobs, self._offsets[number] = self._texts.completion(update.logprobs, offset)
+                if update.text or logprobs:
+                    yield self._chunk(number, update.text, logprobs, {})
+            case Finished():
+                self._usage.add(prompt, update)
+                yield self._chunk(number, "", None, finish(update))
+
+    def end(self) -> Iterator[bytes]:
+        """The events after the last update."""
+        if self._body.stream_options is not None and self._body.stream_options.include_usage:
+            yield event({**self._head.fields("text_completion", []), "usage": self._usage.fields()})
+        yield DONE
+
+    def fail(self, error: Exception) -> Iterator[bytes]:
+        """The events of an error that ends the stream."""
+        yield from error_events(error)
+
+    def whole(self, outputs: Sequence[RequestOutput[Any]]) -> dict[str, Any]:
+        """The answer at once."""
+        choices = [
+            self._choice(prompt, output, each) for prompt, output in enumerate(outputs) for each in output.outputs
+        ]
+        return {**self._head.fields("text_completion", choices), "usage": usage_of(outputs).fields()}
+
+    def _choice(self, prompt: int, output: RequestOutput[Any], each: CompletionOutput[Any]) -> dict[str, Any]:
+        logprobs = None
+        if self._body.logprobs is not None:
+            positions, first = list(each.logprobs or ()), None
+            if self._body.echo:
+                positions, first = [*(output.prompt_logprobs or ()), *positions], self._ids(prompt)[0]
+            logprobs, _ = self._texts.completion(positions, 0, first)
+        assert each.finished is not None, "outputs are whole"
+        choice = {
+            "index": self._number(prompt, each.index),
+            "text": self._echo(prompt) + each.text if self._body.echo else each.text,
+            "logprobs": logprobs,
+            **finish(each.finished),
+        }
+        if self._body.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(self._texts, output)
+        return choice
+
+    def _chunk(self, number: int, text: str, logprobs: object, end: dict[str, Any]) -> bytes:
+        choice = {"index": number, "text": text, "logprobs": logprobs, **(end or {"finish_reason": None})}
+        return event(self._head.fields("text_completion", [choice]))
+
+    @property
+    def _outputs(self) -> int:
+        return self._body.n or 1
+
+    def _number(self, prompt: int, index: int) -> int:
+        return prompt * self._outputs + index
+
+    def _ids(self, prompt: int) -> Sequence[int]:
+        ids = self._generation.wanted[prompt].request.prompt
+        assert not isinstance(ids, str | Chat), "the request was marked to need its ids"
+        return ids
+
+    def _echo(self, prompt: int) -> str:
+        """The prompt's text: as it was sent, or that of the token ids."""
+        asked = self._body.prompt
+        cut = self._body.truncate_prompt_tokens is not None
+        if isinstance(asked, str) and not cut:
+            return asked
+        if isinstance(asked, list) and isinstance(asked[prompt], str) and not cut:
+            return str(asked[prompt])
+        return self._tokenizer.decode(self._ids(prompt), skip_special=False)

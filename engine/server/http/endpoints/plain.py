@@ -1,0 +1,97 @@
+"""``POST /generate``: a prompt in, a text out, in the form of a plain server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import Field
+
+from draftline.engine.outputs import Delta, Finished, RequestOutput
+from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.engine.request.limits import DEFAULT_MAX_TOKENS as DEFAULT_MAX_TOKENS
+from draftline.engine.server.http.answers import UsageCount, finish
+from draftline.engine.server.http.body import Generating, ResponseFormat
+from draftline.engine.server.http.fields import Names
+from draftline.engine.server.http.generation import Generation, Wanted, check_prompt
+from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
+from draftline.engine.server.http.stream import DONE, error_events, event
+
+
+class PlainBody(Generating):
+    """The body."""
+
+    prompt: str | list[int] = Field(description="a text or token ids")
+    max_new_tokens: int | None = Field(default=None, description=f"{DEFAULT_MAX_TOKENS} if unset")
+    response_format: ResponseFormat | None = None
+
+
+def wanted(body: PlainBody, engine: EngineClient, max_tokens: int) -> list[Wanted]:
+    """The request of a body.
+
+    Raises:
+        InvalidRequestError: listing every invalid field.
+    """
+    sampling = sampling_params(body, max_tokens=max_tokens)
+    constrained, names = constraint(body, body.response_format)
+    paths = [("text", "prompt"), ("token_ids.ids", "prompt"), ("token_ids", "prompt"), *names, *sampling_names(body)]
+    told = Names(tuple(paths))
+    check_prompt(body.prompt, engine, told, body.truncate_prompt_tokens)
+    request = GenerateRequest(body.prompt, sampling, constrained, speculation(body), body.priority or 0, body.timeout)
+    return [Wanted(request, told, body.truncate_prompt_tokens)]
+
+
+class PlainAnswer:
+    """The answer to a body, streamed or whole."""
+
+    def __init__(self, body: PlainBody, generation: Generation, engine: EngineClient, model: str) -> None:
+        """An answer without text.
+
+        Args:
+            body: the body.
+            generation: of the body's prompt; it may not have started.
+            engine: that generates.
+            model: its name.
+        """
+        self._model = model
+
+    def begin(self) -> Iterator[bytes]:
+        """The events before the first update: none."""
+        return iter(())
+
+    def update(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
+        """The events of an update: each has the new text, and the last one how the output ended."""
+        match update:
+            case Delta():
+                if update.text:
+                    yield event({"text": update.text})
+            case Finished():
+                yield event({"text": "", **self._end_fields(update)})
+
+    def end(self) -> Iterator[bytes]:
+        """The events after the last update."""
+        yield DONE
+
+    def fail(self, error: Exception) -> Iterator[bytes]:
+        """The events of an error that ends the stream."""
+        yield from error_events(error)
+
+    def whole(self, outputs: Sequence[RequestOutput[Any]]) -> dict[str, Any]:
+        """The answer at once."""
+        [output] = outputs
+        [each] = output.outputs
+        assert each.finished is not None, "outputs are whole"
+        return {"text": each.text, **self._end_fields(each.finished)}
+
+    def _end_fields(self, end: Finished) -> dict[str, Any]:
+        usage = UsageCount()
+        usage.add(0, end)
+        return {
+            **finish(end),
+            "seed": end.seed,
+            "usage": usage.fields(),
+            "timing": asdict(end.timing),
+            "model": self._model,
+            "system_fingerprint": end.system_fingerprint,
+        }

@@ -1,0 +1,85 @@
+"""``POST /tokenize`` and ``POST /detokenize``, in vLLM's form."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.protocol import Chat
+from draftline.engine.server.http.body import Body
+from draftline.engine.server.http.call import HttpCall
+from draftline.engine.server.http.fields import INERT, Inert, Names
+from draftline.engine.server.http.generation import check_prompt, token_ids
+from draftline.engine.server.http.messages import ChatMessage, Rendered, chat
+from draftline.engine.server.limits import MAX_DETOKENIZE, length_violations, refuse
+from draftline.engine.server.state import ServerState
+from draftline.engine.server.tokenizer_pool import LONG
+
+
+class TokenizeBody(Rendered):
+    """The body of ``/tokenize``: a prompt or messages."""
+
+    inert: ClassVar[Mapping[str, Inert]] = {name: INERT[name] for name in ("add_special_tokens", "chat_template")}
+
+    model: str | None = Field(default=None, description="the served model; may be left out")
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None
+    return_token_strs: bool | None = Field(default=None, description="list the text of each token, too")
+
+
+class DetokenizeBody(Body):
+    """The body of ``/detokenize``."""
+
+    model: str | None = Field(default=None, description="the served model; may be left out")
+    tokens: list[int]
+
+
+async def tokenize(body: TokenizeBody, state: ServerState, call: HttpCall) -> dict[str, Any]:
+    """The tokens of a text or of a chat.
+
+    Raises:
+        InvalidRequestError: there is not exactly one of them, or it cannot be tokenized.
+    """
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequestError(FieldViolation("prompt", "set one of prompt and messages"))
+    engine = state.engine
+    names = Names((("text", "prompt"), ("chat.messages", "messages"), ("chat", "messages")))
+    prompt: str | Chat
+    if body.messages is None:
+        prompt = body.prompt or ""
+        check_prompt(prompt, engine, names, None)
+    else:
+        prompt = chat(body.messages, body, engine.info, "messages")
+    try:
+        ids = await token_ids(prompt, state, call)
+    except InvalidRequestError as error:
+        raise names.error(error) from None
+    answer: dict[str, Any] = {"count": len(ids), "max_model_len": engine.info.max_model_len, "tokens": ids}
+    if body.return_token_strs:
+        answer["token_strs"] = [engine.tokenizer.decode([token], skip_special=False) for token in ids]
+    return answer
+
+
+async def detokenize(body: DetokenizeBody, state: ServerState, call: HttpCall) -> dict[str, Any]:
+    """The text of some tokens.
+
+    Raises:
+        InvalidRequestError: a number is no token id of the model, or there are too many.
+    """
+    refuse(*length_violations(body.tokens, MAX_DETOKENIZE, "tokens", "token ids"))
+    engine = state.engine
+    vocab_size = engine.info.config.vocab_size
+    for index, token in enumerate(body.tokens):
+        if not 0 <= token < vocab_size:
+            problem = f"{token} is not a token id of this model (0 to {vocab_size - 1})"
+            raise InvalidRequestError(FieldViolation(f"tokens[{index}]", problem))
+
+    def decode() -> str:
+        return engine.tokenizer.decode(body.tokens, skip_special=False)
+
+    text = await asyncio.to_thread(decode) if len(body.tokens) >= LONG else decode()
+    return {"prompt": text}

@@ -1,0 +1,186 @@
+"""The fields of HTTP requests in one table: those that the engine has, those without effect, and those that are refused.
+
+A field that would change the output and is not honoured is refused by its name. One that cannot change it is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.options import suggestion
+
+SAMPLING: Mapping[str, str] = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "max_new_tokens": "max_tokens",
+    "min_tokens": "min_tokens",
+    "stop": "stop",
+    "stop_token_ids": "stop_token_ids",
+    "ignore_eos": "ignore_eos",
+    "logit_bias": "logit_bias",
+    "prompt_logprobs": "prompt_logprobs",
+    "n": "n",
+}
+"""The fields of a body that `SamplingParams` has, under its names there. Bounds are those of `SamplingParams`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inert:
+    """A field without effect.
+
+    Attributes:
+        values: those that are accepted, besides null; None for any.
+        why: the reason why others are refused, or why none has to be.
+    """
+
+    values: tuple[object, ...] | None
+    why: str
+
+
+_ANY = None
+_TOOLS = "this server calls no tools"
+_STORE = "this server stores nothing"
+_GUIDED = "use structured_outputs or response_format"
+
+INERT: Mapping[str, Inert] = {
+    # Labels: they cannot change the output.
+    "user": Inert(_ANY, "a label"),
+    "metadata": Inert(_ANY, "a label"),
+    "safety_identifier": Inert(_ANY, "a label"),
+    "prompt_cache_key": Inert(_ANY, "prefixes are cached without a key"),
+    "prompt_cache_retention": Inert(_ANY, "prefixes are cached while there is room"),
+    "prediction": Inert(_ANY, "a hint for speed"),
+    "request_id": Inert(_ANY, "a label; the header x-request-id appears in logs"),
+    # Values that ask for nothing, as clients send them.
+    "store": Inert((False,), _STORE),
+    "service_tier": Inert(("auto", "default"), "there is one tier; use priority"),
+    "tools": Inert(([],), _TOOLS),
+    "tool_choice": Inert(("none", "auto"), _TOOLS),
+    "parallel_tool_calls": Inert((True, False), _TOOLS),
+    "functions": Inert(([],), _TOOLS),
+    "function_call": Inert(("none", "auto"), _TOOLS),
+    "modalities": Inert((["text"],), "the model writes text"),
+    "audio": Inert((), "the model writes text"),
+    "reasoning_effort": Inert((), "this server controls no reasoning; use chat_template_kwargs"),
+    "reasoning": Inert(({},), "this server controls no reasoning; use chat_template_kwargs"),
+    "include_reasoning": Inert((), "this server separates no reasoning"),
+    "verbosity": Inert((), "the model has no such control"),
+    "web_search_options": Inert((), "this server searches nothing"),
+    "moderation": Inert((), "this server moderates nothing"),
+    "background": Inert((False,), _STORE),
+    "previous_response_id": Inert((), f"{_STORE}; send the whole conversation as input"),
+    "conversation": Inert((), f"{_STORE}; send the whole conversation as input"),
+    "prompt": Inert((), f"{_STORE}, templates included"),
+    "truncation": Inert(("disabled",), "use truncate_prompt_tokens"),
+    "max_tool_calls": Inert(_ANY, "there are no tools to call"),
+    "context_management": Inert((), "this server compacts nothing"),
+    "suffix": Inert(("",), "this server inserts no text"),
+    "best_of": Inert((1,), "set n, and choose among the outputs"),
+    # vLLM's.
+    "use_beam_search": Inert((False,), "there is no beam search"),
+    "length_penalty": Inert((1, 1.0), "there is no beam search"),
+    "early_stopping": Inert((False,), "there is no beam search"),
+    "include_stop_str_in_output": Inert((False,), "a stop string is never part of the output"),
+    "skip_special_tokens": Inert((True,), "special tokens have no text"),
+    "spaces_between_special_tokens": Inert((True, False), "special tokens have no text"),
+    "detokenize": Inert((True,), "the answer has text"),
+    "add_special_tokens": Inert((True,), "a prompt is tokenized as the model's tokenizer does; send token ids instead"),
+    "return_token_ids": Inert((False,), "log-probabilities have the tokens"),
+    "return_tokens_as_token_ids": Inert((False,), "tokens are listed as text"),
+    "allowed_token_ids": Inert(([],), "use logit_bias or structured_outputs"),
+    "bad_words": Inert(([],), "use logit_bias or structured_outputs"),
+    "logits_processors": Inert(([],), "this server runs no code of clients"),
+    "thinking_token_budget": Inert((), "this server controls no reasoning"),
+    "chat_template": Inert((), "the server's operator chooses it: --chat-template"),
+    "documents": Inert(([],), "put them into the messages"),
+    "echo": Inert((False,), "only /v1/completions echoes"),
+    "mm_processor_kwargs": Inert(({},), "the model reads text"),
+    "cache_salt": Inert((), "all clients share the prefix cache"),
+    "kv_transfer_params": Inert((), "this server transfers no caches"),
+    "vllm_xargs": Inert(({},), "this server has no extensions"),
+    "guided_json": Inert((), _GUIDED),
+    "guided_regex": Inert((), _GUIDED),
+    "guided_choice": Inert((), _GUIDED),
+    "guided_grammar": Inert((), _GUIDED),
+    "guided_decoding_backend": Inert((), _GUIDED),
+    "structural_tag": Inert((), "use structured_outputs"),
+}
+"""Known fields that no endpoint honours, unless its own body has them. An endpoint's body takes precedence."""
+
+INERT_IN_MESSAGE: Mapping[str, Inert] = {
+    "name": Inert((), "chat templates have no names; write it into the content"),
+    "refusal": Inert((), "a message has content"),
+    "audio": Inert((), "the model reads text"),
+    "annotations": Inert(([],), "a message has text alone"),
+    "tool_calls": Inert(([],), _TOOLS),
+    "function_call": Inert((), _TOOLS),
+    "tool_call_id": Inert(_ANY, "the order of messages says which call a result belongs to"),
+    "reasoning_content": Inert((), "this server separates no reasoning"),
+    "reasoning": Inert((), "this server separates no reasoning"),
+}
+"""The same for chat messages, as clients send back those that they got."""
+
+INERT_IN_CONSTRAINT: Mapping[str, Inert] = {
+    "whitespace_pattern": Inert((), "use whitespace: compact, spaced or free"),
+    "disable_any_whitespace": Inert((False,), "use whitespace: compact"),
+    "disable_fallback": Inert((True, False), "there is one backend for each kind"),
+    "disable_additional_properties": Inert((False,), "write additionalProperties: false into the schema"),
+}
+"""The same for ``structured_outputs``."""
+
+_SHOWN = 64
+"""Characters of an unknown name that an error quotes."""
+
+
+def refused(values: Mapping[str, object], inert: Mapping[str, Inert], known: Iterable[str]) -> Iterator[FieldViolation]:
+    """A violation for each field that is unknown, or that would have an effect which it has not.
+
+    Args:
+        values: the fields that no model reads.
+        inert: the known fields among them.
+        known: the names that a misspelt one may mean.
+    """
+    for name, value in values.items():
+        entry = inert.get(name)
+        if entry is None:
+            shown = name[:_SHOWN]
+            yield FieldViolation(shown, f"is not a field here{suggestion(shown, known)}")
+        elif value is not None and entry.values is not None and not _among(value, entry.values):
+            yield FieldViolation(name, f"is not supported: {entry.why}")
+
+
+def _among(value: object, values: Sequence[object]) -> bool:
+    """Whether a JSON value is one of ``values``. ``True`` is not 1."""
+    return any(type(value) is type(each) and value == each for each in values)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of a body's fields, by the engine's paths. Errors of the engine are told by them.
+
+    Attributes:
+        paths: pairs of an engine's path and the body's; the first that begins a violation's field replaces it.
+    """
+
+    paths: tuple[tuple[str, str], ...]
+
+    def error(self, error: InvalidRequestError) -> InvalidRequestError:
+        """``error``, with the body's names."""
+        return InvalidRequestError(*(FieldViolation(self._name(v.field), v.description) for v in error.violations))
+
+    def _name(self, field: str) -> str:
+        for path, name in self.paths:
+            if field.startswith(path) and field[len(path) : len(path) + 1] in ("", ".", "[", "#"):
+                return name + field[len(path) :]
+        return field

@@ -1,0 +1,183 @@
+"""``Generation``: the engine's requests of one HTTP request, one for each prompt, and their common end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.outputs import Delta, Failed, Finished, RequestOutput
+from draftline.engine.protocol import Chat, EngineClient, GenerateRequest, Prompt
+from draftline.engine.request.request import context_violations
+from draftline.engine.server.http.call import HttpCall
+from draftline.engine.server.http.errors import DisconnectedError
+from draftline.engine.server.http.fields import Names
+from draftline.engine.server.in_flight import InFlightRequest
+from draftline.engine.server.limits import text_violations, utf8_size
+from draftline.engine.server.state import ServerState
+from draftline.engine.streaming.accumulator import Accumulator
+from draftline.engine.streaming.mailbox import Mailbox
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One prompt's request.
+
+    Attributes:
+        request: for the engine.
+        names: of the body's fields, for errors.
+        keep_tokens: cut the prompt to its last tokens, this many; -1 to as many as fit; None keeps all.
+        needs_ids: whether the answer shows the prompt's tokens.
+    """
+
+    request: GenerateRequest
+    names: Names
+    keep_tokens: int | None = None
+    needs_ids: bool = False
+
+
+class Generation:
+    """The requests of one HTTP request. They are admitted and submitted together, and end together.
+
+    Attributes:
+        wanted: the requests, with token ids as prompts where these are needed.
+    """
+
+    def __init__(self, state: ServerState, call: HttpCall) -> None:
+        """An HTTP request that has arrived. Its first engine request is reported even if it is refused."""
+        self._state = state
+        self._call = call
+        self._mailbox = Mailbox(state.hub)
+        self.wanted: list[Wanted] = []
+        self._in_flight: list[InFlightRequest] = []
+        self._index: dict[str, int] = {}
+        self._open: set[int] = set()
+        self._add()
+
+    def _add(self) -> InFlightRequest:
+        request_id = self._state.next_id()
+        index = len(self._in_flight)
+        self._index[request_id] = index
+        self._in_flight.append(
+            InFlightRequest(self._state, self._call, request_id, self._call.client_id, self._mailbox)
+        )
+        return self._in_flight[-1]
+
+    async def start(self, wanted: Sequence[Wanted]) -> None:
+        """Admit and submit the requests.
+
+        Raises:
+            DraftlineError: the server or the engine refuses one of them. Then none continues, once this is closed.
+        """
+        for index, each in enumerate(wanted):
+            in_flight = self._in_flight[0] if index == 0 else self._add()
+            engine = in_flight.admit()
+            try:
+                ready = await self._with_ids(each, engine)
+                self.wanted.append(ready)
+                self._open.add(index)
+                await in_flight.submit(ready.request)
+            except InvalidRequestError as error:
+                raise each.names.error(error) from error
+
+    async def updates(self) -> AsyncIterator[tuple[int, Delta | Finished]]:
+        """The updates of all requests up to the last one, each with the index of its prompt.
+
+        Raises:
+            Exception: the fault that ended a request.
+        """
+        async for request_id, update in self._mailbox:
+            index = self._index[request_id]
+            is_last = self._in_flight[index].note(update)
+            if isinstance(update, Failed):
+                error = update.error
+                raise self.wanted[index].names.error(error) if isinstance(error, InvalidRequestError) else error
+            if is_last:
+                self._in_flight[index].close()
+                self._open.discard(index)
+            yield index, update
+            if not self._open:
+                return
+
+    async def outputs(self) -> list[RequestOutput[Any]]:
+        """The outputs of all prompts, once all have ended.
+
+        Raises:
+            Exception: the fault that ended a request.
+        """
+        accumulators = [
+            Accumulator("", each.request, [] if isinstance(each.request.prompt, str | Chat) else each.request.prompt)
+            for each in self.wanted
+        ]
+        async for index, update in self.updates():
+            accumulators[index].take(update)
+        return [accumulator.result() for accumulator in accumulators]
+
+    async def _with_ids(self, wanted: Wanted, engine: EngineClient) -> Wanted:
+        """``wanted``, with token ids as its prompt if they are needed, cut to the last ones if it asks for that."""
+        if wanted.keep_tokens is None and not wanted.needs_ids:
+            return wanted
+        ids = await token_ids(wanted.request.prompt, self._state, self._call)
+        if wanted.keep_tokens is not None:
+            keep = engine.info.max_model_len - 1 if wanted.keep_tokens < 0 else wanted.keep_tokens
+            if not keep:
+                raise InvalidRequestError(FieldViolation("truncate_prompt_tokens", "must be at least 1, or -1"))
+            ids = ids[-keep:]
+        return replace(wanted, request=replace(wanted.request, prompt=ids))
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End all requests, because of ``error``. Those that run are cancelled. Idempotent."""
+        for in_flight in self._in_flight:
+            in_flight.close(error)
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """``work``, which a disconnect of the client cancels. The body must have been read.
+
+    Raises:
+        DisconnectedError: the client has gone.
+    """
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise DisconnectedError
+        return working.result()
+    finally:
+        watching.cancel()
+        working.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def token_ids(prompt: Prompt, state: ServerState, call: HttpCall) -> list[int]:
+    """The token ids of a prompt."""
+    if isinstance(prompt, str | Chat):
+        return list(await state.tokenizers.token_ids(prompt, call.caller.identity(call.origin.peer)))
+    return list(prompt)
+
+
+def check_prompt(prompt: str | Sequence[int], engine: EngineClient, names: Names, keep_tokens: int | None) -> None:
+    """Check the length of a text or of token ids, before anything is made of them.
+
+    Raises:
+        InvalidRequestError: the prompt is too long.
+    """
+    wrong: list[FieldViolation] = []
+    if isinstance(prompt, str):
+        wrong += text_violations(utf8_size(prompt), engine.info, "text")
+    elif keep_tokens is None:
+        wrong += context_violations("token_ids", len(prompt), engine.info)
+    if wrong:
+        raise names.error(InvalidRequestError(*wrong))

@@ -1,0 +1,81 @@
+"""Chat messages of HTTP bodies, and how the model's template renders them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.protocol import Chat, EngineInfo
+from draftline.engine.server.http.body import Body
+from draftline.engine.server.http.fields import INERT_IN_MESSAGE
+from draftline.engine.server.limits import chat_violations, refuse
+from draftline.models.tokenization.rendering import Rendering
+
+
+class TextPart(Body):
+    """A part of a message."""
+
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+    annotations: list[Any] | None = Field(default=None, max_length=0)
+    logprobs: list[Any] | None = Field(default=None, description="no effect: of an answer that comes back")
+
+
+class ChatMessage(Body):
+    """A message. The role developer means system. Several parts are joined by line breaks."""
+
+    inert = INERT_IN_MESSAGE
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart]
+
+
+class Rendered(Body):
+    """The fields that say how messages become a prompt. They are vLLM's."""
+
+    chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="variables of the chat template")
+    add_generation_prompt: bool | None = Field(default=None, description="begin a new message; true if unset")
+    continue_final_message: bool | None = Field(default=None, description="continue the last message")
+
+
+def chat(messages: list[ChatMessage], how: Rendered, info: EngineInfo, field: str) -> Chat:
+    """The chat of some messages; ``field`` is their place in the body.
+
+    Raises:
+        InvalidRequestError: they are too many or too long, or the last one cannot be continued.
+    """
+    pairs = [_Pair(_role(message), _text(message)) for message in messages]
+    refuse(*chat_violations(pairs, info, field))
+    if how.continue_final_message:
+        if how.add_generation_prompt:
+            problem = "cannot come with add_generation_prompt: one continues a message, the other begins one"
+            raise InvalidRequestError(FieldViolation("continue_final_message", problem))
+        if not messages or messages[-1].role != "assistant":
+            raise InvalidRequestError(FieldViolation(field, "must end with a message of the assistant to be continued"))
+    rendering = Rendering(
+        how.chat_template_kwargs or {},
+        add_generation_prompt=how.add_generation_prompt is not False,
+        continue_final_message=how.continue_final_message is True,
+    )
+    return Chat(((pair.role, pair.content) for pair in pairs), rendering)
+
+
+class _Pair:
+    """A message in the form whose length is checked."""
+
+    def __init__(self, role: str, content: str) -> None:
+        self.role = role
+        self.content = content
+
+
+def _role(message: ChatMessage) -> str:
+    """The role that templates know."""
+    return "system" if message.role == "developer" else message.role
+
+
+def _text(message: ChatMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    return "\n".join(part.text for part in message.content)

@@ -1,0 +1,141 @@
+"""From the fields of a body to the engine's parameters."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import ValidationError
+
+from draftline.engine.errors import FieldViolation, InvalidRequestError
+from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.server.http.body import Generating, ResponseFormat, StructuredOutputs
+from draftline.engine.server.http.fields import SAMPLING, Names
+from draftline.engine.server.limits import MAX_CONSTRAINT, MAX_ENTRIES, choice_violations, length_violations
+from draftline.engine.validation import violations
+
+
+def sampling_names(body: Generating) -> list[tuple[str, str]]:
+    """The paths of the sampling fields, by the names that the body has set."""
+    given = [name for name in SAMPLING if getattr(body, name, None) is not None]
+    unset = [name for name in SAMPLING if name in type(body).model_fields and name not in given]
+    logprobs = "top_logprobs" if "top_logprobs" in type(body).model_fields else "logprobs"
+    return [*((f"sampling.{SAMPLING[name]}", name) for name in (*given, *unset)), ("sampling.logprobs", logprobs)]
+
+
+def sampling_params(body: Generating, *, max_tokens: int | None, **fixed: object) -> SamplingParams:
+    """The sampling parameters of a body.
+
+    Args:
+        body: the body.
+        max_tokens: where the body sets none; None for the engine's default.
+        fixed: those that the endpoint sets by itself.
+
+    Raises:
+        InvalidRequestError: listing every invalid field by its name in the body.
+    """
+    given = {name: value for name in SAMPLING if (value := getattr(body, name, None)) is not None}
+    limits = [name for name in given if SAMPLING[name] == "max_tokens"]
+    if len(limits) > 1:
+        raise InvalidRequestError(FieldViolation(limits[1], f"set one of {' and '.join(limits)}"))
+    lengths = [
+        violation
+        for name in ("stop", "stop_token_ids", "logit_bias")
+        if not isinstance(value := given.get(name, ()), str)
+        for violation in length_violations(value, MAX_ENTRIES, name, "entries")
+    ]
+    if lengths:
+        raise InvalidRequestError(*lengths)
+    values = {"max_tokens": max_tokens} | {SAMPLING[name]: value for name, value in given.items()} | fixed
+    if isinstance(bias := values.get("logit_bias"), dict):
+        values["logit_bias"] = {_token_id(key): value for key, value in bias.items()}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    try:
+        return SamplingParams.model_validate(values, strict=True)
+    except ValidationError as error:
+        raise Names(tuple(sampling_names(body))).error(InvalidRequestError(*violations(error, "sampling"))) from None
+
+
+def _token_id(key: str) -> int:
+    if not (key.isascii() and key.isdecimal() and len(key) <= 10):
+        raise InvalidRequestError(FieldViolation("logit_bias", f"{key[:32]!r} is not a token id"))
+    return int(key)
+
+
+def speculation(body: Generating) -> Speculation:
+    """Whether the request drafts.
+
+    Raises:
+        InvalidRequestError: a value is out of bounds.
+    """
+    if body.speculation is None:
+        return Speculation()
+    try:
+        return Speculation.model_validate(body.speculation.model_dump())
+    except ValidationError as error:
+        raise InvalidRequestError(*violations(error, "speculation")) from None
+
+
+def constraint(
+    body: Generating, form: ResponseFormat | None, field: str = "response_format", schema: str = "json_schema.schema"
+) -> tuple[Constraint | None, list[tuple[str, str]]]:
+    """The constraint of a body.
+
+    Args:
+        body: the body, with vLLM's ``structured_outputs``.
+        form: OpenAI's form of the output.
+        field: the name of that form in the body.
+        schema: the name of the schema in it.
+
+    Returns:
+        The constraint, and the names of its fields.
+
+    Raises:
+        InvalidRequestError: two are set, or one is incomplete.
+    """
+    if body.structured_outputs is not None:
+        if form is not None and form.type != "text":
+            raise InvalidRequestError(FieldViolation("structured_outputs", f"set one of it and {field}"))
+        return _structured(body.structured_outputs)
+    if form is None or form.type == "text":
+        return None, []
+    if form.type == "json_object":
+        return Constraint(json_object=True), [("constraint", field)]
+    if form.json_schema is None or form.json_schema.schema_ is None:
+        raise InvalidRequestError(FieldViolation(f"{field}.{schema}", "is missing"))
+    names = [("constraint.json_schema", f"{field}.{schema}"), ("constraint", field)]
+    text = _json_text(form.json_schema.schema_, names[0][1])
+    return Constraint(json_schema=text), names
+
+
+def _structured(options: StructuredOutputs) -> tuple[Constraint, list[tuple[str, str]]]:
+    values = {name: value for name, value in options.model_dump(by_alias=False).items() if value is not None}
+    names = [("constraint.json_schema", "structured_outputs.json"), ("constraint", "structured_outputs")]
+    wrong: list[FieldViolation] = []
+    if (schema := values.pop("json_", None)) is not None:
+        values["json_schema"] = _json_text(schema, "structured_outputs.json")
+    if (tag := values.get("structural_tag")) is not None:
+        values["structural_tag"] = _json_text(tag, "structured_outputs.structural_tag")
+    for name in ("regex", "grammar"):
+        wrong += length_violations(values.get(name, ""), MAX_CONSTRAINT, f"structured_outputs.{name}", "characters")
+    if "choice" in values:
+        wrong += choice_violations(values["choice"], "structured_outputs.choice")
+        values["choice"] = tuple(values["choice"])
+    if wrong:
+        raise InvalidRequestError(*wrong)
+    try:
+        return Constraint.model_validate(values), names
+    except ValidationError as error:
+        kinds = "set exactly one of json, regex, choice, grammar, structural_tag and json_object"
+        found = [
+            FieldViolation(v.field, kinds if "exactly one" in v.description else v.description)
+            for v in violations(error, "structured_outputs")
+        ]
+        raise InvalidRequestError(*found) from None
+
+
+def _json_text(value: object, field: str) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    problems = list(length_violations(text, MAX_CONSTRAINT, field, "characters"))
+    if problems:
+        raise InvalidRequestError(*problems)
+    return text

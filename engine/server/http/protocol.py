@@ -1,0 +1,102 @@
+"""``HttpProtocol``: uvicorn's HTTP/1.1 protocol, with bounds on what a client can hold without asking for anything.
+
+uvicorn waits without limit for the rest of a request's headers, keeps all of them, and queues pipelined requests. A client
+that pipelines is disconnected: its first request could otherwise not be cancelled when it disconnects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from typing_extensions import override
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEADERS_TIMEOUT_S = 20.0
+"""Seconds from a connection, or a request's first byte, until its headers are complete."""
+
+MAX_HEADERS = 1 << 16
+"""Bytes of a request's line and headers."""
+
+ABORT = "abort"
+"""The key of a request's scope state whose value closes the connection at once, and drops what was not sent."""
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """See uvicorn's class."""
+        super().__init__(*arguments, **options)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._header_bytes = 0
+        self._in_headers = True
+        self._pipelined = False
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_headers()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._in_headers:
+            self._header_bytes += len(data)
+        if self.parser is None or self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._in_headers and self._header_bytes > MAX_HEADERS:
+            self.transport.abort()
+
+    @override
+    def on_message_begin(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._pipelined = True
+            self.transport.abort()
+            return
+        super().on_message_begin()
+        self.scope["state"][ABORT] = self.transport.abort
+        self._await_headers()
+
+    @override
+    def on_url(self, url: bytes) -> None:
+        if not self._pipelined:
+            super().on_url(url)
+
+    @override
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._pipelined:
+            super().on_header(name, value)
+
+    @override
+    def on_headers_complete(self) -> None:
+        if not self._pipelined:
+            self._in_headers = False
+            self._stop_waiting()
+            super().on_headers_complete()
+
+    @override
+    def on_body(self, body: bytes) -> None:
+        if not self._pipelined:
+            super().on_body(body)
+
+    @override
+    def on_message_complete(self) -> None:
+        if not self._pipelined:
+            super().on_message_complete()
+
+    def _await_headers(self) -> None:
+        self._stop_waiting()
+        self._in_headers, self._header_bytes = True, 0
+        self._deadline = self.loop.call_later(HEADERS_TIMEOUT_S, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

@@ -1,0 +1,108 @@
+"""Server-sent events of one HTTP request, through sse-starlette: comments on long waits, a limit on unread messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any, Protocol
+
+from pydantic_core import to_json
+from sse_starlette import EventSourceResponse
+from sse_starlette.sse import SendTimeoutError
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
+
+from draftline.engine.errors import StalledReaderError
+from draftline.engine.outputs import Delta, Finished
+from draftline.engine.server.http.errors import DisconnectedError, error_body
+from draftline.engine.server.http.generation import Generation
+from draftline.engine.server.http.protocol import ABORT
+
+KEEP_ALIVE_S = 15
+"""Seconds of silence after which a comment is sent, so that proxies keep the connection."""
+
+DONE = b"data: [DONE]\n\n"
+"""The last event of completions and chats."""
+
+Events = Iterable[bytes]
+
+
+def event(content: Mapping[str, Any], name: str | None = None) -> bytes:
+    """An event with a JSON object as its data."""
+    data = b"data: " + to_json(content) + b"\n\n"
+    return data if name is None else b"event: " + name.encode() + b"\n" + data
+
+
+class StreamedAnswer(Protocol):
+    """The answer of an endpoint, as events."""
+
+    def begin(self) -> Events:
+        """The events before the first update."""
+        ...
+
+    def update(self, prompt: int, update: Delta | Finished) -> Events:
+        """The events of an update of the prompt with this index."""
+        ...
+
+    def end(self) -> Events:
+        """The events after the last update."""
+        ...
+
+    def fail(self, error: Exception) -> Events:
+        """The events of an error that ends the stream."""
+        ...
+
+
+class EventStream(EventSourceResponse):
+    """The events of a generation, which ends with the stream, however the stream ends."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        answer: StreamedAnswer,
+        headers: Mapping[str, str],
+        stall_timeout: float,
+    ) -> None:
+        """A stream that has not begun.
+
+        Args:
+            generation: the started generation.
+            answer: makes the events.
+            headers: of the response.
+            stall_timeout: the longest time in seconds that an event may wait for its reader.
+        """
+        self._generation = generation
+        self._answer = answer
+        super().__init__(self._events(), headers=headers, ping=KEEP_ALIVE_S, send_timeout=stall_timeout, sep="\n")
+        self._stall_timeout = stall_timeout
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        try:
+            if events := b"".join(self._answer.begin()):
+                yield events
+            async for prompt, update in self._generation.updates():
+                if events := b"".join(self._answer.update(prompt, update)):
+                    yield events
+            last = self._answer.end()
+        except Exception as error:  # noqa: BLE001  the status has been sent: the error is an event
+            self._generation.close(error)
+            last = self._answer.fail(error)
+        yield b"".join(last)
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reason: BaseException = DisconnectedError()
+        try:
+            await super().__call__(scope, receive, send)
+        except SendTimeoutError:
+            reason = StalledReaderError(f"nothing was read for {self._stall_timeout:g} s")
+            scope["state"][ABORT]()
+        except BaseException as error:
+            reason = error
+            raise
+        finally:
+            self._generation.close(reason)
+
+
+def error_events(error: Exception) -> Events:
+    """The events of an error in a stream of completions or chats."""
+    return (event(error_body(error)), DONE)

@@ -1,0 +1,25 @@
+"""``Rendering``: how a chat template renders one conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """The choices of one conversation. The names are those of HF's ``apply_chat_template``.
+
+    Attributes:
+        variables: the template's own variables, such as ``enable_thinking``; JSON values.
+        add_generation_prompt: end where the assistant's next message begins.
+        continue_final_message: end in the midst of the last message, which the model then continues.
+    """
+
+    variables: Mapping[str, object] = field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+
+
+AS_USUAL = Rendering()
+"""A new message of the assistant begins, and the template's variables have their defaults."""

@@ -1,0 +1,260 @@
+"""Errors in OpenAI's form: each names the field by its name in the body, and nothing is ignored in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from fake_engine import FakeEngine
+from tiny import tiny_compiler
+
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.http.app import ENDPOINTS
+from draftline.engine.server.http.fields import INERT, SAMPLING
+from draftline.engine.server.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+COMPLETION = {"prompt": "a", "max_tokens": 1}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+RESPONSE = {"input": "a", "max_output_tokens": 1}
+PLAIN = {"prompt": "a", "max_new_tokens": 1}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": COMPLETION,
+    "/v1/chat/completions": CHAT,
+    "/v1/responses": RESPONSE,
+    "/generate": PLAIN,
+}
+
+
+async def error(http: httpx2.AsyncClient, path: str, status: int, **body: Any) -> dict[str, Any]:
+    response = await http.post(path, json=body)
+    assert response.status_code == status, response.text
+    assert set(response.json()) == {"error"}
+    found: dict[str, Any] = response.json()["error"]
+    assert set(found) == {"message", "type", "param", "code"}
+    return found
+
+
+WRONG: list[tuple[str, dict[str, Any], str, str]] = [
+    ("/v1/completions", {"temperature": "hot"}, "temperature", "valid number"),
+    ("/v1/completions", {"temperature": True}, "temperature", "valid number"),
+    ("/v1/completions", {"temperature": -1}, "temperature", "greater than or equal to 0, not -1"),
+    ("/v1/completions", {"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
+    ("/v1/completions", {"max_tokens": 1.5}, "max_tokens", "integer"),
+    ("/v1/completions", {"n": 65}, "n", "less than or equal to 64"),
+    ("/v1/completions", {"stop": ["a", 1]}, "stop", "valid string"),
+    ("/v1/completions", {"stop": ["a", ""]}, "stop[1]", "at least 1 character"),
+    ("/v1/completions", {"stop": ["x"] * 5000}, "stop", "at most 4096 fit"),
+    ("/v1/completions", {"logit_bias": {"x": 1}}, "logit_bias", "'x' is not a token id"),
+    ("/v1/completions", {"logit_bias": {"999": 1}}, "logit_bias[999]", "999 is not a token id of this model"),
+    ("/v1/completions", {"logprobs": 21}, "logprobs", "less than or equal to 20"),
+    ("/v1/completions", {"min_tokens": 5}, "min_tokens", "exceeds max_tokens"),
+    ("/v1/completions", {"prompt": ""}, "prompt", "is empty"),
+    ("/v1/completions", {"prompt": []}, "prompt", "is empty"),
+    ("/v1/completions", {"prompt": [1, "a"]}, "prompt", "string"),
+    ("/v1/completions", {"prompt": ["a", ""]}, "prompt[1]", "is empty"),
+    ("/v1/completions", {"prompt": [1, 999]}, "prompt[1]", "999 is not a token id"),
+    ("/v1/completions", {"prompt": [[1], [1, -9]]}, "prompt[1][1]", "-9 is not a token id"),
+    ("/v1/completions", {"prompt": [1] * 5000}, "prompt", "5000 tokens, but at most 4095 fit"),
+    ("/v1/completions", {"prompt": ["a"] * 1025}, "prompt", "at most 1024 fit"),
+    ("/v1/completions", {"stream_options": {"include_usage": True}}, "stream_options", "stream is not"),
+    ("/v1/completions", {"stream": True, "prompt_logprobs": 1}, "prompt_logprobs", "in a stream"),
+    ("/v1/completions", {"stream": True, "echo": True, "logprobs": 1}, "echo", "in a stream"),
+    ("/v1/completions", {"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1, or -1"),
+    ("/v1/completions", {"timeout": 0}, "timeout", "greater than 0"),
+    ("/v1/completions", {"priority": 2**40}, "priority", "32-bit"),
+    ("/v1/completions", {"speculation": {"enabled": True}}, "speculation.enabled", "no drafter"),
+    ("/v1/completions", {"temprature": 1}, "temprature", "did you mean temperature?"),
+    ("/v1/completions", {"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
+    ("/v1/completions", {"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "missing"),
+    ("/v1/completions", {"structured_outputs": {}}, "structured_outputs", "exactly one"),
+    ("/v1/completions", {"structural_tag": {}}, "structural_tag", "structured_outputs"),
+    ("/v1/completions", {"structured_outputs": {"regx": "a"}}, "structured_outputs.regx", "did you mean regex?"),
+    ("/v1/chat/completions", {"max_completion_tokens": 2}, "max_completion_tokens", "set one of"),
+    ("/v1/chat/completions", {"messages": []}, "messages", "is empty"),
+    ("/v1/chat/completions", {"messages": [{"role": "king", "content": "a"}]}, "messages[0].role", "'developer'"),
+    ("/v1/chat/completions", {"messages": [{"role": "user"}]}, "messages[0].content", "required"),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        "messages[0].content",
+        "",
+    ),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "a", "name": "Bo"}]},
+        "messages[0].name",
+        "no names",
+    ),
+    ("/v1/chat/completions", {"top_logprobs": 2}, "top_logprobs", "logprobs is not"),
+    ("/v1/chat/completions", {"logprobs": True, "top_logprobs": 21}, "top_logprobs", "less than or equal to 20"),
+    ("/v1/chat/completions", {"tools": [{"type": "function"}]}, "tools", "calls no tools"),
+    ("/v1/chat/completions", {"tool_choice": "required"}, "tool_choice", "calls no tools"),
+    ("/v1/chat/completions", {"continue_final_message": True}, "messages", "must end with"),
+    ("/v1/chat/completions", {"echo": True}, "echo", "only /v1/completions"),
+    ("/v1/responses", {"previous_response_id": "resp_1"}, "previous_response_id", "stores nothing"),
+    ("/v1/responses", {"background": True}, "background", "stores nothing"),
+    ("/v1/responses", {"store": True}, "store", "stores nothing"),
+    ("/v1/responses", {"truncation": "auto"}, "truncation", "truncate_prompt_tokens"),
+    ("/v1/responses", {"text": {"format": {"type": "json_schema"}}}, "text.format.schema", "missing"),
+    ("/v1/responses", {"text": {"verbosity": "low"}}, "text.verbosity", "no such control"),
+    ("/generate", {"n": 2}, "n", "is not a field here"),
+    ("/generate", {"max_tokens": 2}, "max_tokens", "did you mean"),
+]
+
+
+@pytest.mark.parametrize(("path", "change", "param", "part"), WRONG)
+async def test_an_error_names_the_field(
+    http: httpx2.AsyncClient, shared_engine: FakeEngine, path: str, change: dict[str, Any], param: str, part: str
+) -> None:
+    if {"response_format", "structured_outputs", "text"} & set(change):
+        shared_engine.enforce(tiny_compiler())
+    found = await error(http, path, 400, **(BODIES[path] | change))
+    assert found["type"] == "invalid_request_error"
+    assert (found["param"] or "").startswith(param), found
+    assert part in found["message"]
+
+
+async def test_all_wrong_fields_are_listed(http: httpx2.AsyncClient) -> None:
+    found = await error(http, "/v1/completions", 400, **COMPLETION | {"top_p": 3, "min_p": -1, "n": 0})
+    assert found["param"] == "top_p"
+    assert all(name in found["message"] for name in ("top_p: ", "min_p: ", "n: "))
+
+
+async def test_a_schema_that_cannot_be_enforced_is_named_by_its_place(
+    http: httpx2.AsyncClient, shared_engine: FakeEngine
+) -> None:
+    shared_engine.enforce(tiny_compiler())
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"properties": {"a": {"$ref": "#/no"}}}}}
+    found = await error(http, "/v1/chat/completions", 400, **CHAT, response_format=form)
+    assert found["param"].startswith("response_format.json_schema.schema#/properties/a")
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_fields_without_effect_are_accepted_and_others_refused(http: httpx2.AsyncClient, path: str) -> None:
+    endpoint = next(each for each in ENDPOINTS if each.path == path)
+    names = INERT.keys() - endpoint.body.model_fields.keys()
+    assert len(names) > 30
+    harmless: dict[str, Any] = dict.fromkeys(names)
+    assert (await http.post(path, json=BODIES[path] | harmless)).status_code == 200
+    for name in names:
+        values = INERT[name].values
+        for value in ({"a": "b"},) if values is None else values:
+            response = await http.post(path, json=BODIES[path] | {name: value})
+            assert response.status_code == 200, (name, value, response.text)
+        if values is not None:
+            found = await error(http, path, 400, **BODIES[path] | {name: "something else"})
+            assert found["param"] == name
+
+
+async def test_the_table_has_only_parameters_that_exist() -> None:
+    from draftline.engine.params import SamplingParams
+
+    assert set(SAMPLING.values()) <= set(SamplingParams.model_fields)
+    fields = set().union(*(endpoint.body.model_fields for endpoint in ENDPOINTS))
+    assert set(SAMPLING) <= fields
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_another_model_is_not_found(http: httpx2.AsyncClient, path: str) -> None:
+    found = await error(http, path, 404, **BODIES[path] | {"model": "gpt-9"})
+    assert (found["param"], found["code"]) == ("model", "model_not_found")
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_full_queue(serve: Any, make_engine: Any, path: str) -> None:
+    engine = make_engine(max_waiting=1)
+    engine.hold()
+    server = Server(ServerConfig(port=0, http_port=0))
+    await server.start()
+    await server.serve(engine)
+    async with httpx2.AsyncClient(timeout=60, base_url=f"http://{server.http_address}") as http:
+        first = asyncio.ensure_future(http.post(path, json=BODIES[path]))
+        await asyncio.to_thread(engine.wait_running, 1)
+        response = await http.post(path, json=BODIES[path])
+        assert response.status_code == (503 if path == "/generate" else 429)
+        assert response.headers["retry-after"] == "2"
+        assert response.headers["retry-after-ms"] == "1500"
+        engine.release()
+        assert (await first).status_code == 200
+    await server.abort()
+
+
+async def test_a_timeout(http: httpx2.AsyncClient, shared_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    from draftline.engine.errors import DeadlineExceededError
+
+    def submit(*_: Any) -> Any:
+        raise DeadlineExceededError
+
+    monkeypatch.setattr(shared_engine, "submit", submit)
+    found = await error(http, "/v1/completions", 504, **COMPLETION, timeout=1)
+    assert found["type"] == "timeout_error"
+
+
+async def test_a_fault_is_reported_without_its_cause(
+    http: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = await error(http, "/v1/completions", 500, prompt="CRASH")
+    assert "secret" not in json.dumps(found)
+    assert "a secret of the server" in caplog.text
+    stream = await http.post("/v1/completions", json={"prompt": "FAIL", "max_tokens": 9, "stream": True})
+    assert '"type":"server_error"' in stream.text
+    assert "secret" not in stream.text
+
+
+async def test_bodies_that_are_no_json(http: httpx2.AsyncClient) -> None:
+    kind = {"content-type": "application/json"}
+    texts = (b"", b"{", b"[]", b"null", b'{"prompt": NaN}', b'{"prompt": "\\ud800"}', b"\xff", b"[" * 5000, b"9" * 9999)
+    for content in texts:
+        response = await http.post("/v1/completions", content=content, headers=kind)
+        assert response.status_code == 400, content
+        assert response.json()["error"]["type"] == "invalid_request_error"
+    for headers in ({}, {"content-type": "text/plain"}, kind | {"content-encoding": "gzip"}):
+        response = await http.post("/v1/completions", content=b'{"prompt": "a"}', headers=headers)
+        assert response.status_code == 415
+    utf8 = {"content-type": "application/json; charset=utf-8"}
+    assert (await http.post("/v1/completions", content=b'{"prompt": "a"}', headers=utf8)).status_code == 200
+
+
+async def test_paths_and_methods(http: httpx2.AsyncClient) -> None:
+    assert (await http.get("/nothing")).status_code == 404
+    assert (await http.get("/v1/completions")).status_code == 405
+    assert (await http.post("/v1/models", json={})).status_code == 405
+    assert (await http.get("/v1/models/other")).json()["error"]["code"] == "model_not_found"
+
+
+async def test_a_body_that_is_too_large(serve: Any) -> None:
+    server = await serve(max_request_mib=1)
+    async with httpx2.AsyncClient(timeout=60, base_url=f"http://{server.http_address}") as http:
+        for content in (b'{"prompt": "' + b"a" * (1 << 20) + b'"}', _in_parts(2 << 20)):
+            kind = {"content-type": "application/json"}
+            response = await http.post("/v1/completions", content=content, headers=kind)
+            assert response.status_code == 413
+            assert "max_request_mib" in response.json()["error"]["message"]
+
+
+async def _in_parts(size: int) -> Any:
+    for _ in range(size >> 16):
+        yield b"a" * (1 << 16)
+
+
+async def test_the_limits_of_a_token(serve: Any, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.yaml"
+    entry = {"name": "a", "token": "x" * 20, "max_tokens": 3, "max_priority": 1, "requests_per_minute": 4}
+    tokens.write_text(json.dumps({"tokens": [entry]}))
+    server = await serve(tokens=str(tokens))
+    headers = {"authorization": f"Bearer {'x' * 20}"}
+    async with httpx2.AsyncClient(timeout=60, base_url=f"http://{server.http_address}", headers=headers) as http:
+        limited = await http.post("/v1/chat/completions", json={"messages": CHAT["messages"]})
+        assert limited.json()["usage"]["completion_tokens"] == 3
+        assert (await error(http, "/v1/chat/completions", 400, **CHAT | {"max_tokens": 4}))["param"] == "max_tokens"
+        assert (await error(http, "/v1/completions", 400, prompt="a", priority=2))["param"] == "priority"
+        assert (await http.post("/tokenize", json={"prompt": "a"})).status_code == 200
+        response = await http.post("/v1/completions", json=COMPLETION)
+        assert response.status_code == 429
+        assert 1 <= int(response.headers["retry-after"]) <= 15

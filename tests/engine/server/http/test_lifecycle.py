@@ -1,0 +1,221 @@
+"""Probes, disconnects, slow and idle clients, drains: no request outlives its client, and nothing is held for free."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+from fake_engine import FakeEngine
+from stepped_engine import SteppedEngine
+
+from draftline.engine.errors import CannotListenError
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.http import protocol
+from draftline.engine.server.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PATHS: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "abc", "max_tokens": 100, "ignore_eos": True},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 100, "ignore_eos": True},
+}
+
+
+def request(path: str, body: dict[str, Any]) -> bytes:
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
+
+
+async def connect(server: Server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    assert server.http_address is not None
+    host, _, port = server.http_address.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def closed_by_server(reader: asyncio.StreamReader) -> None:
+    """Wait until the server has closed the connection without an answer."""
+    with contextlib.suppress(ConnectionResetError):
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def stepped() -> AsyncIterator[tuple[Server, SteppedEngine]]:
+    engine = SteppedEngine()
+    server = Server(ServerConfig(port=0, http_port=0))
+    await server.start()
+    await server.serve(engine)
+    yield server, engine
+    engine.release()
+    await server.abort()
+    engine.close()
+
+
+async def test_probes_follow_the_server(engine: FakeEngine) -> None:
+    server = Server(ServerConfig(port=0, http_port=0))
+    await server.start()
+    async with httpx2.AsyncClient(timeout=60, base_url=f"http://{server.http_address}") as http:
+
+        async def statuses() -> list[int]:
+            return [(await http.get(path)).status_code for path in ("/live", "/health", "/ready", "/v1/models")]
+
+        assert await statuses() == [200, 503, 503, 503]
+        loading = await http.post("/v1/completions", json={"prompt": "a"})
+        assert loading.status_code == 503
+        assert "loading" in loading.json()["error"]["message"]
+        await server.serve(engine)
+        assert await statuses() == [200, 200, 200, 200]
+        engine.hold()
+        running = asyncio.ensure_future(http.post("/v1/completions", json={"prompt": "a", "max_tokens": 3}))
+        await asyncio.to_thread(engine.wait_running, 1)
+        draining = asyncio.ensure_future(server.drain())
+        await asyncio.sleep(0)
+        assert await statuses() == [200, 503, 503, 200]
+        refused = await http.post("/v1/completions", json={"prompt": "a"})
+        assert refused.status_code == 503
+        assert "retry-after" in refused.headers
+        engine.release()
+        assert (await running).json()["choices"][0]["text"] == "aaa"
+        assert await draining
+
+
+async def test_a_port_in_use_is_reported(engine: FakeEngine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = Server(ServerConfig(port=0, http_port=taken.getsockname()[1]))
+        with pytest.raises(CannotListenError, match="in use"):
+            await server.start()
+        await server.abort()
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_disconnect_cancels_within_one_step(
+    stepped: tuple[Server, SteppedEngine], path: str, stream: bool
+) -> None:
+    server, engine = stepped
+    _, writer = await connect(server)
+    writer.write(request(path, PATHS[path] | {"n": 2, "stream": stream}))
+    await engine.steps(3)
+    assert engine.taken_blocks > 0
+    writer.close()
+    await engine.cancels(1)
+    await engine.steps(2)  # the step in flight when the cancel came, and one more
+    async with asyncio.timeout(10):
+        await engine.freed()
+        await server.wait_idle()
+
+
+async def test_a_disconnect_of_several_prompts_cancels_all(stepped: tuple[Server, SteppedEngine]) -> None:
+    server, engine = stepped
+    _, writer = await connect(server)
+    writer.write(request("/v1/completions", {"prompt": ["abc", "def", "x"], "max_tokens": 90, "ignore_eos": True}))
+    await engine.steps(3)
+    writer.close()
+    await engine.cancels(3)
+    await engine.steps(2)
+    async with asyncio.timeout(10):
+        await engine.freed()
+        await server.wait_idle()
+
+
+async def test_a_client_that_pipelines_is_disconnected(stepped: tuple[Server, SteppedEngine]) -> None:
+    server, engine = stepped
+    reader, writer = await connect(server)
+    asked = request("/v1/completions", PATHS["/v1/completions"])
+    writer.write(asked)
+    await engine.steps(2)
+    writer.write(asked)
+    await engine.cancels(1)
+    await engine.steps(2)  # the step in flight when the cancel came, and one more
+    await closed_by_server(reader)
+    writer.close()
+    async with asyncio.timeout(10):
+        await engine.freed()
+        await server.wait_idle()
+
+
+async def test_a_reader_that_stops_loses_its_requests(make_engine: Any) -> None:
+    engine = make_engine()
+    server = Server(ServerConfig(port=0, http_port=0, stall_timeout=0.5))
+    await server.start()
+    await server.serve(engine)
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    host, _, port = str(server.http_address).rpartition(":")
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, (host, int(port)))
+    engine.pace(0.002)
+    body = {"prompt": "abc", "max_tokens": 4000, "n": 64, "logprobs": 20, "stream": True}
+    await asyncio.get_running_loop().sock_sendall(client, request("/v1/completions", body))
+    await asyncio.to_thread(engine.wait_running, 1)
+    async with asyncio.timeout(30):
+        await server.wait_idle()
+    assert engine.cancelled
+    client.close()
+    await server.abort()
+
+
+async def test_slow_and_endless_headers_are_cut_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEADERS_TIMEOUT_S", 0.2)
+    server = await serve()
+    for sent in (b"", b"POST /v1/completions HTTP/1.1\r\nhost: local"):
+        reader, writer = await connect(server)
+        writer.write(sent)
+        await closed_by_server(reader)
+        writer.close()
+    monkeypatch.setattr(protocol, "HEADERS_TIMEOUT_S", 20)
+    reader, writer = await connect(server)
+    writer.write(b"GET /live HTTP/1.1\r\n")
+    for _ in range(100):
+        writer.write(b"x: " + b"y" * 9000 + b"\r\n")
+    await closed_by_server(reader)
+    writer.close()
+
+
+async def test_a_body_that_does_not_arrive(serve: Any) -> None:
+    server = await serve(stall_timeout=0.2)
+    reader, writer = await connect(server)
+    writer.write(request("/v1/completions", {"prompt": "abc"})[:-3])
+    async with asyncio.timeout(10):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
+    writer.close()
+
+
+async def test_a_comment_keeps_a_silent_stream_alive(
+    serve: Any, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from draftline.engine.server.http import stream
+
+    monkeypatch.setattr(stream, "KEEP_ALIVE_S", 0.1)
+    server = await serve()
+    engine.hold()
+    reader, writer = await connect(server)
+    writer.write(request("/v1/completions", {"prompt": "abc", "stream": True}))
+    async with asyncio.timeout(10):
+        while not (await reader.readline()).startswith(b": ping"):
+            pass
+    engine.release()
+    writer.close()
+
+
+async def test_a_drain_that_takes_too_long_cuts_streams_off(engine: FakeEngine) -> None:
+    server = Server(ServerConfig(port=0, http_port=0, drain_timeout=0.1))
+    await server.start()
+    await server.serve(engine)
+    engine.hold()
+    reader, writer = await connect(server)
+    writer.write(request("/v1/completions", {"prompt": "abc", "stream": True}))
+    await asyncio.to_thread(engine.wait_running, 1)
+    assert not await server.drain()
+    assert engine.cancelled
+    await reader.read()
+    writer.close()
+    engine.release()

@@ -1,0 +1,147 @@
+"""OpenAI's own client against the server, unmodified; a real engine behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import openai
+import pytest
+import pytest_asyncio
+from pydantic import BaseModel, ConfigDict
+from stepped_engine import SteppedEngine
+
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.server import Server
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MESSAGES: Any = [{"role": "user", "content": "a"}]
+
+
+class Answer(BaseModel):
+    """What the tiny model is asked for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    yes: bool
+    kind: Literal["a", "b"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server() -> AsyncIterator[Server]:
+    engine = SteppedEngine(num_slots=8, max_waiting=256, max_waiting_tokens=1 << 16)
+    engine.release()
+    server = Server(ServerConfig(port=0, http_port=0, log_requests=False))
+    await server.start()
+    await server.serve(engine)
+    yield server
+    await server.abort()
+    engine.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(server: Server) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=f"http://{server.http_address}/v1", api_key="unused", max_retries=0) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def model(client: openai.AsyncOpenAI) -> str:
+    return (await client.models.list()).data[0].id
+
+
+async def test_a_chat_and_its_stream_are_the_same(client: openai.AsyncOpenAI, model: str) -> None:
+    options: Any = {"model": model, "messages": MESSAGES, "max_completion_tokens": 9, "seed": 1, "logprobs": True}
+    whole = await client.chat.completions.create(**options)
+    stream = await client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True})
+    chunks = [chunk async for chunk in stream]
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert chunks[-1].system_fingerprint == whole.system_fingerprint
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert text == whole.choices[0].message.content
+    entries = [
+        e for chunk in chunks for choice in chunk.choices if choice.logprobs for e in choice.logprobs.content or ()
+    ]
+    assert whole.choices[0].logprobs is not None
+    assert entries == whole.choices[0].logprobs.content
+
+
+async def test_a_seed_repeats_and_n_differs(client: openai.AsyncOpenAI, model: str) -> None:
+    options: Any = {"model": model, "messages": MESSAGES, "max_tokens": 12}
+    first = await client.chat.completions.create(**options, seed=5, n=3)
+    again = await client.chat.completions.create(**options, seed=5, n=3)
+    texts = [choice.message.content for choice in first.choices]
+    assert texts == [choice.message.content for choice in again.choices]
+    assert len(set(texts)) == 3
+    second = await client.chat.completions.create(**options, seed=6)
+    assert second.choices[0].message.content == texts[1]
+
+
+async def test_parse_into_pydantic(client: openai.AsyncOpenAI, model: str) -> None:
+    chat = await client.chat.completions.parse(model=model, messages=MESSAGES, response_format=Answer, max_tokens=80)
+    assert isinstance(chat.choices[0].message.parsed, Answer)
+    response = await client.responses.parse(model=model, input="a", text_format=Answer, max_output_tokens=80)
+    assert isinstance(response.output_parsed, Answer)
+    assert response.status == "completed"
+
+
+async def test_a_completion_with_a_response_format(client: openai.AsyncOpenAI, model: str) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": Answer.model_json_schema()}}
+    answer = await client.completions.create(
+        model=model, prompt="a", max_tokens=100, seed=1, extra_body={"response_format": form}
+    )
+    Answer.model_validate_json(answer.choices[0].text)
+
+
+async def test_constraints_in_vllms_form(client: openai.AsyncOpenAI, model: str) -> None:
+    answer = await client.completions.create(
+        model=model, prompt="a", max_tokens=20, extra_body={"structured_outputs": {"choice": ["yes", "no"]}, "top_k": 5}
+    )
+    assert answer.choices[0].text in ("yes", "no")
+
+
+async def test_the_events_of_a_response(client: openai.AsyncOpenAI, model: str) -> None:
+    async with client.responses.stream(model=model, input="a", text_format=Answer, max_output_tokens=80) as stream:
+        deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+        final = await stream.get_final_response()
+    assert "".join(deltas) == final.output_text
+    assert isinstance(final.output_parsed, Answer)
+    assert final.usage is not None
+    assert final.usage.output_tokens > 0
+
+
+async def test_128_at_once(client: openai.AsyncOpenAI, model: str) -> None:
+    async def ask(seed: int) -> str:
+        stream = await client.completions.create(model=model, prompt="abc", max_tokens=4, seed=seed, stream=True)
+        return "".join([chunk.choices[0].text async for chunk in stream])
+
+    many = await asyncio.gather(*(ask(seed % 4) for seed in range(128)))
+    assert many == [await ask(seed) for seed in range(4)] * 32
+
+
+async def test_a_stream_that_is_left_is_cancelled(client: openai.AsyncOpenAI, model: str, server: Server) -> None:
+    stream = await client.completions.create(
+        model=model, prompt="abc", max_tokens=100, stream=True, extra_body={"ignore_eos": True}
+    )
+    async for _ in stream:
+        break
+    await stream.close()
+    async with asyncio.timeout(10):
+        await server.wait_idle()
+
+
+async def test_errors_are_the_clients_own(client: openai.AsyncOpenAI, model: str) -> None:
+    with pytest.raises(openai.BadRequestError) as wrong:
+        await client.chat.completions.create(model=model, messages=MESSAGES, temperature=-1)
+    assert wrong.value.param == "temperature"
+    with pytest.raises(openai.NotFoundError, match="this server serves"):
+        await client.chat.completions.create(model="gpt-9", messages=MESSAGES)
+    with pytest.raises(openai.BadRequestError) as tools:
+        await client.chat.completions.create(
+            model=model, messages=MESSAGES, tools=[{"type": "function", "function": {"name": "f"}}]
+        )
+    assert tools.value.param == "tools"

@@ -1,0 +1,90 @@
+"""Libraries that speak to OpenAI, unmodified, doing an extraction on the embedded model. Install those that you want to run."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from draftline.engine.config import EngineConfig
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.server import Server
+from draftline.engine.threaded_engine import start_engine
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+TEXT = "Marie Curie was born in Warsaw in 1867."
+
+
+class Person(BaseModel):
+    """A person."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Literal["Marie Curie", "Ada Lovelace"]
+    born: int
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server of the embedded model, on a thread of its own."""
+    engine = start_engine(EngineConfig(device="cpu", max_num_seqs=8))
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> Server:
+        server = Server(ServerConfig(port=0, http_port=0))
+        await server.start()
+        await server.serve(engine)
+        return server
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+    yield f"http://{server.http_address}/v1"
+    asyncio.run_coroutine_threadsafe(server.abort(), loop).result(60)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+    engine.close()
+    with warnings.catch_warnings():  # some clients leave connections open
+        warnings.simplefilter("ignore")
+        gc.collect()
+
+
+def imported(name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip(name, reason=f"needs {name}, which the development dependencies leave out")
+
+
+def test_langchain(url: str) -> None:
+    chat = imported("langchain_openai").ChatOpenAI(
+        base_url=url, api_key="unused", model="smollm2", max_tokens=60, seed=1
+    )
+    assert chat.invoke("Name a city.").content
+    assert "".join(chunk.content for chunk in chat.stream("Name a city."))
+    person = chat.with_structured_output(Person, method="json_schema").invoke(TEXT)
+    assert isinstance(person, Person)
+
+
+def test_instructor(url: str) -> None:
+    instructor = imported("instructor")
+    openai = imported("openai")
+    client = instructor.from_openai(openai.OpenAI(base_url=url, api_key="unused"), mode=instructor.Mode.JSON_SCHEMA)
+    messages = [{"role": "user", "content": TEXT}]
+    person = client.chat.completions.create(model="smollm2", messages=messages, response_model=Person, max_tokens=60)
+    assert isinstance(person, Person)
+
+
+def test_pydantic_ai(url: str) -> None:
+    pydantic_ai = imported("pydantic_ai")
+    models, providers = imported("pydantic_ai.models.openai"), imported("pydantic_ai.providers.openai")
+    model = models.OpenAIChatModel("smollm2", provider=providers.OpenAIProvider(base_url=url, api_key="unused"))
+    agent = pydantic_ai.Agent(model, output_type=pydantic_ai.NativeOutput(Person))
+    assert isinstance(agent.run_sync(TEXT).output, Person)
