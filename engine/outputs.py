@@ -81,16 +81,45 @@ class Timing:
     """Times of one output in seconds.
 
     Attributes:
-        queued_s: from submission to the first step.
+        queued_s: from submission, without ``constraint_compile_s``, to the first step.
         prefill_s: from the first step to the first token.
         first_token_s: from submission to the first token.
         total_s: from submission to the end.
+        constraint_compile_s: the wait for the constraint to compile, after the submission; 0 without one.
     """
 
     queued_s: float
     prefill_s: float
     first_token_s: float
     total_s: float
+    constraint_compile_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintReport:
+    """The result of compiling a constraint.
+
+    Attributes:
+        backend: the backend that enforces it: "automaton" or "grammar".
+        runs_on: where masks are computed: on the "device", by look-ups in an automaton's tables, or on the "host".
+        states: states of the automaton; 0 for a grammar.
+        token_classes: classes of equivalent tokens of the automaton.
+        token_masks: its distinct sets of allowed tokens.
+        compile_s: seconds that it took to compile, or to read from the cache.
+        unenforced: JSON pointers of keywords that are accepted (``best_effort``) but not enforced.
+        no_automaton: why it has no automaton; empty if it has one.
+        closed: JSON pointers of the schemas whose objects ``close_objects`` has closed.
+    """
+
+    backend: str
+    runs_on: str
+    states: int
+    token_classes: int
+    token_masks: int
+    compile_s: float
+    unenforced: tuple[str, ...]
+    no_automaton: str
+    closed: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

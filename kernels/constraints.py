@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from draftline.kernels.zeros import zeros
+
 FREE = 0
 """The state of a slot without a constraint: the address of a record that allows everything."""
 
@@ -72,7 +74,7 @@ class ConstraintTable:
         """
 
         def ints(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.int32, device=device)
+            return zeros(shape, torch.int32, device)
 
         rows = ints(masks + num_slots * samples, -(-vocab // 32))
         rows[0] = -1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.token_automaton import TokenAutomaton
@@ -18,6 +19,7 @@ class CompileReport:
 
     Attributes:
         backend: the backend that enforces it: "automaton" or "grammar".
+        runs_on: where masks are computed: on the "device", by look-ups in an automaton's tables, or on the "host".
         states: states of the automaton; 0 for a grammar.
         classes: token classes that the automaton tells apart; 0 for a grammar.
         masks: distinct token masks of the automaton; 0 for a grammar.
@@ -27,7 +29,8 @@ class CompileReport:
         closed: JSON pointers of the schemas whose objects were closed.
     """
 
-    backend: str
+    backend: Literal["automaton", "grammar"]
+    runs_on: Literal["device", "host"]
     states: int
     classes: int
     masks: int
@@ -83,6 +86,10 @@ class CompiledConstraint(Protocol):
     def nbytes(self) -> int: ...  # noqa: D102
     @property
     def tags(self) -> TagReader | None: ...  # noqa: D102
+    @property
+    def whole(self) -> Future[CompiledConstraint]:
+        """The constraint once all of it is compiled. Outputs may begin before that."""
+        ...
 
     def begin(self, budget: int | None = None, reasoning_budget: int | None = None) -> ConstraintProgress:
         """Start an output.
@@ -94,3 +101,10 @@ class CompiledConstraint(Protocol):
                 ``reasoning.limited``; None is no limit.
         """
         ...
+
+
+def settled(compiled: CompiledConstraint) -> Future[CompiledConstraint]:
+    """`CompiledConstraint.whole` of a constraint that is compiled as a whole."""
+    future: Future[CompiledConstraint] = Future()
+    future.set_result(compiled)
+    return future

@@ -26,6 +26,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
             "quantization",
             "device",
             "enforce_eager",
+            "constraint_cache",
         ),
         "Memory": (
             "max_model_len",

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from draftline.engine import params
 from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
-from draftline.structured.compiled import CompiledConstraint, ConstraintProgress
+from draftline.engine.outputs import ConstraintReport
+from draftline.structured.compiled import CompiledConstraint, CompileReport, ConstraintProgress
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import CompileQueueFullError, InvalidConstraintError, UnsupportedConstraintError
@@ -107,6 +108,47 @@ async def compile_constraint(
     constraint = structured_constraint(asked)
     with constraint_errors(constraint):
         return await asyncio.wrap_future(compiler.submit(constraint, caller))
+
+
+async def compile_ahead(
+    compiler: ConstraintCompiler | None, asked: params.Constraint, caller: str = ""
+) -> ConstraintReport:
+    """Compile all of a constraint without blocking the event loop. Arguments and errors are those of `compile_constraint`."""
+    compiler = _available(compiler)
+    compiled = await compile_constraint(compiler, asked, caller)
+    with constraint_errors(structured_constraint(asked)):
+        # Others wait for it too, so it must not be cancelled.
+        whole = await asyncio.shield(asyncio.wrap_future(compiled.whole))
+    return constraint_report(whole.report)
+
+
+def compile_ahead_blocking(compiler: ConstraintCompiler | None, asked: params.Constraint) -> ConstraintReport:
+    """`compile_ahead`, for threads."""
+    compiler = _available(compiler)
+    constraint = structured_constraint(asked)
+    with constraint_errors(constraint):
+        return constraint_report(compiler.compile(constraint).whole.result().report)
+
+
+def _available(compiler: ConstraintCompiler | None) -> ConstraintCompiler:
+    if compiler is None:
+        raise InvalidRequestError(FieldViolation("constraint", "this server enforces no constraints"))
+    return compiler
+
+
+def constraint_report(report: CompileReport) -> ConstraintReport:
+    """A compiler's report, for the constraint's author."""
+    return ConstraintReport(
+        backend=report.backend,
+        runs_on=report.runs_on,
+        states=report.states,
+        token_classes=report.classes,
+        token_masks=report.masks,
+        compile_s=report.compile_s,
+        unenforced=tuple(violation.pointer for violation in report.unenforced),
+        no_automaton=report.no_automaton or "",
+        closed=report.closed,
+    )
 
 
 @dataclass(slots=True, eq=False)

@@ -242,7 +242,7 @@ class OutputState:
         return matcher.complete and not (end is not None and end.cuts_text and not end.stopped_by_token)
 
     def _finished(self, end: _End, new_tokens: int, now: float, complete: bool | None) -> Finished:
-        sequence, submitted = self.sequence, self.request.submitted_at
+        sequence, submitted, compile_s = self.sequence, self.request.submitted_at, self.request.constraint_compile_s
         scheduled = self._scheduled_at if self._scheduled_at is not None else now
         first = self._first_token_at if self._first_token_at is not None else now
         text = self._json
@@ -255,10 +255,11 @@ class OutputState:
             usage=Usage(sequence.prompt_len, sequence.cached_prompt, sequence.output_len + new_tokens),
             speculation=self._speculation(),
             timing=Timing(
-                queued_s=scheduled - submitted,
+                queued_s=max(0.0, scheduled - submitted - compile_s),
                 prefill_s=first - scheduled,
                 first_token_s=first - submitted,
                 total_s=now - submitted,
+                constraint_compile_s=compile_s,
             ),
             constraint_complete=complete,
             json_valid=valid,

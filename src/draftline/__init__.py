@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from draftline.engine.extraction.result import Extraction
     from draftline.engine.llm import LLM
-    from draftline.engine.outputs import CompletionOutput, RequestOutput
+    from draftline.engine.outputs import CompletionOutput, ConstraintReport, RequestOutput
     from draftline.engine.params import Constraint, Reasoning, SamplingParams, Speculation
     from draftline.engine.protocol import Chat
     from draftline.engine.schema import Schema
@@ -54,6 +54,7 @@ __all__ = [
     "CompletionOutput",
     "Constraint",
     "ConstraintLimitError",
+    "ConstraintReport",
     "DeadlineExceededError",
     "DraftlineError",
     "DuplicateRequestError",
@@ -91,6 +92,7 @@ _MODULES = {
     "CompletionOutput": "engine.outputs",
     "Constraint": "engine.params",
     "ConstraintLimitError": "engine.errors",
+    "ConstraintReport": "engine.outputs",
     "DeadlineExceededError": "engine.errors",
     "DraftlineError": "engine.errors",
     "DuplicateRequestError": "engine.errors",

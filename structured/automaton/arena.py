@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.constraints import BUDGETS, DRAFTS, MASK, NEXT, RESERVED, ConstraintTable
-from draftline.structured.automaton.byte_automaton import Ints
 from draftline.structured.automaton.draft_table import DraftTable
+from draftline.structured.automaton.rows import Ints
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.compiled import CompileReport
+from draftline.structured.compiled import CompiledConstraint, CompileReport, settled
 from draftline.structured.forced_drafts import forced_drafts
 from draftline.structured.grammar.guarded import GuardedMatcher
 from draftline.structured.grammar.matcher import GrammarMatcher
@@ -52,6 +53,11 @@ class CompiledGrammar:
     def nbytes(self) -> int:
         """An estimate: llguidance does not report its size, and its lexer creates states on demand."""
         return (1 << 20) + 64 * self.source_bytes
+
+    @property
+    def whole(self) -> Future[CompiledConstraint]:
+        """This one."""
+        return settled(self)
 
     def begin(self, budget: int | None = None, reasoning_budget: int | None = None) -> GrammarProgress:
         """Start an output. The compiler rejects budgets for grammars, but for that of reasoning."""

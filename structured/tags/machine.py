@@ -12,12 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from draftline.structured.automaton.byte_automaton import (
-    AutomatonTooLargeError,
-    ByteAutomaton,
-    compile_bytes,
-    minimised,
-)
+from draftline.structured.automaton.byte_automaton import ByteAutomaton, compile_bytes, minimised
+from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.tags.form import (
     REASONING,
@@ -170,15 +166,12 @@ class Machine:
                 columns, kind = np.unique(np.stack(rows, axis=1), axis=0, return_inverse=True)
                 targets = [number(self.arrive([one for one in column if one >= 0])) for column in columns.tolist()]
                 table.append(np.array(targets, np.int32)[kind.reshape(-1)])
-        dead = len(queue)
-        moves = np.full((dead + 1, 256), dead, np.int32)
-        moves[:dead] = np.where(np.stack(table) < 0, dead, table)
-        accepting = np.array([*map(self.is_complete, queue), False])
-        early = np.array([*map(self.is_early, queue), False])
+        accepting = np.array([*map(self.is_complete, queue)])
+        early = np.array([*map(self.is_early, queue)])
         boundary = None
         if self.boundary is not None:
             boundary = numbers.get(tuple(sorted(self._closure(self.boundary))))
-        return minimised(moves, accepting, early, boundary)
+        return minimised(ByteAutomaton.of_table(np.stack(table), accepting, early, boundary))
 
     def _dense(self, position: int) -> npt.NDArray[np.int32]:
         row = self._rows[position]

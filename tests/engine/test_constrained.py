@@ -11,7 +11,16 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 from pydantic import BaseModel
-from tiny import Client, alone, draft_model, free_constraints, tiny_compiler, tiny_core
+from tiny import (
+    Client,
+    CommonCompiler,
+    alone,
+    draft_model,
+    free_constraints,
+    host_compiler,
+    tiny_compiler,
+    tiny_core,
+)
 
 from draftline import Schema
 from draftline.engine.core import Core
@@ -27,8 +36,8 @@ from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftRows
 from draftline.spec.forced import ForcedDrafter
 from draftline.spec.ngram import NGram
+from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.grammar.matcher import GrammarMatcher
-from draftline.structured.grammar.parsers import GrammarLimits
 
 SCHEMAS = Path(__file__).parents[2].parent / "shared" / "data" / "schemas"
 
@@ -124,6 +133,15 @@ CORES: dict[str, Callable[[int], Core]] = {
     "few slots": lambda ahead: tiny_core(num_slots=2, prefix_caching=False, steps_ahead=ahead),
     "no room": lambda ahead: tiny_core(
         constraints=free_constraints(drafts=3, words=1000), drafter=NGram(3, ReferenceOps()), steps_ahead=ahead
+    ),
+    "on the host": lambda ahead: tiny_core(
+        compiler=host_compiler(), drafter=NGram(3, ReferenceOps()), steps_ahead=ahead
+    ),
+    "on the host, with preemption and wrong drafts": lambda ahead: tiny_core(
+        compiler=host_compiler(), num_blocks=14, drafter=Garbage(), steps_ahead=ahead
+    ),
+    "the tables come later": lambda ahead: tiny_core(
+        compiler=host_compiler(CommonCompiler), drafter=NGram(3, ReferenceOps()), steps_ahead=ahead
     ),
     "little room": lambda ahead: tiny_core(constraints=free_constraints(words=40_000), num_slots=3, steps_ahead=ahead),
 }

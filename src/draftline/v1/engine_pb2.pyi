@@ -1027,14 +1027,17 @@ class Timing(_message.Message):
     PREFILL_S_FIELD_NUMBER: _builtins.int
     FIRST_TOKEN_S_FIELD_NUMBER: _builtins.int
     TOTAL_S_FIELD_NUMBER: _builtins.int
+    CONSTRAINT_COMPILE_S_FIELD_NUMBER: _builtins.int
     queued_s: _builtins.float
-    """From submission to the first step."""
+    """From submission, without constraint_compile_s, to the first step."""
     prefill_s: _builtins.float
     """From the first step to the first token."""
     first_token_s: _builtins.float
     """From submission to the first token."""
     total_s: _builtins.float
     """From submission to the end."""
+    constraint_compile_s: _builtins.float
+    """The wait for the constraint to compile, after the submission. 0 without one."""
     def __init__(
         self,
         *,
@@ -1042,10 +1045,11 @@ class Timing(_message.Message):
         prefill_s: _builtins.float = ...,
         first_token_s: _builtins.float = ...,
         total_s: _builtins.float = ...,
+        constraint_compile_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_token_s", b"first_token_s", "prefill_s", b"prefill_s", "queued_s", b"queued_s", "total_s", b"total_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["constraint_compile_s", b"constraint_compile_s", "first_token_s", b"first_token_s", "prefill_s", b"prefill_s", "queued_s", b"queued_s", "total_s", b"total_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1167,6 +1171,7 @@ class CheckConstraintResponse(_message.Message):
     TOKEN_CLASSES_FIELD_NUMBER: _builtins.int
     TOKEN_MASKS_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
+    RUNS_ON_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend that enforces the constraint: "automaton" or "grammar"."""
     states: _builtins.int
@@ -1178,6 +1183,8 @@ class CheckConstraintResponse(_message.Message):
     token_classes: _builtins.int
     """The automaton's classes of equivalent tokens, and its distinct sets of allowed tokens."""
     token_masks: _builtins.int
+    runs_on: _builtins.str
+    """Where masks are computed: "device", by look-ups in an automaton's tables, or "host"."""
     @_builtins.property
     def unenforced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """JSON pointers of the keywords that are not enforced: annotations, such as formats from draft 2019-09 on that have no exact
@@ -1199,10 +1206,11 @@ class CheckConstraintResponse(_message.Message):
         token_classes: _builtins.int = ...,
         token_masks: _builtins.int = ...,
         closed: _abc.Iterable[_builtins.str] | None = ...,
+        runs_on: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "closed", b"closed", "compile_s", b"compile_s", "no_automaton", b"no_automaton", "states", b"states", "token_classes", b"token_classes", "token_masks", b"token_masks", "unenforced", b"unenforced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "closed", b"closed", "compile_s", b"compile_s", "no_automaton", b"no_automaton", "runs_on", b"runs_on", "states", b"states", "token_classes", b"token_classes", "token_masks", b"token_masks", "unenforced", b"unenforced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,7 +15,7 @@ from draftline.structured.automaton.worker import compile_language, find_languag
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec, language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
-from draftline.structured.grammar.parsers import GrammarLimits
+from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.tags.lark import tag_grammar
 from draftline.structured.tags.machine import Machine
 from draftline.structured.tags.walk import TagReader
