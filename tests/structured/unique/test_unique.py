@@ -161,7 +161,7 @@ def test_a_matcher_equals_a_replay_after_any_operations(data: st.DataObject) -> 
         assert (matcher.complete, matcher.forced()) == (again.complete, again.forced())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.sampled_from(["", "<r>"]),
     st.sampled_from(["", '"a"', '["a","a"', "</", "<r></", "é"]),
