@@ -55,7 +55,9 @@ def check_schema(
     try:
         source = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: {error}") from error
+        raise UsageError(
+            f"{file}: {getattr(error, 'strerror', None) or error}"
+        ) from error  # an OSError repeats the path
     spec = ConstraintSpec(
         "json_schema",
         source,
@@ -69,10 +71,11 @@ def check_schema(
         lines = describe(compiler.compile(spec).report)
     except UnsupportedConstraintError as error:
         for violation in sorted(error.violations, key=str):
-            typer.echo(f"refused: {violation}")
+            typer.echo(f"refused: #{violation.pointer}: {violation.keyword}: {violation.reason}")
         raise typer.Exit(1) from None
     except InvalidConstraintError as error:
-        typer.echo(f"invalid: {error}")
+        pointer = "#" if str(error).startswith("/") else ""
+        typer.echo(f"invalid: {pointer}{error}")
         raise typer.Exit(1) from None
     finally:
         compiler.close()
@@ -82,8 +85,8 @@ def check_schema(
 
 def describe(report: CompileReport) -> list[str]:
     """The lines of a report on a schema that is enforced."""
-    lines = [f"not enforced: {violation}" for violation in report.unenforced]
-    lines += [f"closed: {pointer or '(root)'}" for pointer in report.closed]
+    lines = [f"not enforced: #{each.pointer}: {each.keyword}: {each.reason}" for each in report.unenforced]
+    lines += [f"closed: #{pointer}" for pointer in report.closed]
     if report.no_automaton is None:
         return [*lines, f"enforced: all else, on the device, by an automaton of {report.states} states"]
     lines += ["enforced: all else, on the host, by a grammar", f"not on the device: {report.no_automaton}"]
