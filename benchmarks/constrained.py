@@ -3,13 +3,15 @@
     python benchmarks/constrained.py --shape qwen3-0.6b --rows 64
     python benchmarks/constrained.py --rows 4 --output-len 64
 
-Three sections, as JSON lines:
+Four sections, as JSON lines:
 
 - mask: microseconds to write the mask of one row on the host, along a document, by an automaton, by llguidance, and by
   llguidance for 64 rows at once. Also microseconds of the look-ups of a verify step of 64 rows with 5 positions, on a
   CPU.
-- rate: tokens/s of batches without constraints, with an automaton for every row or every other row, and with a grammar
-  for every row. Rounds alternate; the result is the median, also relative to the unconstrained batch.
+- rate: tokens/s of batches without constraints, with an automaton for every row or every other row, with a structural
+  tag for every row, inside a tag with a closed schema and in the free text before one, and with a grammar for every
+  row. Rounds alternate; the result is the median, also relative to the unconstrained batch.
+- tools: seconds of processor time to read and to compile structural tags of many tools, the best of three.
 - steps: steps to extract a record from a text, without drafts, and with forced drafts only. It needs a model that ends
   its documents, so it excludes --shape.
 """
@@ -45,7 +47,11 @@ from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.structured.automaton.arena import AutomatonArena
 from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.constraint import ConstraintSpec, language
+from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.masks import MaskedRow, fill_masks
+from draftline.structured.tags.lark import tag_grammar
+from draftline.structured.vocabulary import ByteVocabulary
 
 DOCUMENT = json.dumps(
     {
@@ -68,6 +74,24 @@ def long_text(characters: int) -> tuple[Constraint, Constraint]:
     text = f"[ -!#-\\[\\]-~]{{{characters},}}"
     regex = f'\\{{"text": "{text}"\\}}'
     return Constraint(regex=regex), Constraint(grammar=f"start: /{regex}/")
+
+
+def tag(characters: int, *, at_once: bool) -> Constraint:
+    """A structural tag whose content, by a closed schema, is longer than any output.
+
+    Args:
+        characters: of the content.
+        at_once: whether the tag begins the output. Otherwise free text comes first, and hardly ever ends.
+    """
+    text = {"type": "string", "pattern": f"^[ -!#-\\[\\]-~]{{{characters},}}$"}
+    schema = {"type": "object", "properties": {"text": text}, "required": ["text"], "additionalProperties": False}
+    one = {
+        "begin": '<tool_call>\n{"name": "write", "arguments": ',
+        "content": {"type": "json_schema", "json_schema": schema},
+        "end": "}\n</tool_call>",
+    }
+    form = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [one], "at_least_one": at_once}
+    return Constraint(structural_tag=json.dumps({"type": "structural_tag", "format": form}))
 
 
 def mask_times(compiler: ConstraintCompiler) -> Iterator[dict[str, object]]:
@@ -142,6 +166,38 @@ def verify_times(compiler: ConstraintCompiler, rows: int = 64, drafts: int = 4) 
     return {"section": "mask", "what": f"{rows} rows x {positions} positions, automaton", **_spread(times)}
 
 
+def tool_times(vocabulary: ByteVocabulary) -> Iterator[dict[str, object]]:
+    """Times to compile structural tags of many tools as grammars, which is what becomes of so many."""
+    backend = GrammarBackend(vocabulary)
+    for count in (20, 500):
+        tags = []
+        for index in range(count):
+            properties = {f"city_{index}": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 14}}
+            schema = {"type": "object", "properties": properties, "required": [f"city_{index}"]}
+            content = {"type": "json_schema", "json_schema": {**schema, "additionalProperties": False}}
+            begin = f'<tool_call>\n{{"name": "tool_{index}", "arguments": '
+            tags.append({"type": "tag", "begin": begin, "content": content, "end": "}\n</tool_call>"})
+        form = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": tags}
+        times: list[tuple[float, float]] = []
+        for turn in range(3):
+            # Another option is another language: nothing is cached.
+            source = json.dumps({"type": "structural_tag", "format": {**form, "excludes": [f"<{turn}>"]}})
+            spec = ConstraintSpec("structural_tag", source, whitespace=("free", "spaced", "compact")[turn])
+            started = time.process_time()
+            allowed = language(spec)
+            read = time.process_time()
+            assert allowed.form is not None
+            backend.compile(tag_grammar(allowed.form))
+            times.append((time.process_time() - started, read - started))
+        whole, reading = min(times)
+        yield {
+            "section": "tools",
+            "what": f"{count} tools",
+            "cpu_s": round(whole, 3),
+            "of_it_reading_s": round(reading, 3),
+        }
+
+
 def _spread(times: Sequence[float]) -> dict[str, float]:
     p50, p99, maximum = np.percentile(times, [50, 99, 100])
     return {"p50_us": round(p50, 2), "p99_us": round(p99, 2), "max_us": round(maximum, 2)}
@@ -186,9 +242,17 @@ def rates(runner: BatchRunner, rows: int, prompt_len: int, output_len: int, roun
         "none": [None] * rows,
         "every row, automaton": [automaton] * rows,
         "every other row, automaton": [automaton if row % 2 else None for row in range(rows)],
+        "every row, in a tag": [tag(64 * output_len, at_once=True)] * rows,
+        "every row, before a tag": [tag(64 * output_len, at_once=False)] * rows,
         "every row, grammar": [OPEN_PERSONS] * rows,
         "every row, counting grammar": [counting] * rows,
     }
+    for kind in ("every row, in a tag", "every row, before a tag"):
+        tagged = kinds[kind][0]
+        assert tagged is not None
+        report = runner.compiler.compile(structured_constraint(tagged)).report
+        if report.backend != "automaton":
+            raise RuntimeError(f"a grammar enforces the structural tag: {report.no_automaton}")
     draw, vocab = np.random.default_rng(0), runner.core.info.config.vocab_size
     prompts = [draw.integers(3, vocab, prompt_len).tolist() for _ in range(rows)]
     sampling = SamplingParams(max_tokens=output_len, ignore_eos=True, temperature=1.0)
@@ -259,10 +323,10 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
     parser.add_argument("--output-len", type=int, default=256, help="tokens of each output (default: 256)")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds (default: 3)")
     parser.add_argument(
-        "--sections", help="comma-separated, of mask, rate and steps (default: all that --shape allows)"
+        "--sections", help="comma-separated, of mask, rate, tools and steps (default: all that --shape allows)"
     )
     arguments = parser.parse_args(argv)
-    sections = (arguments.sections or ("mask,rate" if arguments.shape else "mask,rate,steps")).split(",")
+    sections = (arguments.sections or ("mask,rate,tools" if arguments.shape else "mask,rate,tools,steps")).split(",")
     if arguments.shape and "steps" in sections:
         parser.error("--sections steps: random weights do not end their documents; use --model")
     with tempfile.TemporaryDirectory() as folder:
@@ -296,6 +360,9 @@ def main(argv: Sequence[str] | None = None, write: Callable[[str], object] = pri
                 write(json.dumps(line | about))
         if "rate" in sections:
             for line in rates(runner, arguments.rows, arguments.prompt_len, arguments.output_len, arguments.rounds):
+                write(json.dumps(line | about))
+        if "tools" in sections:
+            for line in tool_times(runner.compiler.vocabulary):
                 write(json.dumps(line | about))
         if "steps" in sections:
             for line in steps(runner):

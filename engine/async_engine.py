@@ -12,11 +12,12 @@ from typing import Any, Self, Unpack
 from draftline.engine.config import EngineConfig, EngineOptions
 from draftline.engine.errors import QueueFullError
 from draftline.engine.extraction.result import Extraction
-from draftline.engine.extraction.task import extraction_attempts, run_attempts
-from draftline.engine.outputs import RequestOutput
+from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts, run_attempts
+from draftline.engine.outputs import ConstraintReport, RequestOutput
 from draftline.engine.params import RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineInfo, GenerateRequest
-from draftline.engine.request.keywords import ConstraintInput, as_request
+from draftline.engine.request.constraints import compile_ahead
+from draftline.engine.request.keywords import ConstraintInput, as_request, known_constraint
 from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chat, as_prompt
 from draftline.engine.stats import EngineStats
 from draftline.engine.streaming.accumulator import Accumulator
@@ -114,29 +115,23 @@ class AsyncEngine:
         texts: str | Iterable[str],
         output_type: ConstraintInput[T],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        instructions: str | None = None,
-        examples: Iterable[tuple[str, T]] = (),
-        retry: int = 0,
-        use_tqdm: bool = True,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[ExtractionOptions[T]],
     ) -> list[Extraction[T]]:
         """Read a value of a type out of every text. See `draftline.LLM.extract`.
 
         At most twice ``max_num_seqs`` requests are in flight, and a full queue is waited for.
         """
         attempts = extraction_attempts(
-            texts,
-            output_type,
-            sampling_params,
-            options,
-            instructions=instructions,
-            examples=examples,
-            retry=retry,
-            as_chat=self.info.has_chat_template,
+            texts, output_type, sampling_params, options, as_chat=self.info.has_chat_template
         )
         in_flight = min(2 * self.info.max_num_seqs, self.config.max_waiting)
-        return await run_attempts(attempts, self._answer, max_in_flight=in_flight, show_progress=use_tqdm)
+        return await run_attempts(
+            attempts, self._answer, max_in_flight=in_flight, show_progress=options.get("use_tqdm", True)
+        )
+
+    async def compile(self, constraint: ConstraintInput[Any]) -> ConstraintReport:
+        """Compile a constraint ahead of its first request. See `draftline.LLM.compile`."""
+        return await compile_ahead(self._engine.compiler, known_constraint(constraint))
 
     async def close(self) -> None:
         """Stop the engine. Requests still running fail with `EngineStoppedError`. Idempotent."""

@@ -52,6 +52,7 @@ from draftline.quant import preferred_cpu_dtype
 from draftline.spec.synthetic import synthetic_acceptance
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import KINDS
+from draftline.structured.table_cache import cache_folder
 from draftline.structured.vocabulary import ByteVocabulary
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         policy,
         budget=StepBudget(loaded.step_tokens, config.inter_token_target),
         steps_ahead=1 if device.type == "cuda" else 0,  # on a CPU, host and device work would not overlap
-        compiler=ConstraintCompiler(loaded.vocabulary),
+        compiler=ConstraintCompiler(loaded.vocabulary, cache_folder=cache_folder(config.constraint_cache)),
     )
 
 
@@ -252,7 +253,7 @@ class _Loaded:
             slot_table_bytes(config.max_num_seqs, table_len, table_blocks),
         ):
             table = SlotTable.allocate(config.max_num_seqs, table_len, table_blocks, self.device)
-        # On a CPU, the pages of the cache are taken when they are written: all of them must fit, the drafter's included.
+        # On a CPU, a page of the cache is taken when it is first written: all must fit now, the drafter's included.
         cache_size = blocks * self.block_bytes
         with memory_explained(self.device, f"a cache of {cache_size / GIB:.2f} GiB (kv_cache_memory_gib)", cache_size):
             cache = KVCache.allocate(

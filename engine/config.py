@@ -73,6 +73,12 @@ class EngineConfig(Options):
         default=0.9, gt=0, le=1, description="share of the GPU's memory for weights, cache and activations"
     )
     enforce_eager: bool = Field(default=False, description="launch each operation from the host, without CUDA graphs")
+    constraint_cache: str = Field(
+        default="auto",
+        min_length=1,
+        description="folder of compiled constraints, which later processes reuse; 'auto' is the user's cache folder "
+        "(~/.cache/draftline/constraints), 'none' keeps them in memory only",
+    )
     drafter: DrafterName = Field(
         default="auto",
         description="where draft tokens come from: 'forced' drafts tokens that a constraint leaves no choice in (all drafters "
@@ -159,6 +165,7 @@ class EngineOptions(TypedDict, total=False):
     kv_cache_dtype: CacheDType
     gpu_memory_utilization: float
     enforce_eager: bool
+    constraint_cache: str
     drafter: DrafterName
     draft_model: str | None
     draft_quantization: Conversion

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -16,13 +17,14 @@ from draftline.engine.config import EngineConfig, EngineOptions
 from draftline.engine.core import Core
 from draftline.engine.errors import DraftlineError, EngineStoppedError, InvalidRequestError
 from draftline.engine.extraction.attempts import Attempts
-from draftline.engine.extraction.progress import ProgressBar
+from draftline.engine.extraction.progress import ProgressBar, compiling
 from draftline.engine.extraction.result import Extraction
-from draftline.engine.extraction.task import extraction_attempts
-from draftline.engine.outputs import RequestOutput, Update
+from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts
+from draftline.engine.outputs import ConstraintReport, RequestOutput, Update
 from draftline.engine.params import RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineInfo, GenerateRequest
-from draftline.engine.request.keywords import ConstraintInput, as_requests
+from draftline.engine.request.constraints import compile_ahead_blocking
+from draftline.engine.request.keywords import ConstraintInput, as_requests, known_constraint
 from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chats, as_prompts
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.stats import EngineStats
@@ -122,12 +124,7 @@ class LLM:
         texts: str | Iterable[str],
         output_type: ConstraintInput[T],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        instructions: str | None = None,
-        examples: Iterable[tuple[str, T]] = (),
-        retry: int = 0,
-        use_tqdm: bool = True,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[ExtractionOptions[T]],
     ) -> list[Extraction[T]]:
         """Read a value of a type out of every text.
 
@@ -136,11 +133,7 @@ class LLM:
             output_type: a type, or its `Schema` with options.
             sampling_params: for all texts, or a list with one for each. Greedy where None, and at most 1,024 tokens where it
                 does not say.
-            instructions: what to extract, before the text; made from the type's name where None.
-            examples: texts with their values.
-            retry: how often a text is tried again, with another seed and the error, after an answer that is no value.
-            use_tqdm: show a progress bar on standard error: texts done, failed, and their rate.
-            **options: see `RequestOptions`.
+            **options: see `ExtractionOptions`.
 
         Returns:
             One result for each text, in order: its value, or its error. Python validators run between two steps.
@@ -150,18 +143,11 @@ class LLM:
             EngineStoppedError: the LLM was closed.
         """
         attempts = extraction_attempts(
-            texts,
-            output_type,
-            sampling_params,
-            options,
-            instructions=instructions,
-            examples=examples,
-            retry=retry,
-            as_chat=self._info.has_chat_template,
+            texts, output_type, sampling_params, options, as_chat=self._info.has_chat_template
         )
         results: dict[int, Extraction[T]] = {}
         waiting = deque(attempts)
-        with self._batch() as batch, ProgressBar(len(attempts), show=use_tqdm) as progress:
+        with self._batch() as batch, ProgressBar(len(attempts), show=options.get("use_tqdm", True)) as progress:
 
             def settle(each: Attempts[T], outcome: RequestOutput[Any] | DraftlineError) -> None:
                 result = each.take(outcome)
@@ -171,17 +157,32 @@ class LLM:
                     results[each.index] = result
                     progress.add(result)
 
+            def add_next() -> None:
+                each = waiting.popleft()
+                try:
+                    batch.add(each.index, batch.build(each.request()))
+                except InvalidRequestError as error:
+                    settle(each, error)
+
+            if waiting:
+                with progress.compiling():
+                    add_next()
             while waiting or len(batch):
                 # Enough for full steps. The other texts are tokenized later, while steps run.
                 while waiting and len(batch) < 2 * self._info.max_num_seqs:
-                    each = waiting.popleft()
-                    try:
-                        batch.add(each.index, batch.build(each.request()))
-                    except InvalidRequestError as error:
-                        settle(each, error)
+                    add_next()
                 for index, outcome in batch.step():
                     settle(attempts[index], outcome)
         return [results[each.index] for each in attempts]
+
+    def compile(self, constraint: ConstraintInput[Any]) -> ConstraintReport:
+        """Compile a constraint ahead of its first request. Returns when its last table is built.
+
+        Raises:
+            InvalidRequestError: it cannot be enforced.
+            EngineStoppedError: the LLM was closed.
+        """
+        return compile_ahead_blocking(self._open_core().compiler, known_constraint(constraint))
 
     def close(self) -> None:
         """Release the model, its cache and the processes that compile constraints. Idempotent."""
@@ -214,7 +215,10 @@ class LLM:
             tqdm(total=len(wanted), desc="Prompts", unit="prompt", disable=not use_tqdm, dynamic_ncols=True) as bar,
         ):
             # All are checked before the first is queued.
-            for index, built in enumerate([batch.build(each) for each in wanted]):
+            constrained = any(each.constraint is not None for each in wanted)
+            with compiling(bar, "Prompts") if constrained else nullcontext():
+                requests = [batch.build(each) for each in wanted]
+            for index, built in enumerate(requests):
                 batch.add(index, built)
             while len(batch):
                 for index, outcome in batch.step():

@@ -14,6 +14,8 @@ from draftline.engine.errors import FieldViolation, IncompleteOutputError, Inval
 from draftline.engine.params import Constraint, T
 from draftline.engine.stats import NO_TIME, StepTimes
 from draftline.engine.validation import violations
+from draftline.structured.tags.form import REASONING
+from draftline.structured.tags.span import TagSpan as TagSpan
 
 
 class FinishReason(enum.Enum):
@@ -79,16 +81,45 @@ class Timing:
     """Times of one output in seconds.
 
     Attributes:
-        queued_s: from submission to the first step.
+        queued_s: from submission, without ``constraint_compile_s``, to the first step.
         prefill_s: from the first step to the first token.
         first_token_s: from submission to the first token.
         total_s: from submission to the end.
+        constraint_compile_s: the wait for the constraint to compile, after the submission; 0 without one.
     """
 
     queued_s: float
     prefill_s: float
     first_token_s: float
     total_s: float
+    constraint_compile_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConstraintReport:
+    """The result of compiling a constraint.
+
+    Attributes:
+        backend: the backend that enforces it: "automaton" or "grammar".
+        runs_on: where masks are computed: on the "device", by look-ups in an automaton's tables, or on the "host".
+        states: states of the automaton; 0 for a grammar.
+        token_classes: classes of equivalent tokens of the automaton.
+        token_masks: its distinct sets of allowed tokens.
+        compile_s: seconds that it took to compile, or to read from the cache.
+        unenforced: JSON pointers of keywords that are accepted (``best_effort``) but not enforced.
+        no_automaton: why it has no automaton; empty if it has one.
+        closed: JSON pointers of the schemas whose objects ``close_objects`` has closed.
+    """
+
+    backend: str
+    runs_on: str
+    states: int
+    token_classes: int
+    token_masks: int
+    compile_s: float
+    unenforced: tuple[str, ...]
+    no_automaton: str
+    closed: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -150,10 +181,11 @@ class Finished:
         constraint_complete: whether the text matches the constraint; None without a constraint.
         seed: reproduces the output, with ``n = 1``.
         stopped_by_token: whether ``matched_stop`` is a token id.
-        json_valid: whether the text is a JSON document; None without a JSON constraint.
+        json_valid: whether the text is a JSON document, behind its reasoning; None without a JSON constraint.
         system_fingerprint: of the engine; see `EngineInfo`.
         unenforced: JSON pointers of the parts of the constraint that are not enforced.
         broken_off: where the text broke off if ``json_valid`` is False; None otherwise.
+        tags: the tags that the output completed, in the order of their ends; reasoning is one of them.
     """
 
     ends_output: ClassVar[bool] = True
@@ -172,6 +204,12 @@ class Finished:
     system_fingerprint: str = ""
     unenforced: tuple[str, ...] = ()
     broken_off: BrokenOff | None = None
+    tags: tuple[TagSpan, ...] = ()
+
+    @property
+    def reasoning(self) -> TagSpan | None:
+        """The output's reasoning; None without one, or if it has not ended."""
+        return next((tag for tag in self.tags if tag.name == REASONING), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +257,18 @@ class CompletionOutput(Generic[T]):
             self._value = self._parse()
         return self._value
 
+    @property
+    def reasoning(self) -> str | None:
+        """The reasoning between its marks; None without one, or before the output has ended."""
+        span = None if self.finished is None else self.finished.reasoning
+        return None if span is None else self.text[span.content_start : span.content_end]
+
+    @property
+    def answer(self) -> str:
+        """The text behind the reasoning; the whole text without reasoning, or before the output has ended."""
+        span = None if self.finished is None else self.finished.reasoning
+        return self.text if span is None else self.text[span.end :]
+
     def _parse(self) -> T:
         if self.finished is None:
             state = "has not ended" if self.finish_reason is None else f"was {self.finish_reason}"
@@ -229,7 +279,7 @@ class CompletionOutput(Generic[T]):
         if not self.finished.constraint_complete:
             raise IncompleteOutputError(self._incomplete(self.finished), self.text)
         try:
-            return self.constraint.parse(self.text)
+            return self.constraint.parse(self.answer)
         except ValidationError as error:
             raise InvalidOutputError(self.text, *violations(error)) from error
         except ValueError as error:  # of another library

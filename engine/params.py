@@ -127,8 +127,26 @@ class Speculation(_Params):
     )
 
 
+class Reasoning(_Params):
+    """Free text between two marks, before the constrained text.
+
+    The constraint begins behind the end mark. Reasoning that reaches its limit is ended by the mark, and the answer
+    follows.
+    """
+
+    begin: str = Field(
+        default="<think>",
+        max_length=256,
+        description="mark before the reasoning; empty where the prompt has it already, as many chat templates do",
+    )
+    end: str = Field(default="</think>", min_length=1, max_length=256, description="mark behind the reasoning")
+    max_tokens: int | None = Field(
+        default=None, ge=1, le=2**31 - 1, description="max tokens of the reasoning with its marks"
+    )
+
+
 class Constraint(_Params, Generic[T]):
-    """A constraint on the whole output. Set exactly one of the first five options.
+    """A constraint on the whole output. Set one of the first six options; none of them is needed with reasoning.
 
     A constraint that `Schema` makes of a type remembers the type, in this process only: neither pickles nor messages carry
     it.
@@ -139,6 +157,7 @@ class Constraint(_Params, Generic[T]):
     choice: _Texts | None = Field(default=None, description="one of these texts")
     json_object: bool = Field(default=False, description="any JSON object")
     grammar: str | None = Field(default=None, description="a Lark grammar")
+    structural_tag: str | None = Field(default=None, description="free text with constrained tags, in XGrammar's JSON")
     whitespace: Literal["compact", "spaced", "free"] = Field(
         default="free", description="white space between the tokens of JSON"
     )
@@ -155,6 +174,8 @@ class Constraint(_Params, Generic[T]):
         default=False, description="leave out members that a schema does not mention, where it does not allow others"
     )
 
+    reasoning: Reasoning | None = Field(default=None, description="free text between two marks before the constraint")
+
     _typed: TypedSchema[T] | None = PrivateAttr(default=None)
 
     @property
@@ -169,7 +190,7 @@ class Constraint(_Params, Generic[T]):
 
     @property
     def is_json(self) -> bool:
-        """Whether every text is a JSON document."""
+        """Whether every text is a JSON document, without the reasoning before it."""
         return self.json_object or self.json_schema is not None
 
     def of_type(self, typed: TypedSchema[_Other]) -> Constraint[_Other]:
@@ -179,7 +200,7 @@ class Constraint(_Params, Generic[T]):
         return constraint
 
     def parse(self, text: str) -> T:
-        """Read a text that the constraint allows.
+        """Read a text that the constraint allows, without the reasoning before it.
 
         Returns:
             A value of the constraint's type. Without a type: what ``json.loads`` gives for JSON, and otherwise the text.
@@ -210,11 +231,25 @@ class Constraint(_Params, Generic[T]):
         # Another process may not be able to import the type, and needs the schema alone.
         return {**super().__getstate__(), "__pydantic_private__": {"_typed": None}}
 
+    @field_validator("structural_tag", mode="before")
+    @classmethod
+    def _structural_tag_as_text(cls, value: object) -> object:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+
     @model_validator(mode="after")
     def _exactly_one_kind(self) -> Constraint[T]:
-        kinds = [self.json_schema, self.regex, self.choice, self.json_object or None, self.grammar]
-        if sum(kind is not None for kind in kinds) != 1:
-            raise ValueError("set exactly one of json_schema, regex, choice, json_object and grammar")
+        kinds = [
+            self.json_schema,
+            self.regex,
+            self.choice,
+            self.json_object or None,
+            self.grammar,
+            self.structural_tag,
+        ]
+        count = sum(kind is not None for kind in kinds)
+        if count > 1 or (not count and self.reasoning is None):
+            names = "json_schema, regex, choice, json_object, grammar and structural_tag"
+            raise ValueError(f"set exactly one of {names}, or only reasoning")
         return self
 
 

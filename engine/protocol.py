@@ -69,6 +69,7 @@ class GenerateRequest:
         path: the request's place in the arguments of a call for many, for its errors: ``prompts[3]``. Empty for one request.
         caller: whose request it is: callers share the engine by their weights.
         weight: the caller's share, relative to other callers.
+        constraint_compile_s: seconds that it has waited for its constraint, before it is submitted to an engine.
         prompt_token_ids: the tokens of a text or a chat, if they are known already.
     """
 
@@ -81,6 +82,7 @@ class GenerateRequest:
     path: str = ""
     caller: str = ""
     weight: float = 1.0
+    constraint_compile_s: float = 0.0
     prompt_token_ids: Sequence[int] | None = None
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from draftline.kernels.zeros import zeros
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -92,11 +94,14 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> KVCache:
-        """Allocate zeroed keys and values for ``num_blocks`` blocks of ``block_size`` tokens a layer."""
+        """Allocate zeroed keys and values for ``num_blocks`` blocks of ``block_size`` tokens a layer.
+
+        On a CPU the system gives their pages when they are first written: blocks that were never used take no memory.
+        """
         shape = (num_blocks, block_size, num_kv_heads, head_dim)
 
         def pair(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-            return torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device)
+            return zeros(shape, dtype, device), zeros(shape, dtype, device)
 
         scaled = dtype == torch.int8
         return KVCache(

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from draftline.kernels.zeros import zeros
+
 FREE = 0
 """The state of a slot without a constraint: the address of a record that allows everything."""
 
@@ -21,6 +23,7 @@ MASK, BUDGETS, DRAFTS, NEXT = 0, 1, 2, 3
 """A state's record, by word: the row of its mask; the address of its masks by distance (0: none); the address of its
 forced tokens (0: none); then, by class of token, the address of the next state (0: not allowed).
 
+The address of masks by distance is negative in the states of reasoning: their distances lead to its end, not to the text's.
 Masks by distance are a count, then pairs of a distance and a mask's row, distances ascending. A mask allows the tokens
 after which an accepting state is at most that many tokens away. Forced tokens are a count, then the tokens.
 """
@@ -40,8 +43,8 @@ class ConstraintTable:
         masks: [N, ceil(vocab / 32)] int32, see `Masks`.
         states: [S] int32, each slot's state: an address, FREE or HOST.
         classes: [S] int32, the address of the token classes of each slot's automaton.
-        ends: [S] int32, where a slot's states have masks by distance, the position before which its text must be
-            complete.
+        ends: [S, 2] int32, where a slot's states have masks by distance: the position before which its text must be
+            complete, and that before which its reasoning must have ended.
         host_masks: the first row of ``masks`` that the host writes: those of slot s begin at
             ``host_masks + s * host_samples``.
         host_samples: how many of these rows each slot has: the most positions that a step samples for it.
@@ -71,7 +74,7 @@ class ConstraintTable:
         """
 
         def ints(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.int32, device=device)
+            return zeros(shape, torch.int32, device)
 
         rows = ints(masks + num_slots * samples, -(-vocab // 32))
         rows[0] = -1
@@ -80,7 +83,7 @@ class ConstraintTable:
             masks=rows,
             states=ints(num_slots),
             classes=ints(num_slots),
-            ends=ints(num_slots),
+            ends=ints(num_slots, 2),
             host_masks=masks,
             host_samples=samples,
         )

@@ -35,6 +35,8 @@ GUMBEL_MAX = 16.6356
 
 _LOW = 0xFFFFFFFF
 
+Words = npt.NDArray[np.uint64]
+
 Word = int | npt.NDArray[np.integer[Any]]
 """A number below 2**32, or a uint64 array of such numbers."""
 
@@ -56,13 +58,13 @@ def token_gumbel(seed: int, position: int, token: int) -> float:
     return -math.log(-math.log((2 * int(word >> 9) + 1) * 2.0**-24))
 
 
-def block_uniform(blocks: npt.NDArray[np.int64], position: int, seed: int) -> npt.NDArray[np.float32]:
+def block_uniform(blocks: npt.NDArray[np.int64], position: int | Words, seed: int | Words) -> npt.NDArray[np.float32]:
     """The numbers u of blocks of four tokens.
 
     Args:
         blocks: [N], token ids divided by 4.
-        position: the position that the tokens may take.
-        seed: the request's seed, signed or unsigned 64-bit.
+        position: the position that the tokens may take: of all, or [N].
+        seed: the request's seed, signed or unsigned 64-bit; or [N], each block's.
 
     Returns:
         [N, 4], entry [n, i] for token ``4 * blocks[n] + i``: odd multiples of 2**-24 between 0 and 1.
@@ -101,5 +103,5 @@ def gumbel(seeds: Tensor, positions: Tensor, vocab: int) -> Tensor:
     return torch.from_numpy(noise).to(seeds.device)
 
 
-def _block_words(block: Word, position: int, seed: int) -> tuple[Word, Word, Word, Word]:
+def _block_words(block: Word, position: Word, seed: Word) -> tuple[Word, Word, Word, Word]:
     return philox_4x32_10((block, position & _LOW, 0, 0), (seed & _LOW, (seed >> 32) & _LOW))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.errors import Violation
 from draftline.structured.matcher import Matcher
+from draftline.structured.tags.walk import TagReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,7 @@ class CompileReport:
 
     Attributes:
         backend: the backend that enforces it: "automaton" or "grammar".
+        runs_on: where masks are computed: on the "device", by look-ups in an automaton's tables, or on the "host".
         states: states of the automaton; 0 for a grammar.
         classes: token classes that the automaton tells apart; 0 for a grammar.
         masks: distinct token masks of the automaton; 0 for a grammar.
@@ -26,7 +29,8 @@ class CompileReport:
         closed: JSON pointers of the schemas whose objects were closed.
     """
 
-    backend: str
+    backend: Literal["automaton", "grammar"]
+    runs_on: Literal["device", "host"]
     states: int
     classes: int
     masks: int
@@ -67,7 +71,9 @@ class CompiledConstraint(Protocol):
     Attributes:
         report: the result of compiling it.
         shortest: the fewest tokens of an allowed text, without end-of-sequence; None if that is unknown.
+        shortest_reasoning: the fewest tokens of the reasoning with its marks; 0 if it has no limit.
         nbytes: its approximate size in memory.
+        tags: finds the tags of outputs; None for a constraint without tags.
     """
 
     @property
@@ -75,13 +81,30 @@ class CompiledConstraint(Protocol):
     @property
     def shortest(self) -> int | None: ...  # noqa: D102
     @property
+    def shortest_reasoning(self) -> int: ...  # noqa: D102
+    @property
     def nbytes(self) -> int: ...  # noqa: D102
+    @property
+    def tags(self) -> TagReader | None: ...  # noqa: D102
+    @property
+    def whole(self) -> Future[CompiledConstraint]:
+        """The constraint once all of it is compiled. Outputs may begin before that."""
+        ...
 
-    def begin(self, budget: int | None = None) -> ConstraintProgress:
+    def begin(self, budget: int | None = None, reasoning_budget: int | None = None) -> ConstraintProgress:
         """Start an output.
 
         Args:
             budget: the output is complete within this many tokens, if the constraint was compiled with
                 ``close_within_budget``; None is no limit.
+            reasoning_budget: the reasoning ends within this many tokens, if the constraint was compiled with
+                ``reasoning.limited``; None is no limit.
         """
         ...
+
+
+def settled(compiled: CompiledConstraint) -> Future[CompiledConstraint]:
+    """`CompiledConstraint.whole` of a constraint that is compiled as a whole."""
+    future: Future[CompiledConstraint] = Future()
+    future.set_result(compiled)
+    return future

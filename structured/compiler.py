@@ -3,7 +3,9 @@
 Worker processes (`automaton.worker_pool`) read schemas and compile automata. They also try grammars, which threads then
 compile for use. The caller never blocks. Requests for a constraint that is being compiled share its compilation, and
 callers take turns (`compile_queue`). A compilation ends when no caller waits for it any more. An LRU cache keeps compiled
-constraints.
+constraints, and a folder keeps tables for later processes (`table_cache`).
+
+Outputs with a large automaton begin on the host (`automaton.starting`). Its tables are built behind them.
 """
 
 from __future__ import annotations
@@ -15,22 +17,39 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from pathlib import Path
 
-from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
+from draftline.structured.automaton.byte_automaton import ByteAutomaton
+from draftline.structured.automaton.byte_moves import ByteMoves
 from draftline.structured.automaton.compiled import CompiledAutomaton
 from draftline.structured.automaton.draft_table import DraftTable
-from draftline.structured.automaton.limits import AutomatonLimits
-from draftline.structured.automaton.token_automaton import TokenAutomaton
+from draftline.structured.automaton.host_automaton import HostAutomaton
+from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
+from draftline.structured.automaton.starting import StartingAutomaton
+from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
+from draftline.structured.automaton.token_trie import TokenTrie
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
 from draftline.structured.compile_queue import CompileJob, CompileQueue
-from draftline.structured.compiled import CompiledConstraint, CompileReport
-from draftline.structured.constraint import ConstraintSpec, language
-from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
+from draftline.structured.compiled import CompiledConstraint, CompileReport, settled
+from draftline.structured.constraint import ConstraintSpec, ReasoningSpec, language
+from draftline.structured.errors import (
+    CompileQueueFullError,
+    InvalidConstraintError,
+    UnsupportedConstraintError,
+    Violation,
+)
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.compiled import CompiledGrammar
-from draftline.structured.grammar.parsers import GrammarLimits
+from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
+from draftline.structured.table_cache import CachedTables, TableCache
+from draftline.structured.tags.form import Free, form_language, with_reasoning
+from draftline.structured.tags.lark import tag_grammar
+from draftline.structured.tags.machine import Machine
+from draftline.structured.tags.walk import TagReader
+from draftline.structured.unique.cursor import Cursor, Position, Reasoning
 from draftline.structured.unique.matcher import QuoteTokens
+from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.vocabulary import ByteVocabulary
 
 
@@ -58,31 +77,45 @@ class ConstraintCompiler:
 
     Attributes:
         vocabulary: the vocabulary.
-        observer: is told how each compilation ended ("automaton", "grammar" or "error"), and its seconds in the queue and
-            at work. Any thread may call it.
+        observer: is told how each compilation ended ("automaton", "grammar" or "error"; "tables" for those that are built
+            behind the first outputs), and its seconds in the queue and at work. Any thread may call it.
     """
 
     observer: Callable[[str, float], None] | None = None
 
-    def __init__(self, vocabulary: ByteVocabulary, limits: CompilerLimits | None = None) -> None:
-        """No thread or process is started yet."""
+    def __init__(
+        self, vocabulary: ByteVocabulary, limits: CompilerLimits | None = None, cache_folder: Path | None = None
+    ) -> None:
+        """No thread or process is started yet.
+
+        Args:
+            vocabulary: the vocabulary.
+            limits: bounds on compiling.
+            cache_folder: where tables are kept for later processes; None keeps them in memory only.
+        """
         limits = limits or CompilerLimits()
         self.vocabulary = vocabulary
+        self._tables = None if cache_folder is None else TableCache(cache_folder, vocabulary)
         self._workers = AutomatonWorkerPool(
             vocabulary.tokens,
             vocabulary.eos_ids,
             vocabulary.special_ids,
             limits.automaton,
             limits.grammar,
-            max_workers=limits.threads,
+            max_workers=limits.threads + 1,
         )
         self._queue: CompileQueue[CompiledConstraint] = CompileQueue(limits.threads, limits.max_waiting)
+        # Work that no output waits for.
+        self._background: CompileQueue[None] = CompileQueue(1, limits.max_waiting)
         self._cache = _Cache(limits.cache_bytes)
         self._lock = threading.Lock()
         self._in_flight: dict[ConstraintSpec, CompileJob[CompiledConstraint]] = {}
         self._grammar_limits = limits.grammar
+        self._automaton_limits = limits.automaton
         self._grammars: GrammarBackend | None = None
         self._grammars_lock = threading.Lock()
+        self._tokens: TokenTrie | None = None
+        self._trie_lock = threading.Lock()
 
     def submit(self, constraint: ConstraintSpec, caller: str = "") -> Future[CompiledConstraint]:
         """Start to compile a constraint, or find it in the cache. Returns at once.
@@ -102,10 +135,8 @@ class ConstraintCompiler:
         """
         with self._lock:
             compiled = self._cache.get(constraint)
-            if compiled is not None:
-                done: Future[CompiledConstraint] = Future()
-                done.set_result(compiled)
-                return done
+            if compiled is not None and not _has_failed(compiled):
+                return settled(compiled)
             running = self._in_flight.get(constraint)
             future = None if running is None else running.join()
             if future is None:
@@ -132,6 +163,7 @@ class ConstraintCompiler:
         """End compilations in flight. Later ones fail."""
         self._workers.close()
         self._queue.close()
+        self._background.close()
 
     def _run(
         self, constraint: ConstraintSpec, submitted: float, job: CompileJob[CompiledConstraint]
@@ -152,29 +184,130 @@ class ConstraintCompiler:
 
     def _compile(self, constraint: ConstraintSpec, job: CompileJob[CompiledConstraint]) -> CompiledConstraint:
         started = time.monotonic()
-        automaton: TokenAutomaton | AutomatonTooLargeError | None = None
+        cached = None if self._tables is None else self._tables.get(constraint)
+        if cached is not None:
+            return self._automaton(cached, None, started)
+        if self._tokens is None:
+            self._do_later(self._prepare)  # while the worker works
         if constraint.kind == "grammar":  # its language is its source: there is no work for a worker
             allowed = language(constraint)
-        else:
-            allowed, automaton = self._workers.compile(constraint, on_abandon=job.on_abandon)
+            return self._grammar(constraint, allowed, started, allowed.not_regular or "", job)
+        allowed, automaton = self._workers.compile(constraint, on_abandon=job.on_abandon)
+        if isinstance(automaton, ByteMoves):
+            return self._start(constraint, allowed, automaton, started, job)
+        compiled = self._finish(constraint, allowed, automaton, started, job)
         if isinstance(automaton, TokenAutomaton):
-            return self._automaton(automaton, allowed, started)
-        no_automaton = allowed.not_regular or "" if automaton is None else str(automaton)
-        return self._grammar(constraint, allowed, started, no_automaton, job)
+            self._do_later(lambda _: self._keep(constraint, automaton, allowed))
+        return compiled
 
-    def _automaton(self, automaton: TokenAutomaton, allowed: Language, started: float) -> CompiledConstraint:
-        drafts = DraftTable.of(automaton, self.vocabulary)
+    def _start(
+        self,
+        constraint: ConstraintSpec,
+        allowed: Language,
+        moves: ByteMoves,
+        started: float,
+        job: CompileJob[CompiledConstraint],
+    ) -> CompiledConstraint:
+        """Let outputs begin on the host, and build the tables behind them."""
+        trie = self._build_trie()
+        if not trie.is_complete:
+            tables = self._workers.tabulate(ByteAutomaton.of(moves), on_abandon=job.on_abandon)
+            return self._finish(constraint, allowed, tables, started, job)
+        try:
+            automaton = ByteAutomaton.of(moves, trie.bytes_used)
+        except InvalidConstraintError:
+            raise InvalidConstraintError("no text that matches it can be written in the model's tokens") from None
         report = CompileReport(
             backend="automaton",
+            runs_on="host",
             states=automaton.states,
-            classes=automaton.classes,
-            masks=len(automaton.masks),
+            classes=0,
+            masks=0,
             compile_s=time.monotonic() - started,
             unenforced=allowed.unenforced,
             no_automaton=None,
             closed=allowed.closed,
         )
-        return CompiledAutomaton(report, automaton, drafts)
+        starting = StartingAutomaton(report, HostAutomaton(automaton, trie, self.vocabulary))
+        if self._do_later(partial(self._tabulate, constraint, allowed, starting)):
+            return starting
+        tables = self._workers.tabulate(automaton, on_abandon=job.on_abandon)
+        return self._finish(constraint, allowed, tables, started, job)
+
+    def _build_trie(self) -> TokenTrie:
+        """The vocabulary as a tree, built once."""
+        with self._trie_lock:
+            if self._tokens is None:
+                self._tokens = TokenTrie.of(self.vocabulary.tokens)
+            return self._tokens
+
+    def _prepare(self, job: CompileJob[None]) -> None:
+        """Build what outputs on the host need, before they need it."""
+        self._build_trie()
+
+    def _do_later(self, work: Callable[[CompileJob[None]], None]) -> bool:
+        """Do work that no output waits for. False if too much of it waits."""
+        try:
+            self._background.submit("", work).join()
+        except CompileQueueFullError:
+            return False
+        return True
+
+    def _tabulate(
+        self, constraint: ConstraintSpec, allowed: Language, starting: StartingAutomaton, job: CompileJob[None]
+    ) -> None:
+        """Build the tables of a constraint that has outputs already."""
+        started = time.monotonic()
+        try:
+            tables = self._workers.tabulate(starting.host.automaton)
+            whole = self._finish(constraint, allowed, tables, started - starting.report.compile_s, job)
+        except Exception as error:
+            # The outputs go on without; the next request compiles it again.
+            starting.whole.set_exception(error)
+            raise
+        with self._lock:
+            self._cache.put(constraint, whole)
+        starting.whole.set_result(whole)
+        if self.observer is not None:
+            self.observer("tables", time.monotonic() - started)
+        if isinstance(tables, TokenAutomaton):
+            self._keep(constraint, tables, allowed)
+
+    def _keep(self, constraint: ConstraintSpec, automaton: TokenAutomaton, allowed: Language) -> None:
+        # Tables do not say where the tags of an output are: their form does, which is no array.
+        if self._tables is not None and allowed.form is None:
+            self._tables.put(constraint, CachedTables(automaton, allowed.unenforced, allowed.closed))
+
+    def _finish(
+        self,
+        constraint: ConstraintSpec,
+        allowed: Language,
+        automaton: TokenAutomaton | AutomatonTooLargeError | None,
+        started: float,
+        job: CompileJob[CompiledConstraint] | CompileJob[None],
+    ) -> CompiledConstraint:
+        """The constraint by its automaton, or by a grammar if it has none."""
+        if isinstance(automaton, TokenAutomaton):
+            tables = CachedTables(automaton, allowed.unenforced, allowed.closed)
+            return self._automaton(tables, _tag_reader(allowed), started)
+        no_automaton = allowed.not_regular or "" if automaton is None else str(automaton)
+        return self._grammar(constraint, allowed, started, no_automaton, job)
+
+    def _automaton(self, tables: CachedTables, tags: TagReader | None, started: float) -> CompiledConstraint:
+        automaton = tables.automaton
+        drafts = DraftTable.of(automaton, self.vocabulary)
+        report = CompileReport(
+            backend="automaton",
+            runs_on="device",
+            states=automaton.states,
+            classes=automaton.classes,
+            masks=len(automaton.masks),
+            compile_s=time.monotonic() - started,
+            unenforced=tables.unenforced,
+            no_automaton=None,
+            closed=tables.closed,
+        )
+        return CompiledAutomaton(report, automaton, drafts, tags)
 
     def _grammar(
         self,
@@ -182,7 +315,7 @@ class ConstraintCompiler:
         allowed: Language,
         started: float,
         no_automaton: str,
-        job: CompileJob[CompiledConstraint],
+        job: CompileJob[CompiledConstraint] | CompileJob[None],
     ) -> CompiledConstraint:
         if constraint.close_within_budget:
             reason = (
@@ -190,12 +323,14 @@ class ConstraintCompiler:
             )
             raise UnsupportedConstraintError([Violation("", "close_within_budget", reason)])
         # What a worker has compiled compiles here too, in the same time and without a crash.
-        self._workers.try_grammar(allowed.grammar, on_abandon=job.on_abandon)
+        grammar = allowed.grammar if allowed.form is None else tag_grammar(allowed.form)
+        self._workers.try_grammar(grammar, on_abandon=job.on_abandon)
         if job.is_over:
             raise InvalidConstraintError("no caller waits for it any more")
-        matcher = self._grammar_backend().compile(allowed.grammar)
+        matcher = self._grammar_backend().compile(grammar)
         report = CompileReport(
             backend="grammar",
+            runs_on="host",
             states=0,
             classes=0,
             masks=0,
@@ -204,8 +339,24 @@ class ConstraintCompiler:
             no_automaton=no_automaton,
             closed=allowed.closed,
         )
-        unique = None if allowed.unique is None else (allowed.unique, self._quotes)
-        return CompiledGrammar(report, matcher, len(allowed.grammar), self.vocabulary, unique)
+        return CompiledGrammar(
+            report,
+            matcher,
+            len(grammar),
+            self.vocabulary,
+            self._unique(allowed, constraint.reasoning),
+            self._guard(constraint.reasoning),
+            _tag_reader(allowed),
+        )
+
+    def _unique(
+        self, allowed: Language, reasoning: ReasoningSpec | None
+    ) -> tuple[UniquePaths, QuoteTokens, Position] | None:
+        if allowed.unique is None:
+            return None
+        if reasoning is None:
+            return allowed.unique, self._quotes, Cursor()
+        return allowed.unique, self._quotes, Reasoning(reasoning.end.encode(), len(reasoning.begin.encode()))
 
     @cached_property
     def _quotes(self) -> QuoteTokens:
@@ -216,6 +367,31 @@ class ConstraintCompiler:
             if self._grammars is None:
                 self._grammars = GrammarBackend(self.vocabulary, self._grammar_limits)
             return self._grammars
+
+    def _guard(self, reasoning: ReasoningSpec | None) -> TokenAutomaton | None:
+        """The automaton of reasoning with a limit, and of any text behind it."""
+        if reasoning is None or not reasoning.limited:
+            return None
+        guarded = with_reasoning(form_language(Free()), reasoning.begin, reasoning.end, is_json=False)
+        assert guarded.form is not None, "it is made of parts"
+        limits = self._automaton_limits
+        return compile_tokens(
+            Machine(guarded.form, limits.states).automaton(),
+            self.vocabulary.tokens,
+            sorted(self.vocabulary.eos_ids),
+            budgets=False,
+            early_budgets=True,
+            max_bytes=limits.table_bytes,
+        )
+
+
+def _tag_reader(allowed: Language) -> TagReader | None:
+    return None if allowed.form is None else TagReader(allowed.form)
+
+
+def _has_failed(compiled: CompiledConstraint) -> bool:
+    whole = compiled.whole
+    return whole.done() and whole.exception() is not None
 
 
 class _Cache:
@@ -235,9 +411,11 @@ class _Cache:
         return found[0]
 
     def put(self, constraint: ConstraintSpec, compiled: CompiledConstraint) -> None:
-        """Keep a compiled constraint, and evict others until all fit."""
+        """Keep a compiled constraint in place of an earlier form, and evict others until all fit."""
+        _, before = self._kept.pop(constraint, (None, 0))
+        self._bytes -= before
         size = compiled.nbytes + 2 * len(constraint.source)
-        if size > self._max_bytes or constraint in self._kept:
+        if size > self._max_bytes:
             return
         self._kept[constraint] = compiled, size
         self._bytes += size

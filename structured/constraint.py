@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
-from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.grammar.lark import regex_grammar
 from draftline.structured.grammar.lark_rules import rule_error
 from draftline.structured.json_schema import json_object_language, json_schema_language
 from draftline.structured.language import IntegerSpelling, Language, PropertyOrder, Whitespace
+from draftline.structured.tags.form import Free, form_language, with_reasoning
+from draftline.structured.tags.xgrammar import read_structural_tag
 
-ConstraintKind = Literal["json_schema", "regex", "choice", "json_object", "grammar"]
+ConstraintKind = Literal["json_schema", "regex", "choice", "json_object", "grammar", "structural_tag", "any"]
 
 MAX_CHOICES = 20_000
 """The largest number of texts of one choice."""
@@ -24,12 +27,28 @@ MAX_GRAMMAR_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningSpec:
+    """Reasoning before the constrained text.
+
+    Attributes:
+        begin: the mark before it; it may be empty.
+        end: the mark behind it.
+        limited: whether it has to end within a number of tokens.
+    """
+
+    begin: str
+    end: str
+    limited: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ConstraintSpec:
     """A constraint on an output, as a request states it.
 
     Attributes:
         kind: the form of ``source``.
-        source: the schema, regular expression or grammar; a choice's texts as a JSON list; "" for any JSON object.
+        source: the schema, regular expression, grammar or structural tag; a choice's texts as a JSON list; "" for any JSON
+            object and for any text.
         whitespace: the whitespace allowed between the tokens of JSON.
         best_effort: accept schemas with keywords that cannot be enforced, and report those keywords.
         close_within_budget: complete the text within max_tokens.
@@ -37,6 +56,7 @@ class ConstraintSpec:
         member_order: the order of the members of an object in a JSON Schema. In the schema's order every value can still be
             written, languages are more often regular, and names of members can be drafted.
         close_objects: leave out members that a JSON Schema does not mention.
+        reasoning: the reasoning before the text; None without one.
     """
 
     kind: ConstraintKind
@@ -47,6 +67,7 @@ class ConstraintSpec:
     integers: IntegerSpelling = "standard"
     member_order: PropertyOrder = "schema"
     close_objects: bool = False
+    reasoning: ReasoningSpec | None = None
 
 
 def language(constraint: ConstraintSpec) -> Language:
@@ -56,7 +77,12 @@ def language(constraint: ConstraintSpec) -> Language:
         InvalidConstraintError: the source is malformed or too large.
         UnsupportedConstraintError: parts of it cannot be enforced exactly.
     """
-    return _LANGUAGES[constraint.kind](constraint)
+    allowed = _LANGUAGES[constraint.kind](constraint)
+    reasoning = constraint.reasoning
+    if reasoning is None:
+        return allowed
+    is_json = constraint.kind in JSON_KINDS
+    return with_reasoning(allowed, reasoning.begin, reasoning.end, is_json=is_json)
 
 
 def _json_schema(constraint: ConstraintSpec) -> Language:
@@ -97,6 +123,40 @@ def _grammar(constraint: ConstraintSpec) -> Language:
     return Language(None, constraint.source, not_regular="grammars are not compiled to automata")
 
 
+def _structural_tag(constraint: ConstraintSpec) -> Language:
+    def inner(kind: ConstraintKind, source: str) -> Language:
+        inside = replace(constraint, kind=kind, source=source, reasoning=None)
+        return _inner_language(inside) if len(source) < _MAX_CACHED else _embedded(inside)
+
+    return form_language(read_structural_tag(constraint.source, inner))
+
+
+_MAX_CACHED = 1 << 14
+"""Longer sources are not cached: they would take much memory."""
+
+
+@lru_cache(maxsize=1024)
+def _inner_language(constraint: ConstraintSpec) -> Language:
+    """`_embedded`, cached: many structural tags share tools."""
+    return _embedded(constraint)
+
+
+def _embedded(constraint: ConstraintSpec) -> Language:
+    """`language`, for texts inside others: there strings of any length cannot be compared."""
+    allowed = language(constraint)
+    if allowed.unique is None:
+        return allowed
+    reason = "items inside a structural tag can be compared only if they are a few enumerated scalars"
+    violations = tuple(Violation(pointer, "uniqueItems", reason) for pointer in allowed.unique.pointers)
+    if not constraint.best_effort:
+        raise UnsupportedConstraintError(violations)
+    return replace(allowed, unique=None, unenforced=(*allowed.unenforced, *violations))
+
+
+def _any(constraint: ConstraintSpec) -> Language:
+    return form_language(Free())
+
+
 def _regular(regex: str) -> Language:
     return Language(regex=regex, grammar=regex_grammar(regex))
 
@@ -116,7 +176,12 @@ _LANGUAGES: dict[ConstraintKind, Callable[[ConstraintSpec], Language]] = {
     "choice": _choice,
     "json_object": _json_object,
     "grammar": _grammar,
+    "structural_tag": _structural_tag,
+    "any": _any,
 }
 
-KINDS: tuple[ConstraintKind, ...] = tuple(_LANGUAGES)
-"""All kinds of constraints."""
+KINDS: tuple[ConstraintKind, ...] = tuple(kind for kind in _LANGUAGES if kind != "any")
+"""All kinds of constraints that a request can name."""
+
+JSON_KINDS: frozenset[ConstraintKind] = frozenset(("json_schema", "json_object"))
+"""The kinds whose texts are JSON documents."""

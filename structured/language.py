@@ -1,10 +1,15 @@
 """``Language``: the set of texts that a constraint allows, in the forms that backends read. It knows no vocabulary."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from draftline.structured.errors import Violation
 from draftline.structured.unique.paths import UniquePaths
+
+if TYPE_CHECKING:
+    from draftline.structured.tags.form import Form
 
 Whitespace = Literal["compact", "spaced", "free"]
 """The whitespace allowed between the tokens of JSON.
@@ -46,7 +51,10 @@ class Language:
         not_regular: why there is no regex; None if there is one. For a schema it starts with "#", a JSON pointer
             and a colon.
         closed: JSON pointers of the schemas whose objects have no other members because that was asked for.
-        unique: where in a document arrays hold different strings, which neither form says; None if nowhere.
+        unique: where in a document arrays hold different strings, which no other member says; None if nowhere. The
+            document is the text without reasoning.
+        form: the same language as a tree of other languages; None for a language that is not made of others. If
+            ``not_regular`` is None, it stands for the regex.
     """
 
     regex: str | None
@@ -55,3 +63,9 @@ class Language:
     not_regular: str | None = None
     closed: tuple[str, ...] = ()
     unique: UniquePaths | None = None
+    form: Form | None = None
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether an automaton may enforce it: whether it has a regex, or a form of such languages."""
+        return self.regex is not None or (self.form is not None and self.not_regular is None)

@@ -22,7 +22,7 @@ from draftline.engine.cli.topics import topic, value_name
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 from draftline.engine.options import Options, bounds, choices, has_default, number, without_none
-from draftline.engine.params import Constraint, Speculation
+from draftline.engine.params import Constraint, Reasoning, Speculation
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.validation import violations
 
@@ -33,10 +33,14 @@ _FLAGS: Mapping[tuple[type[Options], str], str] = {
     (Speculation, "enabled"): "speculation",
     (Speculation, "draft_tokens"): "drafts",  # the engine has draft_tokens of its own
     (Constraint, "json_schema"): "schema",
+    (Reasoning, "begin"): "reasoning_begin",
+    (Reasoning, "end"): "reasoning_end",
+    (Reasoning, "max_tokens"): "reasoning_max_tokens",
 }
 """Options with another name than their field, whose name says too little outside its model."""
 
-_TEXT_OR_FILE = {"json_schema", "grammar"}
+_JSON = {"json_schema", "structural_tag"}
+_TEXT_OR_FILE = {"json_schema", "grammar", "structural_tag"}
 
 _Model = TypeVar("_Model", bound=Options)
 
@@ -52,7 +56,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
         if name in models:
-            parameters += [_option(models[name], *field) for field in models[name].model_fields.items()]
+            parameters += _options(models[name])
             parameters += [_alias(models[name], other) for other in models[name].aliases if other not in taken]
         else:
             parameters.append(parameter)
@@ -80,6 +84,16 @@ def _model(annotation: object) -> type[Options] | None:
     """The model in ``Model`` or ``Model | None``, or None for any other annotation."""
     bare = without_none(annotation)
     return bare if isinstance(bare, type) and issubclass(bare, Options) else None
+
+
+def _options(model: type[Options]) -> Iterator[inspect.Parameter]:
+    """The options of a model, and of the models in it."""
+    for name, field in model.model_fields.items():
+        inner = _model(field.annotation)
+        if inner is None:
+            yield _option(model, name, field)
+        else:
+            yield from _options(inner)
 
 
 def _option(model: type[Options], name: str, field: FieldInfo) -> inspect.Parameter:
@@ -150,6 +164,11 @@ def _switch_note(flag: str, field: FieldInfo) -> str:
 def _given(model: type[Options], options: dict[str, Any]) -> Iterator[tuple[str, object]]:
     """Remove the model's options from ``options``; yield those that were given, in the types of their fields."""
     for name, field in model.model_fields.items():
+        inner = _model(field.annotation)
+        if inner is not None:
+            if values := dict(_given(inner, options)):
+                yield name, _build(inner, values, {}, None)
+            continue
         ways = [
             _flag(model, name),
             *(other for other, own in model.aliases.items() if own == name and other in options),
@@ -166,7 +185,7 @@ def _given(model: type[Options], options: dict[str, Any]) -> Iterator[tuple[str,
             value = tuple(value)
         elif name in _TEXT_OR_FILE and value.startswith("@"):
             value = _file_text(_flag(model, name), Path(value[1:]))
-        elif name == "json_schema" and not value.lstrip().startswith(("{", "true", "false")):
+        elif name in _JSON and not value.lstrip().startswith(("{", "true", "false")):
             value = _file_text(_flag(model, name), Path(value))
         yield name, value
 

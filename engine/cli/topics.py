@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.options import Options, choices, without_none
-from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.params import Constraint, Reasoning, SamplingParams, Speculation
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.training.config import TrainDraftConfig
 
@@ -26,6 +26,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
             "quantization",
             "device",
             "enforce_eager",
+            "constraint_cache",
         ),
         "Memory": (
             "max_model_len",
@@ -87,6 +88,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
     SamplingParams: {"Sampling": tuple(SamplingParams.model_fields)},
     Speculation: {"Speculation": tuple(Speculation.model_fields)},
     Constraint: {"Constraint": tuple(Constraint.model_fields)},
+    Reasoning: {"Constraint": tuple(Reasoning.model_fields)},
     Connection: {"Connection": tuple(Connection.model_fields)},
     TrainDraftConfig: {"Training": tuple(TrainDraftConfig.model_fields)},
 }
@@ -133,6 +135,7 @@ _VALUES: Mapping[str, str] = {
     "json_schema": "FILE|JSON",
     "grammar": "@FILE|TEXT",
     "chat_template": "FILE",
+    "structural_tag": "FILE|JSON",
     "regex": "REGEX",
     "stop_token_ids": "ID",
     "logit_bias": "ID=BIAS",

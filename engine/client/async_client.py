@@ -8,32 +8,35 @@ again. The caller sees one request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 import grpc.aio
 
 from draftline.engine.client.async_generation import AsyncGeneration
+from draftline.engine.client.convert import constraint_message, constraint_report
 from draftline.engine.client.errors import call_error
 from draftline.engine.client.pace import Pace
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.session import ClientSession
 from draftline.engine.errors import CallFailedError, FieldViolation, InvalidRequestError
 from draftline.engine.extraction.result import Extraction
-from draftline.engine.extraction.task import extraction_attempts, run_attempts
-from draftline.engine.outputs import RequestOutput
+from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts, run_attempts
+from draftline.engine.outputs import ConstraintReport, RequestOutput
 from draftline.engine.params import RequestOptions, SamplingParams, T
 from draftline.engine.protocol import GenerateRequest
-from draftline.engine.request.keywords import ConstraintInput, as_request, as_requests
+from draftline.engine.request.keywords import ConstraintInput, as_request, as_requests, known_constraint
 from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chats, as_prompt, as_prompts
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
+
+_Answer = TypeVar("_Answer")
 
 _OPTIONS = [
     # A response may be larger than gRPC's default limit of 4 MiB.
@@ -184,12 +187,7 @@ class AsyncClient:
         texts: str | Iterable[str],
         output_type: ConstraintInput[T],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        instructions: str | None = None,
-        examples: Iterable[tuple[str, T]] = (),
-        retry: int = 0,
-        use_tqdm: bool = True,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[ExtractionOptions[T]],
     ) -> list[Extraction[T]]:
         """Read a value of a type out of every text. See `draftline.LLM.extract`.
 
@@ -200,21 +198,14 @@ class AsyncClient:
             DraftlineError: the server does not describe its model.
         """
         model = await self.model()
-        attempts = extraction_attempts(
-            texts,
-            output_type,
-            sampling_params,
-            options,
-            instructions=instructions,
-            examples=examples,
-            retry=retry,
-            as_chat=model.has_chat_template,
-        )
+        attempts = extraction_attempts(texts, output_type, sampling_params, options, as_chat=model.has_chat_template)
 
         def ask(request: GenerateRequest) -> Awaitable[RequestOutput[T]]:
             return self._start(request).result()
 
-        return await run_attempts(attempts, ask, max_in_flight=2 * model.max_num_seqs, show_progress=use_tqdm)
+        return await run_attempts(
+            attempts, ask, max_in_flight=2 * model.max_num_seqs, show_progress=options.get("use_tqdm", True)
+        )
 
     async def model(self) -> pb.GetModelResponse:
         """Ask the server for its model and limits, again while it is away, as the retry policy says.
@@ -222,9 +213,24 @@ class AsyncClient:
         Raises:
             DraftlineError: the server cannot be reached, or refuses the call.
         """
+        return await self._ask(lambda: self._stub.GetModel(pb.GetModelRequest(), metadata=self._metadata))
+
+    async def compile(self, constraint: ConstraintInput[Any]) -> ConstraintReport:
+        """Let the server compile a constraint ahead of its first request. Returns when its last table is built.
+
+        Raises:
+            InvalidRequestError: it cannot be enforced.
+            DraftlineError: the server cannot be reached, or refuses the call.
+        """
+        request = pb.CheckConstraintRequest(constraint=constraint_message(known_constraint(constraint)))
+        answer = await self._ask(lambda: self._stub.CheckConstraint(request, metadata=self._metadata))
+        return constraint_report(answer)
+
+    async def _ask(self, call: Callable[[], Awaitable[_Answer]]) -> _Answer:
+        """The answer to a unary call, made again while the server is away, as the retry policy says."""
         for attempt in count(1):
             try:
-                return await self._stub.GetModel(pb.GetModelRequest(), metadata=self._metadata)
+                return await call()
             except grpc.aio.AioRpcError as failed:
                 error = call_error(failed)
                 wait = self._retry.delay(attempt, error)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import (
     BrokenOff,
+    ConstraintReport,
     Delta,
     Finished,
     FinishReason,
     PositionLogprobs,
     SpeculationStats,
+    TagSpan,
     Timing,
     TokenLogprob,
     Update,
@@ -44,7 +46,7 @@ def request_message(request: GenerateRequest) -> pb.GenerateRequest:
         sampling=_sampling(request.sampling), speculation=_speculation(request.speculation), priority=request.priority
     )
     if request.constraint is not None:
-        message.constraint.CopyFrom(_constraint(request.constraint))
+        message.constraint.CopyFrom(constraint_message(request.constraint))
     if request.timeout_s is not None:
         message.timeout.FromNanoseconds(round(request.timeout_s * 1e9))
     prompt = request.prompt
@@ -90,12 +92,23 @@ def _speculation(params: Speculation) -> pb.Speculation:
     return pb.Speculation(**params.model_dump(exclude_none=True))
 
 
-def _constraint(params: Constraint) -> pb.Constraint:
-    alike = {"json_schema", "regex", "grammar", "best_effort", "close_within_budget", "close_objects"}
+def constraint_message(params: Constraint) -> pb.Constraint:
+    """Convert a constraint to the protocol."""
+    alike = {
+        "json_schema",
+        "regex",
+        "grammar",
+        "structural_tag",
+        "best_effort",
+        "close_within_budget",
+        "close_objects",
+    }
     message = pb.Constraint(**params.model_dump(include=alike, exclude_none=True))
     message.whitespace = _WHITESPACE[params.whitespace]
     message.integers = _INTEGERS[params.integers]
     message.member_order = _ORDERS[params.member_order]
+    if params.reasoning is not None:
+        message.reasoning.CopyFrom(pb.Reasoning(**params.reasoning.model_dump(exclude_none=True)))
     if params.choice is not None:
         message.choice.choices.extend(params.choice)
     if params.json_object:
@@ -121,7 +134,9 @@ def finished(end: pb.Finished) -> Finished:
             times=StepTimes(times.draft_s, times.verify_s, times.sample_s, times.host_s),
             synthetic=speculation.synthetic,
         ),
-        timing=Timing(timing.queued_s, timing.prefill_s, timing.first_token_s, timing.total_s),
+        timing=Timing(
+            timing.queued_s, timing.prefill_s, timing.first_token_s, timing.total_s, timing.constraint_compile_s
+        ),
         constraint_complete=end.constraint_complete if end.HasField("constraint_complete") else None,
         json_valid=end.json_valid if end.HasField("json_valid") else None,
         seed=end.seed,
@@ -130,9 +145,27 @@ def finished(end: pb.Finished) -> Finished:
         broken_off=BrokenOff(end.broken_off.pointer, end.broken_off.byte_offset)
         if end.HasField("broken_off")
         else None,
+        tags=tuple(
+            TagSpan(tag.name, tag.begin, tag.start, tag.content_start, tag.content_end, tag.end) for tag in end.tags
+        ),
     )
 
 
 def _logprobs(position: pb.TokenLogprobs) -> PositionLogprobs:
     top = tuple(TokenLogprob(entry.token_id, entry.logprob, rank) for rank, entry in enumerate(position.top, start=1))
     return PositionLogprobs(TokenLogprob(position.token_id, position.logprob, position.rank), top)
+
+
+def constraint_report(answer: pb.CheckConstraintResponse) -> ConstraintReport:
+    """A server's report on a constraint."""
+    return ConstraintReport(
+        backend=answer.backend,
+        runs_on=answer.runs_on,
+        states=answer.states,
+        token_classes=answer.token_classes,
+        token_masks=answer.token_masks,
+        compile_s=answer.compile_s,
+        unenforced=tuple(answer.unenforced),
+        no_automaton=answer.no_automaton,
+        closed=tuple(answer.closed),
+    )

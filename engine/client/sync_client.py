@@ -13,7 +13,8 @@ from draftline.engine.client.async_generation import AsyncGeneration
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.errors import CallFailedError
 from draftline.engine.extraction.result import Extraction
-from draftline.engine.outputs import RequestOutput
+from draftline.engine.extraction.task import ExtractionOptions
+from draftline.engine.outputs import ConstraintReport, RequestOutput
 from draftline.engine.params import RequestOptions, SamplingParams, T
 from draftline.engine.request.keywords import ConstraintInput
 from draftline.engine.request.prompt_input import Conversation, PromptInput
@@ -149,26 +150,14 @@ class Client:
         texts: str | Iterable[str],
         output_type: ConstraintInput[T],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        instructions: str | None = None,
-        examples: Iterable[tuple[str, T]] = (),
-        retry: int = 0,
-        use_tqdm: bool = True,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[ExtractionOptions[T]],
     ) -> list[Extraction[T]]:
         """Read a value of a type out of every text. See `AsyncClient.extract`."""
-        return self._loop.run(
-            self._client.extract(
-                texts,
-                output_type,
-                sampling_params,
-                instructions=instructions,
-                examples=examples,
-                retry=retry,
-                use_tqdm=use_tqdm,
-                **options,
-            )
-        )
+        return self._loop.run(self._client.extract(texts, output_type, sampling_params, **options))
+
+    def compile(self, constraint: ConstraintInput[Any]) -> ConstraintReport:
+        """Let the server compile a constraint ahead of its first request. See `AsyncClient.compile`."""
+        return self._loop.run(self._client.compile(constraint))
 
     def model(self) -> pb.GetModelResponse:
         """Ask the server for its model and limits. See `AsyncClient.model`."""

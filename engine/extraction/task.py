@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, cast
 
 from draftline.engine.errors import DraftlineError, FieldViolation, InvalidRequestError
 from draftline.engine.extraction.attempts import Attempts
@@ -17,6 +17,23 @@ from draftline.engine.protocol import GenerateRequest, check_unicode, kind_of
 from draftline.engine.request.keywords import ConstraintInput, as_constraint, as_request
 from draftline.engine.request.prompt_input import per_prompt
 
+
+class ExtractionOptions(RequestOptions, Generic[T], total=False):
+    """The keywords of ``extract`` on every face, and those of every request."""
+
+    instructions: str | None
+    """What to extract, before the text; made from the type's name where None, the default."""
+
+    examples: Iterable[tuple[str, T]]
+    """Texts with their values; none by default."""
+
+    retry: int
+    """How often a text is tried again, with another seed and the error, after an answer that is no value; 0 by default."""
+
+    use_tqdm: bool
+    """Show a progress bar on standard error: texts done, failed, and their rate. True by default."""
+
+
 MAX_TOKENS = 1024
 """Maximum tokens of an answer whose sampling parameters do not say."""
 
@@ -27,11 +44,8 @@ def extraction_attempts(
     texts: str | Iterable[str],
     output_type: ConstraintInput[T],
     sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-    options: RequestOptions,
+    options: ExtractionOptions[T],
     *,
-    instructions: str | None,
-    examples: Iterable[tuple[str, T]],
-    retry: int,
     as_chat: bool,
 ) -> list[Attempts[T]]:
     """Begin an extraction.
@@ -40,10 +54,7 @@ def extraction_attempts(
         texts: one text, or several.
         output_type: a type, or a constraint.
         sampling_params: for all texts, or a list with one for each; greedy where None.
-        options: the keywords of every request.
-        instructions: what to extract; made from the type's name where None.
-        examples: texts with their values.
-        retry: attempts after the first one that ends in no value.
+        options: the keywords of the call.
         as_chat: whether the model has a chat template.
 
     Returns:
@@ -53,6 +64,10 @@ def extraction_attempts(
         InvalidRequestError: an argument that concerns all texts is wrong.
         TypeError: an unknown keyword.
     """
+    known = options.copy()
+    instructions, retry = known.pop("instructions", None), known.pop("retry", 0)
+    examples = known.pop("examples", ())
+    known.pop("use_tqdm", None)
     constraint = as_constraint(output_type, "output_type")
     if constraint is None:
         raise _wrong("output_type", "must be a type or a Constraint, not None")
@@ -68,7 +83,7 @@ def extraction_attempts(
     several = [texts] if isinstance(texts, str) else list(texts)
     samplings = per_prompt("sampling_params", sampling_params, len(several))
     requests = [
-        as_request("", _sampling(sampling), constraint, options, f"texts[{index}]")
+        as_request("", _sampling(sampling), constraint, cast(RequestOptions, known), f"texts[{index}]")
         for index, sampling in enumerate(samplings)
     ]
     each = enumerate(zip(several, requests, strict=True))

@@ -43,6 +43,7 @@ from draftline.engine.request.request import RequestBuilder
 from draftline.engine.stats import EngineStats
 from draftline.models.tokenization.tokenizer import load_tokenizer
 from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.table_cache import cache_folder
 from draftline.structured.vocabulary import ByteVocabulary
 
 _MessageT = TypeVar("_MessageT", Opened, Started)
@@ -99,7 +100,8 @@ class RemoteEngine(EngineClient):
         self.info, self._stats = started.info, started.stats
         eos_ids = frozenset(self.info.eos_token_ids)
         self.compiler: ConstraintCompiler | None = ConstraintCompiler(
-            ByteVocabulary.of(self.tokenizer, self.info.config.vocab_size, eos_ids)
+            ByteVocabulary.of(self.tokenizer, self.info.config.vocab_size, eos_ids),
+            cache_folder=cache_folder(config.constraint_cache),
         )
         self.journal = CacheJournal()
         self.stopped: Future[EngineStoppedError | None] = Future()

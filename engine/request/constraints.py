@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from draftline.engine import params
 from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
-from draftline.structured.compiled import CompiledConstraint, ConstraintProgress
+from draftline.engine.outputs import ConstraintReport
+from draftline.structured.compiled import CompiledConstraint, CompileReport, ConstraintProgress
 from draftline.structured.compiler import ConstraintCompiler
-from draftline.structured.constraint import ConstraintSpec
+from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import CompileQueueFullError, InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.tags.walk import TagWalk
 
 _COMPILE_RETRY_S = 1.0
 """Delay in seconds after which a client should send a constraint again that there was no room for."""
@@ -31,8 +33,11 @@ def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
         "choice": None if asked.choice is None else json.dumps(asked.choice),
         "json_object": "" if asked.json_object else None,
         "grammar": asked.grammar,
+        "structural_tag": asked.structural_tag,
     }
-    [(kind, source)] = [(kind, source) for kind, source in sources.items() if source is not None]
+    # Without a kind there is reasoning, and any text behind it.
+    [(kind, source)] = [(kind, source) for kind, source in sources.items() if source is not None] or [("any", "")]
+    reasoning = asked.reasoning
     return ConstraintSpec(
         kind=kind,  # type: ignore[arg-type]
         source=source,
@@ -42,6 +47,9 @@ def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
         integers=asked.integers,
         member_order=asked.member_order,
         close_objects=asked.close_objects,
+        reasoning=None
+        if reasoning is None
+        else ReasoningSpec(reasoning.begin, reasoning.end, reasoning.max_tokens is not None),
     )
 
 
@@ -68,7 +76,7 @@ def _violations(asked: ConstraintSpec, error: Exception) -> Iterator[FieldViolat
     if not isinstance(error, UnsupportedConstraintError):
         # An error inside a schema begins with its JSON pointer.
         pointer, message = re.fullmatch(r"(?s)(/\S*(?=: ))?(?:: )?(.*)", str(error)).groups()  # type: ignore[union-attr]
-        in_schema = asked.kind == "json_schema" and pointer is not None
+        in_schema = asked.kind in ("json_schema", "structural_tag") and pointer is not None
         field = f"constraint.{asked.kind}"
         yield FieldViolation(f"{field}#{pointer}", message) if in_schema else FieldViolation(field, str(error))
         return
@@ -102,6 +110,47 @@ async def compile_constraint(
         return await asyncio.wrap_future(compiler.submit(constraint, caller))
 
 
+async def compile_ahead(
+    compiler: ConstraintCompiler | None, asked: params.Constraint, caller: str = ""
+) -> ConstraintReport:
+    """Compile all of a constraint without blocking the event loop. Arguments and errors are those of `compile_constraint`."""
+    compiler = _available(compiler)
+    compiled = await compile_constraint(compiler, asked, caller)
+    with constraint_errors(structured_constraint(asked)):
+        # Others wait for it too, so it must not be cancelled.
+        whole = await asyncio.shield(asyncio.wrap_future(compiled.whole))
+    return constraint_report(whole.report)
+
+
+def compile_ahead_blocking(compiler: ConstraintCompiler | None, asked: params.Constraint) -> ConstraintReport:
+    """`compile_ahead`, for threads."""
+    compiler = _available(compiler)
+    constraint = structured_constraint(asked)
+    with constraint_errors(constraint):
+        return constraint_report(compiler.compile(constraint).whole.result().report)
+
+
+def _available(compiler: ConstraintCompiler | None) -> ConstraintCompiler:
+    if compiler is None:
+        raise InvalidRequestError(FieldViolation("constraint", "this server enforces no constraints"))
+    return compiler
+
+
+def constraint_report(report: CompileReport) -> ConstraintReport:
+    """A compiler's report, for the constraint's author."""
+    return ConstraintReport(
+        backend=report.backend,
+        runs_on=report.runs_on,
+        states=report.states,
+        token_classes=report.classes,
+        token_masks=report.masks,
+        compile_s=report.compile_s,
+        unenforced=tuple(violation.pointer for violation in report.unenforced),
+        no_automaton=report.no_automaton or "",
+        closed=report.closed,
+    )
+
+
 @dataclass(slots=True, eq=False)
 class OutputConstraint:
     """One output's constraint, and the output's progress in it as far as the host knows.
@@ -109,16 +158,20 @@ class OutputConstraint:
     Attributes:
         progress: the progress, advanced when a step's results are read.
         closes_at: the sequence length before which the text must be complete; None without such a limit.
+        reasoning_ends_at: the sequence length before which the reasoning must have ended; None without such a limit.
         on_host: whether the host writes the output's masks; otherwise the device walks the automaton.
-        is_json: whether the text must be a JSON document.
+        is_json: whether the text must be a JSON document, behind the reasoning.
+        tags: finds the output's tags; None for a constraint without tags.
         unenforced: JSON pointers of what the constraint asks for and does not enforce.
     """
 
     progress: ConstraintProgress
     closes_at: int | None
+    reasoning_ends_at: int | None
     on_host: bool
     is_json: bool
-    unenforced: tuple[str, ...] = ()
+    tags: TagWalk | None
+    unenforced: tuple[str, ...]
 
     @staticmethod
     def of(compiled: CompiledConstraint, asked: params.Constraint, prompt_len: int, max_len: int) -> OutputConstraint:
@@ -130,8 +183,20 @@ class OutputConstraint:
             prompt_len: the prompt's tokens.
             max_len: maximum tokens of prompt and output.
         """
-        closes = asked.close_within_budget
-        progress = compiled.begin(max_len - prompt_len if closes else None)
-        is_json = asked.json_object or asked.json_schema is not None
-        unenforced = tuple(violation.pointer for violation in compiled.report.unenforced)
-        return OutputConstraint(progress, max_len if closes else None, progress.automaton is None, is_json, unenforced)
+        closes_at = max_len if asked.close_within_budget else None
+        limit = None if asked.reasoning is None else asked.reasoning.max_tokens
+        reasoning_ends_at = None if limit is None else prompt_len + limit
+        progress = compiled.begin(None if closes_at is None else max_len - prompt_len, limit)
+        if closes_at is not None and reasoning_ends_at is not None and progress.automaton is not None:
+            # What follows the reasoning needs its share of the budget.
+            reasoning_ends_at = min(reasoning_ends_at, closes_at - progress.automaton[0].late_distance)
+        tags = None if compiled.tags is None else compiled.tags.begin()
+        return OutputConstraint(
+            progress,
+            closes_at,
+            reasoning_ends_at,
+            on_host=progress.automaton is None,
+            is_json=asked.is_json,
+            tags=tags,
+            unenforced=tuple(violation.pointer for violation in compiled.report.unenforced),
+        )

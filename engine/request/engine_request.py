@@ -26,6 +26,7 @@ class EngineRequest:
         timeout_s: seconds from its submission until it times out; None without a timeout.
         caller: whose request it is.
         weight: the caller's share, relative to other callers.
+        constraint_compile_s: seconds that it has waited for its constraint to compile.
     """
 
     request_id: str
@@ -40,3 +41,4 @@ class EngineRequest:
     timeout_s: float | None
     caller: str = ""
     weight: float = 1.0
+    constraint_compile_s: float = 0.0

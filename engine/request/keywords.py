@@ -72,6 +72,14 @@ def as_requests(
     return [as_request(prompt, sampling, one, options, path) for (prompt, path), sampling, one in each]
 
 
+def known_constraint(constraint: object) -> Constraint[Any]:
+    """Return a constraint; of a type, `Schema`'s. Raises what `as_constraint` raises, and for None too."""
+    known = as_constraint(constraint)
+    if known is None:
+        raise InvalidRequestError(FieldViolation("constraint", "must be a type or a Constraint, not None"))
+    return known
+
+
 def as_constraint(constraint: object, path: str = "constraint") -> Constraint[Any] | None:
     """Return a constraint; of a type, `Schema`'s.
 

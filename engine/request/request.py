@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import random
 import secrets
+import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams, Speculation
@@ -37,6 +38,7 @@ class Request:
         caller: whose request it is.
         weight: the caller's share, relative to other callers.
         head_start_s: the head start in the queue that its priority buys, in seconds.
+        constraint_compile_s: seconds that it has waited for its constraint to compile, after its submission.
     """
 
     request_id: str
@@ -49,6 +51,7 @@ class Request:
     caller: str = ""
     weight: float = 1.0
     head_start_s: float = 0.0
+    constraint_compile_s: float = 0.0
 
     @property
     def max_tokens(self) -> int:
@@ -79,6 +82,7 @@ class Request:
             request.caller,
             request.weight,
             request.head_start_s,
+            request.constraint_compile_s,
         )
 
 
@@ -123,7 +127,7 @@ class RequestBuilder:
             InvalidRequestError: the request is invalid. It lists every field that is wrong.
         """
         engine_request, compiled = self._validate(request_id, request)
-        return Request.of(engine_request, compiled, sink, now)
+        return Request.of(engine_request, compiled, sink, now - request.constraint_compile_s)
 
     def prepare(self, request_id: str, request: GenerateRequest) -> EngineRequest:
         """Validate a client's request, for an engine in another process. Blocks like `build`.
@@ -141,8 +145,11 @@ class RequestBuilder:
         Raises:
             InvalidRequestError: the constraint does not compile here.
         """
-        compiled = None if request.constraint is None else self._compile(request.constraint)
-        return Request.of(request, compiled, sink, now)
+        waited = request.constraint_compile_s
+        if request.constraint is None:
+            return Request.of(request, None, sink, now)
+        compiled, seconds = self._compile(request.constraint)
+        return Request.of(replace(request, constraint_compile_s=waited + seconds), compiled, sink, now - waited)
 
     def _validate(self, request_id: str, request: GenerateRequest) -> tuple[EngineRequest, CompiledConstraint | None]:
         """Validate a request. Returns it in the engine's terms, with its compiled constraint."""
@@ -151,9 +158,10 @@ class RequestBuilder:
         if token_ids is not None:
             violations.extend(context_violations(prompt_field, len(token_ids), self._info))
         compiled: CompiledConstraint | None = None
+        compile_s = 0.0
         if request.constraint is not None:
             try:
-                compiled = self._compile(request.constraint)
+                compiled, compile_s = self._compile(request.constraint)
             except InvalidRequestError as error:
                 violations.extend(error.violations)
         if violations or token_ids is None:
@@ -176,6 +184,14 @@ class RequestBuilder:
                 "may be generated"
             )
             raise InvalidRequestError(FieldViolation("constraint.close_within_budget", problem)).within(request.path)
+        reasoning = None if request.constraint is None else request.constraint.reasoning
+        if reasoning is not None and reasoning.max_tokens is not None and compiled is not None:
+            marks = compiled.shortest_reasoning
+            if marks > reasoning.max_tokens:
+                problem = f"is {reasoning.max_tokens}, but the marks of the reasoning alone take {marks} tokens"
+                raise InvalidRequestError(FieldViolation("constraint.reasoning.max_tokens", problem)).within(
+                    request.path
+                )
         engine_request = EngineRequest(
             request_id=request_id,
             prompt=request.prompt if isinstance(request.prompt, str) else None,
@@ -189,15 +205,19 @@ class RequestBuilder:
             timeout_s=request.timeout_s,
             caller=request.caller,
             weight=request.weight,
+            constraint_compile_s=request.constraint_compile_s + compile_s,
         )
         return engine_request, compiled
 
-    def _compile(self, constraint: Constraint) -> CompiledConstraint:
+    def _compile(self, constraint: Constraint) -> tuple[CompiledConstraint, float]:
+        """The compiled constraint, and the seconds that it took."""
         if self._compiler is None:
             raise InvalidRequestError(FieldViolation("constraint", "this server enforces no constraints"))
         structured = structured_constraint(constraint)
+        started = time.monotonic()
         with constraint_errors(structured):
-            return self._compiler.compile(structured)
+            compiled = self._compiler.compile(structured)
+        return compiled, time.monotonic() - started
 
     def _encode(self, request: GenerateRequest, violations: list[FieldViolation]) -> tuple[str, Seq[int] | None]:
         """Return the prompt's field name and its token ids. If it has none, add violations and return None for them."""

@@ -58,10 +58,10 @@ class ConstraintMasks:
         if changed:
             self._release_finished()
             entries = [(row.slot, *self._enter(row)) for row in changed]
-            slots, states, classes, ends = upload(np.array(entries, np.int64).T.copy(), self._device)
+            slots, states, classes, *ends = upload(np.array(entries, np.int64).T.copy(), self._device)
             self.table.states[slots] = states.int()
             self.table.classes[slots] = classes.int()
-            self.table.ends[slots] = ends.int()
+            self.table.ends[slots] = torch.stack(ends, dim=1).int()
         masked = [row for row in plan.rows if row.sequence.constraint is not None and _masked_on_host(row)]
         if not masked:
             return NO_MASKS
@@ -71,25 +71,30 @@ class ConstraintMasks:
         """Assert the arena's invariants (for tests)."""
         self._arena.check()
 
-    def _enter(self, row: Row) -> tuple[int, int, int]:
-        """The state, classes and end of a row's slot."""
+    def _enter(self, row: Row) -> tuple[int, int, int, int]:
+        """The state, classes and ends of a row's slot."""
         self._written.discard(row.slot)
         if row.slot in self._tenants:
             self._arena.release(self._tenants.pop(row.slot)[1])
         constraint = row.sequence.constraint
         if constraint is None:
-            return FREE, 0, 0
+            return FREE, 0, 0, 0
         self._written.add(row.slot)
         progress = constraint.progress
         if progress.automaton is None or constraint.on_host:
-            return HOST, 0, 0
+            return HOST, 0, 0, 0
         place = self._arena.acquire(*progress.automaton)
         if place is None:
             # Automata in use take all room of the table. The host can walk this one as well.
             constraint.on_host = True
-            return HOST, 0, 0
+            return HOST, 0, 0, 0
         self._tenants[row.slot] = row.sequence, progress.automaton[0]
-        return place.address(progress.state), place.classes, constraint.closes_at or 0
+        return (
+            place.address(progress.state),
+            place.classes,
+            constraint.closes_at or 0,
+            constraint.reasoning_ends_at or 0,
+        )
 
     def _release_finished(self) -> None:
         """Release the automata of sequences that have left their slots."""

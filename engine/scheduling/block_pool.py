@@ -133,7 +133,9 @@ class BlockPool:
         """Assert the invariants, given the blocks of every holder."""
         held = Counter(block for blocks in holders for block in blocks)
         assert all(0 <= block < self.num_blocks for block in held), "a holder has a block that does not exist"
-        for block, references in enumerate(self._references):
+        counts = Counter({block: references for block, references in enumerate(self._references) if references})
+        for block in held.keys() | counts.keys():
+            references = counts[block]
             assert references == held[block], f"block {block} has {held[block]} holders but {references} references"
         free = set(self._free)
         assert len(free) == len(self._free), "a block is free twice"

@@ -7,17 +7,18 @@ import json
 from draftline.engine.outputs import BrokenOff
 
 
-def broken_off(text: str) -> BrokenOff:
+def broken_off(text: str, start: int = 0) -> BrokenOff:
     """The innermost part of a document that is not finished.
 
     Args:
-        text: the beginning of a well-formed document. Its end may be missing.
+        text: a text.
+        start: where the document begins, in characters: the beginning of a well-formed one, whose end may be missing.
     """
     path: list[str | int] = []  # the name or index of the value that is being read, for each open bracket
     brackets: list[str] = []
-    begin = 0  # of the value, or of the name, that is being read
+    begin = start  # of the value, or of the name, that is being read
     reading = in_key = False
-    index = 0
+    index = start
     while index < len(text):
         character = text[index]
         if character == '"':

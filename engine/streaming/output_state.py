@@ -99,6 +99,7 @@ class OutputState:
         # The text so far, if it must be JSON.
         constraint = sequence.constraint
         self._json = "" if constraint is not None and constraint.is_json else None
+        self._tags = None if constraint is None else constraint.tags
         self._drafts = DraftTally(drafter)
         self._synthetic = synthetic
         self._system_fingerprint = system_fingerprint
@@ -148,8 +149,7 @@ class OutputState:
             if times is not None:
                 self._drafts.add_times(times)
 
-        if self._json is not None:
-            self._json += text
+        self._take_text(text)
         delta = Delta(self.sequence.index, kept, text, logprobs[: len(kept)], self._prompt_logprobs)
         self._prompt_logprobs = ()
         return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now, complete))
@@ -157,8 +157,7 @@ class OutputState:
     def cancel(self, now: float) -> tuple[Update, ...]:
         """Return the updates that end a cancelled output: the rest of its text, and the end."""
         text = self._detokenizer.flush()
-        if self._json is not None:
-            self._json += text
+        self._take_text(text)
         end = _End(FinishReason.CANCELLED)
         finished = self._finished(end, 0, now, self._advance_constraint((), end))
         return (Delta(self.sequence.index, (), text), finished) if text else (finished,)
@@ -193,6 +192,13 @@ class OutputState:
                 end = _End(FinishReason.LENGTH)
             return tokens[: length - before], text + detokenizer.flush(), end
         return tokens, text, None
+
+    def _take_text(self, text: str) -> None:
+        """Note new text where what the client is told at the end depends on it."""
+        if self._json is not None:
+            self._json += text
+        if self._tags is not None:
+            self._tags.feed(text)
 
     def _take_prompt_logprobs(self, start: int, logprobs: Logprobs) -> None:
         """Keep the new ones. A prompt that is recomputed after a preemption returns some again."""
@@ -236,10 +242,12 @@ class OutputState:
         return matcher.complete and not (end is not None and end.cuts_text and not end.stopped_by_token)
 
     def _finished(self, end: _End, new_tokens: int, now: float, complete: bool | None) -> Finished:
-        sequence, submitted = self.sequence, self.request.submitted_at
+        sequence, submitted, compile_s = self.sequence, self.request.submitted_at, self.request.constraint_compile_s
         scheduled = self._scheduled_at if self._scheduled_at is not None else now
         first = self._first_token_at if self._first_token_at is not None else now
-        valid = None if self._json is None else is_json(self._json)
+        text = self._json
+        start = 0 if self._tags is None else self._tags.answer_start
+        valid = None if text is None else is_json(text[start:])
         return Finished(
             index=sequence.index,
             finish_reason=end.reason,
@@ -247,10 +255,11 @@ class OutputState:
             usage=Usage(sequence.prompt_len, sequence.cached_prompt, sequence.output_len + new_tokens),
             speculation=self._speculation(),
             timing=Timing(
-                queued_s=scheduled - submitted,
+                queued_s=max(0.0, scheduled - submitted - compile_s),
                 prefill_s=first - scheduled,
                 first_token_s=first - submitted,
                 total_s=now - submitted,
+                constraint_compile_s=compile_s,
             ),
             constraint_complete=complete,
             json_valid=valid,
@@ -258,5 +267,6 @@ class OutputState:
             stopped_by_token=end.stopped_by_token,
             system_fingerprint=self._system_fingerprint,
             unenforced=() if sequence.constraint is None else sequence.constraint.unenforced,
-            broken_off=broken_off(self._json) if valid is False and self._json is not None else None,
+            broken_off=broken_off(text, start) if valid is False and text is not None else None,
+            tags=() if self._tags is None else tuple(self._tags.spans),
         )

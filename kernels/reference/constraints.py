@@ -37,7 +37,7 @@ def constrain(rows: SampleRows, starts: Tensor, slots: SlotTable, constraints: C
         states[first + index] = state
         by_host = constraints.host_masks + slot * constraints.host_samples + index
         mask_rows[first + index] = np.where(
-            state == HOST, by_host, _mask_rows(words, np.maximum(state, 0), ends - position - index)
+            state == HOST, by_host, _mask_rows(words, np.maximum(state, 0), ends - position[:, None] - index)
         )
         more = count > index + 1
         draft = tokens[slot, np.minimum(position + index, tokens.shape[1] - 1)]
@@ -90,11 +90,15 @@ def _after(words: npt.NDArray[np.int32], state: _Ints, classes: _Ints, token: np
 
 
 def _mask_rows(words: npt.NDArray[np.int32], state: _Ints, left: _Ints) -> npt.NDArray[np.int32]:
-    """The rows of the states' masks, with ``left`` tokens to come. Undefined for state 0."""
+    """The rows of the states' masks, with ``left`` tokens to come: to the text's end, and to the reasoning's.
+
+    Undefined for state 0.
+    """
     mask_rows = words[state + MASK]
     for row in np.flatnonzero(words[state + BUDGETS]):
-        budgets = words[state[row] + BUDGETS]
+        budgets = int(words[state[row] + BUDGETS])
+        early, budgets = int(budgets < 0), abs(budgets)
         distances, masks = words[budgets + 1 : budgets + 1 + 2 * words[budgets]].reshape(-1, 2).T
-        within = int(np.searchsorted(distances, left[row] - 1, side="right"))
+        within = int(np.searchsorted(distances, left[row, early] - 1, side="right"))
         mask_rows[row] = masks[max(within - 1, 0)]
     return mask_rows

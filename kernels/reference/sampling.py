@@ -18,7 +18,12 @@ Not here: gradients, or state between calls.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -33,6 +38,9 @@ from draftline.kernels.reference.logits import (
     survivors,
 )
 from draftline.kernels.slots import SampleRows, SlotTable
+
+_GROUP_BLOCKS = 4096
+"""Blocks of several rows whose noise is made at once: numpy's overhead counts less, and they fit a CPU's cache."""
 
 
 def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
@@ -54,9 +62,8 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
     is_usual = np.isfinite(bests)
     if rows.features or rows.masks is not None or not is_usual.all():
         with np.errstate(over="ignore", invalid="ignore"):
-            for row, params in enumerate(read_rows(rows, slots)):
-                if params.is_processed or not params.is_greedy or not is_usual[row]:
-                    tokens[row] = _sample_row(values[row], params, slots, _mask(rows, params))
+            for group in _groups(_contests(values, tokens, is_usual, rows, slots)):
+                tokens[[contest.row for contest in group]] = _winners(group)
     return torch.from_numpy(tokens).to(logits.device)
 
 
@@ -97,7 +104,38 @@ def _mask(rows: SampleRows, params: RowParams) -> Tensor | None:
     return rows.masks.words[params.mask_row] if rows.masks is not None and params.has_mask else None
 
 
-def _sample_row(logits: Floats, params: RowParams, slots: SlotTable, mask: Tensor | None) -> int:
+@dataclass(frozen=True, slots=True)
+class _Contest:
+    """The tokens of a row that noise may make the winner.
+
+    Attributes:
+        row: the row's index.
+        params: its parameters.
+        least: the winner's sum of logit and noise is at least this.
+        blocks: [N], ascending, the blocks of four tokens that hold them.
+        scores: [N, 4], processed logits divided by the temperature; -inf for tokens that truncation removes.
+    """
+
+    row: int
+    params: RowParams
+    least: float
+    blocks: Ids
+    scores: Floats
+
+
+def _contests(
+    values: Floats, tokens: Ids, is_usual: npt.NDArray[np.bool_], rows: SampleRows, slots: SlotTable
+) -> Iterator[_Contest]:
+    """The contests of the rows that need noise. The tokens of other rows are written to ``tokens``."""
+    for row, params in enumerate(read_rows(rows, slots)):
+        if params.is_processed or not params.is_greedy or not is_usual[row]:
+            tokens[row], scaled = _scale(values[row], params, slots, _mask(rows, params))
+            if scaled is not None:
+                yield _contest(row, scaled, int(tokens[row]), params)
+
+
+def _scale(logits: Floats, params: RowParams, slots: SlotTable, mask: Tensor | None) -> tuple[int, Floats | None]:
+    """The most likely token, and [V] processed logits divided by the temperature; None where that token is taken."""
     values = logits
     if np.isnan(logits.max()):
         values = logits.copy()
@@ -106,17 +144,18 @@ def _sample_row(logits: Floats, params: RowParams, slots: SlotTable, mask: Tenso
         values = process(values, params, slots, mask)
     best_id = int(values.argmax())
     if values[best_id] == -np.inf:
-        return fallback(params, slots, mask, len(values))
+        return fallback(params, slots, mask, len(values)), None
     if params.is_greedy:
-        return best_id
+        return best_id, None
     scaled: Floats = values if params.temperature == 1.0 else values / np.float32(params.temperature)
-    return _draw(scaled, best_id, params) if np.isfinite(scaled[best_id]) else best_id
+    return best_id, scaled if np.isfinite(scaled[best_id]) else None
 
 
-def _draw(scaled: Floats, best_id: int, params: RowParams) -> int:
-    """The token with the largest sum of logit and noise, among those that truncation leaves.
+def _contest(row: int, scaled: Floats, best_id: int, params: RowParams) -> _Contest:
+    """The contest of a row.
 
     Args:
+        row: its index.
         scaled: [V], processed logits divided by the temperature.
         best_id: a most likely token; its logit is finite.
         params: the row's parameters.
@@ -129,13 +168,51 @@ def _draw(scaled: Floats, best_id: int, params: RowParams) -> int:
         blocks, scores = _blocks_of(survivors(scaled, best, params), scaled)
     else:
         blocks, scores = _blocks_reaching(least - GUMBEL_MAX, scaled)
-    u = block_uniform(blocks, params.position, params.seed)
+    return _Contest(row, params, least, blocks, scores)
+
+
+def _groups(contests: Iterable[_Contest]) -> Iterator[list[_Contest]]:
+    """Contests in their order, together as long as they have few blocks."""
+    group: list[_Contest] = []
+    size = 0
+    for contest in contests:
+        size += len(contest.blocks)
+        if group and size > _GROUP_BLOCKS:
+            yield group
+            group, size = [], len(contest.blocks)
+        group.append(contest)
+    if group:
+        yield group
+
+
+def _winners(group: list[_Contest]) -> list[int]:
+    """The token of each contest with the largest sum of logit and noise."""
+    if len(group) == 1:
+        (one,) = group
+        blocks, scores, ends = one.blocks, one.scores, np.zeros(0, dtype=np.int64)
+        u = block_uniform(blocks, one.params.position, one.params.seed)
+        least = np.array(one.least, dtype=np.float32)
+    else:
+        counts = [len(contest.blocks) for contest in group]
+        blocks = np.concatenate([contest.blocks for contest in group])
+        scores = np.concatenate([contest.scores for contest in group])
+        ends = np.cumsum(counts[:-1]) * 4
+        u = block_uniform(
+            blocks,
+            np.repeat(np.array([contest.params.position for contest in group], dtype=np.uint64), counts),
+            np.repeat(np.array([contest.params.seed for contest in group], dtype=np.int64).view(np.uint64), counts),
+        )
+        least = np.repeat(np.array([[contest.least] for contest in group], dtype=np.float32), counts, axis=0)
     # -log(-log(u)) <= -log(1 - u), so tokens with 1 - u > exp(score - least) cannot win. That saves nearly all logarithms.
-    indices = np.flatnonzero(1 - u <= np.exp(scores - np.float32(least)))
+    indices = np.flatnonzero(1 - u <= np.exp(scores - least))
     sums = scores.reshape(-1)[indices] + to_gumbel(u.reshape(-1)[indices])
-    # Ascending blocks of ascending tokens: the first of equals is the one with the lowest id.
-    winner = int(indices[sums.argmax()])
-    return int(blocks[winner // 4]) * 4 + winner % 4
+    winners = []
+    bounds = [0, *np.searchsorted(indices, ends).tolist(), len(indices)]
+    for start, end in pairwise(bounds):
+        # Ascending blocks of ascending tokens: the first of equals is the one with the lowest id.
+        winner = int(indices[start + sums[start:end].argmax()])
+        winners.append(int(blocks[winner // 4]) * 4 + winner % 4)
+    return winners
 
 
 def _blocks_of(ids: Ids, scaled: Floats) -> tuple[Ids, Floats]:

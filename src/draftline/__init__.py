@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     )
     from draftline.engine.extraction.result import Extraction
     from draftline.engine.llm import LLM
-    from draftline.engine.outputs import CompletionOutput, RequestOutput
-    from draftline.engine.params import Constraint, SamplingParams, Speculation
+    from draftline.engine.outputs import CompletionOutput, ConstraintReport, RequestOutput
+    from draftline.engine.params import Constraint, Reasoning, SamplingParams, Speculation
     from draftline.engine.protocol import Chat
     from draftline.engine.schema import Schema
     from draftline.models.errors import ModelLoadError
@@ -54,6 +54,7 @@ __all__ = [
     "CompletionOutput",
     "Constraint",
     "ConstraintLimitError",
+    "ConstraintReport",
     "DeadlineExceededError",
     "DraftlineError",
     "DuplicateRequestError",
@@ -68,6 +69,7 @@ __all__ = [
     "OutputError",
     "PermissionDeniedError",
     "QueueFullError",
+    "Reasoning",
     "RequestOutput",
     "RetryPolicy",
     "SamplingParams",
@@ -90,6 +92,7 @@ _MODULES = {
     "CompletionOutput": "engine.outputs",
     "Constraint": "engine.params",
     "ConstraintLimitError": "engine.errors",
+    "ConstraintReport": "engine.outputs",
     "DeadlineExceededError": "engine.errors",
     "DraftlineError": "engine.errors",
     "DuplicateRequestError": "engine.errors",
@@ -104,6 +107,7 @@ _MODULES = {
     "OutputError": "engine.errors",
     "PermissionDeniedError": "engine.errors",
     "QueueFullError": "engine.errors",
+    "Reasoning": "engine.params",
     "RequestOutput": "engine.outputs",
     "RetryPolicy": "engine.client.retry",
     "SamplingParams": "engine.params",

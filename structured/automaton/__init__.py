@@ -1,6 +1,6 @@
 """Regular constraints: a regular expression as tables, in which every question is a look-up.
 
 `regex_anchors`, `byte_automaton` and `token_automaton` build the tables in a process of its own (`worker`, run by
-`worker_pool`). `matcher` walks them on the host; `arena` copies them to the device, where `draftline.kernels` walks
+`worker_pool`), with numpy over whole tables (`rows`, `graph`, `minimise`). `matcher` walks them on the host; `arena` copies them to the device, where `draftline.kernels` walks
 them.
 """

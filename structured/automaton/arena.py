@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from draftline.kernels.constraints import BUDGETS, DRAFTS, MASK, NEXT, RESERVED, ConstraintTable
-from draftline.structured.automaton.byte_automaton import Ints
 from draftline.structured.automaton.draft_table import DraftTable
+from draftline.structured.automaton.rows import Ints
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 
 
@@ -108,7 +108,7 @@ class AutomatonArena:
         drafts_at, forced = _lists(drafts.first, drafts.tokens[:, None], begin + records_end + len(budgets))
         records = np.empty((automaton.states, stride), np.int32)
         records[:, MASK] = masks[automaton.mask_of]
-        records[:, BUDGETS] = budgets_at
+        records[:, BUDGETS] = np.where(automaton.early, -budgets_at, budgets_at)
         records[:, DRAFTS] = drafts_at
         records[:, NEXT:] = np.where(automaton.next < 0, 0, allocation.first + automaton.next * stride)
         words = np.concatenate((pairs.view("<i4"), records.reshape(-1), budgets, forced))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton
-from draftline.structured.compiled import CompileReport
+from draftline.structured.compiled import CompiledConstraint, CompileReport, settled
+from draftline.structured.tags.walk import TagReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,7 @@ class CompiledAutomaton:
     report: CompileReport
     automaton: TokenAutomaton
     drafts: DraftTable
+    tags: TagReader | None = None
 
     @property
     def shortest(self) -> int:
@@ -28,9 +31,19 @@ class CompiledAutomaton:
         """The size of the tables."""
         return self.automaton.nbytes + self.drafts.nbytes
 
-    def begin(self, budget: int | None = None) -> AutomatonProgress:
+    @property
+    def shortest_reasoning(self) -> int:
+        """The fewest tokens from the initial state to the end of the reasoning."""
+        return self.automaton.early_distance
+
+    @property
+    def whole(self) -> Future[CompiledConstraint]:
+        """This one."""
+        return settled(self)
+
+    def begin(self, budget: int | None = None, reasoning_budget: int | None = None) -> AutomatonProgress:
         """Start an output in the initial state."""
-        matcher = AutomatonMatcher(self.automaton, budget=budget)
+        matcher = AutomatonMatcher(self.automaton, budget=budget, early_budget=reasoning_budget)
         return AutomatonProgress(matcher, (self.automaton, self.drafts))
 
 

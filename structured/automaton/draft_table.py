@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
-from draftline.structured.automaton.byte_automaton import Ints
 from draftline.structured.automaton.matcher import AutomatonMatcher
+from draftline.structured.automaton.rows import Ints
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.forced_drafts import forced_drafts
 from draftline.structured.vocabulary import ByteVocabulary
@@ -43,6 +44,8 @@ class DraftTable:
     @staticmethod
     def of(automaton: TokenAutomaton, vocabulary: ByteVocabulary) -> DraftTable:
         """The drafts of all states of an automaton."""
+        # Many states force the same text: the rest of a member's name, for example.
+        vocabulary = replace(vocabulary, encode=cache(vocabulary.encode))
         tokens: list[int] = []
         counts = np.zeros(automaton.states + 1, np.int32)
         for state in np.flatnonzero(automaton.forced_byte >= 0)[:_MAX_STATES].tolist():

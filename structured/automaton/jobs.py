@@ -1,16 +1,20 @@
-"""The messages between `worker_pool` and its workers."""
+"""The messages between `worker_pool` and its workers. Not imported here: numpy, see `worker`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
 
-from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
-from draftline.structured.automaton.limits import AutomatonLimits
-from draftline.structured.automaton.token_automaton import TokenAutomaton
+from draftline.structured.automaton.byte_moves import ByteMoves
+from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
-from draftline.structured.grammar.parsers import GrammarLimits
+from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
+
+if TYPE_CHECKING:
+    from draftline.structured.automaton.byte_automaton import ByteAutomaton
+    from draftline.structured.automaton.token_automaton import TokenAutomaton
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +29,24 @@ class WorkerSetup:
 
 
 @dataclass(frozen=True, slots=True)
+class Tabulation:
+    """The job of building the tables of an automaton over bytes."""
+
+    automaton: ByteAutomaton
+
+
+@dataclass(frozen=True, slots=True)
 class GrammarTrial:
     """The job of compiling a grammar, and throwing the result away: parsers cannot move between processes."""
 
     grammar: str
 
 
-Job = ConstraintSpec | GrammarTrial
+Job = ConstraintSpec | Tabulation | GrammarTrial
 
 LanguageAnswer = Language | InvalidConstraintError | UnsupportedConstraintError | RuntimeError
 
-Answer = TokenAutomaton | InvalidConstraintError | AutomatonTooLargeError | RuntimeError
+Answer = Union["TokenAutomaton", ByteMoves, InvalidConstraintError, AutomatonTooLargeError, RuntimeError]
+"""An automaton's tables, or its moves over bytes if the tables would take long."""
 
 TrialAnswer = InvalidConstraintError | RuntimeError | None

@@ -15,7 +15,13 @@ class AutomatonMatcher(Matcher):
     error: str | None = None
     mask_batcher = RowByRow()
 
-    def __init__(self, automaton: TokenAutomaton, state: int = 0, budget: int | None = None) -> None:
+    def __init__(
+        self,
+        automaton: TokenAutomaton,
+        state: int = 0,
+        budget: int | None = None,
+        early_budget: int | None = None,
+    ) -> None:
         """At a state of the automaton; state 0 is the beginning of a text.
 
         Args:
@@ -23,9 +29,14 @@ class AutomatonMatcher(Matcher):
             state: where the text begins.
             budget: the number of tokens within which the text must be complete. Tokens that would make that impossible
                 are illegal. If it is impossible from the start, the shortest completions are legal.
+            early_budget: the same for the text up to the automaton's boundary.
         """
         self._automaton = automaton
         self._budget = budget
+        self._early_budget = early_budget
+        if early_budget is not None and budget is not None:
+            # What follows the boundary needs its share of the budget.
+            self._early_budget = min(early_budget, budget - automaton.late_distance)
         self._token_class = automaton.token_class
         self._next = automaton.next
         self._states = [state]
@@ -34,6 +45,11 @@ class AutomatonMatcher(Matcher):
     def state(self) -> int:
         """The automaton's state."""
         return self._states[-1]
+
+    @property
+    def early(self) -> bool:
+        """Whether the text is before the automaton's boundary."""
+        return bool(self._automaton.early[self.state])
 
     @property
     @override
@@ -59,7 +75,8 @@ class AutomatonMatcher(Matcher):
     @override
     def fill_mask(self, words: Words) -> None:
         automaton = self._automaton
-        mask = automaton.mask_of[self.state] if self._budget is None else self._closing_mask(self._budget)
+        budget = self._early_budget if automaton.early[self.state] else self._budget
+        mask = automaton.mask_of[self.state] if budget is None else self._closing_mask(budget)
         words[:] = automaton.masks[mask]
 
     def _closing_mask(self, budget: int) -> int:

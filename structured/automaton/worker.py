@@ -12,24 +12,30 @@ import resource
 import signal
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError, compile_bytes
+from draftline.structured.automaton.byte_moves import ByteMoves, byte_moves
 from draftline.structured.automaton.jobs import (
     Answer,
     GrammarTrial,
     Job,
     LanguageAnswer,
+    Tabulation,
     TrialAnswer,
     WorkerSetup,
 )
-from draftline.structured.automaton.token_automaton import compile_tokens
+from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
-from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.lark import regex_error
 from draftline.structured.language import Language
-from draftline.structured.vocabulary import ByteVocabulary
+from draftline.structured.tags.form import leaves
 from draftline.structured.worker_processes import ALARMS, serve
+
+if TYPE_CHECKING:
+    from draftline.structured.automaton.byte_automaton import ByteAutomaton
+    from draftline.structured.automaton.token_automaton import TokenAutomaton
+    from draftline.structured.grammar.backend import GrammarBackend
 
 
 class Worker:
@@ -51,12 +57,18 @@ class Worker:
                 _set_alarms(limits.seconds, limits.seconds)
                 allowed = find_language(self._setup, job)
                 yield allowed
-                if isinstance(allowed, Language) and allowed.regex is not None:
-                    yield compile_regex(self._setup, allowed, allowed.regex, budgets=job.close_within_budget)
+                if isinstance(allowed, Language) and allowed.is_regular:
+                    yield compile_language(self._setup, allowed, job)
+            case Tabulation():
+                _set_alarms(limits.seconds, limits.seconds)
+                yield compile_tables(self._setup, job.automaton)
         _set_alarms(0, 0)
 
     @cached_property
     def _grammars(self) -> GrammarBackend:
+        from draftline.structured.grammar.backend import GrammarBackend
+        from draftline.structured.vocabulary import ByteVocabulary
+
         setup = self._setup
         tokens = ByteVocabulary(setup.tokens, frozenset(setup.eos_ids), frozenset(setup.special_ids), _no_encoding)
         return GrammarBackend(tokens, setup.grammar_limits)
@@ -74,29 +86,80 @@ def find_language(setup: WorkerSetup, job: ConstraintSpec) -> LanguageAnswer:
         return RuntimeError(f"the constraint compiler failed: {error!r}")
 
 
-def compile_regex(setup: WorkerSetup, allowed: Language, regex: str, *, budgets: bool) -> Answer:
-    """The automaton of a regular language, or the error that it ends in.
+def compile_language(setup: WorkerSetup, allowed: Language, job: ConstraintSpec) -> Answer:
+    """The automaton of a regular language, or its moves if it is large, or the error that it ends in.
 
     Args:
         setup: the vocabulary and the limits.
         allowed: the language.
-        regex: its expression.
-        budgets: whether masks by distance to acceptance are wanted.
+        job: the constraint, which tells the masks by distance that are wanted.
     """
+
+    def work() -> TokenAutomaton | ByteMoves:
+        limits = setup.limits
+        if allowed.regex is None:
+            return _tag_tables(setup, allowed, job)
+        size = len(allowed.regex.encode())
+        if size > limits.regex_bytes:
+            raise AutomatonTooLargeError(f"it has {size} bytes; at most {limits.regex_bytes} are allowed")
+        try:
+            moves = byte_moves(allowed.regex, limits.states)
+        except InvalidConstraintError as error:
+            # outlines-core does not say where a regular expression is malformed; llguidance does.
+            raise InvalidConstraintError(regex_error(allowed.grammar) or str(error)) from None
+        if len(moves.sources) > limits.awaited_states and not job.close_within_budget:
+            return moves
+        from draftline.structured.automaton.byte_automaton import ByteAutomaton, minimised
+
+        return _tables(setup, minimised(ByteAutomaton.of(moves)), budgets=job.close_within_budget)
+
+    return _answer(setup, work)
+
+
+def compile_tables(setup: WorkerSetup, automaton: ByteAutomaton) -> Answer:
+    """The tables of an automaton, or the error that building them ends in."""
+    from draftline.structured.automaton.byte_automaton import minimised
+
+    return _answer(setup, lambda: _tables(setup, minimised(automaton), budgets=False))
+
+
+def _tag_tables(setup: WorkerSetup, allowed: Language, job: ConstraintSpec) -> TokenAutomaton:
+    """The tables of a language that is made of others."""
+    from draftline.structured.tags.machine import Machine
+
+    assert allowed.form is not None, "the language is not regular"
     limits = setup.limits
-    size = len(regex.encode())
-    if size > limits.regex_bytes:
-        return AutomatonTooLargeError(f"it has {size} bytes; at most {limits.regex_bytes} are allowed")
+    size = sum(len((leaf.language.regex or "").encode()) for leaf in leaves(allowed.form))
+    if size > limits.parts_bytes:
+        problem = f"the regular expressions inside it have {size} bytes; at most {limits.parts_bytes} are allowed"
+        raise AutomatonTooLargeError(problem)
+    automaton = Machine(allowed.form, limits.states).automaton()
+    early_budgets = job.reasoning is not None and job.reasoning.limited
+    return _tables(setup, automaton, budgets=job.close_within_budget, early_budgets=early_budgets)
+
+
+def _tables(
+    setup: WorkerSetup, automaton: ByteAutomaton, *, budgets: bool, early_budgets: bool = False
+) -> TokenAutomaton:
+    from draftline.structured.automaton.token_automaton import compile_tokens
+
+    return compile_tokens(
+        automaton,
+        setup.tokens,
+        setup.eos_ids,
+        budgets=budgets,
+        early_budgets=early_budgets,
+        max_bytes=setup.limits.table_bytes,
+    )
+
+
+def _answer(setup: WorkerSetup, work: Callable[[], TokenAutomaton | ByteMoves]) -> Answer:
     try:
-        automaton = compile_bytes(regex, limits.states)
-        return compile_tokens(automaton, setup.tokens, setup.eos_ids, budgets=budgets, max_bytes=limits.table_bytes)
-    except InvalidConstraintError as error:
-        # outlines-core does not say where a regular expression is malformed; llguidance does.
-        return InvalidConstraintError(regex_error(allowed.grammar) or str(error))
-    except AutomatonTooLargeError as error:
+        return work()
+    except (InvalidConstraintError, AutomatonTooLargeError) as error:
         return error
     except MemoryError:
-        return AutomatonTooLargeError(f"compiling it takes more than {limits.memory_bytes >> 20} MiB of memory")
+        return AutomatonTooLargeError(f"compiling it takes more than {setup.limits.memory_bytes >> 20} MiB of memory")
     except Exception as error:  # noqa: BLE001 - the parent raises it; the worker goes on
         return RuntimeError(f"the automaton compiler failed: {error!r}")
 

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
-from draftline.structured.automaton.jobs import GrammarTrial, Job, WorkerSetup
-from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.automaton.byte_automaton import ByteAutomaton
+from draftline.structured.automaton.byte_moves import ByteMoves
+from draftline.structured.automaton.jobs import GrammarTrial, Job, Tabulation, WorkerSetup
+from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError
-from draftline.structured.grammar.parsers import GrammarLimits
+from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
 from draftline.structured.worker_processes import ALARMS, OnAbandon, WorkerProcesses, never_abandoned
 
@@ -58,7 +59,7 @@ class AutomatonWorkerPool:
 
     def compile(
         self, constraint: ConstraintSpec, *, on_abandon: OnAbandon = never_abandoned
-    ) -> tuple[Language, TokenAutomaton | AutomatonTooLargeError | None]:
+    ) -> tuple[Language, TokenAutomaton | ByteMoves | AutomatonTooLargeError | None]:
         """The language of a constraint, and its automaton.
 
         Args:
@@ -66,8 +67,8 @@ class AutomatonWorkerPool:
             on_abandon: is told how to end the job early.
 
         Returns:
-            The language; and its automaton, or why it has none within the limits of time, memory and table size. None if
-            the language is not regular.
+            The language; and its automaton, or why it has none within the limits of time, memory and table size. Of a
+            large automaton, its moves: see `tabulate`. None if the language is not regular.
 
         Raises:
             InvalidConstraintError: the constraint is malformed, takes too long to read, or no text that it allows can be
@@ -86,6 +87,22 @@ class AutomatonWorkerPool:
         if isinstance(automaton, Exception) and not isinstance(automaton, AutomatonTooLargeError):
             raise automaton
         return allowed, automaton
+
+    def tabulate(
+        self, automaton: ByteAutomaton, *, on_abandon: OnAbandon = never_abandoned
+    ) -> TokenAutomaton | AutomatonTooLargeError:
+        """The tables of an automaton, or why it has none within the limits of time, memory and table size.
+
+        Raises:
+            InvalidConstraintError: no text of it can be written in the model's tokens.
+        """
+        answers, death = self._answers(Tabulation(automaton), on_abandon)
+        if death is not None:
+            return AutomatonTooLargeError(self._reason(death, self._limits.seconds))
+        tables: TokenAutomaton | AutomatonTooLargeError = answers[0]
+        if isinstance(tables, Exception) and not isinstance(tables, AutomatonTooLargeError):
+            raise tables
+        return tables
 
     def try_grammar(self, grammar: str, *, on_abandon: OnAbandon = never_abandoned) -> None:
         """Compile a grammar in a worker, so that one that takes too long or crashes the compiler does no harm.

@@ -9,8 +9,9 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.lark import NO_FORCING, grammar_error
+from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.grammar.matcher import EndOfSequence, GrammarMasks, GrammarMatcher, GrammarVocabulary
-from draftline.structured.grammar.parsers import GrammarLimits, GrammarParsers, ParserGeneration
+from draftline.structured.grammar.parsers import GrammarParsers, ParserGeneration
 from draftline.structured.vocabulary import ByteVocabulary
 
 

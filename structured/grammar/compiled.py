@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
 
-from draftline.structured.compiled import CompileReport
+from draftline.structured.automaton.matcher import AutomatonMatcher
+from draftline.structured.automaton.token_automaton import TokenAutomaton
+from draftline.structured.compiled import CompiledConstraint, CompileReport, settled
 from draftline.structured.forced_drafts import forced_drafts
+from draftline.structured.grammar.guarded import GuardedMatcher
 from draftline.structured.grammar.matcher import GrammarMatcher
 from draftline.structured.matcher import Matcher
+from draftline.structured.tags.walk import TagReader
+from draftline.structured.unique.cursor import Position
 from draftline.structured.unique.matcher import QuoteTokens, UniqueMatcher
 from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.vocabulary import ByteVocabulary
@@ -22,7 +28,10 @@ class CompiledGrammar:
         pristine: at the beginning of a text.
         source_bytes: the size of the grammar.
         vocabulary: the model's.
-        unique: where arrays hold different strings, and the tokens that may end a string; None if nowhere.
+        unique: where arrays hold different strings, the tokens that may end a string, and the position of the empty text;
+            None if nowhere.
+        guard: the automaton of reasoning with a limit, and of any text behind it; None without such reasoning.
+        tags: see `CompiledConstraint`.
         shortest: unknown.
     """
 
@@ -30,19 +39,33 @@ class CompiledGrammar:
     pristine: GrammarMatcher
     source_bytes: int
     vocabulary: ByteVocabulary
-    unique: tuple[UniquePaths, QuoteTokens] | None = None
+    unique: tuple[UniquePaths, QuoteTokens, Position] | None = None
+    guard: TokenAutomaton | None = None
+    tags: TagReader | None = None
     shortest: None = None
+
+    @property
+    def shortest_reasoning(self) -> int:
+        """The fewest tokens of the reasoning with its marks; 0 if it has no limit."""
+        return 0 if self.guard is None else self.guard.early_distance
 
     @property
     def nbytes(self) -> int:
         """An estimate: llguidance does not report its size, and its lexer creates states on demand."""
         return (1 << 20) + 64 * self.source_bytes
 
-    def begin(self, budget: int | None = None) -> GrammarProgress:
-        """Start an output. The compiler rejects budgets for grammars."""
+    @property
+    def whole(self) -> Future[CompiledConstraint]:
+        """This one."""
+        return settled(self)
+
+    def begin(self, budget: int | None = None, reasoning_budget: int | None = None) -> GrammarProgress:
+        """Start an output. The compiler rejects budgets for grammars, but for that of reasoning."""
         matcher: Matcher = self.pristine.beginning()
         if self.unique is not None:
             matcher = UniqueMatcher(matcher, *self.unique)
+        if self.guard is not None:
+            matcher = GuardedMatcher(matcher, AutomatonMatcher(self.guard, early_budget=reasoning_budget))
         return GrammarProgress(matcher, self.vocabulary)
 
 

@@ -1,17 +1,34 @@
-"""Lark grammars for llguidance: made from regular expressions, and checked."""
+"""Lark grammars for llguidance: made from regular expressions, and checked.
+
+llguidance is imported where it is used: workers that read JSON schemas start faster without it.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 
-from llguidance import LLMatcher
-
 
 def regex_grammar(regex: str) -> str:
     """A regular expression as a Lark grammar."""
+    from llguidance import LLMatcher
+
     grammar: str = json.loads(LLMatcher.grammar_from_regex(regex))["grammars"][0]["lark_grammar"]
     return grammar
+
+
+def ebnf_grammar(source: str) -> str:
+    """A grammar in EBNF, as XGrammar and llama.cpp write it ("root ::= …"), as a Lark grammar.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        return gbnf_to_lark(source)
+    except Exception as error:  # noqa: BLE001 - whatever the translator trips over
+        raise ValueError(f"the EBNF cannot be read: {error}") from None
 
 
 NO_FORCING = '%llguidance {"no_forcing": true}'
@@ -23,6 +40,8 @@ It comes last: the last directive counts, and error messages keep the line numbe
 
 def regex_error(grammar: str) -> str | None:
     """The error of a malformed regular expression in a Lark grammar, in several lines; None if all are well-formed."""
+    from llguidance import LLMatcher
+
     message = LLMatcher.validate_grammar(LLMatcher.grammar_from_lark(grammar))
     found = re.search(r"(?s)regex parse error:.*?\nerror: [^\n]*", message)
     return None if found is None else found[0]

@@ -108,10 +108,13 @@ class Normaliser:
         """Report an annotation of the schema at ``pointer`` that says more than is enforced."""
         self._add(self.annotations, pointer, keyword, reason)
 
-    def _add(self, found: dict[tuple[str, str], Violation], pointer: str, keyword: str, reason: str) -> None:
+    def place(self, pointer: str, keyword: str) -> str:
+        """The JSON pointer of a keyword of the schema at ``pointer``, or of the schema if it does not have the keyword."""
         pointer = pointer.partition("\0")[0]  # a suffix tells synthetic schemas apart
-        said = self.document.says(pointer, keyword)
-        where = f"{pointer}/{keyword}" if said else pointer
+        return f"{pointer}/{keyword}" if self.document.says(pointer, keyword) else pointer
+
+    def _add(self, found: dict[tuple[str, str], Violation], pointer: str, keyword: str, reason: str) -> None:
+        where = self.place(pointer, keyword)
         found.setdefault((where, keyword), Violation(where, keyword, reason))
 
     # --- demands ----------------------------------------------------------------------------------------------------

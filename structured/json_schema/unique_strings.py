@@ -67,7 +67,8 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
                 number(value for shape in objects for value in _others(shape)),
             )
         )
-    return UniquePaths(tuple(states)) if any(state.unique for state in states) else None
+    pointers = tuple(normaliser.place(pointer, "uniqueItems") for pointer in everything)
+    return UniquePaths(tuple(states), pointers) if any(state.unique for state in states) else None
 
 
 def all_items(shape: ArrayShape) -> Iterable[Demands]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from draftline.structured.regular import charset
 from draftline.structured.regular.charset import CharSet
+from draftline.structured.regular.pattern_reader import MAX_COUNT, MAX_NESTING, PatternReader
 from draftline.structured.regular.syntax import Anchor, Chars, Node, alt, repeat, seq
 
 
@@ -26,8 +27,6 @@ _HEX_BRACED: Final = re.compile(r"u\{([0-9A-Fa-f]{1,6})\}")
 _PROPERTY: Final = re.compile(r"[pP]\{([A-Za-z_]+=)?([A-Za-z_]+)\}")
 _CLASSES: Final = {"d": charset.DIGIT, "w": charset.WORD, "s": charset.SPACE}
 _CONTROLS: Final = {"t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r"}
-_MAX_COUNT: Final = 100_000
-_MAX_NESTING: Final = 200
 
 
 @functools.lru_cache(maxsize=1024)
@@ -44,105 +43,86 @@ def parse(pattern: str) -> Node:
     return tree
 
 
-class _Parser:
-    def __init__(self, pattern: str) -> None:
-        self._text = pattern
-        self.position = 0
-
-    def _peek(self) -> str:
-        return self._text[self.position : self.position + 1]
-
-    def _eat(self, prefix: str) -> bool:
-        found = self._text.startswith(prefix, self.position)
-        if found:
-            self.position += len(prefix)
-        return found
-
-    def _match(self, expression: re.Pattern[str]) -> re.Match[str] | None:
-        found = expression.match(self._text, self.position)
-        if found:
-            self.position = found.end()
-        return found
-
+class _Parser(PatternReader):
     def alternatives(self, nesting: int) -> Node:
-        if nesting > _MAX_NESTING:
+        if nesting > MAX_NESTING:
             raise UntranslatablePatternError("groups nest too deep")
         options = [self._sequence(nesting)]
-        while self._eat("|"):
+        while self.eat("|"):
             options.append(self._sequence(nesting))
         return alt(options)
 
     def _sequence(self, nesting: int) -> Node:
         parts: list[Node] = []
-        while self._peek() not in ("", "|", ")"):
+        while self.peek() not in ("", "|", ")"):
             parts.append(self._quantified(self._atom(nesting)))
         return seq(*parts)
 
     def _quantified(self, atom: Node) -> Node:
         low: int
         high: int | None
-        if self._eat("*"):
+        if self.eat("*"):
             low, high = 0, None
-        elif self._eat("+"):
+        elif self.eat("+"):
             low, high = 1, None
-        elif self._eat("?"):
+        elif self.eat("?"):
             low, high = 0, 1
-        elif (counts := self._match(_COUNT)) is not None:
+        elif (counts := self.match(_COUNT)) is not None:
             low = int(counts[1])
             high = low if counts[2] is None else int(counts[3]) if counts[3] else None
-            if max(low, high or 0) > _MAX_COUNT:
-                raise UntranslatablePatternError(f"a repetition of more than {_MAX_COUNT}")
+            if max(low, high or 0) > MAX_COUNT:
+                raise UntranslatablePatternError(f"a repetition of more than {MAX_COUNT}")
             if high is not None and high < low:
                 raise UntranslatablePatternError("a repetition whose minimum exceeds its maximum")
         else:
             return atom
-        self._eat("?")
+        self.eat("?")
         if isinstance(atom, Anchor):
             raise UntranslatablePatternError("a repeated anchor")
-        if self._peek() in ("*", "+"):
+        if self.peek() in ("*", "+"):
             raise UntranslatablePatternError(f"nothing to repeat at offset {self.position}")
         return repeat(atom, low, high)
 
     def _atom(self, nesting: int) -> Node:
-        if self._eat("("):
+        if self.eat("("):
             return self._group(nesting)
-        if self._eat("^"):
+        if self.eat("^"):
             return Anchor(end=False)
-        if self._eat("$"):
+        if self.eat("$"):
             return Anchor(end=True)
-        if self._eat("."):
+        if self.eat("."):
             return Chars(charset.complement(charset.LINE_END))
-        if self._eat("["):
+        if self.eat("["):
             return self._class()
-        if self._peek() in ("*", "+", "?"):
+        if self.peek() in ("*", "+", "?"):
             raise UntranslatablePatternError(f"nothing to repeat at offset {self.position}")
-        if self._eat("\\"):
-            if self._peek() in ("b", "B"):
+        if self.eat("\\"):
+            if self.peek() in ("b", "B"):
                 raise UntranslatablePatternError("the word boundary \\b")
             return Chars(self._escape())
-        character = self._peek()
+        character = self.peek()
         self.position += 1
         return Chars(charset.of(character))
 
     def _group(self, nesting: int) -> Node:
         for opening, name in (("?=", "lookahead"), ("?!", "lookahead"), ("?<=", "lookbehind"), ("?<!", "lookbehind")):
-            if self._text.startswith(opening, self.position):
+            if self.text.startswith(opening, self.position):
                 raise UntranslatablePatternError(f"a {name}, ({opening}…)")
-        if not self._eat("?:"):
-            self._match(re.compile(r"\?P?<[A-Za-z_$][\w$]*>"))
-        if self._peek() == "?":
-            raise UntranslatablePatternError(f"the group ({self._text[self.position : self.position + 3]}…")
+        if not self.eat("?:"):
+            self.match(re.compile(r"\?P?<[A-Za-z_$][\w$]*>"))
+        if self.peek() == "?":
+            raise UntranslatablePatternError(f"the group ({self.text[self.position : self.position + 3]}…")
         inner = self.alternatives(nesting + 1)
-        if not self._eat(")"):
+        if not self.eat(")"):
             raise UntranslatablePatternError("a group without its ')'")
         return inner
 
     def _class(self) -> Node:
-        negated = self._eat("^")
+        negated = self.eat("^")
         members: list[CharSet] = []
-        while not self._eat("]"):
+        while not self.eat("]"):
             low = self._class_atom()
-            if self._text.startswith("-", self.position) and not self._text.startswith("-]", self.position):
+            if self.text.startswith("-", self.position) and not self.text.startswith("-]", self.position):
                 before = self.position
                 self.position += 1
                 high = self._class_atom()
@@ -162,16 +142,16 @@ class _Parser:
         return Chars(charset.complement(united) if negated else united)
 
     def _class_atom(self) -> CharSet:
-        if self.position >= len(self._text):
+        if self.position >= len(self.text):
             raise UntranslatablePatternError("a character class without its ']'")
-        if self._eat("\\"):
-            return charset.of("\b") if self._eat("b") else self._escape()
-        character = self._peek()
+        if self.eat("\\"):
+            return charset.of("\b") if self.eat("b") else self._escape()
+        character = self.peek()
         self.position += 1
         return charset.of(character)
 
     def _escape(self) -> CharSet:
-        letter = self._peek()
+        letter = self.peek()
         if letter == "":
             raise UntranslatablePatternError("a lone \\ at the end")
         if (known := _CLASSES.get(letter.lower())) is not None:
@@ -180,17 +160,17 @@ class _Parser:
         if letter in _CONTROLS:
             self.position += 1
             return charset.of(_CONTROLS[letter])
-        if letter == "c" and re.match(r"c[A-Za-z]", self._text[self.position :]):
+        if letter == "c" and re.match(r"c[A-Za-z]", self.text[self.position :]):
             self.position += 2
-            return charset.of(chr(ord(self._text[self.position - 1]) % 32))
-        found = self._match(_HEX2) or self._match(_HEX_BRACED)
+            return charset.of(chr(ord(self.text[self.position - 1]) % 32))
+        found = self.match(_HEX2) or self.match(_HEX_BRACED)
         if found:
             return charset.charset([(int(found[1], 16), int(found[1], 16))])
-        if (found := self._match(_HEX4)) is not None:
+        if (found := self.match(_HEX4)) is not None:
             return self._utf16(int(found[1], 16))
-        if (found := self._match(_PROPERTY)) is not None:
+        if (found := self.match(_PROPERTY)) is not None:
             return _property(found[1], found[2], negated=found[0][0] == "P")
-        if letter == "0" and not re.match(r"0[0-9]", self._text[self.position :]):
+        if letter == "0" and not re.match(r"0[0-9]", self.text[self.position :]):
             self.position += 1
             return charset.of("\0")
         if letter.isdigit() or letter == "k":
@@ -201,8 +181,8 @@ class _Parser:
         return charset.of(letter)
 
     def _utf16(self, unit: int) -> CharSet:
-        if 0xD800 <= unit <= 0xDBFF and self._text.startswith("\\u", self.position):
-            follows = _HEX4.match(self._text, self.position + 1)
+        if 0xD800 <= unit <= 0xDBFF and self.text.startswith("\\u", self.position):
+            follows = _HEX4.match(self.text, self.position + 1)
             if follows and 0xDC00 <= (low := int(follows[1], 16)) <= 0xDFFF:
                 self.position = follows.end()
                 code = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00)

@@ -16,6 +16,7 @@ from typing import Final
 from draftline.structured.regular import charset, unicode
 from draftline.structured.regular.charset import CharSet
 from draftline.structured.regular.ecma import UntranslatablePatternError
+from draftline.structured.regular.pattern_reader import MAX_COUNT, MAX_NESTING, PatternReader
 from draftline.structured.regular.syntax import Anchor, Chars, Node, alt, repeat, seq
 from draftline.structured.regular.unicode import Class, exactly
 
@@ -44,8 +45,6 @@ _POSIX_CLASSES: Final = {
 }
 _ASCII_LETTERS: Final = charset.charset([(0x41, 0x5A), (0x61, 0x7A)])
 _ASCII: Final = charset.charset([(0, 0x7F)])
-_MAX_COUNT: Final = 100_000
-_MAX_NESTING: Final = 200
 
 
 def parse(pattern: str) -> Node:
@@ -67,37 +66,18 @@ class _Flags:
     dot_all: bool = False
 
 
-class _Parser:
-    def __init__(self, pattern: str) -> None:
-        self._text = pattern
-        self.position = 0
-
-    def _peek(self) -> str:
-        return self._text[self.position : self.position + 1]
-
-    def _eat(self, prefix: str) -> bool:
-        found = self._text.startswith(prefix, self.position)
-        if found:
-            self.position += len(prefix)
-        return found
-
-    def _match(self, expression: re.Pattern[str]) -> re.Match[str] | None:
-        found = expression.match(self._text, self.position)
-        if found:
-            self.position = found.end()
-        return found
-
+class _Parser(PatternReader):
     def alternatives(self, flags: _Flags, nesting: int) -> Node:
-        if nesting > _MAX_NESTING:
+        if nesting > MAX_NESTING:
             raise UntranslatablePatternError("groups nest too deep")
         options: list[Node] = []
         parts: list[Node] = []
-        while self._peek() not in ("", ")"):
-            if self._eat("|"):
+        while self.peek() not in ("", ")"):
+            if self.eat("|"):
                 options.append(seq(*parts))
                 parts = []
                 continue
-            if self._text.startswith("(?", self.position):
+            if self.text.startswith("(?", self.position):
                 changed = self._inline_flags(flags)
                 if changed is not None:
                     flags = changed
@@ -107,7 +87,7 @@ class _Parser:
 
     def _inline_flags(self, flags: _Flags) -> _Flags | None:
         """The flags after ``(?i)``, which hold to the end of the group; None if something else stands here."""
-        found = _FLAGS.match(self._text, self.position + 1)
+        found = _FLAGS.match(self.text, self.position + 1)
         if found is None or found[3] != ")":
             return None
         self.position = found.end()
@@ -117,58 +97,58 @@ class _Parser:
         while True:
             low: int
             high: int | None
-            if self._eat("*"):
+            if self.eat("*"):
                 low, high = 0, None
-            elif self._eat("+"):
+            elif self.eat("+"):
                 low, high = 1, None
-            elif self._eat("?"):
+            elif self.eat("?"):
                 low, high = 0, 1
-            elif (counts := self._match(_COUNT)) is not None:
+            elif (counts := self.match(_COUNT)) is not None:
                 low = int(counts[1] or 0)
                 high = low if counts[2] is None else int(counts[3]) if counts[3] else None
-                if max(low, high or 0) > _MAX_COUNT:
-                    raise UntranslatablePatternError(f"a repetition of more than {_MAX_COUNT}")
+                if max(low, high or 0) > MAX_COUNT:
+                    raise UntranslatablePatternError(f"a repetition of more than {MAX_COUNT}")
             else:
                 return atom
-            self._eat("?")
+            self.eat("?")
             if isinstance(atom, Anchor):
                 raise UntranslatablePatternError("a repeated anchor")
             atom = repeat(atom, low, high)
 
     def _atom(self, flags: _Flags, nesting: int) -> Node:
-        if self._eat("("):
+        if self.eat("("):
             return self._group(flags, nesting)
-        if self._eat("^"):
+        if self.eat("^"):
             return Anchor(end=False)
-        if self._eat("$"):
+        if self.eat("$"):
             return Anchor(end=True)
-        if self._eat("."):
+        if self.eat("."):
             return Chars(charset.ALL if flags.dot_all else charset.complement(charset.of("\n")))
-        if self._eat("["):
+        if self.eat("["):
             return Chars(self._class(flags).surely)
-        if self._eat("\\"):
-            if self._eat("A"):
+        if self.eat("\\"):
+            if self.eat("A"):
                 return Anchor(end=False)
-            if self._eat("z"):
+            if self.eat("z"):
                 return Anchor(end=True)
             return Chars(_cased(self._escape(), flags).surely)
-        character = self._peek()
+        character = self.peek()
         self.position += 1
         return Chars(_cased(exactly(charset.of(character)), flags).surely)
 
     def _group(self, flags: _Flags, nesting: int) -> Node:
-        if (found := self._match(_FLAGS)) is not None:
+        if (found := self.match(_FLAGS)) is not None:
             flags = _changed(flags, found[1], found[2] or "")
         else:
-            self._match(_NAME)
+            self.match(_NAME)
         inner = self.alternatives(flags, nesting + 1)
-        if not self._eat(")"):
+        if not self.eat(")"):
             raise UntranslatablePatternError("a group without its ')'")
         return inner
 
     def _class(self, flags: _Flags) -> Class:
         """A class in brackets, from behind its opening bracket on."""
-        negated = self._eat("^")
+        negated = self.eat("^")
         found: Class | None = None
         operator = "union"
         items: list[Class] = []
@@ -185,10 +165,10 @@ class _Parser:
                 return _meet(found, new.complement())
             return _union([_meet(found, new.complement()), _meet(new, found.complement())])
 
-        while first or not self._eat("]"):
-            if self._peek() == "":
+        while first or not self.eat("]"):
+            if self.peek() == "":
                 raise UntranslatablePatternError("a character class without its ']'")
-            following = self._text[self.position : self.position + 2]
+            following = self.text[self.position : self.position + 2]
             if following in ("&&", "--", "~~"):
                 found, items, operator = settle(), [], following
                 self.position += 2
@@ -199,30 +179,30 @@ class _Parser:
         return whole.complement() if negated else whole
 
     def _class_item(self, flags: _Flags) -> Class:
-        if (found := self._match(_POSIX)) is not None:
+        if (found := self.match(_POSIX)) is not None:
             pairs = _POSIX_CLASSES[found[2]]
             ranges = zip(pairs[::2], pairs[1::2], strict=True)
             named = exactly(charset.charset((ord(low), ord(high)) for low, high in ranges))
             return named.complement() if found[1] else named
-        if self._eat("["):
+        if self.eat("["):
             return self._class(flags)
         low = self._class_atom()
-        after = self._text[self.position + 1 : self.position + 2]
-        if self._peek() == "-" and after not in ("]", "-", ""):
+        after = self.text[self.position + 1 : self.position + 2]
+        if self.peek() == "-" and after not in ("]", "-", ""):
             self.position += 1
             high = self._class_atom()
             return exactly(charset.charset([(low.surely[0][0], high.surely[0][0])]))
         return low
 
     def _class_atom(self) -> Class:
-        if self._eat("\\"):
+        if self.eat("\\"):
             return self._escape()
-        character = self._peek()
+        character = self.peek()
         self.position += 1
         return exactly(charset.of(character))
 
     def _escape(self) -> Class:
-        letter = self._peek()
+        letter = self.peek()
         if letter.lower() in ("d", "w", "s"):
             self.position += 1
             known = unicode.named(letter.lower())
@@ -230,10 +210,10 @@ class _Parser:
         if letter in _CONTROLS:
             self.position += 1
             return exactly(charset.of(_CONTROLS[letter]))
-        if (found := self._match(_HEX)) is not None:
+        if (found := self.match(_HEX)) is not None:
             code = int(next(digits for digits in found.groups() if digits), 16)
             return exactly(charset.charset([(code, code)]))
-        if (found := self._match(_PROPERTY)) is not None:
+        if (found := self.match(_PROPERTY)) is not None:
             return _property(found[3] or found[4], negated=(found[1] == "P") != bool(found[2]))
         if letter in ("b", "B", "<", ">"):
             raise UntranslatablePatternError(f"the word boundary \\{letter}")

@@ -1,5 +1,6 @@
 """Syntax trees of regular expressions, functions that build small ones, and their text for Rust's regex engines."""
 
+import functools
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -9,17 +10,20 @@ from draftline.structured.regular.charset import CharSet
 
 
 class _Tree:
-    """The hash and the size of a node, computed once: trees share branches, and are compared and measured often."""
+    """The hash and the sizes of a node, computed once: trees share branches, and are compared and measured often."""
 
-    __slots__ = ("_hash", "size")
+    __slots__ = ("_hash", "positions", "size")
 
     size: int
     """The number of nodes, shared ones counted at each place."""
+    positions: int
+    """The number of characters with counted repetitions written out."""
     _hash: int
 
-    def _know(self, contents: Hashable, size: int) -> None:
+    def _know(self, contents: Hashable, size: int, positions: int) -> None:
         object.__setattr__(self, "_hash", hash((type(self).__name__, contents)))
         object.__setattr__(self, "size", size)
+        object.__setattr__(self, "positions", positions)
 
     def __hash__(self) -> int:
         return self._hash
@@ -32,7 +36,7 @@ class Chars(_Tree):
     set: CharSet
 
     def __post_init__(self) -> None:
-        self._know(self.set, 1)
+        self._know(self.set, 1, 1)
 
     __hash__ = _Tree.__hash__
 
@@ -44,7 +48,8 @@ class Seq(_Tree):
     parts: tuple["Node", ...]
 
     def __post_init__(self) -> None:
-        self._know(self.parts, 1 + sum(part.size for part in self.parts))
+        size, positions = _sums(self.parts)
+        self._know(self.parts, 1 + size, positions)
 
     __hash__ = _Tree.__hash__
 
@@ -56,7 +61,8 @@ class Alt(_Tree):
     options: tuple["Node", ...]
 
     def __post_init__(self) -> None:
-        self._know(self.options, 1 + sum(option.size for option in self.options))
+        size, positions = _sums(self.options)
+        self._know(self.options, 1 + size, positions)
 
     __hash__ = _Tree.__hash__
 
@@ -70,7 +76,8 @@ class Repeat(_Tree):
     high: int | None
 
     def __post_init__(self) -> None:
-        self._know((self.node, self.low, self.high), 1 + self.node.size)
+        counted = self.node.positions * max(1, self.low, self.high or 0)
+        self._know((self.node, self.low, self.high), 1 + self.node.size, counted)
 
     __hash__ = _Tree.__hash__
 
@@ -82,9 +89,17 @@ class Anchor(_Tree):
     end: bool
 
     def __post_init__(self) -> None:
-        self._know(self.end, 1)
+        self._know(self.end, 1, 1)
 
     __hash__ = _Tree.__hash__
+
+
+def _sums(nodes: Iterable["Node"]) -> tuple[int, int]:
+    size = positions = 0
+    for node in nodes:
+        size += node.size
+        positions += node.positions
+    return size, positions
 
 
 Node = Chars | Seq | Alt | Repeat | Anchor
@@ -158,33 +173,34 @@ def has_anchor(node: Node) -> bool:
 
 def to_regex(node: Node) -> str:
     """The text of an anchor-free tree in the dialect of Rust's regex crates. It needs no escapes in Lark."""
-    memo: dict[int, str] = {}
+    return _cached_text(node) if node.size in _CACHED else _text(node)
 
-    def group(child: Node) -> str:
-        text = render(child)
-        return text if isinstance(child, Chars) else f"(?:{text})"
 
-    def render(one: Node) -> str:
-        known = memo.get(id(one))
-        if known is not None:
-            return known
-        if isinstance(one, Chars):
-            text = _class_text(one.set)
-        elif isinstance(one, Seq):
-            text = "".join(group(part) if isinstance(part, Alt) else render(part) for part in one.parts)
-        elif isinstance(one, Alt):
-            named = [option for option in one.options if option != EMPTY]
-            text = "|".join(render(option) for option in named)
-            if len(named) < len(one.options):
-                text = f"(?:{text})?"
-        elif isinstance(one, Repeat):
-            text = group(one.node) + _count_text(one.low, one.high)
-        else:
-            raise TypeError("anchors cannot be written")
-        memo[id(one)] = text
-        return text
+_CACHED: Final = range(32, 2048)
+"""The sizes of nodes whose text is kept: smaller ones are written faster than found, larger ones are rarely shared."""
 
-    return render(node)
+
+def _text(node: Node) -> str:
+    if isinstance(node, Chars):
+        return _class_text(node.set)
+    if isinstance(node, Seq):
+        return "".join(_group_text(part) if isinstance(part, Alt) else to_regex(part) for part in node.parts)
+    if isinstance(node, Alt):
+        named = [option for option in node.options if option != EMPTY]
+        text = "|".join(map(to_regex, named))
+        return f"(?:{text})?" if len(named) < len(node.options) else text
+    if isinstance(node, Repeat):
+        return _group_text(node.node) + _count_text(node.low, node.high)
+    raise TypeError("anchors cannot be written")
+
+
+# Trees share branches, and most schemas have some of the same strings and numbers.
+_cached_text = functools.lru_cache(maxsize=1024)(_text)
+
+
+def _group_text(node: Node) -> str:
+    text = to_regex(node)
+    return text if isinstance(node, Chars) else f"(?:{text})"
 
 
 def _count_text(low: int, high: int | None) -> str:
@@ -195,6 +211,7 @@ def _count_text(low: int, high: int | None) -> str:
     return f"{{{low}}}" if low == high else f"{{{low},{high}}}"
 
 
+@functools.lru_cache(maxsize=4096)
 def _class_text(characters: CharSet) -> str:
     if not characters:
         return "[a&&b]"

@@ -88,6 +88,40 @@ class Cursor(NamedTuple):
         return None if value in level.seen else Cursor(level._replace(seen=level.seen | {value}), self.state)
 
 
+class Reasoning(NamedTuple):
+    """A position in the reasoning before a document.
+
+    Attributes:
+        end: the mark behind it.
+        begin: the bytes of the begin mark that are still to come.
+        tail: the bytes behind the begin mark, as many as the end mark may begin with.
+        level: no array or object is open, and no string.
+        seen: likewise.
+        text: likewise.
+        escaped: likewise.
+    """
+
+    end: bytes
+    begin: int
+    tail: bytes = b""
+    level: None = None
+    seen: None = None
+    text: None = None
+    escaped: bool = False
+
+    def step(self, byte: int, paths: UniquePaths) -> Position:
+        """The position after a byte: in the document behind the first end mark."""
+        if self.begin:
+            return self._replace(begin=self.begin - 1)
+        tail = self.tail + bytes([byte])
+        if tail.endswith(self.end):
+            return Cursor()
+        return self._replace(tail=tail[len(tail) - len(self.end) + 1 :] if len(tail) >= len(self.end) else tail)
+
+
+Position = Cursor | Reasoning
+
+
 def strings_differ(document: bytes, paths: UniquePaths) -> bool:
     """Whether the arrays of a document hold different strings where they have to."""
     cursor: Cursor | None = Cursor()

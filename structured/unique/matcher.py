@@ -14,7 +14,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words
-from draftline.structured.unique.cursor import Cursor, string_of
+from draftline.structured.unique.cursor import Position, string_of
 from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.vocabulary import ByteVocabulary
 
@@ -28,12 +28,14 @@ class QuoteTokens:
         ending: tokens with one quote, by the text before it.
         single: all of these.
         others: tokens with more quotes, or with an escape or a part of a character before their quote.
+        pairs: those of them that may hold two whole strings.
     """
 
     texts: tuple[bytes, ...]
     ending: dict[str, npt.NDArray[np.int64]]
     single: npt.NDArray[np.int64]
     others: npt.NDArray[np.int64]
+    pairs: npt.NDArray[np.int64]
 
     @staticmethod
     def of(vocabulary: ByteVocabulary) -> QuoteTokens:
@@ -51,24 +53,27 @@ class QuoteTokens:
                 ending[head].append(token)
         single = [token for tokens in ending.values() for token in tokens]
         by_head = {head: np.array(tokens, np.int64) for head, tokens in ending.items()}
-        return QuoteTokens(vocabulary.tokens, by_head, np.array(single, np.int64), np.array(others, np.int64))
+        pairs = [token for token in others if vocabulary.tokens[token].count(b'"') >= 4]
+        lists = [np.array(tokens, np.int64) for tokens in (single, others, pairs)]
+        return QuoteTokens(vocabulary.tokens, by_head, *lists)
 
 
 class UniqueMatcher(Matcher):
     """A matcher of JSON documents, without those texts in which an array has a string twice."""
 
-    def __init__(self, inner: Matcher, paths: UniquePaths, quotes: QuoteTokens) -> None:
+    def __init__(self, inner: Matcher, paths: UniquePaths, quotes: QuoteTokens, start: Position) -> None:
         """Both at the beginning of a text.
 
         Args:
             inner: allows a string everywhere in these arrays, of any length.
             paths: where strings have to differ.
             quotes: of the matcher's vocabulary.
+            start: the position of the empty text.
         """
         self.inner = inner
         self._paths = paths
         self._quotes = quotes
-        self._cursors = [Cursor()]
+        self._cursors = [start]
 
     @property
     @override
@@ -113,7 +118,8 @@ class UniqueMatcher(Matcher):
     def correct_mask(self, words: Words) -> None:
         """Remove the tokens from the inner matcher's mask that end a string which is there already."""
         cursor = self._cursors[-1]
-        self._remove_repeating(words, cursor, self._quotes.others)
+        # Outside of all arrays, a token that repeats a string has both.
+        self._remove_repeating(words, cursor, self._quotes.pairs if cursor.level is None else self._quotes.others)
         if not cursor.seen or cursor.text is None:
             return
         begun = string_of(cursor.text) if not cursor.escaped else None
@@ -126,14 +132,14 @@ class UniqueMatcher(Matcher):
                 if tokens is not None:
                     _remove(words, tokens)
 
-    def _remove_repeating(self, words: Words, cursor: Cursor, tokens: npt.NDArray[np.int64]) -> None:
+    def _remove_repeating(self, words: Words, cursor: Position, tokens: npt.NDArray[np.int64]) -> None:
         """Try the tokens one by one."""
         allowed = tokens[(words[tokens >> 5] >> (tokens & 31) & 1) != 0]
         repeating = [token for token in allowed.tolist() if self._after(cursor, token) is None]
         if repeating:
             _remove(words, np.array(repeating, np.int64))
 
-    def _after(self, cursor: Cursor | None, token: int) -> Cursor | None:
+    def _after(self, cursor: Position | None, token: int) -> Position | None:
         for byte in self._quotes.texts[token]:
             if cursor is None:
                 return None

@@ -29,9 +29,15 @@ class PathState:
 
 @dataclass(frozen=True, slots=True)
 class UniquePaths:
-    """The automaton; state 0 is the whole document."""
+    """The automaton; state 0 is the whole document.
+
+    Attributes:
+        states: its states.
+        pointers: the JSON pointers of the keywords that ask for different strings.
+    """
 
     states: tuple[PathState, ...]
+    pointers: tuple[str, ...] = ()
 
     def items(self, state: int) -> int:
         """The state of the items of an array."""

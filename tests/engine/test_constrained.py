@@ -11,23 +11,33 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 from pydantic import BaseModel
-from tiny import Client, alone, draft_model, free_constraints, tiny_compiler, tiny_core
+from tiny import (
+    Client,
+    CommonCompiler,
+    alone,
+    draft_model,
+    free_constraints,
+    host_compiler,
+    tiny_compiler,
+    tiny_core,
+)
 
 from draftline import Schema
 from draftline.engine.core import Core
 from draftline.engine.drafting.policy import DraftPolicy, ForcedTextDrafting
 from draftline.engine.errors import ConstraintLimitError, InvalidRequestError
 from draftline.engine.outputs import BrokenOff, CompletionOutput, Failed, Finished, FinishReason, RequestOutput
-from draftline.engine.params import Constraint, SamplingParams, Speculation
+from draftline.engine.params import Constraint, Reasoning, SamplingParams, Speculation
 from draftline.engine.request.constraints import structured_constraint
+from draftline.engine.streaming.broken_json import broken_off
 from draftline.kernels.constraints import FREE
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftRows
 from draftline.spec.forced import ForcedDrafter
 from draftline.spec.ngram import NGram
+from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.grammar.matcher import GrammarMatcher
-from draftline.structured.grammar.parsers import GrammarLimits
 
 SCHEMAS = Path(__file__).parents[2].parent / "shared" / "data" / "schemas"
 
@@ -123,6 +133,15 @@ CORES: dict[str, Callable[[int], Core]] = {
     "few slots": lambda ahead: tiny_core(num_slots=2, prefix_caching=False, steps_ahead=ahead),
     "no room": lambda ahead: tiny_core(
         constraints=free_constraints(drafts=3, words=1000), drafter=NGram(3, ReferenceOps()), steps_ahead=ahead
+    ),
+    "on the host": lambda ahead: tiny_core(
+        compiler=host_compiler(), drafter=NGram(3, ReferenceOps()), steps_ahead=ahead
+    ),
+    "on the host, with preemption and wrong drafts": lambda ahead: tiny_core(
+        compiler=host_compiler(), num_blocks=14, drafter=Garbage(), steps_ahead=ahead
+    ),
+    "the tables come later": lambda ahead: tiny_core(
+        compiler=host_compiler(CommonCompiler), drafter=NGram(3, ReferenceOps()), steps_ahead=ahead
     ),
     "little room": lambda ahead: tiny_core(constraints=free_constraints(words=40_000), num_slots=3, steps_ahead=ahead),
 }
@@ -246,6 +265,24 @@ def test_what_is_cut_off_says_so() -> None:
     assert output.finished.constraint_complete is False
     assert output.finished.json_valid is False
     assert output.finished.broken_off == BrokenOff("/name", 9)
+
+
+@pytest.mark.parametrize("max_tokens", [3, 9, 14])
+def test_what_is_cut_off_behind_reasoning_says_so_of_the_document(max_tokens: int) -> None:
+    reasoning = Reasoning(begin="", end="</r>", max_tokens=5)
+    constraint = Constraint(json_schema=CONSTRAINTS[0].json_schema, whitespace="compact", reasoning=reasoning)
+    (output,) = alone([1, 2], SamplingParams(max_tokens=max_tokens, seed=1), constraint).outputs
+    finished, document = output.finished, output.answer
+    assert finished is not None
+    assert finished.json_valid is False
+    if finished.reasoning is None:  # the document has not begun
+        assert max_tokens == 3
+        assert finished.broken_off == BrokenOff("", len(output.text.encode()))
+    else:
+        assert document.startswith('{"name":"'[: len(document)])
+        before = len(output.text.encode()) - len(document.encode())
+        inside = broken_off(document)
+        assert finished.broken_off == BrokenOff(inside.pointer, before + inside.byte_offset)
 
 
 @pytest.mark.parametrize("order", ["schema", "any"])

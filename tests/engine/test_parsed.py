@@ -17,9 +17,11 @@ from draftline import (
     IncompleteOutputError,
     InvalidOutputError,
     OutputError,
+    Reasoning,
     SamplingParams,
     Schema,
 )
+from draftline.engine.outputs import TagSpan
 
 PARAMS = SamplingParams(seed=1, max_tokens=60)
 
@@ -53,6 +55,26 @@ class Faulty(Refused):
 def faces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourFaces]:
     with four_faces(write_byte_model(tmp_path_factory.mktemp("model"))) as faces:
         yield faces
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_what_follows_the_reasoning_is_parsed_and_tags_have_their_places(faces: FourFaces, face: str) -> None:
+    reasoning = Reasoning(begin="<é>", end="</é>", max_tokens=20)
+    constraint = Schema(Flag).model_copy(update={"reasoning": reasoning}).of_type(Schema(Flag).typed)
+    [whole] = faces.call(face, "generate", "abc", PARAMS, constraint=constraint)
+    (output,) = whole.outputs
+    assert output.parsed.colour in ("red", "blue")
+    assert output.text == f"<é>{output.reasoning}</é>{output.answer}"
+    assert output.finished.json_valid
+
+    tag = {"type": "tag", "begin": "<a>", "content": {"type": "regex", "pattern": "é{2}"}, "end": "."}
+    form = {"type": "triggered_tags", "triggers": ["<"], "tags": [tag], "at_least_one": True, "stop_after_first": True}
+    constraint = Constraint(structural_tag={"type": "structural_tag", "format": form})
+    [whole] = faces.call(face, "generate", "abc", PARAMS, constraint=constraint)
+    (output,) = whole.outputs
+    assert output.parsed == output.text == "<a>éé."
+    assert output.finished.tags == (TagSpan("/format/tags/0", "<a>", 0, 3, 5, 6),)
+    assert (output.reasoning, output.answer) == (None, output.text)
 
 
 @pytest.mark.parametrize("face", FACES)

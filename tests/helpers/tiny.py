@@ -36,9 +36,11 @@ from draftline.spec.drafter import Drafter
 from draftline.spec.forced import ForcedFirst
 from draftline.spec.no_drafter import NoDrafter
 from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
+from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.compile_queue import CompileJob
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
 from draftline.structured.constraint import KINDS
-from draftline.structured.grammar.parsers import GrammarLimits
+from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.vocabulary import ByteVocabulary
 
 CONFIG = llama(eos_token_ids=(0,))
@@ -148,6 +150,19 @@ def tiny_compiler(grammar: GrammarLimits | None = None) -> ConstraintCompiler:
     ends = frozenset(CONFIG.eos_token_ids)
     limits = CompilerLimits(grammar=grammar or GrammarLimits())
     return CommonCompiler(ByteVocabulary(tokens, ends, ends, lambda text: list(text.encode())), limits)
+
+
+class HostCompiler(CommonCompiler):
+    """No tables are ever built: all outputs with an automaton stay on the host."""
+
+    def _do_later(self, work: Callable[[CompileJob[None]], None]) -> bool:
+        return True
+
+
+@functools.cache
+def host_compiler(kind: type[ConstraintCompiler] = HostCompiler) -> ConstraintCompiler:
+    """Compiles constraints for the tiny model, and waits for no tables."""
+    return kind(tiny_compiler().vocabulary, CompilerLimits(automaton=AutomatonLimits(awaited_states=0)))
 
 
 def free_constraints(

@@ -101,6 +101,13 @@ def test_seed_is_read_as_unsigned() -> None:
     assert np.array_equal(block_uniform(blocks, 3, -1), block_uniform(blocks, 3, 2**64 - 1))
 
 
+def test_blocks_may_have_a_position_and_a_seed_each() -> None:
+    seeds, positions, blocks = [0, -1, 2**63 - 1, -(2**63)], [0, 2**31 - 1, 7, 2**20], np.array([0, 7, 7, 100_000])
+    together = block_uniform(blocks, np.array(positions, np.uint64), np.array(seeds, np.int64).view(np.uint64))
+    for block, position, seed, numbers in zip(blocks, positions, seeds, together, strict=True):
+        assert np.array_equal(block_uniform(np.array([block]), position, seed)[0], numbers)
+
+
 @pytest.mark.parametrize("vocab", [1, 3, 4, 130])
 def test_gumbel_lays_blocks_out_by_token(vocab: int) -> None:
     seeds, positions = torch.tensor([3, 2**62, -1]), torch.tensor([0, 5, 70000])

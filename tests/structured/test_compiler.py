@@ -9,20 +9,22 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from small_vocabulary import allowed, vocabulary
 
-from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError
-from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
 from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
-from draftline.structured.constraint import MAX_CHOICES, ConstraintSpec
+from draftline.structured.constraint import MAX_CHOICES, ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
-from draftline.structured.grammar.parsers import GrammarLimits
+from draftline.structured.grammar.limits import GrammarLimits
 
 VOCABULARY = vocabulary("ab", "abc", '{"', '": ')
 EXPLOSION = "[01]*1[01]{40}"
@@ -31,7 +33,7 @@ EXPLOSION = "[01]*1[01]{40}"
 
 @pytest.fixture(scope="module")
 def compiler() -> Iterator[ConstraintCompiler]:
-    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(automaton=AutomatonLimits(seconds=1.0)))
+    compiler = ConstraintCompiler(VOCABULARY, CompilerLimits(automaton=AutomatonLimits(seconds=2.0)))
     yield compiler
     compiler.close()
 
@@ -93,7 +95,7 @@ def test_a_prepared_compiler_has_built_what_grammars_share() -> None:
 def test_an_expression_too_large_for_an_automaton_becomes_a_grammar(compiler: ConstraintCompiler) -> None:
     compiled = compiler.compile(ConstraintSpec("regex", EXPLOSION))
     assert compiled.report.backend == "grammar"
-    assert "longer than 1 s" in (compiled.report.no_automaton or "")
+    assert "longer than 2 s" in (compiled.report.no_automaton or "")
     assert first_mask(compiled) == {b"0", b"1"}
     # The next constraint still compiles.
     assert compiler.compile(ConstraintSpec("regex", "ab?")).report.backend == "automaton"
@@ -322,3 +324,133 @@ def test_explosions_take_at_most_3_seconds_of_a_processor(constraint: Constraint
     after = os.times()
     # The worker's start, with its imports, is part of it.
     assert after.children_user + after.user - before.children_user - before.user < 5
+
+
+LARGE = r"\{(?:[a-c]{0,30}é?|b[d-w]{2,40})\}"
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[ConstraintCompiler]:
+    """A compiler that waits for no tables."""
+    limits = CompilerLimits(automaton=AutomatonLimits(awaited_states=10))
+    compiler = ConstraintCompiler(VOCABULARY, limits, tmp_path)
+    yield compiler
+    compiler.close()
+
+
+def test_outputs_of_a_large_automaton_begin_before_its_tables_are_built(hasty: ConstraintCompiler) -> None:
+    with hold(hasty._workers, "tabulate") as go_on:
+        starting = hasty.compile(ConstraintSpec("regex", LARGE))
+        early = starting.begin()
+        assert early.automaton is None
+        assert (starting.report.backend, starting.report.runs_on) == ("automaton", "host")
+        go_on.set()
+        whole = starting.whole.result()
+    assert (whole.report.backend, whole.report.runs_on) == ("automaton", "device")
+    assert hasty.compile(ConstraintSpec("regex", LARGE)) is whole
+    late = starting.begin()
+    assert late.automaton is not None
+    # The masks are the same at every step, whichever way an output began.
+    ours, theirs = (np.empty(VOCABULARY.mask_words, np.int32) for _ in range(2))
+    random = np.random.default_rng(3)
+    for _ in range(60):
+        early.matcher.fill_mask(ours)
+        late.matcher.fill_mask(theirs)
+        assert ours.tolist() == theirs.tolist()
+        token = int(random.choice(sorted(allowed_ids(ours))))
+        assert early.matcher.advance(token)
+        assert late.matcher.advance(token)
+
+
+def test_an_output_that_must_end_in_time_waits_for_the_tables(hasty: ConstraintCompiler) -> None:
+    compiled = hasty.compile(ConstraintSpec("regex", LARGE, close_within_budget=True))
+    assert compiled.begin(5).automaton is not None
+    assert compiled.shortest == 2
+
+
+def test_tables_that_grow_too_large_leave_the_constraint_to_a_grammar() -> None:
+    limits = CompilerLimits(automaton=AutomatonLimits(awaited_states=10, table_bytes=1 << 10))
+    compiler = ConstraintCompiler(VOCABULARY, limits)
+    try:
+        starting = compiler.compile(ConstraintSpec("regex", LARGE))
+        whole = starting.whole.result()
+        assert (whole.report.backend, whole.report.runs_on) == ("grammar", "host")
+        assert "too many classes" in (whole.report.no_automaton or "")
+        assert starting.begin().matcher.mask_batcher is whole.begin().matcher.mask_batcher
+    finally:
+        compiler.close()
+
+
+def test_a_constraint_whose_tables_failed_is_compiled_again(hasty: ConstraintCompiler) -> None:
+    spec = ConstraintSpec("regex", LARGE)
+    with hold(hasty._workers, "tabulate", RuntimeError("no")) as go_on:
+        starting = hasty.compile(spec)
+        go_on.set()
+        assert isinstance(starting.whole.exception(), RuntimeError)
+    assert starting.begin().automaton is None
+    again = hasty.compile(spec)
+    assert again is not starting
+    assert again.whole.result().report.runs_on == "device"
+
+
+def test_later_compilers_find_the_tables_in_the_folder(hasty: ConstraintCompiler, tmp_path: Path) -> None:
+    specs = [ConstraintSpec("regex", LARGE), ConstraintSpec("regex", "ab+")]
+    built = [hasty.compile(spec).whole.result() for spec in specs]
+    while len(list(tmp_path.glob("*.tables"))) < 2:
+        time.sleep(0.01)
+    later = ConstraintCompiler(VOCABULARY, cache_folder=tmp_path)
+    try:
+        for spec, one in zip(specs, built, strict=True):
+            found = later.compile(spec)
+            assert replace(found.report, compile_s=0) == replace(one.report, compile_s=0)
+            assert found.nbytes == one.nbytes
+        assert not later._workers._processes._idle
+    finally:
+        later.close()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ConstraintSpec("any", "", reasoning=ReasoningSpec("<r>", "</r>", limited=True)),
+        ConstraintSpec("regex", LARGE, reasoning=ReasoningSpec("", "</r>", limited=False)),
+    ],
+)
+def test_reasoning_has_its_tables_and_its_tags_from_the_start_in_every_process(
+    spec: ConstraintSpec, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        limits = CompilerLimits(automaton=AutomatonLimits(awaited_states=10))
+        compiler = ConstraintCompiler(VOCABULARY, limits, tmp_path)
+        try:
+            compiled = compiler.compile(spec)
+            assert (compiled.report.backend, compiled.report.runs_on) == ("automaton", "device")
+            assert compiled.begin(None, 20).automaton is not None
+            assert compiled.tags is not None
+            walk = compiled.tags.begin()
+            walk.feed("<r>x</r>")
+            assert [span.end for span in walk.spans] == [8]
+        finally:
+            compiler.close()
+
+
+def allowed_ids(words: np.ndarray) -> set[int]:
+    return allowed(words, len(VOCABULARY.tokens))
+
+
+@contextmanager
+def hold(workers: AutomatonWorkerPool, method: str, error: Exception | None = None) -> Iterator[threading.Event]:
+    """Keep a method of the workers waiting until the event is set; then it may fail."""
+    go_on, real = threading.Event(), getattr(workers, method)
+
+    def held(*arguments: object, **keywords: object) -> object:
+        go_on.wait()
+        if error is not None:
+            raise error
+        return real(*arguments, **keywords)
+
+    setattr(workers, method, held)
+    try:
+        yield go_on
+    finally:
+        setattr(workers, method, real)

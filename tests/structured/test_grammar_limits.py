@@ -19,8 +19,9 @@ from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.lark import regex_grammar
+from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.grammar.matcher import GrammarMatcher
-from draftline.structured.grammar.parsers import GrammarLimits, GrammarParsers, ParserGeneration
+from draftline.structured.grammar.parsers import GrammarParsers, ParserGeneration
 from draftline.structured.masks import MaskedRow, fill_masks
 from draftline.structured.matcher import Matcher
 

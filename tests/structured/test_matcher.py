@@ -1,4 +1,4 @@
-"""One contract, two backends: each is fuzzed against a replay from scratch, and against the other."""
+"""One contract, three backends: each is fuzzed against a replay from scratch, and against the others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_vocabulary import allowed, vocabulary
 
-from draftline.structured.automaton.byte_automaton import compile_bytes
+from draftline.structured.automaton.byte_automaton import ByteAutomaton, compile_bytes
+from draftline.structured.automaton.byte_moves import byte_moves
+from draftline.structured.automaton.host_automaton import HostAutomaton, HostAutomatonMatcher
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
+from draftline.structured.automaton.token_trie import TokenTrie
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.backend import GrammarBackend
 from draftline.structured.grammar.lark import regex_grammar
@@ -48,6 +51,18 @@ def by_automaton(expression: str) -> Matcher:
     return AutomatonMatcher(automaton_of(expression))
 
 
+@functools.cache
+def host_of(expression: str) -> HostAutomaton:
+    trie = TokenTrie.of(VOCABULARY.tokens)
+    assert trie.is_complete
+    automaton = ByteAutomaton.of(byte_moves(expression, 10_000), trie.bytes_used)
+    return HostAutomaton(automaton, trie, VOCABULARY)
+
+
+def by_host(expression: str) -> Matcher:
+    return HostAutomatonMatcher(host_of(expression))
+
+
 def by_grammar(expression: str) -> Matcher:
     return GRAMMARS.compile(regex_grammar(expression))
 
@@ -70,11 +85,12 @@ def look(matcher: Matcher) -> tuple[object, ...]:
     return seen, matcher.consumed, matcher.complete, matcher.finished, matcher.ended, matcher.forced(), matcher.error
 
 
-both = pytest.mark.parametrize("make", [by_automaton, by_grammar], ids=["automaton", "grammar"])
+BACKENDS: dict[str, Make] = {"automaton": by_automaton, "host": by_host, "grammar": by_grammar}
+all_backends = pytest.mark.parametrize("make", BACKENDS.values(), ids=BACKENDS)
 every = pytest.mark.parametrize("expression", EXPRESSIONS.values(), ids=EXPRESSIONS)
 
 
-@both
+@all_backends
 @every
 @settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
@@ -106,16 +122,16 @@ def test_a_matcher_equals_a_replay_after_any_operations(make: Make, expression: 
 @every
 @settings(max_examples=examples(40), deadline=None)
 @given(data=st.data())
-def test_both_backends_allow_the_same(expression: str, data: st.DataObject) -> None:
-    one, other = by_automaton(expression), by_grammar(expression)
+def test_all_backends_allow_the_same(expression: str, data: st.DataObject) -> None:
+    matchers = [make(expression) for make in BACKENDS.values()]
     for _ in range(10):
-        assert look(one) == look(other)
-        token = data.draw(st.sampled_from(sorted(mask(one))))
-        assert one.advance(token)
-        assert other.advance(token)
+        first, *others = map(look, matchers)
+        assert all(other == first for other in others)
+        token = data.draw(st.sampled_from(sorted(mask(matchers[0]))))
+        assert all(matcher.advance(token) for matcher in matchers)
 
 
-@both
+@all_backends
 def test_end_of_sequence_is_a_counted_token_allowed_where_the_text_is_complete(make: Make) -> None:
     matcher = make("ab*")
     assert not matcher.advance(EOS[0])
@@ -131,7 +147,7 @@ def test_end_of_sequence_is_a_counted_token_allowed_where_the_text_is_complete(m
     assert matcher.consumed == 2
 
 
-@both
+@all_backends
 def test_after_the_end_nothing_but_the_end_is_allowed(make: Make) -> None:
     matcher = make("ab*")
     for token in (VOCABULARY.tokens.index(b"a"), EOS[0]):
@@ -144,7 +160,7 @@ def test_after_the_end_nothing_but_the_end_is_allowed(make: Make) -> None:
     assert mask(matcher) == {VOCABULARY.tokens.index(text) for text in (b"b",)} | set(EOS)
 
 
-@both
+@all_backends
 def test_masks_behind_an_illegal_draft_repeat_the_last_legal_one(make: Make) -> None:
     matcher = make("abc|abd*")
     a, b, c, d = (VOCABULARY.tokens.index(text) for text in (b"a", b"b", b"c", b"d"))
@@ -163,7 +179,7 @@ def test_masks_behind_an_illegal_draft_repeat_the_last_legal_one(make: Make) -> 
 def test_masks_of_many_rows_equal_those_of_each_row_alone(expression: str, data: st.DataObject) -> None:
     verifies, expected = [], []
     for _ in range(data.draw(st.integers(1, 6))):
-        make = data.draw(st.sampled_from([by_automaton, by_grammar]))
+        make = data.draw(st.sampled_from(list(BACKENDS.values())))
         matcher, alone = make(expression), make(expression)
         for _ in range(data.draw(st.integers(0, 3))):
             token = data.draw(st.sampled_from(sorted(mask(matcher))))
@@ -186,7 +202,7 @@ def test_masks_of_many_rows_equal_those_of_each_row_alone(expression: str, data:
     assert [look(verify.matcher) for verify in verifies] == before
 
 
-@both
+@all_backends
 def test_rollback_of_more_tokens_than_were_taken_is_an_error(make: Make) -> None:
     matcher = make("ab")
     assert matcher.advance(VOCABULARY.tokens.index(b"a"))

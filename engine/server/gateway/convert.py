@@ -78,6 +78,8 @@ def _constrain(request: pb.GenerateRequest, params: vllm.SamplingParams) -> None
             request.constraint.regex = params.regex
         case "grammar":
             request.constraint.grammar = params.grammar
+        case "structural_tag":
+            request.constraint.structural_tag = params.structural_tag
         case "choice":
             request.constraint.choice.choices.extend(params.choice.choices)
         case "json_object" if params.json_object:
@@ -93,8 +95,6 @@ def _violations(message: vllm.GenerateRequest) -> Iterator[FieldViolation]:
     if message.data_parallel_rank > 0:
         yield FieldViolation("data_parallel_rank", f"there is only rank 0, not {message.data_parallel_rank}")
     params = message.sampling_params
-    if params.structural_tag:
-        yield FieldViolation("sampling_params.structural_tag", "this server enforces no structural tags")
     if params.HasField("truncate_prompt_tokens"):
         yield FieldViolation("sampling_params.truncate_prompt_tokens", "this server does not cut prompts")
     if params.include_stop_str_in_output:

@@ -15,12 +15,11 @@ from pydantic import BaseModel, ValidationError
 
 from draftline import __version__
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.outputs import Delta, Finished, PositionLogprobs
+from draftline.engine.outputs import ConstraintReport, Delta, Finished, PositionLogprobs
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Prompt
 from draftline.engine.server.grpc.limits import check_generate
 from draftline.engine.validation import violations
-from draftline.structured.compiled import CompileReport
 from draftline.v1 import engine_pb2 as pb
 
 POSITIONS_PER_MESSAGE = 2048
@@ -87,6 +86,8 @@ def constraint_params(constraint: pb.Constraint) -> Constraint:
             if number not in numbers:
                 raise InvalidRequestError(FieldViolation(f"constraint.{name}", f"unknown value {number}"))
             values[name] = numbers[number]
+    if constraint.HasField("reasoning"):
+        values["reasoning"] = _fields(constraint.reasoning)
     return _validated(Constraint, "constraint", values)
 
 
@@ -142,6 +143,7 @@ def finished(end: Finished) -> pb.Finished:
             prefill_s=end.timing.prefill_s,
             first_token_s=end.timing.first_token_s,
             total_s=end.timing.total_s,
+            constraint_compile_s=end.timing.constraint_compile_s,
         ),
         constraint_complete=end.constraint_complete,
         json_valid=end.json_valid,
@@ -151,6 +153,17 @@ def finished(end: Finished) -> pb.Finished:
         broken_off=None
         if end.broken_off is None
         else pb.BrokenOff(pointer=end.broken_off.pointer, byte_offset=end.broken_off.byte_offset),
+        tags=[
+            pb.TagSpan(
+                name=tag.name,
+                begin=tag.begin,
+                start=tag.start,
+                content_start=tag.content_start,
+                content_end=tag.content_end,
+                end=tag.end,
+            )
+            for tag in end.tags
+        ],
     )
 
 
@@ -177,17 +190,18 @@ def model_response(info: EngineInfo) -> pb.GetModelResponse:
     )
 
 
-def constraint_response(report: CompileReport) -> pb.CheckConstraintResponse:
-    """Convert a compiler's report on a constraint."""
+def constraint_response(report: ConstraintReport) -> pb.CheckConstraintResponse:
+    """Convert a report on a constraint."""
     return pb.CheckConstraintResponse(
         backend=report.backend,
         states=report.states,
         compile_s=report.compile_s,
-        unenforced=[violation.pointer for violation in report.unenforced],
-        no_automaton=report.no_automaton or "",
-        token_classes=report.classes,
-        token_masks=report.masks,
+        unenforced=report.unenforced,
+        no_automaton=report.no_automaton,
+        token_classes=report.token_classes,
+        token_masks=report.token_masks,
         closed=report.closed,
+        runs_on=report.runs_on,
     )
 
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 from draftline.engine.errors import FieldViolation, InvalidRequestError, QueueFullError
 from draftline.engine.outputs import Delta, Finished
 from draftline.engine.protocol import Chat
-from draftline.engine.request.constraints import compile_constraint
+from draftline.engine.request.constraints import compile_ahead
 from draftline.engine.server.grpc import convert
 from draftline.engine.server.grpc.errors import unimplemented
 from draftline.engine.server.grpc.handlers import Context, GrpcCall, abort, with_error_status, with_report
@@ -117,9 +117,7 @@ class InferenceService(InferenceServiceServicer):
         compiler = self.state.engine.compiler
         if compiler is None:
             await abort(context, unimplemented("this server enforces no constraints"))
-        return convert.constraint_response(
-            (await compile_constraint(compiler, constraint, self._caller(context))).report
-        )
+        return convert.constraint_response(await compile_ahead(compiler, constraint, self._caller(context)))
 
     @override
     @with_error_status

@@ -74,7 +74,7 @@ class ResponseFormat(Body):
 
 
 class StructuredOutputs(Body):
-    """vLLM's constraint on the output: one of the first five, and options of `Constraint`."""
+    """vLLM's constraint on the output: one of the first six, and options of `Constraint`."""
 
     inert = INERT_IN_CONSTRAINT
 
@@ -82,11 +82,16 @@ class StructuredOutputs(Body):
     regex: str | None = Field(default=None, description="a regular expression that the whole output matches")
     choice: list[str] | None = Field(default=None, description="texts, one of which is the output")
     grammar: str | None = Field(default=None, description="a Lark grammar")
+    structural_tag: dict[str, Any] | str | None = Field(
+        default=None, description="free text with constrained tags, in XGrammar's JSON, or its text"
+    )
     json_object: bool | None = Field(default=None, description="any JSON object")
     whitespace: Literal["compact", "spaced", "free"] | None = Field(default=None, description="between tokens of JSON")
     best_effort: bool | None = Field(default=None, description="accept keywords that cannot be enforced")
     close_within_budget: bool | None = Field(default=None, description="finish within max_tokens")
     integers: Literal["plain", "standard"] | None = Field(default=None, description="texts of a schema's integers")
+    member_order: Literal["schema", "any"] | None = Field(default=None, description="the order of an object's members")
+    close_objects: bool | None = Field(default=None, description="leave out members that a schema does not mention")
 
 
 class SpeculationOptions(Body):

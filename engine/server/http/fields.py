@@ -114,7 +114,7 @@ INERT: Mapping[str, Inert] = {
     "guided_choice": Inert((), _GUIDED),
     "guided_grammar": Inert((), _GUIDED),
     "guided_decoding_backend": Inert((), _GUIDED),
-    "structural_tag": Inert((), "this server enforces no structural tags"),
+    "structural_tag": Inert((), "use structured_outputs"),
 }
 """Known fields that no endpoint honours, unless its own body has them. An endpoint's body takes precedence."""
 
@@ -138,7 +138,6 @@ INERT_IN_PART: Mapping[str, Inert] = {
 """The same for a part of a message."""
 
 INERT_IN_CONSTRAINT: Mapping[str, Inert] = {
-    "structural_tag": Inert((), "this server enforces no structural tags"),
     "whitespace_pattern": Inert((), "use whitespace: compact, spaced or free"),
     "disable_any_whitespace": Inert((False,), "use whitespace: compact"),
     "disable_fallback": Inert((True, False), "there is one backend for each kind"),

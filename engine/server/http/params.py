@@ -103,7 +103,7 @@ def constraint(
     if form.json_schema is None or form.json_schema.schema_ is None:
         raise InvalidRequestError(FieldViolation(f"{field}.{schema}", "is missing"))
     names = [("constraint.json_schema", f"{field}.{schema}"), ("constraint", field)]
-    text = _schema_text(form.json_schema.schema_, names[0][1])
+    text = _json_text(form.json_schema.schema_, names[0][1])
     return Constraint(json_schema=text), names
 
 
@@ -112,7 +112,9 @@ def _structured(options: StructuredOutputs) -> tuple[Constraint, list[tuple[str,
     names = [("constraint.json_schema", "structured_outputs.json"), ("constraint", "structured_outputs")]
     wrong: list[FieldViolation] = []
     if (schema := values.pop("json_", None)) is not None:
-        values["json_schema"] = _schema_text(schema, names[0][1])
+        values["json_schema"] = _json_text(schema, "structured_outputs.json")
+    if (tag := values.get("structural_tag")) is not None:
+        values["structural_tag"] = _json_text(tag, "structured_outputs.structural_tag")
     for name in ("regex", "grammar"):
         wrong += length_violations(values.get(name, ""), MAX_CONSTRAINT, f"structured_outputs.{name}", "characters")
     if "choice" in values:
@@ -123,7 +125,7 @@ def _structured(options: StructuredOutputs) -> tuple[Constraint, list[tuple[str,
     try:
         return Constraint.model_validate(values), names
     except ValidationError as error:
-        kinds = "set exactly one of json, regex, choice, grammar and json_object"
+        kinds = "set exactly one of json, regex, choice, grammar, structural_tag and json_object"
         found = [
             FieldViolation(v.field, kinds if "exactly one" in v.description else v.description)
             for v in violations(error, "structured_outputs")
@@ -131,8 +133,8 @@ def _structured(options: StructuredOutputs) -> tuple[Constraint, list[tuple[str,
         raise InvalidRequestError(*found) from None
 
 
-def _schema_text(schema: object, field: str) -> str:
-    text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
+def _json_text(value: object, field: str) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     problems = list(length_violations(text, MAX_CONSTRAINT, field, "characters"))
     if problems:
         raise InvalidRequestError(*problems)

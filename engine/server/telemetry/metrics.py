@@ -131,7 +131,12 @@ class Metrics(Collector):
             "draftline_tokens", "Tokens of finished requests.", ("kind", "caller"), registry=self.registry
         )
         self._first_token = self._seconds("time_to_first_token_seconds", "From arrival to the first token.")
-        self._queued = self._seconds("queue_seconds", "From arrival to the first step.")
+        self._compiling = self._seconds(
+            "constraint_wait_seconds", "The wait of a request with a constraint for it to compile, after its arrival."
+        )
+        self._queued = self._seconds(
+            "queue_seconds", "From arrival, without the wait for a constraint to compile, to the first step."
+        )
         self._prefill = self._seconds("prefill_seconds", "From the first step to the first token.")
         self._total = self._seconds("request_seconds", "From arrival to the end of a request, unless it was refused.")
 
@@ -188,6 +193,8 @@ class Metrics(Collector):
             self._finishes.labels(output.finish_reason.name.lower()).inc()
             self._tokens.labels("completion", caller).inc(output.usage.completion_tokens)
             self._queued.observe(output.timing.queued_s)
+            if output.constraint_complete is not None:
+                self._compiling.observe(output.timing.constraint_compile_s)
             if output.usage.completion_tokens:
                 self._prefill.observe(output.timing.prefill_s)
                 self._first_token.observe(output.timing.first_token_s)

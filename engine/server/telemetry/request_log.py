@@ -42,6 +42,7 @@ def _fields(report: RequestReport) -> dict[str, object]:
             "prompt_tokens": first.usage.prompt_tokens,
             "cached_tokens": first.usage.cached_tokens,
             "completion_tokens": sum(output.usage.completion_tokens for output in report.outputs),
+            "constraint_compile_s": round(first.timing.constraint_compile_s, 4) or "",
             "queued_s": round(first.timing.queued_s, 4),
             "first_token_s": round(min(output.timing.first_token_s for output in report.outputs), 4),
             "drafted": sum(output.speculation.drafted for output in report.outputs),

@@ -54,7 +54,8 @@ class Tracing:
         )
         if report.outputs:
             timing = report.outputs[0].timing
-            span.add_event("first step", timestamp=start + round(timing.queued_s * 1e9))
+            first_step = timing.constraint_compile_s + timing.queued_s
+            span.add_event("first step", timestamp=start + round(first_step * 1e9))
             span.add_event("first token", timestamp=start + round(timing.first_token_s * 1e9))
         if report.code in _FAULTS:
             span.set_status(Status(StatusCode.ERROR, report.code))

@@ -36,6 +36,9 @@ _LONG_TILE = 64
 _COLUMNS_PER_SM = 256
 """Programs that share histories times the size of a head, a multiprocessor. More would wait for each other."""
 
+_RAGGED_COLUMNS_PER_SM = 384
+"""The same where rotation and joins have launches of their own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -157,11 +160,13 @@ def max_programs(num_sms: int) -> int:
     return num_sms
 
 
-def num_splits(shape: AttentionShape, num_tiles: int, max_context: int, num_tokens: int) -> int:
+def num_splits(
+    shape: AttentionShape, num_tiles: int, max_context: int, num_tokens: int, columns_per_sm: int = _COLUMNS_PER_SM
+) -> int:
     """Programs that share each history: enough to fill the device, but at most one a tile."""
     if num_tokens * shape.state_bytes(max_context) > _MAX_STORED:
         return 1
-    programs = shape.num_sms * max(_COLUMNS_PER_SM // _next_power_of_2(shape.head_dim), 1)
+    programs = shape.num_sms * max(columns_per_sm // _next_power_of_2(shape.head_dim), 1)
     wanted = programs // max(num_tiles * shape.num_kv_heads, 1)
     return max(1, min(wanted, shape.num_tiles(max_context), MAX_SPLITS))
 
@@ -191,8 +196,8 @@ def plan_attention(
         tile = short_tile(shape, SHORT_QUERY if mixed and longest_short > 1 else longest_short)
         tiles_per_row = -(-longest_short // (tile.block_m // shape.group))
         context = max(c for q, c in zip(query_lens, context_lens, strict=True) if 0 < q <= SHORT_QUERY)
-        splits = 1 if mixed else num_splits(shape, rows * tiles_per_row, context, num_tokens)
         num_tiles = rows * tiles_per_row
+        splits = 1 if mixed else num_splits(shape, num_tiles, context, num_tokens, _RAGGED_COLUMNS_PER_SM)
         launches.append(
             AttentionLaunch(tile, 1, longest_short, tiles_per_row, num_tiles, splits, shape.num_tiles(context))
         )

@@ -49,7 +49,10 @@ def _quantize_kernel(
     wait_for_previous(OVERLAP)
     value = tl.load(x + row * x_stride + col, mask=mask, other=0.0).to(tl.float32)
     if NORM:
-        mean_square = tl.sum(tree_sum(tree_sum(tl.trans(square(value)))[None, :]), axis=0) / K
+        # Read once more, as one row: in groups, the tree would cross warps at every level. This read hits the L1 cache.
+        flat = tl.program_id(1) * GROUPS * GROUP + tl.arange(0, GROUPS * GROUP)
+        whole = tl.load(x + row * x_stride + flat, mask=flat < K, other=0.0).to(tl.float32)
+        mean_square = tl.sum(tree_sum(square(whole)[None, :]), axis=0) / K
         value = value * tl.rsqrt(mean_square + eps) * weight
     largest = tl.max(tl.abs(value), axis=1)
     if not GROUPED:
@@ -72,6 +75,11 @@ def _quantize_kernel(
 def halves_of(weight_type: torch.dtype) -> int:
     """How many eight-bit values represent one activation for a weight of this type."""
     return ACTIVATIONS[weight_type].itemsize // weight_type.itemsize
+
+
+def num_warps(channels: int) -> int:
+    """Warps a program: up to 32 elements a thread, as in `norms.num_warps`."""
+    return min(max(channels // 1024, 1), 8)
 
 
 def quantize_rows(
@@ -118,8 +126,7 @@ def quantize_rows(
         HALVES=halves,
         NORM=norm is not None,
         OVERLAP=overlap,
-        # Eight elements a thread: one 16-byte load of a 16-bit type.
-        num_warps=min(max(a_program * GROUP // 256, 1), 32),
+        num_warps=num_warps(a_program * GROUP),
         **launch_options(overlap),
     )
     return out, scales

@@ -189,15 +189,19 @@ def scaled_gemm_config(rows: int, n: int, *, swiglu: bool, grouped: bool) -> Sca
         grouped: whether channels have scales.
     """
     if rows <= _FEW_ROWS:
-        return ScaledGemmConfig(16, 64, num_warps=4, num_stages=6 if swiglu or grouped else 10, swap=True)
+        if swiglu or grouped:
+            return ScaledGemmConfig(16, 64, num_warps=4, num_stages=6, swap=True)
+        return ScaledGemmConfig(16, 64, num_warps=4, num_stages=4, swap=True, block_k=512, ahead=512)
     if swiglu:
         if rows <= 64:
-            return ScaledGemmConfig(block_m=64, block_n=64, num_warps=4, num_stages=5)
+            return ScaledGemmConfig(block_m=64, block_n=32, num_warps=4, num_stages=6, ahead=256)
         # Two programs fit a multiprocessor: one multiplies while the other starts or ends.
         return ScaledGemmConfig(block_m=128, block_n=64, num_warps=8, num_stages=3)
     if rows > 256:
-        return ScaledGemmConfig(block_m=128, block_n=128, num_warps=8, num_stages=3)
-    return ScaledGemmConfig(block_m=64, block_n=32 if n <= 4096 else 64, num_warps=4, num_stages=8)
+        return ScaledGemmConfig(block_m=128, block_n=128, num_warps=8 if grouped else 4, num_stages=3)
+    if grouped:
+        return ScaledGemmConfig(block_m=64, block_n=32 if n <= 4096 else 64, num_warps=4, num_stages=8)
+    return ScaledGemmConfig(64, 32 if rows <= 64 else 64, num_warps=4, num_stages=4, block_k=256, ahead=256)
 
 
 def scaled_gemm(

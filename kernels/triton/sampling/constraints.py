@@ -65,15 +65,17 @@ def _constrain_kernel(
     slot = tl.load(row_slots + begin)
     position = tl.load(row_positions + begin)
     classes = tl.load(slot_classes + slot)
-    end = tl.load(slot_ends + slot)
+    end = tl.load(slot_ends + 2 * slot)
+    reasoning_end = tl.load(slot_ends + 2 * slot + 1)
     state = tl.load(slot_states + slot)
     for index in range(count):
         constrained = state > 0
         mask_row = tl.load(words + state + _MASK, mask=constrained, other=0)
         mask_row = tl.where(state < 0, (host_masks + slot * host_samples + index).to(tl.int32), mask_row)
         budgets = tl.load(words + state + _BUDGETS, mask=constrained, other=0)
-        if budgets > 0:
-            left = end - position - index
+        if budgets != 0:
+            left = tl.where(budgets < 0, reasoning_end, end) - position - index
+            budgets = tl.abs(budgets)
             entries = tl.load(words + budgets)
             mask_row = tl.load(words + budgets + 2)
             for entry in range(1, entries):

@@ -480,17 +480,21 @@ class Constraint(_message.Message):
     CHOICE_FIELD_NUMBER: _builtins.int
     JSON_OBJECT_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
+    STRUCTURAL_TAG_FIELD_NUMBER: _builtins.int
     WHITESPACE_FIELD_NUMBER: _builtins.int
     BEST_EFFORT_FIELD_NUMBER: _builtins.int
     CLOSE_WITHIN_BUDGET_FIELD_NUMBER: _builtins.int
     INTEGERS_FIELD_NUMBER: _builtins.int
     MEMBER_ORDER_FIELD_NUMBER: _builtins.int
     CLOSE_OBJECTS_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
     """A JSON Schema as JSON text."""
     regex: _builtins.str
     grammar: _builtins.str
     """A Lark grammar."""
+    structural_tag: _builtins.str
+    """Free text with constrained tags: XGrammar's structural-tag JSON, as vLLM and SGLang take it."""
     whitespace: Global___Whitespace.ValueType
     best_effort: _builtins.bool
     """Accept JSON Schema keywords that cannot be enforced. CheckConstraint reports them."""
@@ -508,6 +512,10 @@ class Constraint(_message.Message):
     def choice(self) -> Global___Choice: ...
     @_builtins.property
     def json_object(self) -> Global___JsonObject: ...
+    @_builtins.property
+    def reasoning(self) -> Global___Reasoning:
+        """Free text between two marks before the constraint. With reasoning, a constraint may have no kind: any text follows."""
+
     def __init__(
         self,
         *,
@@ -516,22 +524,63 @@ class Constraint(_message.Message):
         choice: Global___Choice | None = ...,
         json_object: Global___JsonObject | None = ...,
         grammar: _builtins.str = ...,
+        structural_tag: _builtins.str = ...,
         whitespace: Global___Whitespace.ValueType = ...,
         best_effort: _builtins.bool = ...,
         close_within_budget: _builtins.bool = ...,
         integers: Global___Integers.ValueType = ...,
         member_order: Global___MemberOrder.ValueType = ...,
         close_objects: _builtins.bool = ...,
+        reasoning: Global___Reasoning | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "regex", b"regex"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "grammar", b"grammar", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "reasoning", b"reasoning", "regex", b"regex", "structural_tag", b"structural_tag"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_effort", b"best_effort", "choice", b"choice", "close_objects", b"close_objects", "close_within_budget", b"close_within_budget", "grammar", b"grammar", "integers", b"integers", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "member_order", b"member_order", "regex", b"regex", "whitespace", b"whitespace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_effort", b"best_effort", "choice", b"choice", "close_objects", b"close_objects", "close_within_budget", b"close_within_budget", "grammar", b"grammar", "integers", b"integers", "json_object", b"json_object", "json_schema", b"json_schema", "kind", b"kind", "member_order", b"member_order", "reasoning", b"reasoning", "regex", b"regex", "structural_tag", b"structural_tag", "whitespace", b"whitespace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["json_schema", "regex", "choice", "json_object", "grammar"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["json_schema", "regex", "choice", "json_object", "grammar", "structural_tag"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
 Global___Constraint: _TypeAlias = Constraint  # noqa: Y015
+
+@_typing.final
+class Reasoning(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    begin: _builtins.str
+    """Default "<think>". Empty if the prompt has it already."""
+    end: _builtins.str
+    """Default "</think>"."""
+    max_tokens: _builtins.int
+    """The reasoning ends within this many tokens, its marks included: the end mark is forced. Default: no limit of its own."""
+    def __init__(
+        self,
+        *,
+        begin: _builtins.str | None = ...,
+        end: _builtins.str | None = ...,
+        max_tokens: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_begin", b"_begin", "_end", b"_end", "_max_tokens", b"_max_tokens", "begin", b"begin", "end", b"end", "max_tokens", b"max_tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_begin", b"_begin", "_end", b"_end", "_max_tokens", b"_max_tokens", "begin", b"begin", "end", b"end", "max_tokens", b"max_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__begin: _TypeAlias = _typing.Literal["begin"]  # noqa: Y015
+    _WhichOneofArgType__begin: _TypeAlias = _typing.Literal["_begin", b"_begin"]  # noqa: Y015
+    _WhichOneofReturnType__end: _TypeAlias = _typing.Literal["end"]  # noqa: Y015
+    _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
+    _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__begin) -> _WhichOneofReturnType__begin | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end) -> _WhichOneofReturnType__end | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_tokens) -> _WhichOneofReturnType__max_tokens | None: ...
+
+Global___Reasoning: _TypeAlias = Reasoning  # noqa: Y015
 
 @_typing.final
 class Choice(_message.Message):
@@ -741,6 +790,7 @@ class Finished(_message.Message):
     SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
     UNENFORCED_FIELD_NUMBER: _builtins.int
     BROKEN_OFF_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     finish_reason: Global___FinishReason.ValueType
     matched_stop: _builtins.str
@@ -750,7 +800,7 @@ class Finished(_message.Message):
     seed: _builtins.int
     """Reproduces this output as SamplingParams.seed with n = 1."""
     json_valid: _builtins.bool
-    """Whether the text is a JSON document. Unset unless the constraint is a JSON schema or object."""
+    """Whether the text behind the reasoning is a JSON document. Unset unless the constraint is a JSON schema or object."""
     system_fingerprint: _builtins.str
     """Of the engine that made the output. See GetModelResponse."""
     @_builtins.property
@@ -767,6 +817,10 @@ class Finished(_message.Message):
     def broken_off(self) -> Global___BrokenOff:
         """Where the text broke off. Unset unless json_valid is false."""
 
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedCompositeFieldContainer[Global___TagSpan]:
+        """The tags of a structural tag that the output completed, in the order of their ends. The reasoning is one of them."""
+
     def __init__(
         self,
         *,
@@ -782,10 +836,11 @@ class Finished(_message.Message):
         system_fingerprint: _builtins.str = ...,
         unenforced: _abc.Iterable[_builtins.str] | None = ...,
         broken_off: Global___BrokenOff | None = ...,
+        tags: _abc.Iterable[Global___TagSpan] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "broken_off", b"broken_off", "constraint_complete", b"constraint_complete", "json_valid", b"json_valid", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "broken_off", b"broken_off", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "json_valid", b"json_valid", "matched_stop", b"matched_stop", "seed", b"seed", "speculation", b"speculation", "system_fingerprint", b"system_fingerprint", "timing", b"timing", "unenforced", b"unenforced", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "broken_off", b"broken_off", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "json_valid", b"json_valid", "matched_stop", b"matched_stop", "seed", b"seed", "speculation", b"speculation", "system_fingerprint", b"system_fingerprint", "tags", b"tags", "timing", b"timing", "unenforced", b"unenforced", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__constraint_complete: _TypeAlias = _typing.Literal["constraint_complete"]  # noqa: Y015
     _WhichOneofArgType__constraint_complete: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete"]  # noqa: Y015
@@ -821,6 +876,47 @@ class BrokenOff(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BrokenOff: _TypeAlias = BrokenOff  # noqa: Y015
+
+@_typing.final
+class TagSpan(_message.Message):
+    """A tag in an output's text. Offsets are in Unicode code points."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    BEGIN_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    CONTENT_START_FIELD_NUMBER: _builtins.int
+    CONTENT_END_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The tag's JSON pointer in the structural tag, or "reasoning"."""
+    begin: _builtins.str
+    """The begin mark, which tells the tags of a structural tag apart."""
+    start: _builtins.int
+    """Where the begin mark starts."""
+    content_start: _builtins.int
+    """Where the content starts, and where it ends."""
+    content_end: _builtins.int
+    end: _builtins.int
+    """Where the end mark ends."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        begin: _builtins.str = ...,
+        start: _builtins.int = ...,
+        content_start: _builtins.int = ...,
+        content_end: _builtins.int = ...,
+        end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "content_end", b"content_end", "content_start", b"content_start", "end", b"end", "name", b"name", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TagSpan: _TypeAlias = TagSpan  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
@@ -931,14 +1027,17 @@ class Timing(_message.Message):
     PREFILL_S_FIELD_NUMBER: _builtins.int
     FIRST_TOKEN_S_FIELD_NUMBER: _builtins.int
     TOTAL_S_FIELD_NUMBER: _builtins.int
+    CONSTRAINT_COMPILE_S_FIELD_NUMBER: _builtins.int
     queued_s: _builtins.float
-    """From submission to the first step."""
+    """From submission, without constraint_compile_s, to the first step."""
     prefill_s: _builtins.float
     """From the first step to the first token."""
     first_token_s: _builtins.float
     """From submission to the first token."""
     total_s: _builtins.float
     """From submission to the end."""
+    constraint_compile_s: _builtins.float
+    """The wait for the constraint to compile, after the submission. 0 without one."""
     def __init__(
         self,
         *,
@@ -946,10 +1045,11 @@ class Timing(_message.Message):
         prefill_s: _builtins.float = ...,
         first_token_s: _builtins.float = ...,
         total_s: _builtins.float = ...,
+        constraint_compile_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_token_s", b"first_token_s", "prefill_s", b"prefill_s", "queued_s", b"queued_s", "total_s", b"total_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["constraint_compile_s", b"constraint_compile_s", "first_token_s", b"first_token_s", "prefill_s", b"prefill_s", "queued_s", b"queued_s", "total_s", b"total_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1071,6 +1171,7 @@ class CheckConstraintResponse(_message.Message):
     TOKEN_CLASSES_FIELD_NUMBER: _builtins.int
     TOKEN_MASKS_FIELD_NUMBER: _builtins.int
     CLOSED_FIELD_NUMBER: _builtins.int
+    RUNS_ON_FIELD_NUMBER: _builtins.int
     backend: _builtins.str
     """The backend that enforces the constraint: "automaton" or "grammar"."""
     states: _builtins.int
@@ -1082,6 +1183,8 @@ class CheckConstraintResponse(_message.Message):
     token_classes: _builtins.int
     """The automaton's classes of equivalent tokens, and its distinct sets of allowed tokens."""
     token_masks: _builtins.int
+    runs_on: _builtins.str
+    """Where masks are computed: "device", by look-ups in an automaton's tables, or "host"."""
     @_builtins.property
     def unenforced(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """JSON pointers of the keywords that are not enforced: annotations, such as formats from draft 2019-09 on that have no exact
@@ -1103,10 +1206,11 @@ class CheckConstraintResponse(_message.Message):
         token_classes: _builtins.int = ...,
         token_masks: _builtins.int = ...,
         closed: _abc.Iterable[_builtins.str] | None = ...,
+        runs_on: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "closed", b"closed", "compile_s", b"compile_s", "no_automaton", b"no_automaton", "states", b"states", "token_classes", b"token_classes", "token_masks", b"token_masks", "unenforced", b"unenforced"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["backend", b"backend", "closed", b"closed", "compile_s", b"compile_s", "no_automaton", b"no_automaton", "runs_on", b"runs_on", "states", b"states", "token_classes", b"token_classes", "token_masks", b"token_masks", "unenforced", b"unenforced"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -23,10 +23,7 @@ from draftline.structured.language import PropertyOrder, Whitespace
 from draftline.structured.regular.dfa import TooComplexError
 from draftline.structured.regular.syntax import (
     EMPTY,
-    Alt,
     Node,
-    Repeat,
-    Seq,
     alt,
     literal,
     optional,
@@ -64,25 +61,9 @@ def regular_form(graph: Graph, whitespace: Whitespace, order: PropertyOrder, max
     """
     writer = _RegexWriter(graph, whitespace, order, max_repetition)
     tree = writer.value(graph.root, 1)
-    if _positions(tree, {}) > MAX_POSITIONS:
+    if tree.positions > MAX_POSITIONS:
         raise NotRegularError(_TOO_MANY, "")
     return tree
-
-
-def _positions(node: Node, known: dict[int, int]) -> int:
-    """The number of characters in the tree with counted repetitions written out."""
-    size = known.get(id(node))
-    if size is None:
-        if isinstance(node, Seq):
-            size = sum(_positions(part, known) for part in node.parts)
-        elif isinstance(node, Alt):
-            size = sum(_positions(option, known) for option in node.options)
-        elif isinstance(node, Repeat):
-            size = _positions(node.node, known) * max(1, node.low, node.high or 0)
-        else:
-            size = 1
-        known[id(node)] = size
-    return size
 
 
 class _RegexWriter:
@@ -93,7 +74,6 @@ class _RegexWriter:
         self._max_repetition = max_repetition
         self._written: dict[tuple[Demands, int], Node] = {}
         self._open: set[Demands] = set()
-        self._sizes: dict[int, int] = {}
 
     def value(self, value: Demands, depth: int) -> Node:
         known = self._written.get((value, depth))
@@ -121,7 +101,7 @@ class _RegexWriter:
         options.extend(self._array(shape, depth, spaces) for shape in shapes.arrays)
         options.extend(self._object(shape, depth, spaces) for shape in shapes.objects)
         tree = alt(options)
-        if _positions(tree, self._sizes) > MAX_POSITIONS:
+        if tree.positions > MAX_POSITIONS:
             raise NotRegularError(_TOO_MANY)
         self._open.discard(value)
         return tree
@@ -206,7 +186,7 @@ class _RegexWriter:
         size = 0
         for name, value in named:
             properties.append((member(literal(name), value), name in shape.required))
-            size += _positions(properties[-1][0], self._sizes)
+            size += properties[-1][0].positions
             if size > MAX_POSITIONS:
                 raise NotRegularError(_TOO_MANY)
         other = alt(others) if others else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +36,7 @@ class Separators:
     closing: Node
 
 
+@functools.lru_cache(maxsize=256)
 def separators(policy: Whitespace, depth: int | None = None) -> Separators:
     """The separators inside a bracket at ``depth`` (the outermost is 1), or at any depth if None."""
     if policy == "compact":

@@ -28,7 +28,7 @@ from draftline.engine.cli.chat import with_recommended
 from draftline.engine.cli.serve import LISTENING, READY
 from draftline.engine.cli.topics import TOPICS
 from draftline.engine.config import EngineConfig
-from draftline.engine.params import Constraint, SamplingParams
+from draftline.engine.params import Constraint, Reasoning, SamplingParams
 from draftline.engine.server.config import ServerConfig
 from draftline.models.checkpoints.resolve import resolve_model
 from draftline.v1 import engine_pb2 as pb
@@ -60,7 +60,7 @@ _RENAMED = {"json_schema": "schema"}
 def test_every_field_is_an_option_with_its_meaning() -> None:
     models: dict[str, list[type[BaseModel]]] = {
         "serve": [EngineConfig, ServerConfig],
-        "generate": [EngineConfig, SamplingParams, Constraint],
+        "generate": [EngineConfig, SamplingParams, Constraint, Reasoning],
         "chat": [EngineConfig, SamplingParams],
         "info": [EngineConfig],
     }
@@ -68,6 +68,9 @@ def test_every_field_is_an_option_with_its_meaning() -> None:
         text = re.sub(r"[\s│]+", " ", run(command, "--help").stdout)
         for model in shown:
             for name, field in model.model_fields.items():
+                if name == "reasoning":
+                    continue  # a model, whose fields are options
+                name = f"reasoning_{name}" if model is Reasoning else name
                 assert f"--{_RENAMED.get(name, name).replace('_', '-')} " in text, (command, name)
                 assert field.description is not None
                 assert " ".join(field.description.split()[:2]) in text, (command, name)
@@ -219,7 +222,8 @@ def test_info_shows_the_model_without_generating() -> None:
             ["--min-tokens", "9", "--max-tokens", "3"],
             "--min-tokens: min_tokens (9) exceeds max_tokens (3); --max-tokens: ",
         ),
-        (["--regex", "a", "--json-object"], "set exactly one of json_schema, regex, choice, json_object and grammar"),
+        (["--regex", "a", "--json-object"], "set exactly one of json_schema, regex, choice, json_object, "),
+        (["--reasoning-end", ""], "--reasoning-end: String should have at least 1 character"),
         (["--schema", "/no/such/file"], "--schema: cannot read /no/such/file: No such file or directory"),
         (["--draft-tokens", "17"], "--draft-tokens: Input should be less than or equal to 16, not 17"),
         (["--server", "x:1", "--dtype", "float32"], "--server: the server has its own engine"),
@@ -311,7 +315,7 @@ def test_serve_from_start_to_sigterm(process: Callable[..., subprocess.Popen[str
     assert run("chat", "--server", address, "--max-tokens", "8", stdin="hi\n").stdout == "user: hi\n"
     assert json.loads(run("info", "--server", address, "--json").stdout)["model"] == "fake"
     error = failed(run("generate", "x" * 5000, "--server", address), 1)
-    assert error.startswith("the server answers INVALID_ARGUMENT: text: has 5000 tokens")
+    assert error.startswith("the server answers INVALID_ARGUMENT: text: has 5000 bytes of UTF-8")
     with grpc.insecure_channel(address) as channel:
         request = pb.GenerateRequest(text="running", sampling=pb.SamplingParams(max_tokens=100))
         running = iter(InferenceServiceStub(channel).Generate(request))

@@ -18,7 +18,7 @@ from draftline import (
 )
 from draftline.engine.errors import FieldViolation
 from draftline.engine.extraction.attempts import Attempts
-from draftline.engine.extraction.task import extraction_attempts
+from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts
 from draftline.engine.outputs import (
     CompletionOutput,
     Finished,
@@ -44,9 +44,10 @@ class Even(BaseModel):
 
 def begin(text: Any = "the text", *, retry: int = 2, seed: int | None = 7, **options: Any) -> Attempts[Even]:
     sampling = SamplingParams(seed=seed, temperature=0.5)
-    arguments: dict[str, Any] = {"instructions": "Count.", "examples": (), "as_chat": True, **options}
+    as_chat = options.pop("as_chat", True)
+    keywords: ExtractionOptions[Even] = {"instructions": "Count.", "retry": retry, **options}  # type: ignore[typeddict-item]
     output_type: ConstraintInput[Even] = Schema(Even, whitespace="compact")
-    [attempts] = extraction_attempts(text, output_type, sampling, {}, retry=retry, **arguments)
+    [attempts] = extraction_attempts(text, output_type, sampling, keywords, as_chat=as_chat)
     return attempts
 
 

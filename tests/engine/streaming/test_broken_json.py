@@ -32,6 +32,8 @@ from draftline.engine.streaming.broken_json import broken_off
 )  # fmt: skip
 def test_the_innermost_value_that_is_not_finished(text: str, pointer: str, rest: str) -> None:
     assert broken_off(text) == BrokenOff(pointer, len(text.encode()) - len(rest.encode()))
+    behind = f"é, ]{text}"
+    assert broken_off(behind, 4) == BrokenOff(pointer, len(behind.encode()) - len(rest.encode()))
 
 
 def test_every_cut_of_a_document_names_a_value_of_it() -> None:

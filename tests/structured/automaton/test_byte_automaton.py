@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_vocabulary import texts
 
-from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError, ByteAutomaton, compile_bytes
+from draftline.structured.automaton.byte_automaton import ByteAutomaton, compile_bytes
+from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.automaton.regex_anchors import without_outer_anchors
 from draftline.structured.errors import InvalidConstraintError
 

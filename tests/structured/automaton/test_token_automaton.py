@@ -7,7 +7,8 @@ import outlines_core
 import pytest
 from small_vocabulary import allowed, vocabulary
 
-from draftline.structured.automaton.byte_automaton import AutomatonTooLargeError, compile_bytes
+from draftline.structured.automaton.byte_automaton import compile_bytes
+from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 from draftline.structured.errors import InvalidConstraintError

@@ -15,7 +15,7 @@ from small_vocabulary import allowed, vocabulary
 
 from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import ConstraintCompiler
-from draftline.structured.constraint import ConstraintSpec
+from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import UnsupportedConstraintError
 from draftline.structured.json_schema import json_schema_language
 from draftline.structured.masks import MaskedRow, fill_masks
@@ -39,6 +39,9 @@ VOCABULARY = vocabulary(
     '""',
     "é",
     '["",""]',
+    '</r>["a"',
+    'r>["',
+    'r>["a","a"',
 )
 SIZE = len(VOCABULARY.tokens)
 UNIQUE: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
@@ -61,6 +64,17 @@ def compiled() -> CompiledConstraint:
     )
     compiler.close()
     return constraint
+
+
+@functools.cache
+def reasoned(begin: str) -> CompiledConstraint:
+    compiler = ConstraintCompiler(VOCABULARY)
+    reasoning = ReasoningSpec(begin, "</r>", limited=True)
+    compiled = compiler.compile(
+        ConstraintSpec("json_schema", json.dumps(UNIQUE), whitespace="compact", reasoning=reasoning)
+    )
+    compiler.close()
+    return compiled
 
 
 def begin() -> Matcher:
@@ -144,6 +158,31 @@ def test_a_matcher_equals_a_replay_after_any_operations(data: st.DataObject) -> 
         assert all(again.advance(token) for token in taken)
         assert mask(matcher) == mask(again) != set()
         assert (matcher.complete, matcher.forced()) == (again.complete, again.forced())
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["", "<r>"]),
+    st.sampled_from(["", '"a"', '["a","a"', "</", "<r></", "é"]),
+    lists,
+    st.integers(0, 2**32),
+)
+def test_behind_reasoning_a_document_is_allowed_exactly_if_its_strings_differ(
+    mark: str, thought: str, value: list[str], seed: int
+) -> None:
+    compiled = reasoned(mark)
+    text = f"{mark}{thought}</r>{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}"
+    tokens = tokenizations(text, random.Random(seed))
+    matcher = compiled.begin(None, len(text.encode())).matcher
+    taken = 0
+    while taken < len(tokens) and tokens[taken] in mask(matcher):
+        assert matcher.advance(tokens[taken])
+        taken += 1
+    assert (taken == len(tokens) and matcher.complete) == (len(set(value)) == len(value))
+    matcher.rollback(taken // 2)
+    again = compiled.begin(None, len(text.encode())).matcher
+    assert all(again.advance(token) for token in tokens[: taken - taken // 2])
+    assert mask(matcher) == mask(again) != set()
 
 
 def test_random_texts_hold_different_strings() -> None:

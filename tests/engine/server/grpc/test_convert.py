@@ -12,6 +12,7 @@ from draftline.engine.outputs import (
     FinishReason,
     PositionLogprobs,
     SpeculationStats,
+    TagSpan,
     Timing,
     TokenLogprob,
     Usage,
@@ -38,6 +39,7 @@ def test_the_end_of_an_output_arrives_whole() -> None:
         system_fingerprint="fp_0123456789ab",
         unenforced=("/format",),
         broken_off=BrokenOff("/a~1b/0", 12),
+        tags=(TagSpan("reasoning", "<think>", 0, 7, 9, 17), TagSpan("/format/tags/0", "é", 20, 21, 21, 22)),
     )
     assert update(pb.GenerateResponse(finished=convert.finished(end))) == end
 

@@ -267,6 +267,15 @@ CONSTRAINED: list[tuple[str, dict[str, Any]]] = [
     ),
     ("/v1/responses", {"input": "a", "text": {"format": {"type": "json_schema", "name": "b", "schema": {}}}}),
     ("/generate", {"prompt": "a", "structured_outputs": {"grammar": 'start: "a"'}}),
+    (
+        "/v1/completions",
+        {
+            "prompt": "a",
+            "structured_outputs": {
+                "structural_tag": {"type": "structural_tag", "format": {"type": "const_string", "value": "b"}}
+            },
+        },
+    ),
 ]
 
 

@@ -73,7 +73,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/completions", {"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
     ("/v1/completions", {"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "missing"),
     ("/v1/completions", {"structured_outputs": {}}, "structured_outputs", "exactly one"),
-    ("/v1/completions", {"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag", "tags"),
+    ("/v1/completions", {"structural_tag": {}}, "structural_tag", "structured_outputs"),
     ("/v1/completions", {"structured_outputs": {"regx": "a"}}, "structured_outputs.regx", "did you mean regex?"),
     ("/v1/chat/completions", {"max_completion_tokens": 2}, "max_completion_tokens", "set one of"),
     ("/v1/chat/completions", {"messages": []}, "messages", "is empty"),

@@ -20,6 +20,9 @@ from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
+from draftline.structured.language import Language
+from draftline.structured.tags import form as tags
+from draftline.structured.tags.machine import Machine
 from draftline.structured.vocabulary import ByteVocabulary
 
 TOKENS = (b"", *(b"%c" % letter for letter in b"abcdefg"), b"ab", b"abc", b"bcd", b"efg", b"gg", b"", b"")
@@ -44,15 +47,21 @@ class World:
     automata: list[tuple[TokenAutomaton, DraftTable, Allocation]]
     matchers: dict[int, AutomatonMatcher]  # by slot, of those that an automaton constrains
     which: dict[int, int]
-    ends: dict[int, int]
+    ends: dict[int, tuple[int, int]]  # of the text, and of the reasoning
 
 
 def make_world(device: torch.device, rng: random.Random) -> World:
     table = ConstraintTable.allocate(SLOTS, len(TOKENS), words=20_000, masks=300, samples=DRAFTS + 1, device=device)
     arena = AutomatonArena(table)
     automata = []
-    for number, expression in enumerate(["(a|bc)*d?", "[a-g]{0,20}", "abcdefg(g|abc)+"]):
-        automaton = compile_tokens(compile_bytes(expression, 1000), TOKENS, EOS, budgets=number > 0, max_bytes=1 << 20)
+    languages = [compile_bytes(regex, 1000) for regex in ("(a|bc)*d?", "[a-g]{0,20}", "abcdefg(g|abc)+")]
+    content, answer = (tags.Leaf(Language(regex, ""), "", is_json=False) for regex in ("[b-f]*", "[ab]{2,9}"))
+    languages.append(
+        Machine(tags.Sequence((tags.Tag(tags.REASONING, "a", content, ("gg",)), answer)), 1000).automaton()
+    )
+    for number, language in enumerate(languages):
+        early = language.early is not None
+        automaton = compile_tokens(language, TOKENS, EOS, budgets=number > 0, early_budgets=early, max_bytes=1 << 20)
         drafts = DraftTable.of(automaton, VOCABULARY)
         place = arena.acquire(automaton, drafts)
         assert place is not None
@@ -60,20 +69,21 @@ def make_world(device: torch.device, rng: random.Random) -> World:
     slots = SlotTable.allocate(SLOTS, LENGTH, 1, device)
     world = World(table, slots, automata, {}, {}, {})
     for slot in range(SLOTS):
-        kind = slot % 5
-        table.states[slot] = HOST if kind == 4 else FREE
+        kind = slot % 6
+        table.states[slot] = HOST if kind == 5 else FREE
         slots.lengths[slot] = rng.randrange(2, 20)
-        if kind >= 3:
+        if kind >= 4:
             continue
         automaton, _, place = automata[kind]
         matcher = AutomatonMatcher(automaton)
         for _ in range(rng.randrange(4)):
             assert matcher.advance(rng.choice(legal(matcher)))
         world.matchers[slot], world.which[slot] = matcher, kind
-        world.ends[slot] = int(slots.lengths[slot]) + int(automaton.distance[matcher.state]) + rng.randrange(8)
+        end = int(slots.lengths[slot]) + int(automaton.distance[matcher.state]) + rng.randrange(8)
+        world.ends[slot] = end, end - automaton.late_distance - rng.randrange(3)
         table.states[slot] = place.address(matcher.state)
         table.classes[slot] = place.classes
-        table.ends[slot] = world.ends[slot]
+        table.ends[slot] = torch.tensor(world.ends[slot], dtype=torch.int32)
     return world
 
 
@@ -141,9 +151,9 @@ def test_every_position_has_the_matchers_mask_and_states_follow_what_is_kept(
             elif matcher is None:
                 assert int(constrained.mask_rows[place]) == 0
             elif kept == index:  # all drafts before it were legal
-                left = world.ends[slot] - int(rows.positions[place]) if world.which[slot] else None
+                left = [end - int(rows.positions[place]) if world.which[slot] else None for end in world.ends[slot]]
                 automaton = world.automata[world.which[slot]][0]
-                AutomatonMatcher(automaton, matcher.state, left).fill_mask(expected)
+                AutomatonMatcher(automaton, matcher.state, *left).fill_mask(expected)
                 assert masks[place][0] == expected[0]
                 assert constrained.states[place] == world.automata[world.which[slot]][2].address(matcher.state)
             if matcher is not None and place < end - 1 and kept == index:

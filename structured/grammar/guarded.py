@@ -1,0 +1,107 @@
+"""``GuardedMatcher``: a matcher whose reasoning has to end within a budget of tokens.
+
+A grammar cannot report the distance to the end of its reasoning. But reasoning is regular whatever follows it: an
+automaton of it, and of any text behind it, walks along to its end and removes the tokens after which the budget is too
+small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from typing_extensions import override
+
+from draftline.structured.automaton.matcher import AutomatonMatcher
+from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words
+
+
+class GuardedMatcher(Matcher):
+    """A matcher, and the automaton that guards its reasoning. The guard takes no tokens behind it."""
+
+    def __init__(self, inner: Matcher, guard: AutomatonMatcher) -> None:
+        """Both at the beginning of a text."""
+        self.inner = inner
+        self._guard = guard
+
+    @property
+    @override
+    def failure(self) -> str | None:
+        return self.inner.failure
+
+    @property
+    @override
+    def error(self) -> str | None:
+        return self.inner.error
+
+    @property
+    @override
+    def consumed(self) -> int:
+        return self.inner.consumed
+
+    @property
+    @override
+    def complete(self) -> bool:
+        return self.inner.complete
+
+    @property
+    @override
+    def finished(self) -> bool:
+        return self.inner.finished
+
+    @property
+    @override
+    def ended(self) -> bool:
+        return self.inner.ended
+
+    @property
+    @override
+    def mask_batcher(self) -> _GuardedMasks:
+        return _GUARDED
+
+    @override
+    def fill_mask(self, words: Words) -> None:
+        self.inner.fill_mask(words)
+        self.guard_mask(words)
+
+    def guard_mask(self, words: Words) -> None:
+        """Remove the tokens from the inner matcher's mask after which the budget is too small."""
+        if self._guard.early and self.inner.error is None:
+            allowed = np.empty_like(words)
+            self._guard.fill_mask(allowed)
+            words &= allowed
+
+    @override
+    def advance(self, token: int) -> bool:
+        if not self.inner.advance(token):
+            return False
+        if self._guard.early:
+            taken = self._guard.advance(token)
+            assert taken, "the guard does not allow a token of the reasoning that it guards"
+        return True
+
+    @override
+    def rollback(self, count: int) -> None:
+        self.inner.rollback(count)
+        self._guard.rollback(max(0, self._guard.consumed - self.inner.consumed))
+
+    @override
+    def forced(self) -> bytes:
+        return self.inner.forced()
+
+
+class _GuardedMasks(MaskBatcher[GuardedMatcher]):
+    """Fills the inner matchers' masks by their own batchers."""
+
+    @override
+    def fill(self, jobs: Sequence[tuple[GuardedMatcher, int]], masks: Masks) -> None:
+        by_batcher: dict[MaskBatcher[Matcher], list[tuple[Matcher, int]]] = {}
+        for matcher, row in jobs:
+            by_batcher.setdefault(matcher.inner.mask_batcher, []).append((matcher.inner, row))
+        for batcher, inner in by_batcher.items():
+            batcher.fill(inner, masks)
+        for matcher, row in jobs:
+            matcher.guard_mask(masks[row])
+
+
+_GUARDED = _GuardedMasks()

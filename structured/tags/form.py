@@ -1,0 +1,196 @@
+"""``Form``: the texts of a structural tag as a tree. Its leaves are the languages of other constraints.
+
+All of it is a set of texts, defined by concatenation, choice and repetition, but for two rules that make reading unique:
+
+* A tag ends where an end mark first follows complete content. So text that any reader would take for the end is the end.
+* Free text ends where a trigger first appears: the longest one, if several end there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from draftline.structured.errors import Violation
+from draftline.structured.language import Language
+from draftline.structured.unique.paths import UniquePaths
+
+REASONING = "reasoning"
+"""The name of the tag around reasoning. Names of other tags are JSON pointers, which begin with "/"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """Exactly this text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The texts of another constraint.
+
+    Attributes:
+        language: its texts.
+        pointer: its place, as a JSON pointer.
+        is_json: whether its texts are JSON documents.
+    """
+
+    language: Language
+    pointer: str
+    is_json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Any text in which no excluded text appears."""
+
+    excluded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """The parts one after the other."""
+
+    parts: tuple[Form, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Any of the options."""
+
+    options: tuple[Form, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """At least ``low`` and at most ``high`` times; None is unbounded."""
+
+    body: Form
+    low: int
+    high: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A begin mark, content and an end mark.
+
+    Attributes:
+        name: the name that reports give it.
+        begin: the begin mark; it may be empty.
+        content: what stands between the marks.
+        ends: the end marks: any of them. An empty one ends the tag wherever the content is complete.
+    """
+
+    name: str
+    begin: str
+    content: Form
+    ends: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Triggered:
+    """Free text, in which a trigger begins a tag.
+
+    Attributes:
+        triggers: each begins at least one tag.
+        tags: each begins with a trigger.
+        at_least_one: the first tag comes at once, without free text before it.
+        stop_after_first: nothing follows the first tag.
+        excluded: texts that do not appear in the free text, nor across it and a trigger.
+    """
+
+    triggers: tuple[str, ...]
+    tags: tuple[Tag, ...]
+    at_least_one: bool
+    stop_after_first: bool
+    excluded: tuple[str, ...]
+
+
+Form = Literal | Leaf | Free | Sequence | Choice | Repeat | Tag | Triggered
+
+
+def children(form: Form) -> tuple[Form, ...]:
+    """The forms directly inside."""
+    match form:
+        case Sequence(parts):
+            return parts
+        case Choice(options):
+            return options
+        case Repeat(body):
+            return (body,)
+        case Tag(content=content):
+            return (content,)
+        case Triggered(tags=tags):
+            return tags
+        case _:
+            return ()
+
+
+def form_language(form: Form, unique: UniquePaths | None = None) -> Language:
+    """The language of a form.
+
+    Args:
+        form: the tree.
+        unique: see `Language`; the document is what follows the reasoning.
+    """
+    inside = [
+        Violation(leaf.pointer + one.pointer, one.keyword, one.reason)
+        for leaf in leaves(form)
+        for one in leaf.language.unenforced
+    ]
+    closed = [leaf.pointer + pointer for leaf in leaves(form) for pointer in leaf.language.closed]
+    return Language(None, "", tuple(inside), not_regular(form), tuple(closed), unique, form)
+
+
+def with_reasoning(language: Language, begin: str, end: str, *, is_json: bool) -> Language:
+    """Reasoning between two marks, then the texts of a language.
+
+    Args:
+        language: the texts behind the end mark.
+        begin: the begin mark; it may be empty.
+        end: the end mark.
+        is_json: whether the texts are JSON documents.
+    """
+    answer = language.form if language.form is not None else Leaf(language, "", is_json)
+    reasoning = Tag(REASONING, begin, Free(), (end,))
+    return form_language(Sequence((reasoning, answer)), language.unique)
+
+
+def leaves(form: Form) -> Iterator[Leaf]:
+    """All leaves, from left to right."""
+    if isinstance(form, Leaf):
+        yield form
+    for child in children(form):
+        yield from leaves(child)
+
+
+def size(form: Form) -> int:
+    """About how many positions its automaton has, without the insides of leaves: the work that it takes to read texts."""
+    match form:
+        case Literal(text):
+            return 1 + len(text)
+        case Free(excluded):
+            return _FREE_TEXT * (1 + sum(map(len, excluded)))
+        case Tag(_, begin, content, ends):
+            return 1 + len(begin) + sum(map(len, ends)) + size(content)
+        case Repeat(body, low, high):
+            return (low + 1 if high is None else high) * size(body)
+        case Triggered(triggers, tags, _, _, excluded):
+            return _FREE_TEXT * (1 + sum(map(len, (*triggers, *excluded)))) + sum(map(size, tags))
+        case _:
+            return 1 + sum(map(size, children(form)))
+
+
+_FREE_TEXT = 16
+"""What a character of a trigger costs, compared with one of a literal: 256 moves are computed for it."""
+
+
+def not_regular(form: Form) -> str | None:
+    """Why the texts have no automaton, beginning with "#" and a JSON pointer; None if they have one."""
+    for leaf in leaves(form):
+        if leaf.language.regex is None:
+            reason = leaf.language.not_regular or ""
+            inner = reason.removeprefix("#") if reason.startswith("#") else f": {reason}"
+            return f"#{leaf.pointer}{inner}"
+    return None

@@ -1,0 +1,194 @@
+"""A form as a Lark grammar of llguidance, for forms that are not regular or too large for an automaton.
+
+llguidance's lexer takes the longest text that a terminal matches. So a terminal is only used where no other text follows,
+or where no text of it continues another one: free text and its trigger are one terminal, and so are content that is not
+JSON and its end.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from draftline.structured.errors import UnsupportedConstraintError, Violation
+from draftline.structured.regular import syntax
+from draftline.structured.tags.form import (
+    Choice,
+    Form,
+    Free,
+    Leaf,
+    Literal,
+    Repeat,
+    Sequence,
+    Tag,
+    Triggered,
+)
+
+_ANY = r"/(?s:.*)/"
+_SOME = r"/(?s:.+)/"
+
+
+def tag_grammar(form: Form) -> str:
+    """The grammar of a form.
+
+    Raises:
+        UnsupportedConstraintError: its parts cannot be told from each other by a grammar's lexer.
+    """
+    writer = _Writer()
+    start = writer.rule(form, last=True)
+    return "\n".join([f"start: {start}", *writer.lines, ""])
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._pointer = ""
+
+    def _refuse(self, reason: str) -> NoReturn:
+        raise UnsupportedConstraintError([Violation(self._pointer, "structural_tag", reason)])
+
+    def _terminal(self, text: str) -> str:
+        name = f"T{len(self.lines)}"
+        self.lines.append(f"{name}: {text}")
+        return name
+
+    def _rule(self, text: str) -> str:
+        name = f"r{len(self.lines)}"
+        self.lines.append(f"{name}: {text}")
+        return name
+
+    def rule(self, form: Form, *, last: bool) -> str:
+        """A rule's right side for a form; ``last``: the text ends behind it."""
+        match form:
+            case Literal(text):
+                return _literal(text)
+            case Leaf():
+                return self._leaf(form, last)
+            case Tag():
+                return self._tag(form, _literal(form.begin))
+            case Triggered():
+                if not last:
+                    self._refuse("text follows tags that have no automaton, and free text may come between them")
+                return self._triggered(form)
+            case Sequence(parts) if not self._is_one_terminal(form):
+                return " ".join(self.rule(part, last=last and part is parts[-1]) for part in parts)
+            case Choice(options) if not self._is_one_terminal(form):
+                return self._rule(" | ".join(self.rule(option, last=last) for option in options))
+            case Repeat(body, low, high) if not self._is_one_terminal(form):
+                inner = self._rule(self.rule(body, last=False))
+                return f"{inner}{{{low},{'' if high is None else high}}}"
+            case _:
+                if not last:
+                    self._refuse("text follows it that has no automaton, and it cannot be told where it ends")
+                return self._terminal(self._pattern(form))
+
+    def _leaf(self, leaf: Leaf, last: bool) -> str:
+        if leaf.language.regex is not None and not leaf.is_json:
+            if not last:
+                self._refuse("text follows it that has no automaton, and it cannot be told where it ends")
+            return self._terminal(self._pattern(leaf))
+        return f"%lark {{\n{leaf.language.grammar}\n}}"
+
+    def _tag(self, tag: Tag, begin: str) -> str:
+        outside, self._pointer = self._pointer, tag.name if tag.name.startswith("/") else self._pointer
+        # A tag ends at the first mark, so a mark that continues another one is never reached.
+        marks = [mark for mark in tag.ends if not any(one and one != mark and mark.startswith(one) for one in tag.ends)]
+        ends = " | ".join(map(_literal, marks))
+        if _ends_itself(tag.content):
+            text = f"{begin} {self.rule(tag.content, last=False)} ({ends})"
+        elif _is_regular(tag.content):
+            whole = self._terminal(f"({self._pattern(tag.content)}) ({ends})")
+            text = f"{begin} {self._terminal(f'{whole} & ~({whole} {_SOME})')}"
+        else:
+            self._refuse("its content has no automaton, and it cannot be told where it ends")
+        self._pointer = outside
+        return text
+
+    def _triggered(self, form: Triggered) -> str:
+        # The tags of each trigger: those whose begin mark it completes first.
+        tags: dict[str, list[str]] = {}
+        first: list[str] = []
+        for tag in form.tags:
+            trigger = min((one for one in form.triggers if tag.begin.startswith(one)), key=len)
+            if form.at_least_one:
+                first.append(self._rule(self._tag(tag, _literal(tag.begin))))
+            rest = tag.begin.removeprefix(trigger)
+            tags.setdefault(trigger, []).append(self._rule(self._tag(tag, _literal(rest) if rest else "")))
+        shown = " | ".join(map(_literal, tags))
+        triggered = self._terminal(f"{_ANY} ({shown})")
+        too_late = self._terminal(f"{_ANY} ({shown}) {_SOME}")
+        forbidden = [*map(_literal, form.excluded)]
+        excluded = f" & ~({_ANY} ({' | '.join(forbidden)}) {_ANY})" if forbidden else ""
+        free = self._terminal(f"{_ANY} & ~({_ANY} ({' | '.join([*map(_literal, tags), *forbidden])}) {_ANY})")
+        segments: list[str] = []
+        for trigger, rules in tags.items():
+            longer = [_literal(one) for one in tags if one != trigger and one.endswith(trigger)]
+            longest = f" & ~({_ANY} ({' | '.join(longer)}))" if longer else ""
+            begun = self._terminal(f"({_ANY} {_literal(trigger)}) & {triggered} & ~{too_late}{longest}{excluded}")
+            segments += [f"{begun} {rule}" for rule in rules]
+        segment = self._rule("\n  | ".join(segments))
+        once = self._rule("\n  | ".join(first)) if form.at_least_one else ""
+        if form.stop_after_first:
+            return once or self._rule(f"{segment} | {free}")
+        return f"{once} {segment}* {free}"
+
+    def _is_one_terminal(self, form: Form) -> bool:
+        return _is_regular(form) and not _ends_itself(form)
+
+    def _pattern(self, form: Form) -> str:
+        """A terminal's right side for a regular form."""
+        match form:
+            case Literal(text):
+                return _literal(text)
+            case Leaf(language):
+                return f"/{language.regex}/"
+            case Free(excluded):
+                forbidden = " | ".join(map(_literal, excluded))
+                return f"({_ANY} & ~({_ANY} ({forbidden}) {_ANY}))" if excluded else _ANY
+            case Sequence(parts):
+                return " ".join(f"({self._pattern(part)})" for part in parts)
+            case Choice(options):
+                return " | ".join(f"({self._pattern(option)})" for option in options)
+            case Repeat(body, low, high):
+                return f"({self._pattern(body)}){{{low},{'' if high is None else high}}}"
+            case _:
+                self._refuse("free text between tags inside another constraint needs an automaton, which has no room")
+
+
+def _literal(text: str) -> str:
+    return f"/{syntax.to_regex(syntax.literal(text))}/" if text else '""'
+
+
+def _is_regular(form: Form) -> bool:
+    """Whether a form can be a terminal."""
+    match form:
+        case Leaf(language):
+            return language.regex is not None
+        case Literal() | Free():
+            return True
+        case Sequence(parts):
+            return all(map(_is_regular, parts))
+        case Choice(options):
+            return all(map(_is_regular, options))
+        case Repeat(body):
+            return _is_regular(body)
+        case Tag() | Triggered():
+            return False
+
+
+def _ends_itself(form: Form) -> bool:
+    """Whether no text of it continues another, so that a lexer can tell its end. Grammars are taken at their word."""
+    match form:
+        case Leaf():
+            return form.is_json or form.language.regex is None
+        case Literal():
+            return True
+        case Tag():
+            return "" not in form.ends
+        case Sequence(parts):
+            return all(map(_ends_itself, parts))
+        case Choice(options):
+            return all(map(_ends_itself, options))
+        case Repeat(body, low, high):
+            return low == high and _ends_itself(body)
+        case Free() | Triggered():
+            return False

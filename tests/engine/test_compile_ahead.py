@@ -1,0 +1,73 @@
+"""Compiling a constraint ahead, on every face, and the time that a request waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from byte_tokenizer import write_byte_model
+from four_faces import FACES, OPTIONS, FourFaces, four_faces
+
+from draftline import LLM, Constraint, ConstraintReport, InvalidRequestError, SamplingParams
+
+SHORT = SamplingParams(max_tokens=4, seed=1)
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FourFaces]:
+    with four_faces(write_byte_model(tmp_path_factory.mktemp("model"))) as faces:
+        yield faces
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_compiling_ahead_reports_what_was_compiled(faces: FourFaces, face: str) -> None:
+    report = faces.call(face, "compile", Constraint(regex="ab{2,5}c"))
+    assert isinstance(report, ConstraintReport)
+    assert (report.backend, report.runs_on, report.unenforced, report.no_automaton) == ("automaton", "device", (), "")
+    assert report.states == 9
+    assert report.token_classes > 0
+    assert report.token_masks > 0
+    assert report.compile_s > 0
+    grammar = faces.call(face, "compile", Constraint(grammar='start: "a" start | "b"'))
+    assert (grammar.backend, grammar.runs_on, grammar.states) == ("grammar", "host", 0)
+    assert grammar.no_automaton
+    with pytest.raises(InvalidRequestError, match=r"constraint\.regex"):
+        faces.call(face, "compile", Constraint(regex="(a"))
+    with pytest.raises(InvalidRequestError, match="constraint: must be a type or a Constraint, not None"):
+        faces.call(face, "compile", None)
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_the_wait_for_a_constraint_is_a_time_of_its_own(faces: FourFaces, face: str) -> None:
+    for constraint, compiles in (
+        (Constraint(regex=f"[a-c]{{3}}{FACES.index(face)}"), True),
+        (Constraint(regex=f"[a-c]{{3}}{FACES.index(face)}"), False),
+        (None, False),
+    ):
+        [output] = faces.call(face, "generate", "a", SHORT, constraint=constraint)
+        finished = output.outputs[0].finished
+        assert finished is not None
+        timing = finished.timing
+        assert timing.queued_s >= 0
+        if compiles:
+            assert timing.constraint_compile_s > 0.001
+        else:
+            assert timing.constraint_compile_s < 0.001
+        assert timing.total_s >= timing.constraint_compile_s + timing.queued_s
+
+
+def test_a_later_engine_finds_what_an_earlier_one_compiled(tmp_path: Path) -> None:
+    model, folder = write_byte_model(tmp_path), tmp_path / "kept"
+    for _ in range(2):
+        with LLM(model, constraint_cache=str(folder), **OPTIONS) as llm:
+            report = llm.compile(Constraint(regex="a[bc]{3}"))
+            compiler = llm._open_core().compiler
+            assert compiler is not None
+            has_worked = bool(compiler._workers._processes._idle)
+        assert report.runs_on == "device"
+        assert len(list(folder.glob("*.tables"))) == 1
+    assert not has_worked
+    with LLM(model, constraint_cache="none", **OPTIONS) as llm:
+        llm.compile(Constraint(regex="a[bd]{3}"))
+    assert len(list(folder.iterdir())) == 1
