@@ -31,13 +31,16 @@ _ADVICE: Final = (
 def check_schema(
     file: Annotated[Path, typer.Argument(help="a JSON Schema", metavar="FILE")],
     whitespace: Annotated[
-        Literal["compact", "spaced", "free"], typer.Option(help="white space between the tokens of JSON")
+        Literal["compact", "spaced", "free"],
+        typer.Option(metavar="compact|spaced|free", help="white space between the tokens of JSON"),
     ] = "free",
     integers: Annotated[
-        Literal["plain", "standard"], typer.Option(help="texts of integers: digits alone, or also 1.0 and 1e16")
+        Literal["plain", "standard"],
+        typer.Option(metavar="plain|standard", help="texts of integers: digits alone, or also 1.0 and 1e16"),
     ] = "plain",
     member_order: Annotated[
-        Literal["schema", "any"], typer.Option(help="order of an object's members: the schema's, or any")
+        Literal["schema", "any"],
+        typer.Option(metavar="schema|any", help="order of an object's members: the schema's, or any"),
     ] = "schema",
     close_objects: Annotated[
         bool, typer.Option("--close-objects", help="leave out members that the schema does not mention")
