@@ -211,7 +211,7 @@ async def test_a_plain_server(http: httpx2.AsyncClient) -> None:
     whole = await answer(http, "/generate", prompt="abc", max_new_tokens=4, temperature=0)
     assert whole["text"] == "abca"
     assert whole["usage"]["completion_tokens"] == 4
-    assert set(whole["timing"]) == {"queued_s", "prefill_s", "first_token_s", "total_s"}
+    assert set(whole["timing"]) == {"queued_s", "prefill_s", "first_token_s", "total_s", "constraint_compile_s"}
     events = await chunks(http, "/generate", prompt=[97, 98], max_new_tokens=3)
     assert "".join(event["text"] for event in events) == "aba"
     assert events[-1]["finish_reason"] == "length"
