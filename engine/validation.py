@@ -43,7 +43,10 @@ def _description(message: str, value: object, is_field: bool) -> str:
     message = message.removeprefix("Value error, ")
     if not is_field:
         return message  # about the whole object, whose repr would hide the message
+    return f"{message}, not {quoted(value)}"
+
+
+def quoted(value: object) -> str:
+    """A wrong value as an error shows it: its beginning, if it is long."""
     shown = f"{value:.7g}" if isinstance(value, float) else repr(value)
-    if len(shown) > _SHOWN:
-        shown = shown[:_SHOWN] + "…"
-    return f"{message}, not {shown}"
+    return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"

@@ -49,14 +49,14 @@ def root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Streaming inference for language models: a gRPC server, and the same engine on the command line."""
+    """Streaming inference for language models: a gRPC and HTTP server, and the same engine on the command line."""
 
 
 def _instead(error: typer.TyperException) -> str:
-    """What to do instead of an option of vLLM's that Draftline has not; empty for other errors."""
+    """A sentence on what to do instead of an option of vLLM's that Draftline has not; empty for other errors."""
     name = str(getattr(error, "option_name", "")).lstrip("-").removeprefix("no-").replace("-", "_")
     instead = next((model.foreign[name] for model in CONFIGURATIONS if name in model.foreign), None)
-    return "" if instead is None else f" {instead}"
+    return "" if instead is None else f". {instead}"
 
 
 def main() -> None:

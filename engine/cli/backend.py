@@ -144,6 +144,8 @@ def connected(address: str, engine: EngineConfig, connection: Connection) -> Ite
 
 def _unreachable(address: str, connection: Connection) -> str:
     """Why a channel does not become ready: gRPC does not say."""
+    if "://" in address:
+        return f"{address} is no address of a gRPC server: give host:port"
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S):

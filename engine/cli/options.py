@@ -202,7 +202,8 @@ def _file_text(name: str, path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--{name.replace('_', '-')}: cannot read {path}: {error}") from error
+        reason = getattr(error, "strerror", None) or error  # an OSError's text repeats the path
+        raise UsageError(f"--{name.replace('_', '-')}: cannot read {path}: {reason}") from error
 
 
 def _build(

@@ -29,7 +29,7 @@ def run_batch(
     server: Annotated[
         str | None, typer.Option(metavar="URL", help="use a running server's HTTP port, such as http://gpu7:8000")
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, max=4096, help="requests in flight at once")] = 256,
+    concurrency: Annotated[int, typer.Option(metavar="N", min=1, max=4096, help="requests in flight at once")] = 256,
     as_finished: Annotated[
         bool, typer.Option("--as-finished", help="write answers as they finish, not in the order of the requests")
     ] = False,

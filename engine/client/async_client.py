@@ -25,7 +25,7 @@ from draftline.engine.client.errors import call_error
 from draftline.engine.client.pace import Pace
 from draftline.engine.client.retry import RetryPolicy
 from draftline.engine.client.session import ClientSession
-from draftline.engine.errors import CallFailedError
+from draftline.engine.errors import CallFailedError, FieldViolation, InvalidRequestError
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts, run_attempts
 from draftline.engine.outputs import ConstraintReport, RequestOutput
@@ -101,7 +101,12 @@ class AsyncClient:
             token: the bearer token of every call. Without ``tls`` it crosses the network in plain text.
             tls: the certificates; no TLS where None.
             retry: when to send a request again; `RetryPolicy`'s defaults where None.
+
+        Raises:
+            InvalidRequestError: the address is no text, or a URL of HTTP.
         """
+        if not isinstance(address, str) or not address or address.startswith(("http://", "https://")):
+            raise InvalidRequestError(FieldViolation("address", f"must be host:port of a gRPC server, not {address!r}"))
         self._channel = (
             grpc.aio.insecure_channel(address, _OPTIONS)
             if tls is None

@@ -116,7 +116,7 @@ class AsyncGeneration(Generic[T]):
             if not await self._pace.enter([self._stop], self._time_left):
                 if self._stop.done():
                     return self._stopped()
-                raise DeadlineExceededError from error
+                raise _too_late(error) from error
             try:
                 error = await self._attempt()
             except BaseException:
@@ -153,7 +153,7 @@ class AsyncGeneration(Generic[T]):
         if wait is None:
             if self._time_left is None:
                 raise error
-            raise DeadlineExceededError from error
+            raise _too_late(error) from error
         return wait
 
     @property
@@ -254,3 +254,9 @@ class AsyncGeneration(Generic[T]):
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _too_late(error: Exception | None) -> DeadlineExceededError:
+    """The error of a request whose time is over, with the error that its last attempt met."""
+    late = DeadlineExceededError()
+    return late if error is None else DeadlineExceededError(f"{late}; before, {error}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, cast
 
 from draftline.engine.errors import DraftlineError, FieldViolation, InvalidRequestError
@@ -143,6 +143,8 @@ def _instructions(constraint: Constraint[Any]) -> str:
 
 
 def _examples(examples: Iterable[tuple[str, T]], constraint: Constraint[T]) -> tuple[tuple[str, str], ...]:
+    if isinstance(examples, str | bytes | Mapping) or not isinstance(examples, Iterable):
+        raise _wrong("examples", f"must be a list of pairs of a text and its value, not {kind_of(examples)}")
     pairs: list[tuple[str, str]] = []
     for index, example in enumerate(examples):
         if not isinstance(example, tuple) or len(example) != 2 or not isinstance(example[0], str):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import Chat, EngineInfo
+from draftline.models.tokenization.rendering import RoleError
 
 if TYPE_CHECKING:
     from draftline.models.tokenization.tokenizer import Tokenizer
@@ -20,8 +21,8 @@ def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list
         info: the engine's description, for error messages.
 
     Raises:
-        InvalidRequestError: the prompt cannot be tokenized. The violation's field is ``text``, ``chat`` or
-            ``chat.messages``.
+        InvalidRequestError: the prompt cannot be tokenized. The violation's field is ``text``, ``chat``,
+            ``chat.messages`` or a message's role.
     """
     if isinstance(prompt, str):
         field = "text"
@@ -35,5 +36,7 @@ def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list
         if isinstance(prompt, str):
             return tokenizer.encode(prompt)
         return tokenizer.encode_chat(prompt.messages, prompt.rendering)
+    except RoleError as error:
+        raise InvalidRequestError(FieldViolation(f"chat.messages[{error.index}].role", str(error))) from error
     except ValueError as error:
         raise InvalidRequestError(FieldViolation(field, str(error))) from error

@@ -243,7 +243,7 @@ class TokenAccess(Access):
         self._reload_if_changed()
         authorization = next((str(value) for name, value in metadata or () if name == "authorization"), "")
         if not authorization.lower().startswith(_BEARER):
-            raise UnauthenticatedError("a token is needed: metadata 'authorization: Bearer …'")
+            raise UnauthenticatedError("a token is needed: send authorization: Bearer …")
         digest = hashlib.sha256(authorization[len(_BEARER) :].strip().encode()).digest()
         found: Caller | None = None
         for known, caller in self._digests:  # compare all digests, so that the time reveals nothing

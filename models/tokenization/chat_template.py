@@ -12,7 +12,7 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from draftline.models.tokenization.rendering import AS_USUAL, Rendering
+from draftline.models.tokenization.rendering import AS_USUAL, Rendering, RoleError
 
 COMMON_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 """Many templates print any role. No model has learned a role that its template does not name, but for these."""
@@ -47,7 +47,8 @@ class ChatTemplate:
             rendering: the choices of this conversation.
 
         Raises:
-            ValueError: the template refuses the messages (roles that it does not know, or in a wrong order), or a variable
+            RoleError: the template does not know a role.
+            ValueError: the template refuses the messages (roles in a wrong order), or a variable
                 has the name of what the template gets anyway.
         """
         taken = rendering.variables.keys() & {*_GIVEN, *self._variables}
@@ -56,9 +57,7 @@ class ChatTemplate:
         for index, (role, _) in enumerate(messages):
             if role not in self._roles:
                 known = ", ".join(sorted(COMMON_ROLES))
-                raise ValueError(
-                    f"message {index} has the role {role!r}, which the chat template does not know ({known})"
-                )
+                raise RoleError(index, f"the chat template does not know {role!r} ({known})")
         conversation = [{"role": role, "content": content} for role, content in messages]
         new_message = rendering.add_generation_prompt and not rendering.continue_final_message
         try:

@@ -6,6 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
+class RoleError(ValueError):
+    """A chat template does not know a message's role.
+
+    Attributes:
+        index: the message's index.
+    """
+
+    def __init__(self, index: int, problem: str) -> None:
+        super().__init__(problem)
+        self.index = index
+
+
 @dataclass(frozen=True, slots=True)
 class Rendering:
     """The choices of one conversation. The names are those of HF's ``apply_chat_template``.

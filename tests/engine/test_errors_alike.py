@@ -152,7 +152,7 @@ def test_a_bad_prompt_in_a_list_is_named_by_its_index(faces: FourFaces, face: st
         ("", "prompts[2].text"),
         ([1, None], "prompts[2].token_ids.ids[1]"),
         ([1, 9999], "prompts[2].token_ids.ids[1]"),
-        (Chat([("nobody", "x" * 600)]), "prompts[2].chat.messages"),
+        (Chat([("nobody", "x" * 600)]), "prompts[2].chat.messages[0].role"),
     ):
         error = failure(faces, face, "generate", ["a", "b", bad])
         assert [violation.field for violation in error.violations] == [field]

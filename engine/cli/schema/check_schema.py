@@ -31,13 +31,16 @@ _ADVICE: Final = (
 def check_schema(
     file: Annotated[Path, typer.Argument(help="a JSON Schema", metavar="FILE")],
     whitespace: Annotated[
-        Literal["compact", "spaced", "free"], typer.Option(help="white space between the tokens of JSON")
+        Literal["compact", "spaced", "free"],
+        typer.Option(metavar="compact|spaced|free", help="white space between the tokens of JSON"),
     ] = "free",
     integers: Annotated[
-        Literal["plain", "standard"], typer.Option(help="texts of integers: digits alone, or also 1.0 and 1e16")
+        Literal["plain", "standard"],
+        typer.Option(metavar="plain|standard", help="texts of integers: digits alone, or also 1.0 and 1e16"),
     ] = "plain",
     member_order: Annotated[
-        Literal["schema", "any"], typer.Option(help="order of an object's members: the schema's, or any")
+        Literal["schema", "any"],
+        typer.Option(metavar="schema|any", help="order of an object's members: the schema's, or any"),
     ] = "schema",
     close_objects: Annotated[
         bool, typer.Option("--close-objects", help="leave out members that the schema does not mention")
@@ -55,7 +58,9 @@ def check_schema(
     try:
         source = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file}: {error}") from error
+        raise UsageError(
+            f"{file}: {getattr(error, 'strerror', None) or error}"
+        ) from error  # an OSError repeats the path
     spec = ConstraintSpec(
         "json_schema",
         source,
@@ -69,10 +74,11 @@ def check_schema(
         lines = describe(compiler.compile(spec).report)
     except UnsupportedConstraintError as error:
         for violation in sorted(error.violations, key=str):
-            typer.echo(f"refused: {violation}")
+            typer.echo(f"refused: #{violation.pointer}: {violation.keyword}: {violation.reason}")
         raise typer.Exit(1) from None
     except InvalidConstraintError as error:
-        typer.echo(f"invalid: {error}")
+        pointer = "#" if str(error).startswith("/") else ""
+        typer.echo(f"invalid: {pointer}{error}")
         raise typer.Exit(1) from None
     finally:
         compiler.close()
@@ -82,8 +88,8 @@ def check_schema(
 
 def describe(report: CompileReport) -> list[str]:
     """The lines of a report on a schema that is enforced."""
-    lines = [f"not enforced: {violation}" for violation in report.unenforced]
-    lines += [f"closed: {pointer or '(root)'}" for pointer in report.closed]
+    lines = [f"not enforced: #{each.pointer}: {each.keyword}: {each.reason}" for each in report.unenforced]
+    lines += [f"closed: #{pointer}" for pointer in report.closed]
     if report.no_automaton is None:
         return [*lines, f"enforced: all else, on the device, by an automaton of {report.states} states"]
     lines += ["enforced: all else, on the host, by a grammar", f"not on the device: {report.no_automaton}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -14,6 +15,10 @@ from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.http.errors import DisconnectedError, HttpError
 from draftline.engine.server.http.fields import INERT, INERT_IN_CONSTRAINT, Inert, refused
+from draftline.engine.validation import quoted
+
+_LONG = 200
+"""Characters of a wrong text from which an error quotes."""
 
 
 class _RefusedFieldsError(ValueError):
@@ -219,18 +224,49 @@ def _decoded(content: bytes) -> object:
 
 def _violations(error: ValidationError, values: object) -> list[FieldViolation]:
     """The violations, by their places in the body."""
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
+    wrong: dict[str, object] = {}
     for detail in error.errors(include_url=False):
         path = _path(detail["loc"], values, is_missing=detail["type"] == "missing")
         match detail.get("ctx"):
             case {"error": _RefusedFieldsError(violations=refusals)}:
                 problems = [(f"{path}.{each.field}" if path else each.field, each.description) for each in refusals]
             case _:
-                problems = [(path, detail["msg"].removeprefix("Value error, "))]
+                problems = [(path, _OBJECT.get(detail["type"], detail["msg"]).removeprefix("Value error, "))]
+                if detail["type"] != "missing":
+                    wrong[path] = detail["input"]
         for name, message in problems:
-            # Each member of a union says what is wrong.
-            found[name] = message if found.get(name, message) == message else f"{found[name]}, or {message}"
-    return [FieldViolation(name, message) for name, message in found.items()]
+            if message not in found.setdefault(name, []):  # each member of a union says what is wrong
+                found[name].append(message)
+    return [
+        FieldViolation(name, _either(messages) + (f", not {_shown(wrong[name])}" if name in wrong else ""))
+        for name, messages in found.items()
+        # A union's members that are of another kind than the value say nothing about what is wrong in it.
+        if not any(other.startswith((f"{name}.", f"{name}[")) for other in found)
+    ]
+
+
+_OBJECT = dict.fromkeys(("model_type", "dict_type"), "Input should be an object")
+"""Messages that pydantic words for Python, in JSON's words."""
+
+
+def _either(messages: list[str]) -> str:
+    return " or ".join([messages[0], *(message.removeprefix("Input should be ") for message in messages[1:])])
+
+
+def _shown(value: object) -> str:
+    """A value in JSON's words. What it holds is not shown, for it may be large."""
+    match value:
+        case dict():
+            return "an object"
+        case list():
+            return "a list"
+        case str():
+            return quoted(value[:_LONG])
+        case None | bool():
+            return json.dumps(value)
+        case _:
+            return quoted(value)
 
 
 def _path(location: tuple[int | str, ...], at: object, *, is_missing: bool) -> str:

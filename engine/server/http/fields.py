@@ -131,6 +131,12 @@ INERT_IN_MESSAGE: Mapping[str, Inert] = {
 }
 """The same for chat messages, as clients send back those that they got."""
 
+INERT_IN_PART: Mapping[str, Inert] = {
+    name: Inert((), "the model reads text")
+    for name in ("image_url", "input_audio", "audio_url", "video_url", "file", "file_id", "file_data", "file_url")
+}
+"""The same for a part of a message."""
+
 INERT_IN_CONSTRAINT: Mapping[str, Inert] = {
     "whitespace_pattern": Inert((), "use whitespace: compact, spaced or free"),
     "disable_any_whitespace": Inert((False,), "use whitespace: compact"),

@@ -69,7 +69,7 @@ class Guard:
                 error_body(error)  # logs a fault
                 scope["state"][ABORT]()
             else:
-                await error_response(error)(scope, receive, send)
+                await error_response(error, scope)(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
@@ -104,10 +104,11 @@ class Guard:
         return "*" in allowed or origin in allowed or _netloc(origin) == host.lower()
 
 
-def error_response(error: Exception) -> Response:
-    """The response to ``error``, in OpenAI's form."""
+def error_response(error: Exception, scope: Scope) -> Response:
+    """The response to ``error`` of the request ``scope``, in OpenAI's form."""
     if isinstance(error, HTTPException):  # Starlette's own: no such path or method
-        known = {404: "there is no such path", 405: "the path does not take this method"}
+        path = repr(scope["path"][:80])
+        known = {404: f"there is no path {path}", 405: f"the path {path} does not take {scope['method']}"}
         report = "NOT_FOUND" if error.status_code == 404 else "INVALID_ARGUMENT"
         headers = dict(error.headers or {})
         error = HttpError(error.status_code, known.get(error.status_code, str(error.detail)), report=report)

@@ -9,13 +9,15 @@ from pydantic import Field
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import Chat, EngineInfo
 from draftline.engine.server.http.body import Body
-from draftline.engine.server.http.fields import INERT_IN_MESSAGE
+from draftline.engine.server.http.fields import INERT_IN_MESSAGE, INERT_IN_PART
 from draftline.engine.server.limits import chat_violations, refuse
 from draftline.models.tokenization.rendering import Rendering
 
 
 class TextPart(Body):
     """A part of a message."""
+
+    inert = INERT_IN_PART
 
     type: Literal["text", "input_text", "output_text"]
     text: str

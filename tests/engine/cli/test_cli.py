@@ -224,7 +224,7 @@ def test_info_shows_the_model_without_generating() -> None:
         ),
         (["--regex", "a", "--json-object"], "set exactly one of json_schema, regex, choice, json_object, "),
         (["--reasoning-end", ""], "--reasoning-end: String should have at least 1 character"),
-        (["--schema", "/no/such/file"], "--schema: cannot read /no/such/file: "),
+        (["--schema", "/no/such/file"], "--schema: cannot read /no/such/file: No such file or directory"),
         (["--draft-tokens", "17"], "--draft-tokens: Input should be less than or equal to 16, not 17"),
         (["--server", "x:1", "--dtype", "float32"], "--server: the server has its own engine"),
     ],

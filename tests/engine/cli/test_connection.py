@@ -91,6 +91,7 @@ def test_a_refusal_says_what_is_wrong(serve: Callable[..., str], files: dict[str
             "the server answers UNAUTHENTICATED: this token is not known",
         ),
         (("--server", "localhost:1"), "no server answers at localhost:1"),
+        (("--server", "http://localhost:1"), "http://localhost:1 is no address of a gRPC server: give host:port"),
     ):
         result = run("info", *arguments)
         assert result.exit_code == 1

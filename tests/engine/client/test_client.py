@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -361,3 +362,9 @@ def test_the_stubs_load_nothing_of_the_engine() -> None:
         assert not [name for name in sys.modules if name.startswith("draftline.engine")]
     """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("address", ["", None, 50051, "http://localhost:8000", "https://gpu7:8000/v1"])
+def test_an_address_that_no_grpc_server_has_is_refused_at_once(address: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="address: must be host:port of a gRPC server, not "):
+        Client(address)

@@ -162,6 +162,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "sampling_params.n: must be 1, not 2: each text has one value": (("a", Flag, SamplingParams(n=2)), {}),
     "instructions: must be text, not an int": (("a", Flag), {"instructions": 3}),
     "retry: must be a number of attempts, 0 or more, not -1": (("a", Flag), {"retry": -1}),
+    "examples: must be a list of pairs of a text and its value, not an int": (("a", Flag), {"examples": 5}),
     "examples[0]: must be a pair of a text and its value": (("a", Flag), {"examples": ["a"]}),
     "timeout: must be more than 0 s, not -1 s": (("a", Flag), {"timeout": -1}),
 }

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer as Backend
 
 from draftline.models.errors import ModelLoadError
 from draftline.models.loader import open_checkpoint
+from draftline.models.tokenization.rendering import RoleError
 from draftline.models.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 BpeTrainer: Any = trainers.BpeTrainer  # its type stub has none of its arguments
@@ -246,8 +247,9 @@ def squeezed(text: str) -> str:
 
 @pytest.mark.parametrize("role", ["user<|im_end|>", "wizard", "User", ""])
 def test_a_role_that_the_template_does_not_know_is_refused(role: str, mine: Tokenizer) -> None:
-    with pytest.raises(ValueError, match=r"message 1 has the role '.*', which the chat template does not know"):
+    with pytest.raises(RoleError, match=r"the chat template does not know '.*'") as caught:
         mine.encode_chat([("user", "x"), (role, "x")])
+    assert caught.value.index == 1
 
 
 def test_a_tokenizer_moves_to_another_process(mine: Tokenizer) -> None:

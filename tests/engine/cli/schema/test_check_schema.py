@@ -26,7 +26,7 @@ from draftline.engine.cli import app
             [],
             0,
             [
-                "not enforced: /properties/a/format: format: 'regex'",
+                "not enforced: #/properties/a/format: format: 'regex'",
                 "enforced: all else, on the host, by a grammar",
                 "not on the device: #: members or items may be any value",
                 'to change that: set "additionalProperties": false or use --close-objects',
@@ -36,15 +36,15 @@ from draftline.engine.cli import app
             {"type": "object", "properties": {"a": {"type": "null"}}},
             ["--close-objects"],
             0,
-            ["closed: (root)", "enforced: all else, on the device"],
+            ["closed: #", "enforced: all else, on the device"],
         ),
         (
             {"properties": {"a": {"$ref": "https://x/y"}, "b": {"pattern": "(?=x)"}}},
             [],
             1,
-            ["refused: /properties/a/$ref: $ref: ", "refused: /properties/b/pattern: pattern: "],
+            ["refused: #/properties/a/$ref: $ref: ", "refused: #/properties/b/pattern: pattern: "],
         ),
-        ({"type": "nothing"}, [], 1, ["invalid: /type: expected the name of a type or a list of them"]),
+        ({"type": "nothing"}, [], 1, ["invalid: #/type: expected the name of a type or a list of them"]),
     ],
     ids=["automaton", "grammar", "closed", "refused", "invalid"],
 )

@@ -107,6 +107,40 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
 ]
 
 
+_PART = {"type": "text", "text": "a"}
+_IMAGE = {"type": "image_url", "image_url": {}}
+
+UNIONS: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/completions", {"prompt": 5}, "prompt: Input should be a valid string or a valid list, not 5"),
+    ("/v1/completions", {"prompt": None}, "prompt: Input should be a valid string or a valid list, not null"),
+    ("/v1/completions", {"prompt": {}}, "prompt: Input should be a valid string or a valid list, not an object"),
+    ("/v1/completions", {"stop": ["a", 5]}, "stop[1]: Input should be a valid string, not 5"),
+    ("/v1/completions", {"max_tokens": "5"}, "max_tokens: Input should be a valid integer, not '5'"),
+    ("/v1/chat/completions", {"messages": ["a"]}, "messages[0]: Input should be an object, not 'a'"),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": [_PART, {"type": "text"}]}]},
+        "messages[0].content[1].text: Field required",
+    ),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": [_IMAGE]}]},
+        "messages[0].content[0].image_url: is not supported: the model reads text",
+    ),
+    ("/v1/responses", {"input": [{"role": "user"}]}, "input[0].content: Field required"),
+    ("/generate", {"prompt": [1, "a"]}, "prompt[1]: Input should be a valid integer, not 'a'"),
+]
+
+
+@pytest.mark.parametrize(("path", "change", "message"), UNIONS)
+async def test_a_field_of_several_types_has_one_error_at_the_wrong_place(
+    http: httpx2.AsyncClient, path: str, change: dict[str, Any], message: str
+) -> None:
+    found = await error(http, path, 400, **(BODIES[path] | change))
+    assert found["message"] == message
+    assert found["param"] == message.partition(": ")[0]
+
+
 @pytest.mark.parametrize(("path", "change", "param", "part"), WRONG)
 async def test_an_error_names_the_field(
     http: httpx2.AsyncClient, shared_engine: FakeEngine, path: str, change: dict[str, Any], param: str, part: str
@@ -219,8 +253,10 @@ async def test_bodies_that_are_no_json(http: httpx2.AsyncClient) -> None:
 
 
 async def test_paths_and_methods(http: httpx2.AsyncClient) -> None:
-    assert (await http.get("/nothing")).status_code == 404
-    assert (await http.get("/v1/completions")).status_code == 405
+    nothing, wrong = await http.get("/nothing"), await http.get("/v1/completions")
+    assert (nothing.status_code, nothing.json()["error"]["message"]) == (404, "there is no path '/nothing'")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+    assert wrong.json()["error"]["message"] == "the path '/v1/completions' does not take GET"
     assert (await http.post("/v1/models", json={})).status_code == 405
     assert (await http.get("/v1/models/other")).json()["error"]["code"] == "model_not_found"
 
