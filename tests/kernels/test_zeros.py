@@ -31,11 +31,15 @@ def test_like_torchs_own(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
 def test_unused_blocks_of_a_cache_take_no_memory_on_a_cpu() -> None:
-    before = resident_bytes()
-    cache = KVCache.allocate(2, 1024, 16, 8, 64, dtype=torch.float32, device=CPU)
+    grown = []
+    for _ in range(5):  # threads of other tests may take memory at the same moment
+        before = resident_bytes()
+        cache = KVCache.allocate(2, 1024, 16, 8, 64, dtype=torch.float32, device=CPU)
+        grown.append(resident_bytes() - before)
     size = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     assert size == 128 << 20
-    assert resident_bytes() - before < size / 8
+    assert min(grown) < size / 8
+    before = resident_bytes()
     for layer in cache.layers:
         layer.keys.fill_(1)
     assert resident_bytes() - before > 3 * size / 8
