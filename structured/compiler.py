@@ -125,7 +125,7 @@ class ConstraintCompiler:
             caller: whose it is: callers take turns.
 
         Returns:
-            A future of this caller's own. If it is cancelled, and nobody else waits for the constraint, the compilation
+            A future of this caller's own. If it is cancelled, and no other caller waits for the constraint, the compilation
             ends. It raises:
             InvalidConstraintError: the constraint is malformed, too large, or matches no text.
             UnsupportedConstraintError: parts of it cannot be enforced exactly.

@@ -32,7 +32,7 @@ class ParserGeneration:
     """Parsers that share one lexer's states."""
 
     def __init__(self, root: LLMatcher, first_token: int | None) -> None:
-        """Nobody has used the lexer yet.
+        """No text has used the lexer yet.
 
         Args:
             root: at the beginning of a text; it stays there.

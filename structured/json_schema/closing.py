@@ -1,6 +1,6 @@
 """Closing objects: without the members that their schemas do not mention.
 
-JSON Schema leaves an object open unless its schema says otherwise. Models fill open objects with members that nobody reads.
+JSON Schema leaves an object open unless its schema says otherwise. Models fill open objects with members that no caller reads.
 All schemas that apply to an object count together, so parts of an ``allOf`` do not close one another.
 """
 

@@ -57,7 +57,7 @@ def test_the_tokens_of_two_callers_are_as_their_weights(weight: float) -> None:
         client.core.step()
     counts = tokens_by_caller(client)
     assert counts["b"] / counts["a"] == pytest.approx(weight, rel=0.1)
-    assert len(client.run()) == 240  # nobody starves
+    assert len(client.run()) == 240  # no request starves
 
 
 def test_the_places_of_a_caller_are_in_order_and_those_of_others_come_between() -> None:

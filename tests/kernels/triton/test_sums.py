@@ -1,4 +1,4 @@
-"""Sums as binary trees: one order of additions, whoever adds."""
+"""Sums as binary trees: one order of additions in every kernel."""
 
 from __future__ import annotations
 

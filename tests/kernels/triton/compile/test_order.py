@@ -1,4 +1,4 @@
-"""The order of sums in what the compiler makes of kernels, so that nobody divides a sum unseen.
+"""The order of sums in what the compiler makes of kernels, so that no change divides a sum unseen.
 
 Results are the same bits in every batch because each is one chain of additions: see `linear/dense.py` and
 `attention/online_softmax.py`. A kernel that another program helps with a part of K, or that the compiler gives another order,
