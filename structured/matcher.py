@@ -110,3 +110,45 @@ class RowByRow(MaskBatcher[Matcher]):
     def fill(self, jobs: Sequence[tuple[Matcher, int]], masks: Masks) -> None:
         for matcher, row in jobs:
             matcher.fill_mask(masks[row])
+
+
+class WrappedMatcher(Matcher):
+    """A matcher that allows fewer tokens than the one inside it, whose state is otherwise its own.
+
+    Attributes:
+        inner: the matcher inside.
+    """
+
+    def __init__(self, inner: Matcher) -> None:
+        """``inner`` at the beginning of a text."""
+        self.inner = inner
+
+    @property
+    @override
+    def failure(self) -> str | None:
+        return self.inner.failure
+
+    @property
+    @override
+    def error(self) -> str | None:
+        return self.inner.error
+
+    @property
+    @override
+    def consumed(self) -> int:
+        return self.inner.consumed
+
+    @property
+    @override
+    def complete(self) -> bool:
+        return self.inner.complete
+
+    @property
+    @override
+    def finished(self) -> bool:
+        return self.inner.finished
+
+    @property
+    @override
+    def ended(self) -> bool:
+        return self.inner.ended

@@ -13,46 +13,16 @@ import numpy as np
 from typing_extensions import override
 
 from draftline.structured.automaton.matcher import AutomatonMatcher
-from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words
+from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words, WrappedMatcher
 
 
-class GuardedMatcher(Matcher):
+class GuardedMatcher(WrappedMatcher):
     """A matcher, and the automaton that guards its reasoning. The guard takes no tokens behind it."""
 
     def __init__(self, inner: Matcher, guard: AutomatonMatcher) -> None:
         """Both at the beginning of a text."""
-        self.inner = inner
+        super().__init__(inner)
         self._guard = guard
-
-    @property
-    @override
-    def failure(self) -> str | None:
-        return self.inner.failure
-
-    @property
-    @override
-    def error(self) -> str | None:
-        return self.inner.error
-
-    @property
-    @override
-    def consumed(self) -> int:
-        return self.inner.consumed
-
-    @property
-    @override
-    def complete(self) -> bool:
-        return self.inner.complete
-
-    @property
-    @override
-    def finished(self) -> bool:
-        return self.inner.finished
-
-    @property
-    @override
-    def ended(self) -> bool:
-        return self.inner.ended
 
     @property
     @override

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words
+from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words, WrappedMatcher
 from draftline.structured.unique.cursor import Position, string_of
 from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.vocabulary import ByteVocabulary
@@ -58,7 +58,7 @@ class QuoteTokens:
         return QuoteTokens(vocabulary.tokens, by_head, *lists)
 
 
-class UniqueMatcher(Matcher):
+class UniqueMatcher(WrappedMatcher):
     """A matcher of JSON documents, without those texts in which an array has a string twice."""
 
     def __init__(self, inner: Matcher, paths: UniquePaths, quotes: QuoteTokens, start: Position) -> None:
@@ -70,40 +70,10 @@ class UniqueMatcher(Matcher):
             quotes: of the matcher's vocabulary.
             start: the position of the empty text.
         """
-        self.inner = inner
+        super().__init__(inner)
         self._paths = paths
         self._quotes = quotes
         self._cursors = [start]
-
-    @property
-    @override
-    def failure(self) -> str | None:
-        return self.inner.failure
-
-    @property
-    @override
-    def error(self) -> str | None:
-        return self.inner.error
-
-    @property
-    @override
-    def consumed(self) -> int:
-        return self.inner.consumed
-
-    @property
-    @override
-    def complete(self) -> bool:
-        return self.inner.complete
-
-    @property
-    @override
-    def finished(self) -> bool:
-        return self.inner.finished
-
-    @property
-    @override
-    def ended(self) -> bool:
-        return self.inner.ended
 
     @property
     @override
