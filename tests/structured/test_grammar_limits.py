@@ -190,7 +190,7 @@ def test_a_rule_of_too_many_alternatives_is_refused_by_name() -> None:
         InvalidConstraintError, match="the rule 'after' has 2001 alternatives; at most 2000 are allowed"
     ):
         language(ConstraintSpec("grammar", f'start: "aaab" after\nafter: {texts}'))
-    # What nobody reaches does no harm, and terminals have no such limit.
+    # A rule out of reach does no harm, and terminals have no such limit.
     for grammar in (f'start: "a"\nafter: {texts}', f"start: AFTER\nAFTER: {texts}"):
         assert language(ConstraintSpec("grammar", grammar)).grammar == grammar
     spread = "\n".join(f"part{n}: " + " | ".join(f'"{n}w{i}x"' for i in range(1_900)) for n in range(5))

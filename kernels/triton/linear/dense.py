@@ -55,7 +55,7 @@ class DenseKernels:
     vendor: VendorProducts | None
 
     def settle(self) -> None:
-        """See ``Ops.settle``."""
+        """Compare the products that have come up with the vendor's, as ``Ops.settle`` says."""
         if self.vendor is not None:
             self.vendor.settle()
 
