@@ -2,8 +2,8 @@
 
 A program owns one row, one key/value head and some tiles of the row's history. It rotates the row's queries of the heads
 that share the key/value head, packed into one tile, and attends to its tiles of keys through the block table
-(`online_softmax.py`). The program whose tiles hold the new tokens' positions also rotates the new keys, writes keys and
-values to the cache, and puts them into their tile.
+(`online_softmax.py`). The program whose tiles hold the new tokens' positions first rotates the new keys and writes keys and
+values to the cache, and then reads them there like all others.
 
 Programs share a history (Flash-Decoding, Dao et al. 2023), and the last one to arrive joins the tiles. With several query
 tokens that is too much for one program, and a second launch joins (`join.py`). A CUDA graph's bucket decides the number of
@@ -23,8 +23,8 @@ from torch import Tensor
 
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
-from draftline.kernels.triton.attention.decode_parts import angles, cache_offset, rotate, with_new
-from draftline.kernels.triton.attention.fp8_cache import as_float16, load_pairs, multiplies_float16, paired
+from draftline.kernels.triton.attention.decode_parts import angles, cache_offset, load_with_partner, rotate
+from draftline.kernels.triton.attention.fp8_cache import as_float16, load_pairs, multiplies_float16
 from draftline.kernels.triton.attention.join import join_stored, join_tiles, store_tile
 from draftline.kernels.triton.attention.kv_cache import head_scale, load_heads, rounded
 from draftline.kernels.triton.attention.online_softmax import tile_state
@@ -77,7 +77,6 @@ def _decode_attention_kernel(
 ) -> None:
     """A row has up to QUERIES query tokens; NEW is the padded height of a tile of them."""
     NUM_HEADS: tl.constexpr = NUM_KV_HEADS * GROUP
-    HALF: tl.constexpr = HEAD_DIM // 2
     # The type in which keys and values are multiplied.
     DTYPE: tl.constexpr = tl.float16 if PAIRS else qkv.dtype.element_ty
     kv_head = tl.program_id(0) % NUM_KV_HEADS
@@ -125,52 +124,52 @@ def _decode_attention_kernel(
     query_mask = (packed < num_lanes) & dim_mask
     position = history + order
     cos, signed_sin = angles(rope, position, dim, rope_mask, HEAD_DIM)
-    # The other dimension of each pair. (Written so that the compiler sees contiguous pieces; a `where` would hide them.)
-    partner = (dim + HALF) % HEAD_DIM
+    # Tiles before this one are the history's; from it on, they have new tokens.
+    first_new = tl.maximum(history // BLOCK_N, first_tile)
+    new = tl.arange(0, NEW)
+    is_new = new < tl.where(end_tile > first_new, query_len, 0)
+    slot = tl.load(cache_index + token + new, mask=is_new, other=-1)[:, None]
+    new_mask = dim_mask & is_new[:, None]
+    new_cos = cos
+    new_sin = signed_sin
+    if QUERIES > 1:
+        new_cos, new_sin = angles(rope, history + new[:, None], dim, new_mask, HEAD_DIM)
+    query_weight = (0.0, 0.0)
+    key_weight = (0.0, 0.0)
+    if QK_NORM:
+        query_weight = load_with_partner(query_norm, dim, dim_mask, HEAD_DIM)
+        key_weight = load_with_partner(key_norm, dim, dim_mask, HEAD_DIM)
     wait_for_previous(OVERLAP)
     if query_len == 0:
         return
 
+    # Loads first: each would wait for memory on its own.
     heads = qkv + token * qkv_stride
     query_head = heads + order * qkv_stride + (kv_head * GROUP + group_head) * HEAD_DIM
-    query = rotate(query_head, dim, partner, query_mask, query_norm, cos, signed_sin, eps, HEAD_DIM, QK_NORM)
-    query = query.to(qkv.dtype.element_ty)
+    wide_query = load_with_partner(query_head, dim, query_mask, HEAD_DIM)
+    new_head = heads + new[:, None] * qkv_stride + (NUM_HEADS + kv_head) * HEAD_DIM
+    wide_key = load_with_partner(new_head, dim, new_mask, HEAD_DIM)
+    wide_value = tl.load(new_head + NUM_KV_HEADS * HEAD_DIM + dim, mask=new_mask, other=0.0).to(tl.float32)
+    query = rotate(wide_query, query_weight, cos, signed_sin, eps, HEAD_DIM, QK_NORM).to(qkv.dtype.element_ty)
     power = 1.0
     if PAIRS:
         query, power = as_float16(query)
 
-    new = tl.arange(0, NEW)
-    new_key = tl.zeros([NEW, BLOCK_D], DTYPE)
-    new_value = new_key
-    # Tiles before this one are the history's; from it on, they have new tokens.
-    first_new = tl.maximum(history // BLOCK_N, first_tile)
     if end_tile > first_new:
-        new_mask = dim_mask
-        new_cos = cos
-        new_sin = signed_sin
-        slot = tl.load(cache_index + token + new, mask=new < query_len, other=-1)[:, None]
-        if QUERIES > 1:
-            new_mask = dim_mask & (new < query_len)[:, None]
-            new_cos, new_sin = angles(rope, history + new[:, None], dim, new_mask, HEAD_DIM)
-        new_head = heads + new[:, None] * qkv_stride + (NUM_HEADS + kv_head) * HEAD_DIM
-        wide_key = rotate(new_head, dim, partner, new_mask, key_norm, new_cos, new_sin, eps, HEAD_DIM, QK_NORM)
-        wide_value = tl.load(new_head + NUM_KV_HEADS * HEAD_DIM + dim, mask=new_mask, other=0.0).to(tl.float32)
-        key_scale = head_scale(tl.max(tl.abs(wide_key), axis=1), keys)[:, None]
+        rotated_key = rotate(wide_key, key_weight, new_cos, new_sin, eps, HEAD_DIM, QK_NORM)
+        key_scale = head_scale(tl.max(tl.abs(rotated_key), axis=1), keys)[:, None]
         value_scale = head_scale(tl.max(tl.abs(wide_value), axis=1), values)[:, None]
-        kept_key = rounded(wide_key, key_scale, keys)
-        kept_value = rounded(wide_value, value_scale, values)
         target = slot * NUM_KV_HEADS + kv_head
         # Each program writes the tokens of its own tiles.
         place = (history + new)[:, None]
         owned = (slot >= 0) & (place >= first_tile * BLOCK_N) & (place < end_tile * BLOCK_N)
-        tl.store(keys + target * HEAD_DIM + dim, kept_key, mask=new_mask & owned)
-        tl.store(values + target * HEAD_DIM + dim, kept_value, mask=new_mask & owned)
+        tl.store(keys + target * HEAD_DIM + dim, rounded(rotated_key, key_scale, keys), mask=new_mask & owned)
+        tl.store(values + target * HEAD_DIM + dim, rounded(wide_value, value_scale, values), mask=new_mask & owned)
         if keys.dtype.element_ty == tl.int8:
             tl.store(key_scales + target, key_scale, mask=owned)
             tl.store(value_scales + target, value_scale, mask=owned)
-        # Use the rounded values, as later steps will read them.
-        new_key = (kept_key.to(tl.float32) * key_scale).to(DTYPE)
-        new_value = (kept_value.to(tl.float32) * value_scale).to(DTYPE)
+    # The loop reads the new tokens as later steps will: from the cache. All threads' stores come first.
+    tl.debug_barrier()
 
     lane = tl.arange(0, BLOCK_M)
     if QUERIES > 1:
@@ -178,9 +177,9 @@ def _decode_attention_kernel(
         stored = ((token + lane // GROUP) * NUM_HEADS + kv_head * GROUP + lane % GROUP) * max_tiles - row_tile
     else:
         stored = (tl.program_id(0).to(tl.int64) * GROUP + lane) * max_tiles - row_tile
-    for tile in range(first_tile, tl.minimum(first_new, end_tile)):
+    for tile in range(first_tile, end_tile):
         place = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-        offset, seen = cache_offset(place, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
+        offset, seen = cache_offset(place, table, kv_head, begin, context_len, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
         mask = seen[:, None]
         if HEAD_DIM != BLOCK_D:
             mask = mask & dim_mask
@@ -190,27 +189,10 @@ def _decode_attention_kernel(
         else:
             value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
         shown = seen[None, :]
-        if WINDOWED and (QUERIES > 1):
-            shown = shown & (place[None, :] > position - window)
-        score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-        if PAIRS:
-            score *= power
-        score = tl.where(shown, score, float("-inf"))
-        acc, row_max, row_sum = tile_state(score, value, scale, PAIRS, PRECISION)
-        store_tile(partial, stats, stored + tile, acc, row_max, row_sum, lane < num_lanes, HEAD_DIM, PAIRS)
-    for tile in range(first_new, end_tile):
-        place = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-        offset, seen = cache_offset(place, table, kv_head, begin, history, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE)
-        mask = seen[:, None] & dim_mask
-        key = load_heads(keys, key_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
-        value = load_heads(values, value_scales, offset, dim, mask, seen, HEAD_DIM, DTYPE)
-        key = with_new(key, place - history, new_key)
-        value = with_new(value, place - history, new_value)
-        if PAIRS:
-            value = paired(value)
-        shown = (place[None, :] <= position) & (place < context_len)[None, :]
-        if WINDOWED:
-            shown = shown & (place[None, :] > position - window)
+        if QUERIES > 1:
+            shown = shown & (place[None, :] <= position)
+            if WINDOWED:
+                shown = shown & (place[None, :] > position - window)
         score = tl.dot(query, tl.trans(key), input_precision=PRECISION)
         if PAIRS:
             score *= power

@@ -1,4 +1,4 @@
-"""Device functions of `decode.py`: find a tile of the cache, rotate heads, and put new heads into a tile."""
+"""Device functions of `decode.py`: find a tile of the cache, and rotate heads."""
 
 from __future__ import annotations
 
@@ -27,20 +27,6 @@ def cache_offset(
 
 
 @triton.jit
-def with_new(tile: tl.tensor, order: tl.tensor, new: tl.tensor) -> tl.tensor:
-    """A tile [N, D] of the cache, zero where it has no head yet, with new heads [NEW, D] in their places.
-
-    ``order`` [N] numbers the new ones from 0; others are negative, or at least NEW.
-    """
-    if new.shape[0] == 1:
-        return tl.where((order == 0)[:, None], tl.broadcast_to(new, tile.shape), tile)
-    else:
-        # Products with 1 and 0 are exact.
-        chosen = (order[:, None] == tl.arange(0, new.shape[0])[None, :]).to(tile.dtype)
-        return tile + tl.dot(chosen, new, input_precision="ieee").to(tile.dtype)
-
-
-@triton.jit
 def angles(
     rope: tl.tensor, position: tl.tensor, dim: tl.tensor, mask: tl.tensor, HEAD_DIM: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor]:
@@ -53,23 +39,30 @@ def angles(
 
 
 @triton.jit
+def load_with_partner(
+    start: tl.tensor, dim: tl.tensor, mask: tl.tensor, HEAD_DIM: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """Two tiles in float32: dimensions ``dim`` from ``start`` on, and the other dimension of each rotated pair."""
+    # Written so that the compiler sees contiguous pieces; a `where` would hide them.
+    partner = (dim + HEAD_DIM // 2) % HEAD_DIM
+    x = tl.load(start + dim, mask=mask, other=0.0).to(tl.float32)
+    return x, tl.load(start + partner, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def rotate(
-    head: tl.tensor,
-    dim: tl.tensor,
-    partner: tl.tensor,
-    mask: tl.tensor,
-    norm: tl.tensor,
+    head: tl.tuple,
+    norm: tl.tuple,
     cos: tl.tensor,
     signed_sin: tl.tensor,
     eps: tl.tensor,
     HEAD_DIM: tl.constexpr,
     QK_NORM: tl.constexpr,
 ) -> tl.tensor:
-    """Heads [N, D] at pointers [N, 1], normalised and rotated. ``partner`` is the other of the two dimensions of a pair."""
-    x = tl.load(head + dim, mask=mask, other=0.0).to(tl.float32)
-    other = tl.load(head + partner, mask=mask, other=0.0).to(tl.float32)
+    """Heads [N, D], normalised and rotated. Heads and norm's weights [1, D] are tiles of `load_with_partner`."""
+    x, other = head
     if QK_NORM:
         inverse = tl.rsqrt(tree_sum(square(x)) / HEAD_DIM + eps)[:, None]
-        x = x * inverse * tl.load(norm + dim, mask=dim < HEAD_DIM, other=0.0).to(tl.float32)
-        other = other * inverse * tl.load(norm + partner, mask=dim < HEAD_DIM, other=0.0).to(tl.float32)
+        x = x * inverse * norm[0]
+        other = other * inverse * norm[1]
     return tl.fma(other, signed_sin, x * cos)

@@ -72,10 +72,3 @@ def load_pairs(
         pack=2,
     )
     return even, odd
-
-
-@triton.jit
-def paired(value: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """The even and the odd columns of a tile [N, D]."""
-    even, odd = tl.split(tl.reshape(value, (value.shape[0], value.shape[1] // 2, 2)))
-    return even, odd
