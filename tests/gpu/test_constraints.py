@@ -234,7 +234,7 @@ def test_constrained_outputs_are_valid_and_the_same_however_they_are_computed(
             ):
                 assert output.finished.constraint_complete
         same += one.outputs[0].token_ids == two.outputs[0].token_ids
-    assert same >= len(requests) - 1, f"{same} of {len(requests)} equal; one near tie is forgiven"
+    assert same == len(requests)
     if "drafter" in options:
         assert stats.drafter.accepted > 0
 
@@ -270,7 +270,7 @@ def plain_tagged(tagged: list[tuple[str, SamplingParams, Constraint | None]]) ->
         {"drafter": "ngram", "draft_tokens": 4, "draft_length": "fixed"},
         {"drafter": "ngram_table", "draft_tokens": 4, "draft_length": "fixed"},
         {"draft_model": str(DRAFT_MODEL), "draft_tokens": 4, "draft_length": "fixed"},
-        {"drafter": "ngram", "draft_tokens": 4, "kv_cache_memory_gib": 0.05, "max_model_len": 256},
+        {"drafter": "ngram", "draft_tokens": 4, "kv_cache_memory_gib": 0.03, "max_model_len": 256},
     ],
     ids=["operations", "forced", "n-grams", "n-gram table", "draft model", "preemption"],
 )
@@ -305,5 +305,5 @@ def test_tags_and_reasoning_are_valid_and_the_same_however_they_are_computed(
                 assert jsonschema_rs.is_valid(SCHEMA, json.loads(got.answer))
     assert calls
     assert reasonings
-    assert same >= total - 1, f"{same} of {total} equal; one near tie is forgiven"
+    assert same == total
     assert stats.preemptions or "max_model_len" not in options
