@@ -152,9 +152,9 @@ def sampling(bench: Bench, ops: TritonOps) -> None:
 
 
 GEMM_M16_CONFIGS = [
-    GemmM16Config(n, k, w, s)
-    for n, k, w, s in [
-        (64, 128, 4, 6), (64, 128, 4, 8), (64, 256, 4, 3), (64, 256, 4, 5), (64, 512, 4, 2), (128, 128, 8, 5), (128, 256, 8, 3),
+    GemmM16Config(rows, k, early, stages)
+    for rows, k, early, stages in [
+        (64, 128, 2, 4), (64, 128, 4, 5), (64, 256, 1, 4), (64, 512, 2, 1), (32, 256, 2, 5), (32, 512, 1, 4), (32, 512, 2, 4),
     ]
 ]  # fmt: skip
 GEMM_CONFIGS = [

@@ -1,8 +1,11 @@
 """Linear layers for up to 16 tokens, bound by reading the weight once: [M, K] times [N, K] transposed.
 
-The weight's tile is the left matrix of the product, so that one instruction multiplies 64 weight rows, and all 16 tokens
-fit the right one. The hardware copies tiles, several ahead (tensor descriptors; fast from compute capability 9.0 on). SwiGLU's
-activation and the addition to the residual stream are part of the launch.
+No other kernel writes weights. So a program loads its first channels, of a small model all of them, before it waits for the
+previous kernel: then only x is missing. The channels that follow are copied several tiles ahead.
+
+With 64 weight rows and more, the weight's tile is the left matrix of the product: one instruction multiplies 64 rows, and
+all 16 tokens fit the right one. With fewer it is the right one, of which an instruction multiplies 8 rows. SwiGLU's
+activation, for which half of a tile's rows are gates, and the addition to the residual stream are part of the launch.
 
 Not here: more tokens (`gemm.py`), quantized weights.
 """
@@ -15,13 +18,18 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 MAX_GEMM_M16_ROWS = 16
 """The largest number of rows of x."""
+
+_EARLY_CHANNELS = 1024
+"""The most channels of which all tiles fit a multiprocessor's shared memory."""
+
+_MANY_ROWS = 16384
+"""Weight rows of which a device cannot hold all programs at once."""
 
 _FETCHED = 2**23
 """Bytes of a weight to prefetch."""
@@ -32,25 +40,39 @@ class GemmM16Config:
     """How one product is divided.
 
     Attributes:
-        block_n: output columns (weight rows) a program.
-        block_k: channels an iteration.
-        num_warps: warps a program.
-        num_stages: depth of the pipeline that loads both tiles.
-        ahead: where launches overlap, elements of each weight row to prefetch before the wait for the previous kernel.
+        rows: weight rows a program, a power of two; with SwiGLU half of them are gates.
+        block_k: channels a tile, a power of two. Those that are left of K are a last tile.
+        early: tiles loaded before the wait for the previous kernel; so is the last one.
+        num_stages: depth of the pipeline that loads the others.
+        ahead: where launches overlap, channels after the early ones to prefetch before that wait.
     """
 
-    block_n: int
+    rows: int
     block_k: int
-    num_warps: int
+    early: int
     num_stages: int
     ahead: int = 0
+
+
+@triton.jit
+def _none() -> tl.tensor:
+    """An empty tuple of tensors, to append to."""
+    return ()
+
+
+@triton.jit
+def _add_product(acc: tl.tensor, value: tl.tensor, tile: tl.tensor, LEFT: tl.constexpr) -> tl.tensor:
+    """``acc`` and the product of tokens [M, K] and weight rows [R, K], as [M, R], or [R, M] with LEFT."""
+    if LEFT:
+        return tl.dot(tile, tl.trans(value), acc)
+    else:
+        return tl.dot(value, tl.trans(tile), acc)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _gemm_m16_kernel(
     x: tl.tensor,
     weight: tl.tensor,
-    weight_start: tl.tensor,
     bias: tl.tensor,
     residual: tl.tensor,
     out: tl.tensor,
@@ -58,53 +80,86 @@ def _gemm_m16_kernel(
     N: tl.constexpr,
     K: tl.constexpr,
     BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    EARLY: tl.constexpr,
+    LAST: tl.constexpr,
     AHEAD: tl.constexpr,
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
-    """With SwiGLU the weight is [2 N, K]: gates first."""
+    """With SwiGLU the weight is [2 N, K]: gates first. LAST is the width of the last tile, 0 if BLOCK_K divides K."""
+    BLOCK_N: tl.constexpr = ROWS // 2 if SWIGLU else ROWS
+    LEFT: tl.constexpr = ROWS >= 64
+    WHOLE: tl.constexpr = K // BLOCK_K * BLOCK_K
     first = tl.program_id(0) * BLOCK_N
+    row = tl.arange(0, ROWS)
+    row_start = weight + (row // BLOCK_N * N + tl.minimum(first + row % BLOCK_N, N - 1)).to(tl.int64)[:, None] * K
+    m = tl.arange(0, BLOCK_M)[:, None]
+    x_start = x + m * K
+    seen = m < num_rows
+    channel = tl.arange(0, BLOCK_K)[None, :]
+    tiles = _none()
+    for early in tl.static_range(EARLY):
+        tiles += (tl.load(row_start + early * BLOCK_K + channel),)
+    if LAST:
+        last_channel = WHOLE + tl.arange(0, LAST)[None, :]
+        last_tile = tl.load(row_start + last_channel, mask=last_channel < K, other=0.0)
     if OVERLAP and AHEAD > 0:
-        rows = tl.minimum(first + tl.arange(0, BLOCK_N), N - 1).to(tl.int64)[:, None] * K
-        line = tl.minimum(tl.arange(0, AHEAD // 64)[None, :] * 64, K - 1)
-        prefetch(weight_start + rows + line)
-        if SWIGLU:
-            prefetch(weight_start + N * K + rows + line)
+        prefetch(row_start + tl.minimum(EARLY * BLOCK_K + tl.arange(0, AHEAD // 64)[None, :] * 64, K - 1))
     wait_for_previous(OVERLAP)
-    m = tl.arange(0, BLOCK_M)
-    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    up = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    for k in tl.range(0, K, BLOCK_K):
-        value = tl.trans(x.load([0, k]))
-        acc = tl.dot(weight.load([first, k]), value, acc)
-        if SWIGLU:
-            up = tl.dot(weight.load([N + first, k]), value, up)
-    acc = tl.trans(acc)
-    up = tl.trans(up)
+    values = _none()
+    for early in tl.static_range(EARLY):
+        values += (tl.load(x_start + early * BLOCK_K + channel, mask=seen, other=0.0),)
+    if LAST:
+        last_value = tl.load(x_start + last_channel, mask=seen & (last_channel < K), other=0.0)
+    acc = tl.zeros([ROWS, BLOCK_M] if LEFT else [BLOCK_M, ROWS], tl.float32)
+    for early in tl.static_range(EARLY):
+        acc = _add_product(acc, values[early], tiles[early], LEFT)
+    if EARLY * BLOCK_K < WHOLE:
+        for k in tl.range(EARLY * BLOCK_K, WHOLE, BLOCK_K):
+            value = tl.load(x_start + k + channel, mask=seen, other=0.0)
+            acc = _add_product(acc, value, tl.load(row_start + k + channel), LEFT)
+    if LAST:
+        acc = _add_product(acc, last_value, last_tile, LEFT)
+    if LEFT:
+        acc = tl.trans(acc)
+    up = acc
+    if SWIGLU:
+        acc, up = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N)), (0, 2, 1)))
     n = first + tl.arange(0, BLOCK_N)[None, :]
-    mask = (m < num_rows)[:, None] & (n < N)
-    offset = m[:, None] * N + n
+    mask = seen & (n < N)
+    offset = m * N + n
     result = load_and_finish(
         acc, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
     )  # fmt: skip
     tl.store(out + offset, result.to(out.dtype.element_ty), mask=mask)
 
 
-def gemm_m16_config(rows: int, k: int, *, swiglu: bool) -> GemmM16Config:
+def gemm_m16_config(rows: int, k: int, *, overlap: bool) -> GemmM16Config:
     """A good division for ``rows`` weight rows of ``k`` channels; `benchmarks/kernels.py` compares others."""
+    if not overlap:
+        return GemmM16Config(64, 128, early=0, num_stages=4)
+    if rows > _MANY_ROWS:
+        return GemmM16Config(64, 128, early=2, num_stages=4, ahead=64)
+    if k <= _EARLY_CHANNELS:
+        # 32 rows of so few channels fit the registers of a program.
+        block_k = 512 if k >= 512 else 128
+        return GemmM16Config(32 if k <= 768 else 64, block_k, early=k // block_k, num_stages=1)
     # While the previous kernel ends, memory is idle: fetch what fits the L2 cache easily.
-    ahead = min(max(_FETCHED // (2 * rows) // 64 * 64, 64), 512)
-    if swiglu and k > 1024:
-        return GemmM16Config(block_n=64, block_k=256, num_warps=4, num_stages=3, ahead=ahead)
-    if swiglu:
-        return GemmM16Config(block_n=64, block_k=128, num_warps=4, num_stages=4, ahead=ahead)
+    ahead = 1 << min(max(_FETCHED // (2 * rows), 64), 1024).bit_length() - 1
     if rows > 4096:
-        return GemmM16Config(block_n=64, block_k=256, num_warps=4, num_stages=3 if k > 1024 else 4, ahead=ahead)
-    return GemmM16Config(block_n=64, block_k=256, num_warps=4, num_stages=4 if k <= 1024 else 5, ahead=ahead)
+        return GemmM16Config(64, 128, early=4, num_stages=5, ahead=ahead)
+    # Few weight rows: narrow tiles, so that there are programs enough.
+    if rows > 1024:
+        return GemmM16Config(32, 512, early=1, num_stages=4, ahead=ahead)
+    if k > 2048:
+        return GemmM16Config(32, 256, early=2, num_stages=5, ahead=ahead)
+    if k > 1536:
+        return GemmM16Config(64, 128, early=4, num_stages=5, ahead=ahead)
+    return GemmM16Config(32, 512, early=2, num_stages=4, ahead=ahead)
 
 
 def gemm_m16(
@@ -135,11 +190,10 @@ def gemm_m16(
     if not 1 <= num_rows <= MAX_GEMM_M16_ROWS:
         raise ValueError(f"gemm_m16: x has {num_rows} rows; it takes 1 to {MAX_GEMM_M16_ROWS}")
     n = weight.shape[0] // 2 if swiglu else weight.shape[0]
-    config = config or gemm_m16_config(weight.shape[0], k, swiglu=swiglu)
+    config = config or gemm_m16_config(weight.shape[0], k, overlap=overlap)
     out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
-    _gemm_m16_kernel[(triton.cdiv(n, config.block_n),)](
-        TensorDescriptor(x, [num_rows, k], [k, 1], [MAX_GEMM_M16_ROWS, config.block_k]),
-        TensorDescriptor(weight, [weight.shape[0], k], [k, 1], [config.block_n, config.block_k]),
+    _gemm_m16_kernel[(triton.cdiv(n, config.rows // 2 if swiglu else config.rows),)](
+        x,
         weight,
         bias if bias is not None else x,
         residual if residual is not None else x,
@@ -148,14 +202,16 @@ def gemm_m16(
         N=n,
         K=k,
         BLOCK_M=MAX_GEMM_M16_ROWS,
-        BLOCK_N=config.block_n,
+        ROWS=config.rows,
         BLOCK_K=config.block_k,
+        EARLY=min(config.early, k // config.block_k),
+        LAST=max(triton.next_power_of_2(k % config.block_k), 16) if k % config.block_k else 0,
         AHEAD=config.ahead,
         BIAS=bias is not None,
         SWIGLU=swiglu,
         ADD=residual is not None,
         OVERLAP=overlap,
-        num_warps=config.num_warps,
+        num_warps=4,
         num_stages=config.num_stages,
         **launch_options(overlap),
     )

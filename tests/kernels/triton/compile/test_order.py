@@ -109,15 +109,20 @@ def sums_of(code: str) -> list[str]:
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_product_is_one_chain_over_all_channels(name: str, found: Found) -> None:
     code, (_, _, constants, steps) = found.code[name], PRODUCTS[name]
-    ((begin, end, carried),) = re.findall(r"scf\.for %\S+ = %c(\d+)_i32 to %(\w+) .*?iter_args\((.*?)\) ->", code)
+    loop = r"scf\.for %\S+ = %c(\d+)_i32 to %(\w+) step %c(\d+)_i32 iter_args\((.*?)\) ->"
+    ((begin, end, step, carried),) = re.findall(loop, code)
+    early, inside = map(dots_of, re.split(loop.partition(" ")[0], code))
     # K is an argument, or a constant of the kernel.
-    assert (int(begin), end) in ((0, "K"), (0, f"c{steps}_i32")), "a program has all of K"
+    assert end in ("K", f"c{steps}_i32"), "a program has all of K"
+    assert int(begin) == len(early) * int(step), "tiles that are loaded early are the first ones"
+    zeros = zeros_of(code)
+    for before, dot in zip([None, *early], early, strict=False):
+        assert dot.sums in zeros if before is None else dot.sums == before.result
     starts = dict(re.findall(r"(%\w+) = (%\w+)", carried))
-    dots, zeros = dots_of(code), zeros_of(code)
-    assert len(dots) == (2 if constants["SWIGLU"] else 1), "gates and the others have a sum each"
-    for dot in dots:
+    assert len(inside) == (2 if constants["SWIGLU"] else 1), "gates and the others have a sum each"
+    for dot in inside:
         # Each step adds to the sums of the step before; where channels have scales, it multiplies from zero.
-        assert starts.get(dot.sums, dot.sums) in zeros
+        assert starts.get(dot.sums, dot.sums) in ({early[-1].result} if early else zeros)
         assert (dot.sums in starts) == ("block" not in name)
     assert "tt.atomic" not in code, "no other program adds to the result"
     assert not sums_of(code)

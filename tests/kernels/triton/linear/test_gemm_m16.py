@@ -6,9 +6,16 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 from torch.testing import assert_close
 
-from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, GemmM16Config, gemm_m16
+from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, GemmM16Config, gemm_m16, gemm_m16_config
 
-CONFIGS = [GemmM16Config(64, 64, 4, 3), GemmM16Config(16, 128, 2, 3, ahead=64), GemmM16Config(32, 256, 1, 2)]
+CONFIGS = [
+    GemmM16Config(64, 64, early=0, num_stages=3),
+    GemmM16Config(16, 128, early=0, num_stages=3, ahead=64),
+    GemmM16Config(32, 64, early=5, num_stages=1),
+    GemmM16Config(64, 256, early=1, num_stages=1),
+    GemmM16Config(32, 32, early=2, num_stages=2, ahead=64),
+]
+"""All, none, or some of 320 channels before the wait, with a last tile and without."""
 
 
 def draw(rng: torch.Generator, *shape: int) -> Tensor:
@@ -52,3 +59,14 @@ def test_a_row_has_the_same_bits_in_every_batch_and_config(rng: torch.Generator)
 def test_other_numbers_of_rows_are_refused(rows: int, device: torch.device) -> None:
     with pytest.raises(ValueError, match=f"x has {rows} rows; it takes 1 to 16"):
         gemm_m16(torch.zeros(rows, 32, device=device), torch.zeros(8, 32, device=device))
+
+
+def test_a_small_model_loads_all_channels_early() -> None:
+    def early(k: int, rows: int = 4096, *, overlap: bool = True) -> int:
+        config = gemm_m16_config(rows, k, overlap=overlap)
+        return config.early * config.block_k + k % config.block_k
+
+    assert [early(k) for k in (576, 768, 1024)] == [576, 768, 1024]
+    assert [early(k) for k in (200, 1536, 4096)] == [200, 512, 512]
+    assert early(1024, 151936) == 256, "more programs than the device holds at once"
+    assert early(1024, overlap=False) == 0
