@@ -37,9 +37,9 @@ class Tabulation:
 
 @dataclass(frozen=True, slots=True)
 class GrammarTrial:
-    """The job of compiling a grammar, and throwing the result away: parsers cannot move between processes."""
+    """The job of writing a language's grammar and compiling it. The answer is the grammar: parsers cannot change processes."""
 
-    grammar: str
+    allowed: Language
 
 
 Job = ConstraintSpec | Tabulation | GrammarTrial
@@ -49,4 +49,4 @@ LanguageAnswer = Language | InvalidConstraintError | UnsupportedConstraintError 
 Answer = Union["TokenAutomaton", ByteMoves, InvalidConstraintError, AutomatonTooLargeError, RuntimeError]
 """An automaton's tables, or its moves over bytes if the tables would take long."""
 
-TrialAnswer = InvalidConstraintError | RuntimeError | None
+TrialAnswer = str | InvalidConstraintError | UnsupportedConstraintError | RuntimeError
