@@ -27,6 +27,11 @@ class WorkerSetup:
     limits: AutomatonLimits
     grammar_limits: GrammarLimits
 
+    @property
+    def mask_words(self) -> int:
+        """The number of int32 words of a mask over all tokens."""
+        return -(-len(self.tokens) // 32)
+
 
 @dataclass(frozen=True, slots=True)
 class Tabulation:

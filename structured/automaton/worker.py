@@ -52,7 +52,7 @@ class Worker:
             case GrammarTrial():
                 grammars = self._grammars
                 _set_alarms(self._setup.grammar_limits.seconds, limits.seconds)
-                yield try_grammar(grammars, job.allowed)
+                yield try_grammar(self._setup, grammars, job.allowed)
             case ConstraintSpec():
                 _set_alarms(limits.seconds, limits.seconds)
                 allowed = find_language(self._setup, job)
@@ -164,15 +164,17 @@ def _answer(setup: WorkerSetup, work: Callable[[], TokenAutomaton | ByteMoves]) 
         return RuntimeError(f"the automaton compiler failed: {error!r}")
 
 
-def try_grammar(grammars: GrammarBackend, allowed: Language) -> TrialAnswer:
-    """Compile the grammar of a language as the engine's process will. Returns the grammar, or why it cannot be used."""
+def try_grammar(setup: WorkerSetup, grammars: GrammarBackend, allowed: Language) -> TrialAnswer:
+    """Compile a language's grammar as the engine's process will, and try it. Returns the grammar, or why it is rejected."""
+    from draftline.structured.grammar.trial import try_masks
+
     try:
         grammar = allowed.grammar
         if allowed.form is not None:
             from draftline.structured.tags.lark import tag_grammar
 
             grammar = tag_grammar(allowed.form)
-        grammars.compile(grammar)
+        try_masks(grammars.compile(grammar), setup.mask_words, setup.grammar_limits)
     except (InvalidConstraintError, UnsupportedConstraintError) as error:
         return error
     except Exception as error:  # noqa: BLE001 - the parent raises it; the worker goes on

@@ -306,6 +306,21 @@ def test_a_grammar_that_crashes_the_compiler_or_takes_long_does_no_harm(workers:
     try_grammar(workers, 'start: "a" | "b"')
 
 
+def test_a_grammar_whose_later_masks_take_long_is_rejected() -> None:
+    """The first mask takes no time."""
+    nested = "\n".join(f'T{index}: ("a" | T{index - 1} "b")+ ("c" | "a")' for index in range(1, 201))
+    grammar = f'start: "x" T200\nT0: "z"\n{nested}\n'
+    limits = GrammarLimits(mask_seconds=0.002)
+    ends, special = VOCABULARY.eos_ids, VOCABULARY.special_ids
+    workers = AutomatonWorkerPool(VOCABULARY.tokens, ends, special, grammar_limits=limits)
+    try:
+        with pytest.raises(InvalidConstraintError, match=r"one mask of it takes longer than 0\.002 s"):
+            try_grammar(workers, grammar)
+        try_grammar(workers, 'start: "x" ("a" | "b")* "c"')
+    finally:
+        workers.close()
+
+
 def test_a_worker_that_holds_much_memory_ends_after_its_job() -> None:
     workers = pool(AutomatonLimits(seconds=30, kept_bytes=1 << 20))
     try:
