@@ -11,7 +11,8 @@ since half of the requests.
 long prompts it may be as long as ``--inter-token-target``), and no gap may be longer than 150 ms. ``--crowd`` reports the
 time to the first token behind another caller's 200 requests, which may be 1.5 s.
 
-The result is a JSON line, and a table on standard error; the exit status is 1 if a check fails.
+The result is a JSON line, and a table on standard error; the exit status is 1 if a check fails. SIGINT and SIGTERM end it
+early, with the result so far. Two cores take some 5 minutes for 5,000 clients, and 6 for a round of all attacks.
 """
 
 from __future__ import annotations
@@ -23,18 +24,20 @@ import gc
 import json
 import os
 import random
+import signal
+import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
 import torch
-from attacks.run import chosen, report, run_attacks, run_crowd
+from attacks.run import Round, chosen, report, run_attacks, run_crowd
+from attacks.soak import Clients, Soak, inject_faults, requests, tokens_of
 from common.provenance import Conditions
 
 from draftline.engine.build import build_core
@@ -43,232 +46,19 @@ from draftline.engine.core import Core
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
 from draftline.engine.threaded_engine import ThreadedEngine
-from draftline.v1 import engine_pb2 as pb
 
 if TYPE_CHECKING:
     from draftline.v1.engine_pb2_grpc import InferenceServiceAsyncStub
 else:
     from draftline.v1.engine_pb2_grpc import InferenceServiceStub as InferenceServiceAsyncStub
 
-TOPICS = ("the sea", "an old map", "tea", "gravity", "Lisbon", "a locked door", "whales", "jazz")
-SHARED = "You are a patient assistant. Answer briefly and plainly. "
 GROWTH_MIB = 64.0
 """The growth of memory in the second half that counts as none: slack of the allocator."""
 
-BAD: tuple[dict[str, Any], ...] = (
-    {"sampling": {"top_p": 3.0}, "text": "x"},
-    {"sampling": {"n": 0}, "text": "x"},
-    {"text": ""},
-    {},
-    {"token_ids": {"ids": [2**32 - 1]}},
-    {"text": "x", "constraint": {}},
-    {"chat": {"messages": [{"role": "x" * 500, "content": "y"}]}},
-)
 
-
-@dataclass
-class Soak:
-    """The events so far.
-
-    Attributes:
-        solo: the tokens of each request when run alone.
-        ends: how often each kind of client ended in each way.
-        wrong: failed checks.
-        faults: injected faults.
-    """
-
-    solo: list[tuple[int, ...]] = field(default_factory=list)
-    ends: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-    faults: int = 0
-
-
-def requests(count: int) -> list[pb.GenerateRequest]:
-    """Different requests: greedy and sampled, short and longer, with and without a shared prefix."""
-    made = []
-    for index in range(count):
-        topic = TOPICS[index % len(TOPICS)]
-        text = f"{SHARED if index % 3 else ''}Tell me about {topic}, part {index}."
-        sampling = pb.SamplingParams(
-            temperature=0.0 if index % 2 else 0.8,
-            seed=index,
-            max_tokens=2 + index % 7,
-            ignore_eos=True,
-            n=2 if index % 11 == 5 else 1,
-        )
-        made.append(pb.GenerateRequest(text=text, sampling=sampling))
-    return made
-
-
-async def tokens_of(call: AsyncIterable[pb.GenerateResponse]) -> tuple[int, ...]:
-    """All tokens of a finished call, output by output."""
-    outputs: dict[int, list[int]] = {}
-    async for response in call:
-        if response.HasField("delta"):
-            outputs.setdefault(response.delta.index, []).extend(response.delta.token_ids)
-    return tuple(token for index in sorted(outputs) for token in (*outputs[index], -1))
-
-
-def inject_faults(core: Core, soak: Soak, rng: random.Random, share: float) -> None:
-    """Make a share of the steps fail from now on."""
-    launch = core._runner.launch
-
-    def faulty(*arguments, **options):  # type: ignore[no-untyped-def]
-        if rng.random() < share:
-            soak.faults += 1
-            raise RuntimeError("injected")
-        return launch(*arguments, **options)
-
-    core._runner.launch = faulty  # type: ignore[method-assign]
-
-
-class Clients:
-    """Clients of many kinds. Each public method is one kind of client, and returns how it ended."""
-
-    def __init__(self, address: str, wanted: Sequence[pb.GenerateRequest], soak: Soak, rng: random.Random) -> None:
-        """``wanted`` are the requests that ``soak`` has solo runs of."""
-        self._channels = [grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(8)]
-        self._stubs = [InferenceServiceAsyncStub(channel) for channel in self._channels]
-        self._address, self._wanted, self._soak, self._rng = address, wanted, soak, rng
-        self.ways: Sequence[tuple[Callable[[], Awaitable[str]], int]] = (
-            (self.reads_all, 8),
-            (self.stalls, 2),
-            (self.shares_a_session, 5),
-            (self.cancels_in_a_session, 3),
-            (self.cancels_the_call, 3),
-            (self.disconnects, 1),
-            (self.has_a_deadline, 3),
-            (self.sends_nonsense, 2),
-        )
-
-    async def close(self) -> None:
-        """Disconnect."""
-        for channel in self._channels:
-            await channel.close()
-
-    async def one(self) -> None:
-        """Run one client of a random kind."""
-        ways, weights = zip(*self.ways, strict=True)
-        [way] = self._rng.choices(ways, weights)
-        try:
-            async with asyncio.timeout(300):
-                end = await way()
-        except grpc.aio.AioRpcError as error:
-            end = error.code().name
-            allowed = {"INTERNAL", "RESOURCE_EXHAUSTED"} | (
-                {"DEADLINE_EXCEEDED"} if way == self.has_a_deadline else set()
-            )
-            if end not in allowed:
-                self._soak.wrong.append(f"{way.__name__}: {end}: {error.details()}")
-        except TimeoutError:
-            end = "never ended"
-            self._soak.wrong.append(f"{way.__name__}: it never ended")
-        self._soak.ends[f"{way.__name__}: {end}"] += 1
-
-    def _pick(self) -> tuple[int, pb.GenerateRequest, InferenceServiceAsyncStub]:
-        index = self._rng.randrange(len(self._wanted))
-        return index, self._wanted[index], self._rng.choice(self._stubs)
-
-    def _compare(self, index: int, tokens: tuple[int, ...]) -> str:
-        if tokens != self._soak.solo[index]:
-            self._soak.wrong.append(f"request {index}: {tokens} is not its solo run {self._soak.solo[index]}")
-        return "finished"
-
-    async def reads_all(self) -> str:
-        """Reads one request to the end."""
-        index, request, stub = self._pick()
-        return self._compare(index, await tokens_of(stub.Generate(request)))
-
-    async def stalls(self) -> str:
-        """Reads nothing for a while, then everything."""
-        index, request, stub = self._pick()
-        call = stub.Generate(request)
-        await asyncio.sleep(self._rng.random())
-        return self._compare(index, await tokens_of(call))
-
-    async def shares_a_session(self) -> str:
-        """Runs several requests over one Session."""
-        picked = [self._pick() for _ in range(3)]
-        call = picked[0][2].Session()
-        for name, (_, request, _) in enumerate(picked):
-            await call.write(pb.SessionRequest(request_id=str(name), submit=request))
-        await call.done_writing()
-        got: list[dict[int, list[int]]] = [{} for _ in picked]
-        failed: set[int] = set()
-        while isinstance(response := await call.read(), pb.SessionResponse):
-            name = int(response.request_id)
-            if response.HasField("delta"):
-                got[name].setdefault(response.delta.index, []).extend(response.delta.token_ids)
-            elif response.HasField("error"):
-                failed.add(name)
-        for name, (index, _, _) in enumerate(picked):
-            if name not in failed:
-                outputs = got[name]
-                self._compare(index, tuple(token for index in sorted(outputs) for token in (*outputs[index], -1)))
-        return "some failed" if failed else "finished"
-
-    async def cancels_in_a_session(self) -> str:
-        """Submits, waits a moment, cancels, and reads to the end."""
-        _, request, stub = self._pick()
-        call = stub.Session()
-        await call.write(pb.SessionRequest(request_id="x", submit=request))
-        await asyncio.sleep(self._rng.random() * 0.3)
-        await call.write(pb.SessionRequest(request_id="x", cancel=pb.CancelRequest()))
-        await call.done_writing()
-        ends = 0
-        while isinstance(response := await call.read(), pb.SessionResponse):
-            ends += response.HasField("finished")
-            if response.HasField("error"):
-                return "failed"
-        if ends != request.sampling.n:
-            self._soak.wrong.append(f"a cancelled request has {ends} ends instead of {request.sampling.n}")
-        return "ended"
-
-    async def cancels_the_call(self) -> str:
-        """Cancels the call in the middle."""
-        _, request, stub = self._pick()
-        call = stub.Generate(request)
-        await asyncio.sleep(self._rng.random() * 0.3)
-        call.cancel()
-        return "cancelled"
-
-    async def disconnects(self) -> str:
-        """Closes its connection, with a Session and a call in flight."""
-        _, request, _ = self._pick()
-        channel = grpc.aio.insecure_channel(self._address, [("grpc.use_local_subchannel_pool", 1)])
-        stub = InferenceServiceAsyncStub(channel)
-        session, call = stub.Session(), stub.Generate(request)
-        await session.write(pb.SessionRequest(request_id="x", submit=request))
-        await asyncio.sleep(self._rng.random() * 0.3)
-        await channel.close()
-        del session, call
-        return "gone"
-
-    async def has_a_deadline(self) -> str:
-        """Sets a deadline that may be too short."""
-        index, request, stub = self._pick()
-        hurried = pb.GenerateRequest()
-        hurried.CopyFrom(request)
-        hurried.timeout.FromNanoseconds(int(self._rng.random() * 0.5e9) + 1)
-        return self._compare(index, await tokens_of(stub.Generate(hurried)))
-
-    async def sends_nonsense(self) -> str:
-        """Sends an invalid request, which must be rejected."""
-        _, _, stub = self._pick()
-        bad = self._rng.choice(BAD)
-        try:
-            await tokens_of(stub.Generate(pb.GenerateRequest(**bad)))
-        except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-                return "refused"
-            raise
-        self._soak.wrong.append(f"{bad} was served")
-        return "served"
-
-
-async def soak_server(core: Core, engine: ThreadedEngine, arguments: argparse.Namespace) -> tuple[Soak, list[float]]:
-    """Serve each request alone, then all clients; return the events, and the memory in MiB half way and at the end."""
-    soak, rng = Soak(), random.Random(arguments.seed)
+async def soak_server(core: Core, engine: ThreadedEngine, arguments: argparse.Namespace, soak: Soak) -> list[float]:
+    """Serve each request alone, then all clients; return the memory in MiB half way and at the end."""
+    rng, started = random.Random(arguments.seed), time.monotonic()
     server = Server(ServerConfig(port=0, log_requests=False))
     await server.start()
     await server.serve(engine)
@@ -284,6 +74,8 @@ async def soak_server(core: Core, engine: ThreadedEngine, arguments: argparse.Na
     for number in range(arguments.requests):
         if number == arguments.requests // 2:
             memory.append(resident_mib())
+        if number % max(1, arguments.requests // 10) == 0:
+            say(f"soak: {number} of {arguments.requests} clients, {time.monotonic() - started:.0f} s")
         while len(running) >= arguments.concurrency:
             _, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         running.add(asyncio.create_task(clients.one()))
@@ -299,7 +91,7 @@ async def soak_server(core: Core, engine: ThreadedEngine, arguments: argparse.Na
     soak.wrong += [f"a task is left: {task!r}" for task in left]
     if not await server.drain():
         soak.wrong.append("the server did not drain")
-    return soak, memory
+    return memory
 
 
 def _waits_for_calls(task: asyncio.Task[object]) -> bool:
@@ -346,17 +138,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     attacks = chosen(arguments.attack)
     started = time.monotonic()
-    result, wrong = run_soak(arguments) if arguments.requests else ({}, [])
-    rounds = (
-        run_attacks(attacks, arguments.attack_rounds, arguments.model, arguments.device, arguments.attack_seconds)
-        if attacks
-        else []
-    )
-    waits = run_crowd(arguments.model, arguments.device) if arguments.crowd else None
-    figures, harm = report(rounds, waits)
-    wrong += harm
     gpu = "cuda" if torch.cuda.is_available() else "cpu"
     conditions = Conditions.now(torch.device(gpu if arguments.device == "auto" else arguments.device))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    done = Done()
+    try:
+        run(arguments, attacks, done)
+    except KeyboardInterrupt:
+        done.soak.wrong.append("interrupted")
+    figures, harm = report(done.rounds, done.waits)
+    wrong = done.soak.wrong + harm
     head = {
         "date": conditions.date,
         "machine": conditions.machine,
@@ -365,12 +157,53 @@ def main(argv: Sequence[str] | None = None) -> None:
         "model": arguments.model,
         "seconds": round(time.monotonic() - started, 1),
     }
-    print(json.dumps({**head, **result, **figures, "wrong": wrong}))
+    ends = dict(sorted(done.soak.ends.items()))
+    print(json.dumps({**head, **done.figures, "ends": ends, **figures, "wrong": wrong}), flush=True)
     raise SystemExit(1 if wrong else 0)
 
 
-def run_soak(arguments: argparse.Namespace) -> tuple[dict[str, object], list[str]]:
-    """Serve all clients in this process; returns the figures, and the checks that failed."""
+@dataclass
+class Done:
+    """What has been done so far. An interruption leaves it as it is.
+
+    Attributes:
+        soak: the events of the soak, and all failed checks.
+        figures: of the soak, once it has ended.
+        rounds: of the attacks.
+        waits: behind the crowd, in seconds.
+    """
+
+    soak: Soak = field(default_factory=Soak)
+    figures: dict[str, object] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+    waits: list[float] | None = None
+
+
+def run(arguments: argparse.Namespace, attacks: Sequence[str], done: Done) -> None:
+    """Do what the arguments ask for, and keep account of it in ``done``."""
+    if arguments.requests:
+        run_soak(arguments, done)
+    if attacks:
+        lasts = 2 * arguments.attack_seconds + 7
+        say(f"attacks: {lasts * len(attacks) * arguments.attack_rounds / 60:.0f} minutes or a little more")
+        rounds = run_attacks(
+            attacks, arguments.attack_rounds, arguments.model, arguments.device, arguments.attack_seconds
+        )
+        for each in rounds:
+            say(str(each))
+            done.rounds.append(each)
+    if arguments.crowd:
+        done.waits = run_crowd(arguments.model, arguments.device)
+
+
+def say(progress: str) -> None:
+    """Print a line of progress to standard error."""
+    print(progress, file=sys.stderr, flush=True)
+
+
+def run_soak(arguments: argparse.Namespace, done: Done) -> None:
+    """Serve all clients in this process."""
+    soak = done.soak
     with contextlib.closing(asyncio.new_event_loop()) as loop:  # start gRPC's own threads, before threads are counted
         loop.run_until_complete(_touch_grpc())
     threads = set(threading.enumerate())
@@ -379,24 +212,21 @@ def run_soak(arguments: argparse.Namespace) -> tuple[dict[str, object], list[str
         model=arguments.model, device=arguments.device, max_model_len=128, max_num_seqs=8, kv_cache_memory_gib=0.006
     )
     core = build_core(config)
-    engine = ThreadedEngine(core, max_waiting=96, max_waiting_tokens=1 << 16, ageing_s=config.ageing_s)
-    soak, memory = asyncio.run(soak_server(core, engine, arguments))
-    engine.close()
+    with ThreadedEngine(core, max_waiting=96, max_waiting_tokens=1 << 16, ageing_s=config.ageing_s) as engine:
+        memory = asyncio.run(soak_server(core, engine, arguments, soak))
     core.check()
     left = [t.name for t in threading.enumerate() if t not in threads and t.name.startswith(("draftline", "asyncio"))]
     soak.wrong += [f"a thread is left: {name}" for name in left]
     if memory[1] - memory[0] > GROWTH_MIB:
         soak.wrong.append(f"memory grew from {memory[0]:.0f} to {memory[1]:.0f} MiB in the second half")
     stats = engine.stats()
-    figures: dict[str, object] = {
+    done.figures = {
         "requests": arguments.requests,
         "steps": stats.steps,
         "failed_steps": soak.faults,
         "preemptions": stats.preemptions,
         "memory_mib": [round(value) for value in memory],
-        "ends": dict(sorted(soak.ends.items())),
     }
-    return figures, soak.wrong
 
 
 async def _touch_grpc() -> None:

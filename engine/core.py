@@ -100,6 +100,7 @@ class Core:
         self._in_flight: deque[_InFlight] = deque()
         self._steps = 0
         self._generated_tokens = 0
+        self._failed_outputs = 0
         self._token_gaps = Histogram(TOKEN_GAP_BOUNDS_S)
         self._read_at = clock()
         self._arrived = 0.0
@@ -194,6 +195,7 @@ class Core:
             total_blocks=scheduler.total_blocks,
             steps=self._steps,
             generated_tokens=self._generated_tokens,
+            failed_outputs=self._failed_outputs,
             drafter=self._drafts.stats(),
             preemptions=scheduler.preemptions,
             prefix_hit_tokens=scheduler.prefix_hit_tokens,
@@ -282,11 +284,13 @@ class Core:
                 kept, of_output = output.advance(row, tokens, logprobs, prompt_logprobs, now, times)
             except DraftlineError as error:
                 logger.warning("request %s failed: %s", row.sequence.request_id, error)
+                self._failed_outputs += 1
                 kept_tokens.append(())
                 updates += self._end_requests([row.sequence], error)
                 continue
             except Exception as error:
                 logger.error("request %s failed", row.sequence.request_id, exc_info=error)
+                self._failed_outputs += 1
                 kept_tokens.append(())
                 updates += self._fail_requests([row.sequence], error)
                 continue

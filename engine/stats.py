@@ -157,6 +157,7 @@ class EngineStats:
         total_blocks: all blocks.
         steps: steps whose results were read.
         generated_tokens: tokens of all outputs.
+        failed_outputs: outputs that an error or a limit of their own has ended, such as their constraint's.
         preemptions: how often a running sequence was preempted.
         prefix_hit_tokens: prompt tokens found in the cache at first admissions.
         prefix_query_tokens: prompt tokens of first admissions.
@@ -180,6 +181,7 @@ class EngineStats:
     queued_requests: int = 0
     queued_tokens: int = 0
     token_gaps: HistogramCounts = field(default_factory=HistogramCounts)
+    failed_outputs: int = 0
 
     @property
     def drafted_tokens(self) -> int:

@@ -151,6 +151,7 @@ class CompileQueue(Generic[T]):
     def _run(self) -> None:
         while (job := self._next()) is not None:
             job.run()
+            del job  # its text and its result may be large, and the next one may come late
 
     def _next(self) -> CompileJob[T] | None:
         """The next job: of the caller whose turn was longest ago."""

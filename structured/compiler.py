@@ -26,12 +26,12 @@ from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.host_automaton import HostAutomaton
 from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
 from draftline.structured.automaton.starting import StartingAutomaton
-from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
+from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.automaton.token_trie import TokenTrie
 from draftline.structured.automaton.worker_pool import AutomatonWorkerPool
 from draftline.structured.compile_queue import CompileJob, CompileQueue
 from draftline.structured.compiled import CompiledConstraint, CompileReport, settled
-from draftline.structured.constraint import ConstraintSpec, ReasoningSpec, language
+from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import (
     CompileQueueFullError,
     InvalidConstraintError,
@@ -43,9 +43,6 @@ from draftline.structured.grammar.compiled import CompiledGrammar
 from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
 from draftline.structured.table_cache import CachedTables, TableCache
-from draftline.structured.tags.form import Free, form_language, with_reasoning
-from draftline.structured.tags.lark import tag_grammar
-from draftline.structured.tags.machine import Machine
 from draftline.structured.tags.walk import TagReader
 from draftline.structured.unique.cursor import Cursor, Position, Reasoning
 from draftline.structured.unique.matcher import QuoteTokens
@@ -111,7 +108,6 @@ class ConstraintCompiler:
         self._lock = threading.Lock()
         self._in_flight: dict[ConstraintSpec, CompileJob[CompiledConstraint]] = {}
         self._grammar_limits = limits.grammar
-        self._automaton_limits = limits.automaton
         self._grammars: GrammarBackend | None = None
         self._grammars_lock = threading.Lock()
         self._tokens: TokenTrie | None = None
@@ -189,9 +185,6 @@ class ConstraintCompiler:
             return self._automaton(cached, None, started)
         if self._tokens is None:
             self._do_later(self._prepare)  # while the worker works
-        if constraint.kind == "grammar":  # its language is its source: there is no work for a worker
-            allowed = language(constraint)
-            return self._grammar(constraint, allowed, started, allowed.not_regular or "", job)
         allowed, automaton = self._workers.compile(constraint, on_abandon=job.on_abandon)
         if isinstance(automaton, ByteMoves):
             return self._start(constraint, allowed, automaton, started, job)
@@ -323,8 +316,7 @@ class ConstraintCompiler:
             )
             raise UnsupportedConstraintError([Violation("", "close_within_budget", reason)])
         # What a worker has compiled compiles here too, in the same time and without a crash.
-        grammar = allowed.grammar if allowed.form is None else tag_grammar(allowed.form)
-        self._workers.try_grammar(grammar, on_abandon=job.on_abandon)
+        grammar = self._workers.try_grammar(allowed, on_abandon=job.on_abandon)
         if job.is_over:
             raise InvalidConstraintError("no caller waits for it any more")
         matcher = self._grammar_backend().compile(grammar)
@@ -345,7 +337,7 @@ class ConstraintCompiler:
             len(grammar),
             self.vocabulary,
             self._unique(allowed, constraint.reasoning),
-            self._guard(constraint.reasoning),
+            self._guard(constraint.reasoning, job),
             _tag_reader(allowed),
         )
 
@@ -368,21 +360,16 @@ class ConstraintCompiler:
                 self._grammars = GrammarBackend(self.vocabulary, self._grammar_limits)
             return self._grammars
 
-    def _guard(self, reasoning: ReasoningSpec | None) -> TokenAutomaton | None:
+    def _guard(
+        self, reasoning: ReasoningSpec | None, job: CompileJob[CompiledConstraint] | CompileJob[None]
+    ) -> TokenAutomaton | None:
         """The automaton of reasoning with a limit, and of any text behind it."""
         if reasoning is None or not reasoning.limited:
             return None
-        guarded = with_reasoning(form_language(Free()), reasoning.begin, reasoning.end, is_json=False)
-        assert guarded.form is not None, "it is made of parts"
-        limits = self._automaton_limits
-        return compile_tokens(
-            Machine(guarded.form, limits.states).automaton(),
-            self.vocabulary.tokens,
-            sorted(self.vocabulary.eos_ids),
-            budgets=False,
-            early_budgets=True,
-            max_bytes=limits.table_bytes,
-        )
+        _, automaton = self._workers.compile(ConstraintSpec("any", "", reasoning=reasoning), on_abandon=job.on_abandon)
+        if not isinstance(automaton, TokenAutomaton):
+            raise InvalidConstraintError(f"its reasoning has no automaton: {automaton}")
+        return automaton
 
 
 def _tag_reader(allowed: Language) -> TagReader | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 
-from draftline.structured.matcher import MaskBatcher, Masks, Matcher
+from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class MaskedRow:
     drafts: Sequence[int] = ()
 
 
-def fill_masks(rows: Sequence[MaskedRow], masks: Masks) -> None:
+def fill_masks(rows: Sequence[MaskedRow], masks: Masks) -> dict[int, Exception]:
     """Write the masks of all rows, one row after the other.
 
     Positions after an illegal draft are never accepted; they get the mask of the position before it.
@@ -32,27 +34,48 @@ def fill_masks(rows: Sequence[MaskedRow], masks: Masks) -> None:
     Args:
         rows: their matchers are left as they were.
         masks: [sum of len(drafts) + 1, ceil(vocab / 32)] int32, contiguous.
+
+    Returns:
+        The errors of matchers, by the index of the row. The masks of such a row allow every token: its output cannot go on.
     """
+    faults: dict[int, Exception] = {}
+
+    def contained(index: int, ask: Callable[[], int]) -> int:
+        """What ``ask`` returns; 0 if the row's matcher has failed, or fails now."""
+        if index not in faults:
+            try:
+                return ask()
+            except Exception as error:  # noqa: BLE001 - the caller ends this row's output
+                faults[index] = error
+        return 0
+
     # Bring every matcher to its first position.
-    taken = [_advance(row.matcher, row.taken) for row in rows]
+    taken = [contained(index, partial(_advance, row.matcher, row.taken)) for index, row in enumerate(rows)]
 
     # First masks: one call for each backend, so that the interpreter is released once and not for every row.
-    first_indices: list[int] = []
-    jobs: dict[MaskBatcher[Matcher], list[tuple[Matcher, int]]] = defaultdict(list)
-    end = 0
-    for row in rows:
-        first_indices.append(end)
-        jobs[row.matcher.mask_batcher].append((row.matcher, end))
-        end += len(row.drafts) + 1
-    for batcher, backend_jobs in jobs.items():
-        batcher.fill(backend_jobs, masks)
+    firsts = list(accumulate((len(row.drafts) + 1 for row in rows), initial=0))
+    jobs: dict[MaskBatcher[Matcher], list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        if index not in faults:
+            jobs[row.matcher.mask_batcher].append(index)
+    for batcher, indices in jobs.items():
+        try:
+            batcher.fill([(rows[index].matcher, firsts[index]) for index in indices], masks)
+        except Exception:  # noqa: BLE001 - one by one, they show whose error it is
+            for index in indices:
+                contained(index, partial(_fill, rows[index].matcher, masks[firsts[index]]))
 
     # Masks behind drafts follow one by one: each depends on the draft before it.
-    for row, first, count in zip(rows, first_indices, taken, strict=True):
+    for index, row in enumerate(rows):
+        of_row = masks[firsts[index] : firsts[index + 1]]
+        count = taken[index]
         if row.drafts:
-            count += _fill_behind(row.matcher, row.drafts, masks[first : first + len(row.drafts) + 1])
+            count += contained(index, partial(_fill_behind, row.matcher, row.drafts, of_row))
         if count:
-            row.matcher.rollback(count)
+            contained(index, partial(_roll_back, row.matcher, count))
+        if index in faults:
+            of_row[:] = -1
+    return faults
 
 
 def _advance(matcher: Matcher, tokens: Sequence[int]) -> int:
@@ -61,6 +84,16 @@ def _advance(matcher: Matcher, tokens: Sequence[int]) -> int:
         if not matcher.advance(token):
             return count
     return len(tokens)
+
+
+def _fill(matcher: Matcher, words: Words) -> int:
+    matcher.fill_mask(words)
+    return 0
+
+
+def _roll_back(matcher: Matcher, count: int) -> int:
+    matcher.rollback(count)
+    return 0
 
 
 def _fill_behind(matcher: Matcher, drafts: Sequence[int], masks: Masks) -> int:

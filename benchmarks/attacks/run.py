@@ -30,6 +30,9 @@ INTER_TOKEN_TARGET_S = 0.1
 """The server's default of ``--inter-token-target``. Prompts are work that the server promises to do: under them, the median
 gap may be this long."""
 
+_DRAIN_S = 10.0
+"""Seconds that a server has for its last requests."""
+
 MAX_FIRST_TOKEN_S = 1.5
 """The longest wait of a single request for its first token behind another caller's 200."""
 
@@ -70,9 +73,13 @@ class Round:
         """Whether the attack did no harm."""
         return self.attacked.p50 <= self.max_p50 and self.attacked.max <= MAX_GAP_S
 
+    def __str__(self) -> str:
+        gaps = [f"{1000 * gaps.p50:.0f} and at most {1000 * gaps.max:.0f} ms" for gaps in (self.quiet, self.attacked)]
+        return f"{self.attack}: gaps of {gaps[0]} in quiet, {gaps[1]} under attack: {'pass' if self.passes else 'FAIL'}"
 
-def run_attacks(names: Sequence[str], rounds: int, model: str, device: str, seconds: float) -> list[Round]:
-    """Run attacks one after the other, and all of them again in each round.
+
+def run_attacks(names: Sequence[str], rounds: int, model: str, device: str, seconds: float) -> Iterator[Round]:
+    """Run attacks one after the other, and all of them again in each round. Yields each when it has ended.
 
     Args:
         names: keys of ``ATTACKS``.
@@ -81,7 +88,6 @@ def run_attacks(names: Sequence[str], rounds: int, model: str, device: str, seco
         device: where it runs.
         seconds: the length of each attack, and of the quiet time before it.
     """
-    done: list[Round] = []
     with _server(model, device, "--max-num-seqs", "16") as address:
         _victim(address, 2).communicate()  # the first steps are slower
         for _ in range(rounds):
@@ -90,8 +96,7 @@ def run_attacks(names: Sequence[str], rounds: int, model: str, device: str, seco
                 attacker = _client(name, address, seconds + 5)
                 attacked = _gaps(_victim(address, seconds))
                 attacker.wait()
-                done.append(Round(name, quiet, attacked))
-    return done
+                yield Round(name, quiet, attacked)
 
 
 def run_crowd(model: str, device: str) -> list[float]:
@@ -180,4 +185,8 @@ def _server(model: str, device: str, *options: str) -> Iterator[str]:
         yield address
     finally:
         server.terminate()
-        server.wait()
+        try:
+            server.wait(_DRAIN_S)
+        except subprocess.TimeoutExpired:
+            server.terminate()  # the second ends it at once
+            server.wait()

@@ -175,7 +175,7 @@ class ForcedTextDrafting(WrappedPolicy):
         max_drafts = _allowed(sequence, self._max_drafts)
         if constraint is None or not self._on or not max_drafts:
             return wanted
-        return max(wanted, len(constraint.progress.forced(max_drafts)))
+        return max(wanted, len(constraint.forced(max_drafts)))
 
 
 def _allowed(sequence: Sequence, drafts: int) -> int:

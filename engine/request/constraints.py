@@ -163,6 +163,7 @@ class OutputConstraint:
         is_json: whether the text must be a JSON document, behind the reasoning.
         tags: finds the output's tags; None for a constraint without tags.
         unenforced: JSON pointers of what the constraint asks for and does not enforce.
+        fault: an error of the progress, which ends the output; None while there is none.
     """
 
     progress: ConstraintProgress
@@ -172,6 +173,15 @@ class OutputConstraint:
     is_json: bool
     tags: TagWalk | None
     unenforced: tuple[str, ...]
+    fault: Exception | None = None
+
+    def forced(self, max_drafts: int) -> tuple[int, ...]:
+        """Up to ``max_drafts`` drafts of the text that the constraint forces next. An error becomes the `fault`."""
+        try:
+            return self.progress.forced(max_drafts) if self.fault is None else ()
+        except Exception as error:  # noqa: BLE001 - it ends this output only
+            self.fault = error
+            return ()
 
     @staticmethod
     def of(compiled: CompiledConstraint, asked: params.Constraint, prompt_len: int, max_len: int) -> OutputConstraint:

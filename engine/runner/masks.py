@@ -140,7 +140,7 @@ class HostMasks(StepMasks):
         for row in self._rows:
             if not row.drafts:
                 continue
-            drafts = _constraint_of(row).progress.forced(row.drafts)
+            drafts = _constraint_of(row).forced(row.drafts)
             forced += [(row.slot, row.known + index, draft) for index, draft in enumerate(drafts)]
             self._drafts[row.sequence] = drafts
             if len(drafts) < row.drafts:
@@ -165,7 +165,8 @@ class HostMasks(StepMasks):
             first = self._table.host_masks + row.slot * self._table.host_samples
             mask_rows += range(first, first + row.samples)
         masks = staging(len(mask_rows), self._table.masks.shape[1], dtype=torch.int32, device=self._device)
-        fill_masks(masked_rows, masks.numpy())
+        for index, error in fill_masks(masked_rows, masks.numpy()).items():
+            _constraint_of(self._rows[index]).fault = error
         self._table.masks[upload(np.array(mask_rows, np.int64), self._device)] = send(masks, self._device)
 
     def _taken(self) -> dict[Sequence, list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import count
+from typing import Literal
 
 from draftline.engine.errors import EngineStoppedError
 from draftline.engine.protocol import EngineClient
@@ -13,6 +14,9 @@ from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.telemetry.reports import Observer
 from draftline.engine.server.tokenizer_pool import TokenizerPool
 from draftline.engine.streaming.mailbox import Hub
+
+ServerStatus = Literal["loading", "ready", "draining", "stopped"]
+"""For health probes: the model is loading, requests are admitted, the server shuts down, or the engine has ended by itself."""
 
 
 class ServerState:
@@ -55,9 +59,13 @@ class ServerState:
         return self._engine
 
     @property
-    def is_serving(self) -> bool:
-        """Whether requests are admitted, and the engine runs."""
-        return self._engine is not None and not self._draining and not self._engine.stopped.done()
+    def status(self) -> ServerStatus:
+        """The status now. Requests are admitted only if it is ``ready``."""
+        if self._draining:
+            return "draining"
+        if self._engine is None:
+            return "loading"
+        return "stopped" if self._engine.stopped.done() else "ready"
 
     def serve(self, engine: EngineClient) -> None:
         """Admit requests to ``engine``."""

@@ -130,11 +130,18 @@ class OutputState:
 
         Returns:
             The tokens that the output keeps, and the client's updates. Accepted tokens after the output's end are not kept.
+
+        Raises:
+            ConstraintLimitError: the constraint cannot follow the text within its limits.
+            Exception: the constraint's fault, or another error that ends this output only.
         """
         if prompt_logprobs:
             self._take_prompt_logprobs(row.start, prompt_logprobs)
         if not tokens:
             return (), ()  # a chunk of the prompt
+        constraint = self.sequence.constraint
+        if constraint is not None and constraint.fault is not None:
+            raise constraint.fault
         if self._first_token_at is None:
             self._first_token_at = now
 
@@ -226,7 +233,7 @@ class OutputState:
             ConstraintLimitError: the constraint cannot follow the text within its limits.
         """
         constraint = self.sequence.constraint
-        if constraint is None:
+        if constraint is None or constraint.fault is not None:
             return None
         matcher = constraint.progress.matcher
         if end is not None and end.cuts_text:

@@ -27,6 +27,11 @@ class WorkerSetup:
     limits: AutomatonLimits
     grammar_limits: GrammarLimits
 
+    @property
+    def mask_words(self) -> int:
+        """The number of int32 words of a mask over all tokens."""
+        return -(-len(self.tokens) // 32)
+
 
 @dataclass(frozen=True, slots=True)
 class Tabulation:
@@ -37,9 +42,9 @@ class Tabulation:
 
 @dataclass(frozen=True, slots=True)
 class GrammarTrial:
-    """The job of compiling a grammar, and throwing the result away: parsers cannot move between processes."""
+    """The job of writing a language's grammar and compiling it. The answer is the grammar: parsers cannot change processes."""
 
-    grammar: str
+    allowed: Language
 
 
 Job = ConstraintSpec | Tabulation | GrammarTrial
@@ -49,4 +54,4 @@ LanguageAnswer = Language | InvalidConstraintError | UnsupportedConstraintError 
 Answer = Union["TokenAutomaton", ByteMoves, InvalidConstraintError, AutomatonTooLargeError, RuntimeError]
 """An automaton's tables, or its moves over bytes if the tables would take long."""
 
-TrialAnswer = InvalidConstraintError | RuntimeError | None
+TrialAnswer = str | InvalidConstraintError | UnsupportedConstraintError | RuntimeError

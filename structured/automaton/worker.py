@@ -1,9 +1,10 @@
 """The worker process that compiles constraints: ``python -m draftline.structured.automaton.worker``.
 
-Two answers follow a constraint: its language, then, if that is regular, its automaton. One answer follows a grammar: why it
-cannot be used, if so. All of them take work of untrusted size: in Python, which would hold up the threads of a process
-that streams, or in native code that cannot be stopped, and may crash. A worker's own alarm kills it when a job takes too
-long; the system kills it when it asks for too much memory. `worker_pool` is the other end of its pipes.
+Two answers follow a constraint: its language, then, if that is regular, its automaton. One answer follows a language that
+is to be enforced by a grammar: the grammar, or why it cannot be used. All of them take work of untrusted size: in Python,
+which would hold up the threads of a process that streams, or in native code that cannot be stopped, and may crash. A
+worker's own alarm kills it when a job takes too long; the system kills it when it asks for too much memory. `worker_pool`
+is the other end of its pipes.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Worker:
             case GrammarTrial():
                 grammars = self._grammars
                 _set_alarms(self._setup.grammar_limits.seconds, limits.seconds)
-                yield try_grammar(grammars, job.grammar)
+                yield try_grammar(self._setup, grammars, job.allowed)
             case ConstraintSpec():
                 _set_alarms(limits.seconds, limits.seconds)
                 allowed = find_language(self._setup, job)
@@ -164,15 +165,22 @@ def _answer(setup: WorkerSetup, work: Callable[[], TokenAutomaton | ByteMoves]) 
         return RuntimeError(f"the automaton compiler failed: {error!r}")
 
 
-def try_grammar(grammars: GrammarBackend, grammar: str) -> TrialAnswer:
-    """Compile a grammar as the engine's process will. Returns why it cannot be used, or None."""
+def try_grammar(setup: WorkerSetup, grammars: GrammarBackend, allowed: Language) -> TrialAnswer:
+    """Compile a language's grammar as the engine's process will, and try it. Returns the grammar, or why it is rejected."""
+    from draftline.structured.grammar.trial import try_masks
+
     try:
-        grammars.compile(grammar)
-    except InvalidConstraintError as error:
+        grammar = allowed.grammar
+        if allowed.form is not None:
+            from draftline.structured.tags.lark import tag_grammar
+
+            grammar = tag_grammar(allowed.form)
+        try_masks(grammars.compile(grammar), setup.mask_words, setup.grammar_limits)
+    except (InvalidConstraintError, UnsupportedConstraintError) as error:
         return error
     except Exception as error:  # noqa: BLE001 - the parent raises it; the worker goes on
         return RuntimeError(f"the grammar compiler failed: {error!r}")
-    return None
+    return grammar
 
 
 def main() -> None:

@@ -104,22 +104,27 @@ class AutomatonWorkerPool:
             raise tables
         return tables
 
-    def try_grammar(self, grammar: str, *, on_abandon: OnAbandon = never_abandoned) -> None:
-        """Compile a grammar in a worker, so that one that takes too long or crashes the compiler does no harm.
+    def try_grammar(self, allowed: Language, *, on_abandon: OnAbandon = never_abandoned) -> str:
+        """Compile a language's grammar in a worker, so that one that takes too long or crashes the compiler does no harm.
 
         Args:
-            grammar: Lark with llguidance's extensions.
+            allowed: the language.
             on_abandon: is told how to end the job early.
+
+        Returns:
+            The grammar, in Lark with llguidance's extensions.
 
         Raises:
             InvalidConstraintError: it is malformed, matches nothing, or cannot be compiled within the limits.
+            UnsupportedConstraintError: the language has no grammar.
         """
-        answers, death = self._answers(GrammarTrial(grammar), on_abandon)
+        answers, death = self._answers(GrammarTrial(allowed), on_abandon)
         if death is not None:
             raise InvalidConstraintError(self._reason(death, self._grammar_limits.seconds))
-        [error] = answers
-        if error is not None:
-            raise error
+        grammar: str | Exception = answers[0]
+        if isinstance(grammar, Exception):
+            raise grammar
+        return grammar
 
     def close(self) -> None:
         """End all workers; jobs in flight fail, and so do later ones."""

@@ -39,7 +39,7 @@ class GrammarBackend:
             InvalidConstraintError: it is malformed, matches nothing, or is too large.
         """
         parsers = GrammarParsers(lambda: self._generation(grammar), grammar, self._limits, self._background)
-        matcher = GrammarMatcher(parsers, self._vocabulary)
+        matcher = GrammarMatcher(parsers, parsers.current, self._vocabulary)
         # The first mask takes longest: compute it now. It also shows whether the language has any text.
         matcher.fill_mask(np.empty(self._mask_words, np.int32))
         if matcher.error is not None:

@@ -21,6 +21,7 @@ class GrammarLimits:
 
     Attributes:
         seconds: processor time to compile the grammar, in a worker process that tries it.
+        mask_seconds: processor time of one mask, in that trial.
         lexer_states: states of one lexer, of 1 to 2 kB each.
         step_fuel: the lexer's work for one mask, in llguidance's units (about 14,000 take 1 ms).
         step_items: Earley items of one mask.
@@ -28,6 +29,7 @@ class GrammarLimits:
     """
 
     seconds: float = 2.0
+    mask_seconds: float = 0.1
     lexer_states: int = 50_000
     step_fuel: int = 500_000
     step_items: int = 50_000

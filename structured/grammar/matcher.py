@@ -17,7 +17,7 @@ import numpy as np
 from llguidance import LLExecutor, LLMatcher
 from typing_extensions import override
 
-from draftline.structured.grammar.parsers import GrammarParsers
+from draftline.structured.grammar.parsers import GrammarParsers, ParserGeneration
 from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words
 from draftline.structured.vocabulary import ByteVocabulary
 
@@ -60,16 +60,17 @@ class EndOfSequence:
 class GrammarMatcher(Matcher):
     """The position of one output in a grammar."""
 
-    def __init__(self, parsers: GrammarParsers, vocabulary: GrammarVocabulary) -> None:
+    def __init__(self, parsers: GrammarParsers, generation: ParserGeneration, vocabulary: GrammarVocabulary) -> None:
         """At the beginning of a text.
 
         Args:
             parsers: those of the grammar, shared by all its matchers.
+            generation: the current one of them.
             vocabulary: shared by all matchers of the backend.
         """
         self.parsers = parsers
         self._vocabulary = vocabulary
-        self._generation = parsers.begin()
+        self._generation = generation
         self._parser = self._generation.parser()
         self._taken: list[int] = []
         self._ends = 0
@@ -78,7 +79,7 @@ class GrammarMatcher(Matcher):
 
     def beginning(self) -> GrammarMatcher:
         """An independent matcher at the beginning of a text."""
-        return GrammarMatcher(self.parsers, self._vocabulary)
+        return GrammarMatcher(self.parsers, self.parsers.begin(), self._vocabulary)
 
     @property
     def parser(self) -> LLMatcher:

@@ -62,6 +62,7 @@ class GrammarParsers:
 
     Attributes:
         limits: those of every generation.
+        current: the generation of new texts.
         generations: how many generations there have been.
         forces: whether parsers may be asked for forced text. Long forced text uses up a lexer's states at once.
     """
@@ -88,21 +89,21 @@ class GrammarParsers:
         self._background = background
         self._next: Future[ParserGeneration] | None = None
         started = time.perf_counter()
-        self._current = build()
+        self.current = build()
         self._builds_slowly = time.perf_counter() - started > _SLOW_BUILD_S
 
     def begin(self) -> ParserGeneration:
-        """The generation of a new text."""
+        """The generation of a new text. If the next one takes long to build, building it begins now."""
         if self._builds_slowly and self._next is None:
             self._next = self._background.submit(self._build)
-        return self._current
+        return self.current
 
     def replace(self, dead: ParserGeneration) -> tuple[ParserGeneration, bool]:
         """The generation to move to from a dead one, and whether no text has used it yet."""
-        if self._current is not dead and self._current.error is None:
-            return self._current, False
-        logger.info("a grammar's lexer is renewed for the %d. time: %s", self.generations, self._current.error)
-        self._current = self._build() if self._next is None else self._next.result()
+        if self.current is not dead and self.current.error is None:
+            return self.current, False
+        logger.info("a grammar's lexer is renewed for the %d. time: %s", self.generations, self.current.error)
+        self.current = self._build() if self._next is None else self._next.result()
         self._next = None
         self.generations += 1
         return self.begin(), True

@@ -91,3 +91,15 @@ def test_a_small_soak_ends_clean() -> None:
     result = json.loads(done.stdout)
     assert (done.returncode, result["wrong"]) == (0, [])
     assert sum(result["ends"].values()) == 60
+
+
+def test_a_soak_that_is_ended_early_reports_what_it_has_done() -> None:
+    command = [sys.executable, str(BENCHMARKS / "chaos.py"), "--requests", "5000", "--kinds", "2", "--concurrency", "4"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as soak:
+        assert soak.stderr is not None
+        assert any("soak: 0 of 5000" in line for line in soak.stderr)
+        soak.terminate()
+        out, _ = soak.communicate(timeout=120)
+    result = json.loads(out)
+    assert (soak.returncode, result["wrong"]) == (1, ["interrupted"])
+    assert sum(result["ends"].values()) < 5000

@@ -25,8 +25,8 @@ from tiny import (
 from draftline import Schema
 from draftline.engine.core import Core
 from draftline.engine.drafting.policy import DraftPolicy, ForcedTextDrafting
-from draftline.engine.errors import ConstraintLimitError, InvalidRequestError
-from draftline.engine.outputs import BrokenOff, CompletionOutput, Failed, Finished, FinishReason, RequestOutput
+from draftline.engine.errors import ConstraintLimitError, InvalidRequestError, StepFailedError
+from draftline.engine.outputs import BrokenOff, CompletionOutput, Delta, Failed, Finished, FinishReason, RequestOutput
 from draftline.engine.params import Constraint, Reasoning, SamplingParams, Speculation
 from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.streaming.broken_json import broken_off
@@ -256,6 +256,48 @@ def test_a_request_whose_constraint_hits_a_limit_fails_by_name_and_alone(ahead: 
         assert str(error) == "the constraint cannot follow this output: it needs more than 60 lexer states"
     lengths = {name: update.usage.completion_tokens for name, update in client.updates if isinstance(update, Finished)}
     assert lengths == {f"{kind}{seed}": 20 for kind in ("short", "free") for seed in range(3)}
+
+
+@pytest.mark.parametrize("ahead", [0, 1], ids=["", "ahead"])
+@pytest.mark.parametrize("method", ["correct_mask", "advance", "rollback", "forced"])
+def test_an_error_of_a_constraint_fails_its_request_alone(
+    method: str, ahead: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Four requests share a grammar and its batches. The second one's matcher fails behind some tokens."""
+    grammar = Constraint(grammar='start: (/[ab]/ "cdefg")*')
+    params = [SamplingParams(max_tokens=20, temperature=1.0, seed=seed, ignore_eos=True) for seed in range(4)]
+    expected = [alone([1, 2, seed], params[seed], grammar).outputs[0].token_ids for seed in range(4)]
+    real = getattr(GrammarMatcher, method)
+    table = free_constraints()
+    core = tiny_core(drafter=NGram(4, ReferenceOps()), constraints=table, steps_ahead=ahead)
+    client = Client(core)
+    for seed in range(4):
+        client.submit(str(seed), [1, 2, seed], params[seed], constraint=grammar)
+    [bad] = [sequence.constraint for sequence in core._outputs if sequence.request_id == "1"]
+    assert bad is not None
+
+    def faulty(self: GrammarMatcher, *arguments: object) -> object:
+        if self is bad.progress.matcher and self.consumed >= 8:
+            raise OSError("the parser broke")
+        return real(self, *arguments)
+
+    monkeypatch.setattr(GrammarMatcher, method, faulty)
+    while core.has_work:
+        core.step()
+        core.check()
+    [(name, failed)] = [(name, update) for name, update in client.updates if isinstance(update, Failed)]
+    assert name == "1"
+    assert isinstance(failed.error, StepFailedError)
+    assert core.stats().failed_outputs == 1
+    assert [record for record in caplog.records if "request 1 failed" in record.message and record.exc_info]
+    for seed in (0, 2, 3):
+        got = [
+            token
+            for name, update in client.updates
+            if name == str(seed) and isinstance(update, Delta)
+            for token in update.token_ids
+        ]
+        assert got == list(expected[seed])
 
 
 def test_what_is_cut_off_says_so() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import FrameType
 
 import pytest
 from small_vocabulary import vocabulary
@@ -16,7 +18,7 @@ from draftline.engine.request.constraints import compile_constraint
 from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.compile_queue import CompileJob, CompileQueue
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
-from draftline.structured.constraint import ConstraintSpec, language
+from draftline.structured.constraint import ConstraintSpec, ReasoningSpec, language
 from draftline.structured.errors import CompileQueueFullError, InvalidConstraintError, UnsupportedConstraintError
 
 EXPLOSION = "[01]*1[01]{4%d}"
@@ -146,17 +148,59 @@ def test_a_schema_is_read_in_a_worker_and_its_errors_come_back_whole(compiler: C
         assert getattr(there.value, "violations", None) == getattr(here.value, "violations", None)
 
 
-def test_schemas_and_choices_are_read_in_a_worker_alone(
-    compiler: ConstraintCompiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read_here(constraint: ConstraintSpec) -> None:
-        raise AssertionError(f"a {constraint.kind} is read under the interpreter's lock of the process that streams")
+READING = (
+    "json_schema",
+    "regular",
+    "tags.lark",
+    "tags.machine.automaton",
+    "tags.xgrammar",
+    "grammar.lark_rules",
+    "constraint.language",
+)
+"""Modules and functions of `draftline.structured` whose work grows with a constraint."""
 
-    for module in ("compiler", "constraint"):
-        monkeypatch.setattr(f"draftline.structured.{module}.language", read_here)
-    assert compiler.compile(ConstraintSpec("choice", '["a", "b"]')).report.backend == "automaton"
-    assert compiler.compile(ConstraintSpec("regex", "a|b")).report.backend == "automaton"
-    assert compiler.compile(ConstraintSpec("json_schema", '{"enum": [1, 2]}')).report.backend == "automaton"
-    open_object = compiler.compile(ConstraintSpec("json_schema", '{"type": "object", "required": ["n"]}'))
-    assert open_object.report.backend == "grammar"
-    assert open_object.report.no_automaton
+OPEN_OBJECT = '{"type": "object", "required": ["n"]}'
+TAGS = {
+    "type": "tag",
+    "begin": "<t>",
+    "content": {"type": "json_schema", "json_schema": json.loads(OPEN_OBJECT)},
+    "end": "</t>",
+}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "backend"),
+    [
+        (ConstraintSpec("choice", '["a", "b"]'), "automaton"),
+        (ConstraintSpec("regex", "a|b"), "automaton"),
+        (ConstraintSpec("json_schema", '{"enum": [1, 2]}'), "automaton"),
+        (ConstraintSpec("json_schema", OPEN_OBJECT), "grammar"),
+        (ConstraintSpec("json_schema", OPEN_OBJECT, reasoning=ReasoningSpec("", "</think>", True)), "grammar"),
+        (
+            ConstraintSpec(
+                "grammar", "start: r0\n" + "\n".join(f'r{i}: "a" | r{i + 1}' for i in range(9)) + '\nr9: "b"'
+            ),
+            "grammar",
+        ),
+        (ConstraintSpec("structural_tag", json.dumps({"type": "structural_tag", "format": TAGS})), "grammar"),
+    ],
+    ids=["choice", "regex", "regular schema", "schema", "reasoning", "grammar", "tags"],
+)
+def test_constraints_are_read_in_workers_alone(constraint: ConstraintSpec, backend: str) -> None:
+    """Under the interpreter's lock of a process that streams, reading them would hold up the streams."""
+    called: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            called.add(f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}")
+
+    threading.setprofile(note)
+    try:
+        compiler = ConstraintCompiler(vocabulary("ab"))
+        compiled = compiler.compile(constraint)
+    finally:
+        threading.setprofile(None)
+    compiler.close()
+    assert compiled.report.backend == backend
+    assert "draftline.structured.compiler._compile" in called
+    assert not [name for name in called if name.startswith(tuple(f"draftline.structured.{one}" for one in READING))]

@@ -25,6 +25,7 @@ from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
 from draftline.structured.constraint import MAX_CHOICES, ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.grammar.limits import GrammarLimits
+from draftline.structured.language import Language
 
 VOCABULARY = vocabulary("ab", "abc", '{"', '": ')
 EXPLOSION = "[01]*1[01]{40}"
@@ -288,17 +289,36 @@ def test_memory_of_a_worker_is_bounded() -> None:
         workers.close()
 
 
+def try_grammar(workers: AutomatonWorkerPool, grammar: str) -> None:
+    assert workers.try_grammar(Language(None, grammar, not_regular="")) == grammar
+
+
 def test_a_grammar_that_crashes_the_compiler_or_takes_long_does_no_harm(workers: AutomatonWorkerPool) -> None:
-    workers.try_grammar('start: "a" | "b"')
+    try_grammar(workers, 'start: "a" | "b"')
     lexemes = "\n".join(f"r{i}: /[a-z]{{{i % 50 + 1},{i % 97 + 60}}}q{i}/ r{i + 1} | /z/" for i in range(4000))
     with pytest.raises(InvalidConstraintError, match=r"takes longer than 0\.15 s|overflows the compiler's stack"):
-        workers.try_grammar(f'start: r0\n{lexemes}\nr4000: "x"')  # overflows llguidance's stack
+        try_grammar(workers, f'start: r0\n{lexemes}\nr4000: "x"')  # overflows llguidance's stack
     optional = "start: " + "a? " * 20_000 + '\na: "x"?'
     with pytest.raises(InvalidConstraintError, match=r"compiling it takes longer than 0\.15 s"):
-        workers.try_grammar(optional)
+        try_grammar(workers, optional)
     with pytest.raises(InvalidConstraintError, match="line 1, column"):
-        workers.try_grammar("start: (")
-    workers.try_grammar('start: "a" | "b"')
+        try_grammar(workers, "start: (")
+    try_grammar(workers, 'start: "a" | "b"')
+
+
+def test_a_grammar_whose_later_masks_take_long_is_rejected() -> None:
+    """The first mask takes no time."""
+    nested = "\n".join(f'T{index}: ("a" | T{index - 1} "b")+ ("c" | "a")' for index in range(1, 201))
+    grammar = f'start: "x" T200\nT0: "z"\n{nested}\n'
+    limits = GrammarLimits(mask_seconds=0.002)
+    ends, special = VOCABULARY.eos_ids, VOCABULARY.special_ids
+    workers = AutomatonWorkerPool(VOCABULARY.tokens, ends, special, grammar_limits=limits)
+    try:
+        with pytest.raises(InvalidConstraintError, match=r"one mask of it takes longer than 0\.002 s"):
+            try_grammar(workers, grammar)
+        try_grammar(workers, 'start: "x" ("a" | "b")* "c"')
+    finally:
+        workers.close()
 
 
 def test_a_worker_that_holds_much_memory_ends_after_its_job() -> None:

@@ -70,8 +70,8 @@ class GatewayService(VllmEngineServicer):  # type: ignore[misc]  # generated wit
     @override
     @with_error_status
     async def HealthCheck(self, request: vllm.HealthCheckRequest, context: Context) -> vllm.HealthCheckResponse:
-        healthy = self._state.is_serving
-        return vllm.HealthCheckResponse(healthy=healthy, message="serving" if healthy else "loading or shutting down")
+        status = self._state.status
+        return vllm.HealthCheckResponse(healthy=status == "ready", message=status)
 
     @override
     @with_error_status

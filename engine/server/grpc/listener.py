@@ -8,7 +8,8 @@ from typing import Any
 import grpc.aio
 from grpc_channelz.v1 import channelz, channelz_pb2
 from grpc_channelz.v1.channelz_pb2_grpc import add_ChannelzServicer_to_server
-from grpc_health.v1 import health, health_pb2
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import SERVICE_NAME
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -19,6 +20,7 @@ from draftline.engine.errors import CannotListenError, MissingExtraError
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.grpc.admin import AdminService
 from draftline.engine.server.grpc.credentials import server_credentials
+from draftline.engine.server.grpc.health import HealthService
 from draftline.engine.server.grpc.inference import InferenceService
 from draftline.engine.server.grpc.interceptors import AuthenticationInterceptor, DecodeErrorInterceptor
 from draftline.engine.server.grpc.reflection import add_reflection
@@ -61,7 +63,7 @@ class GrpcListener(Listener):
         registry.register(_Connections(state))
         interceptors = [AuthenticationInterceptor(state.access, refusals), DecodeErrorInterceptor(_PACKAGES)]
         self._server = grpc.aio.server(options=_options(state.config), interceptors=interceptors)
-        self._health = health.aio.HealthServicer()
+        self._health = HealthService(state)
         add_InferenceServiceServicer_to_server(InferenceService(state), self._server)
         add_AdminServiceServicer_to_server(AdminService(state, registry), self._server)
         add_HealthServicer_to_server(self._health, self._server)
@@ -69,7 +71,7 @@ class GrpcListener(Listener):
         self._services = [SERVICE, ADMIN_SERVICE]
         if state.config.gateway:
             self._services.append(_add_gateway(state, self._server))
-        add_reflection(self._server, [*self._services, health.SERVICE_NAME, _CHANNELZ])
+        add_reflection(self._server, [*self._services, SERVICE_NAME, _CHANNELZ])
 
     @property
     @override

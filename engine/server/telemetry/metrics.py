@@ -93,6 +93,9 @@ ENGINE_METRICS: Mapping[str, _Family] = {
     "total_blocks": _gauge("cache_blocks_total", "All cache blocks."),
     "steps": _counter("steps", "Steps of the engine."),
     "generated_tokens": _counter("generated_tokens", "Output tokens."),
+    "failed_outputs": _counter(
+        "failed_outputs", "Outputs that an error or a limit of their own has ended, such as their constraint's."
+    ),
     "preemptions": _counter("preemptions", "Preemptions of sequences."),
     "prefix_hit_tokens": _counter("prefix_hit_tokens", "Prompt tokens found in the cache."),
     "prefix_query_tokens": _counter("prefix_query_tokens", "Prompt tokens looked up in the cache."),

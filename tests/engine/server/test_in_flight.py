@@ -113,10 +113,10 @@ async def test_nothing_is_admitted_before_an_engine_serves_or_while_the_server_d
     with pytest.raises(EngineStoppedError, match="still loading"):
         await face.run("abc")
     face.state.serve(engine)
-    assert face.state.is_serving
+    assert face.state.status == "ready"
     assert await face.run("abc") == "abca"
     face.state.drain()
-    assert not face.state.is_serving
+    assert face.state.status == "draining"
     with pytest.raises(EngineStoppedError, match="shutting down"):
         await face.run("abc")
     assert face.codes() == ["UNAVAILABLE", "OK", "UNAVAILABLE"]

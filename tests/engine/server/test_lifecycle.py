@@ -26,11 +26,19 @@ SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING
 
 
-async def check(channel: grpc.aio.Channel, service: str) -> int:
+def health(channel: grpc.aio.Channel, service: str) -> grpc.aio.UnaryUnaryCall[bytes, HealthCheckResponse]:
     method: grpc.aio.UnaryUnaryMultiCallable[bytes, HealthCheckResponse] = channel.unary_unary(
         "/grpc.health.v1.Health/Check", response_deserializer=HealthCheckResponse.FromString
     )
-    return (await method(HealthCheckRequest(service=service).SerializeToString())).status
+    return method(HealthCheckRequest(service=service).SerializeToString())
+
+
+async def check(channel: grpc.aio.Channel, service: str) -> int:
+    return (await health(channel, service)).status
+
+
+async def reason(channel: grpc.aio.Channel) -> object:
+    return dict(await health(channel, "").trailing_metadata())["draftline-status"]  # type: ignore[call-overload]
 
 
 class Watching:
@@ -102,6 +110,31 @@ async def test_a_server_whose_engine_died_is_not_serving(
         if prompt == "DIE":
             assert await watching.next() == NOT_SERVING
     assert await check(channel, SERVICE) == NOT_SERVING
+
+
+async def test_health_says_why_a_server_is_not_serving(
+    server: Server, channel: grpc.aio.Channel, engine: FakeEngine
+) -> None:
+    assert await reason(channel) == "loading"
+    await server.serve(engine)
+    assert await reason(channel) == "ready"
+    engine.hold()
+    client = SessionClient(InferenceServiceStub(channel))
+    await client.submit("a", text_request("a"))
+    await asyncio.to_thread(engine.wait_running, 1)
+    draining = asyncio.create_task(server.drain())
+    await asyncio.sleep(0)
+    assert await reason(channel) == "draining"
+    engine.release()
+    assert await draining
+
+
+async def test_a_server_of_a_dead_engine_says_so(server: Server, channel: grpc.aio.Channel, engine: FakeEngine) -> None:
+    await server.serve(engine)
+    with pytest.raises(grpc.RpcError):
+        await InferenceServiceStub(channel).Generate(text_request("DIE")).read()
+    assert await check(channel, "") == NOT_SERVING
+    assert await reason(channel) == "stopped"
 
 
 async def test_an_unknown_service_has_no_health(server: Server, channel: grpc.aio.Channel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -15,7 +16,7 @@ from fake_tokenizer import ByteTokenizer
 from draftline.engine.errors import InvalidRequestError, QueueFullError
 from draftline.engine.protocol import Chat
 from draftline.engine.server.tokenizer_pool import LONG, TokenizerPool
-from draftline.structured.compile_queue import CompileQueue
+from draftline.structured.compile_queue import CompileJob, CompileQueue
 
 TEXT = "x" * LONG
 
@@ -70,3 +71,28 @@ async def test_callers_take_turns_and_prompts_that_nobody_waits_for_are_dropped(
     await asyncio.gather(*heavy, return_exceptions=True)
     assert sorted(order) == ["0", "1", "2", "3", "l"]
     assert order.index("l") <= 2
+
+
+async def test_nothing_of_prompts_that_are_done_is_held(pool: TokenizerPool) -> None:
+    before = set(map(id, jobs()))
+    asked = [asyncio.create_task(pool.token_ids(f"{number}{TEXT}", str(number % 3))) for number in range(12)]
+    await asyncio.sleep(0)
+    for task in asked[8:]:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    del asked, task
+    for _ in range(100):
+        left = [job for job in jobs() if id(job) not in before]
+        if not left:
+            break
+        del left
+        await asyncio.sleep(0.05)
+    else:
+        pytest.fail("jobs are held, with their prompts and tokens")
+    assert len(pool._processes._idle) <= len(pool._queue._threads)
+    assert not pool._processes._busy
+
+
+def jobs() -> list[object]:
+    gc.collect()
+    return [one for one in gc.get_objects() if type(one) is CompileJob]

@@ -53,10 +53,11 @@ class About:
         return JSONResponse({"status": "live"})
 
     async def ready(self, request: Request) -> Response:
-        """200 while requests are admitted, and 503 while the model loads or the server drains."""
-        if self._state.is_serving:
-            return JSONResponse({"status": "ready"})
-        return JSONResponse({"status": "loading or shutting down"}, 503, {"retry-after": "1"})
+        """200 while requests are admitted, and 503 while the model loads or the server drains, with the status's name."""
+        status = self._state.status
+        if status == "ready":
+            return JSONResponse({"status": status})
+        return JSONResponse({"status": status}, 503, {"retry-after": "1"})
 
     async def version(self, request: Request) -> Response:
         """The version of Draftline."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field
 
@@ -18,6 +19,9 @@ from draftline.engine.server.http.messages import ChatMessage, Rendered, chat
 from draftline.engine.server.limits import MAX_DETOKENIZE, length_violations, refuse
 from draftline.engine.server.state import ServerState
 from draftline.engine.server.tokenizer_pool import LONG
+from draftline.models.tokenization.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 
 class TokenizeBody(Rendered):
@@ -60,7 +64,7 @@ async def tokenize(body: TokenizeBody, state: ServerState, call: HttpCall) -> di
         raise names.error(error) from None
     answer: dict[str, Any] = {"count": len(ids), "max_model_len": engine.info.max_model_len, "tokens": ids}
     if body.return_token_strs:
-        answer["token_strs"] = [engine.tokenizer.decode([token], skip_special=False) for token in ids]
+        answer["token_strs"] = await _off_the_loop(len(ids), partial(_texts, ids, engine.tokenizer))
     return answer
 
 
@@ -77,9 +81,16 @@ async def detokenize(body: DetokenizeBody, state: ServerState, call: HttpCall) -
         if not 0 <= token < vocab_size:
             problem = f"{token} is not a token id of this model (0 to {vocab_size - 1})"
             raise InvalidRequestError(FieldViolation(f"tokens[{index}]", problem))
+    decode = partial(engine.tokenizer.decode, body.tokens, skip_special=False)
+    return {"prompt": await _off_the_loop(len(body.tokens), decode)}
 
-    def decode() -> str:
-        return engine.tokenizer.decode(body.tokens, skip_special=False)
 
-    text = await asyncio.to_thread(decode) if len(body.tokens) >= LONG else decode()
-    return {"prompt": text}
+async def _off_the_loop(tokens: int, work: Callable[[], T]) -> T:
+    """The result of work that takes time in proportion to ``tokens``, on another thread if they are many."""
+    return await asyncio.to_thread(work) if tokens >= LONG else work()
+
+
+def _texts(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
+    """The text of each token. Long texts repeat most of their tokens."""
+    texts = {token: tokenizer.decode([token], skip_special=False) for token in set(ids)}
+    return [texts[token] for token in ids]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import httpx2
 import pytest
 from fake_engine import MAX_MODEL_LEN, FakeEngine
+from fake_tokenizer import ByteTokenizer
 from http_client import http_client
 from tiny import tiny_compiler
 
@@ -226,6 +228,23 @@ async def test_tokens(http: httpx2.AsyncClient) -> None:
         "token_strs": ["h", "i"],
     }
     assert await answer(http, "/detokenize", tokens=[104, 105]) == {"prompt": "hi"}
+
+
+async def test_the_texts_of_many_tokens_do_not_hold_up_the_event_loop(
+    http: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[tuple[list[int], bool]] = []
+    decode = ByteTokenizer.decode
+
+    def note(self: ByteTokenizer, ids: list[int], **options: bool) -> str:
+        decoded.append((list(ids), threading.current_thread() is threading.main_thread()))
+        return decode(self, ids, **options)
+
+    monkeypatch.setattr(ByteTokenizer, "decode", note)
+    monkeypatch.setattr("draftline.engine.server.http.endpoints.tokens.LONG", 64)
+    found = await answer(http, "/tokenize", prompt="ab" * 40, return_token_strs=True)
+    assert found["token_strs"] == ["a", "b"] * 40
+    assert sorted(decoded) == [([97], False), ([98], False)]
 
 
 async def test_the_server_describes_itself(http: httpx2.AsyncClient) -> None:

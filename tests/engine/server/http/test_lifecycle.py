@@ -74,18 +74,24 @@ async def test_probes_follow_the_server(engine: FakeEngine) -> None:
         async def statuses() -> list[int]:
             return [(await http.get(path)).status_code for path in ("/live", "/health", "/ready", "/v1/models")]
 
+        async def reason() -> str:
+            return str((await http.get("/ready")).json()["status"])
+
         assert await statuses() == [200, 503, 503, 503]
+        assert await reason() == "loading"
         loading = await http.post("/v1/completions", json={"prompt": "a"})
         assert loading.status_code == 503
         assert "loading" in loading.json()["error"]["message"]
         await server.serve(engine)
         assert await statuses() == [200, 200, 200, 200]
+        assert await reason() == "ready"
         engine.hold()
         running = asyncio.ensure_future(http.post("/v1/completions", json={"prompt": "a", "max_tokens": 3}))
         await asyncio.to_thread(engine.wait_running, 1)
         draining = asyncio.ensure_future(server.drain())
         await asyncio.sleep(0)
         assert await statuses() == [200, 503, 503, 200]
+        assert await reason() == "draining"
         refused = await http.post("/v1/completions", json={"prompt": "a"})
         assert refused.status_code == 503
         assert "retry-after" in refused.headers
