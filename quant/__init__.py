@@ -93,6 +93,15 @@ def dequantize(raw: RawTensor) -> Tensor:
     return read(raw)
 
 
+def unpacked(raw: RawTensor) -> RawTensor:
+    """A tensor in a GGUF block format as a float32 one; any other as it is.
+
+    Raises:
+        UnsupportedFormatError: the format is not known.
+    """
+    return replace(raw, format="F32", data=dequantize(raw)) if raw.data.dtype == torch.uint8 else raw
+
+
 def compute_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """The dtype of activations and cache for weights in ``dtype``."""
     return torch.float32 if device.type == "cpu" and dtype == torch.float16 else dtype
