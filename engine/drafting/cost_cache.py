@@ -13,6 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -80,8 +81,10 @@ class CostCache:
         content = json.dumps([[rows, drafts, seconds] for (rows, drafts), seconds in costs.items()])
         try:
             write_whole(self._path, content.encode())
-            for path in self._path.parent.glob(f"*{_SUFFIX}"):
-                if time.time() - path.stat().st_mtime > _MAX_AGE_S:
-                    path.unlink(missing_ok=True)
         except OSError as error:
             logger.warning("step costs are not kept in %s: %s", self._path.parent, error)
+            return
+        for path in self._path.parent.glob(f"*{_SUFFIX}"):
+            with suppress(OSError):  # another process may remove it at the same time
+                if time.time() - path.stat().st_mtime > _MAX_AGE_S:
+                    path.unlink()
