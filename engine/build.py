@@ -146,20 +146,20 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         loaded.ops,
         loaded.eos_ids,
     )
-    policy = loaded.drafting.build_policy(
-        runner,
-        parts.table,
-        loaded.shapes,
-        generation=scheduler.block_generation,
-        step_tokens=loaded.step_tokens,
-    )
-
     fingerprint = SystemFingerprint.of(
         device,
         dtype=loaded.dtype,
         weights=model.quantization,
         conversion=config.quantization,
         cache_dtype=loaded.cache_dtype,
+    )
+    policy = loaded.drafting.build_policy(
+        runner,
+        parts.table,
+        loaded.shapes,
+        generation=scheduler.block_generation,
+        step_tokens=loaded.step_tokens,
+        facts=(fingerprint.facts, repr(shape)),
     )
     info = EngineInfo(
         model=config.model,

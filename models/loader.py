@@ -16,7 +16,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import config_from_hf
 from draftline.models.gguf.checkpoint import GGUFCheckpoint
-from draftline.models.gguf.file import GGUFFile
+from draftline.models.gguf.file import open_gguf
 from draftline.quant import CONVERT
 
 
@@ -95,7 +95,7 @@ def _open_folder(source: ModelSource) -> Checkpoint:
 
 
 def _open_gguf(source: ModelSource) -> Checkpoint:
-    return GGUFCheckpoint(GGUFFile(source.path))
+    return GGUFCheckpoint(open_gguf(source.path))
 
 
 def _gguf_config(source: ModelSource) -> ModelConfig:

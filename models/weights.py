@@ -58,6 +58,8 @@ class Weights:
         """The token embedding and the output projection, which may be one tensor."""
         shape = (config.vocab_size, config.hidden_size)
         embedding = self._raw("model.embed_tokens.weight", *shape)
+        if config.tied_embeddings:
+            embedding = quant.unpacked(embedding.on(self._device))  # once for both
         head = quant.make_head(
             embedding if config.tied_embeddings else self._raw("lm_head.weight", *shape),
             dtype=self._dtype,

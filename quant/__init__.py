@@ -19,6 +19,7 @@ precision:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -92,6 +93,15 @@ def dequantize(raw: RawTensor) -> Tensor:
     return read(raw)
 
 
+def unpacked(raw: RawTensor) -> RawTensor:
+    """A tensor in a GGUF block format as a float32 one; any other as it is.
+
+    Raises:
+        UnsupportedFormatError: the format is not known.
+    """
+    return replace(raw, format="F32", data=dequantize(raw)) if raw.data.dtype == torch.uint8 else raw
+
+
 def compute_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
     """The dtype of activations and cache for weights in ``dtype``."""
     return torch.float32 if device.type == "cpu" and dtype == torch.float16 else dtype
@@ -137,8 +147,7 @@ def make_linear(
         return _scaled(parts, None if bias is None else bias.to(device=device, dtype=dtype), device)
     if packed and packable(parts):
         return Int8Linear(merged(parts), bias)
-    dense = torch.cat([dequantize(part) for part in parts])
-    return _dense(dense, bias, dtype, compute_dtype(dtype, device), device)
+    return _dense(_dequantized(parts), bias, dtype, compute_dtype(dtype, device), device)
 
 
 def make_head(raw: RawTensor, *, dtype: torch.dtype, device: torch.device, scaled: bool = False) -> Linear:
@@ -159,6 +168,16 @@ def make_table(raw: RawTensor, *, dtype: torch.dtype, device: torch.device) -> T
 
 def _converted(raw: RawTensor) -> RawTensor:
     return raw if raw.convert_to is None or raw.scales is not None else CONVERT[raw.convert_to](raw, dequantize(raw))
+
+
+def _dequantized(parts: Sequence[RawTensor]) -> Tensor:
+    """The parts as one float32 weight. Where they have one format, they are merged before: stored weights are smaller."""
+    first = parts[0]
+    if len(parts) > 1 and all(part.format == first.format and part.scales is None for part in parts):
+        rows = sum(part.shape[0] for part in parts)
+        parts = [replace(first, shape=(rows, first.shape[1]), data=torch.cat([part.data for part in parts]))]
+    weights = [dequantize(part) for part in parts]
+    return weights[0] if len(weights) == 1 else torch.cat(weights)
 
 
 def _scaled(parts: Sequence[RawTensor], bias: Tensor | None, device: torch.device) -> ScaledLinear:

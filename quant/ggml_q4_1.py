@@ -24,30 +24,35 @@ _BLOCK = 32
 _Q4_0_BYTES, _Q4_1_BYTES = 18, 20
 
 
-def _unpack_q4_1(raw: RawTensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights [N, K / 32, 32] uint8, and float32 ``d`` and ``m`` [N, K / 32, 1]."""
+def _split_q4_1(raw: RawTensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Packed weights [N, K / 32, 16] uint8, and float32 ``d`` and ``m`` [N, K / 32, 1]."""
     blocks = raw.data.reshape(raw.shape[0], -1, _Q4_1_BYTES)
     d, m = blocks[..., :4].contiguous().view(torch.float16).float().split(1, dim=-1)
-    return _nibbles(blocks[..., 4:]), d, m
+    return blocks[..., 4:], d, m
 
 
-def _unpack_q4_0(raw: RawTensor) -> tuple[Tensor, Tensor, Tensor]:
+def _split_q4_0(raw: RawTensor) -> tuple[Tensor, Tensor, Tensor]:
     blocks = raw.data.reshape(raw.shape[0], -1, _Q4_0_BYTES)
     d = blocks[..., :2].contiguous().view(torch.float16).float()
-    return _nibbles(blocks[..., 2:]), d, -8 * d
+    return blocks[..., 2:], d, -8 * d
 
 
-def _nibbles(packed: Tensor) -> Tensor:
-    return torch.cat((packed & 15, packed >> 4), dim=-1)
+def _nibbles(packed: Tensor, dtype: torch.dtype) -> Tensor:
+    """Weights [N, K / 32, 32]."""
+    weights = torch.empty((*packed.shape[:-1], _BLOCK), dtype=dtype, device=packed.device)
+    weights[..., : _BLOCK // 2] = packed & 15
+    weights[..., _BLOCK // 2 :] = packed >> 4
+    return weights
 
 
-_UNPACK = {"Q4_0": _unpack_q4_0, "Q4_1": _unpack_q4_1}
+_SPLIT = {"Q4_0": _split_q4_0, "Q4_1": _split_q4_1}
 
 
 def dequantize_q4(raw: RawTensor) -> Tensor:
     """A Q4_0 or Q4_1 tensor as float32, of ``raw.shape``."""
-    q, d, m = _UNPACK[raw.format](raw)
-    return torch.addcmul(m, q.float(), d).reshape(raw.shape)
+    packed, d, m = _SPLIT[raw.format](raw)
+    weights = _nibbles(packed, torch.float32)
+    return torch.addcmul(m, weights, d, out=weights).reshape(raw.shape)
 
 
 class Int4Linear(SeparateLinear):
@@ -55,10 +60,11 @@ class Int4Linear(SeparateLinear):
 
     def __init__(self, parts: Sequence[RawTensor], bias: Tensor | None) -> None:
         super().__init__()
-        unpacked = [_UNPACK[part.format](part) for part in parts]
-        q, d, m = (torch.cat(tensors) for tensors in zip(*unpacked, strict=True))
-        self.out_features, self.in_features = q.shape[0], q.shape[1] * _BLOCK
-        self._weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(q.reshape(q.shape[0], -1).to(torch.int32), 1)
+        split = [_SPLIT[part.format](part) for part in parts]
+        packed, d, m = (torch.cat(tensors) for tensors in zip(*split, strict=True))
+        q = _nibbles(packed, torch.int32).flatten(1)
+        self.out_features, self.in_features = q.shape
+        self._weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(q, 1)
         scales_and_zeros = torch.cat((d, m + 8 * d), dim=-1).transpose(0, 1)
         self._scales_and_zeros = scales_and_zeros.to(torch.bfloat16).contiguous()
         self._bias = None if bias is None else bias.to(torch.bfloat16)

@@ -14,4 +14,4 @@ def dequantize_q8_0(raw: RawTensor) -> Tensor:
     """A Q8_0 tensor as float32, of ``raw.shape``."""
     blocks = raw.data.reshape(raw.shape[0], -1, _BLOCK_BYTES)
     d = blocks[..., :2].contiguous().view(torch.float16).float()
-    return (blocks[..., 2:].view(torch.int8).float() * d).reshape(raw.shape)
+    return blocks[..., 2:].view(torch.int8).float().mul_(d).reshape(raw.shape)

@@ -58,7 +58,8 @@ class HalfLinear(SeparateLinear):
 
 def fits(weight: Tensor) -> bool:
     """Whether every weight is within float16's range."""
-    return bool(weight.abs().max() <= _LARGEST)
+    least, greatest = torch.aminmax(weight)
+    return bool(least >= -_LARGEST) and bool(greatest <= _LARGEST)
 
 
 def rows_to_run(count: int) -> int:

@@ -12,7 +12,6 @@ import io
 import json
 import logging
 import os
-import tempfile
 import unicodedata
 import zipfile
 from dataclasses import asdict, astuple, dataclass, fields
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from draftline.structured.automaton.token_automaton import TokenAutomaton
+from draftline.structured.cache_folder import code_digest, user_cache_folder, write_whole
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import Violation
 from draftline.structured.vocabulary import ByteVocabulary
@@ -53,13 +53,7 @@ class CachedTables:
 
 def cache_folder(option: str) -> Path | None:
     """The folder that an option names: "auto" is the user's, "none" is no folder."""
-    return {"auto": user_cache_folder(), "none": None}.get(option, Path(option))
-
-
-def user_cache_folder() -> Path:
-    """The folder for users who name none: ``$XDG_CACHE_HOME/draftline/constraints``, by default in ``~/.cache``."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "draftline" / "constraints"
+    return {"auto": user_cache_folder("constraints"), "none": None}.get(option, Path(option))
 
 
 class TableCache:
@@ -98,10 +92,7 @@ class TableCache:
         if len(content) > self._max_bytes:
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.NamedTemporaryFile("wb", dir=self._folder, suffix=_SUFFIX, delete=False) as file:
-                file.write(content)
-            os.replace(file.name, self._path(constraint))
+            write_whole(self._path(constraint), content)
             self._evict()
         except OSError as error:
             logger.warning("constraint tables are not kept in %s: %s", self._folder, error)
@@ -137,12 +128,8 @@ def _touch(path: Path) -> None:
 @cache
 def _code_digest() -> bytes:
     """Of the code that compiles constraints, and of what it builds on."""
-    digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(source.read_bytes())
     versions = (version("outlines_core"), version("numpy"), unicodedata.unidata_version)
-    digest.update(repr(versions).encode())
-    return digest.digest()
+    return hashlib.sha256(code_digest((Path(__file__).parent,)) + repr(versions).encode()).digest()
 
 
 def _encode(tables: CachedTables) -> bytes:

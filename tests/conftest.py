@@ -58,11 +58,8 @@ def pytest_collection_finish() -> None:
     """Look for garbage from here on, but not among what was imported: each full collection would take 0.3 s."""
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Let the interpreter's end free everything; Triton's bindings report what it does not."""
-    gc.unfreeze()
+    # The interpreter's end has to free everything: Triton's bindings report what it does not. Pytest collects twice before.
+    atexit.register(gc.unfreeze)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

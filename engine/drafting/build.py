@@ -8,6 +8,7 @@ import torch
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.cache import CachedDrafting
+from draftline.engine.drafting.cost_cache import CostCache
 from draftline.engine.drafting.costs import measure_costs
 from draftline.engine.drafting.policy import AdaptiveDrafting, DraftPolicy, FixedDrafting, ForcedTextDrafting
 from draftline.engine.runner.memory import block_bytes, memory_explained, weight_bytes
@@ -22,7 +23,7 @@ from draftline.models.errors import ModelLoadError
 from draftline.models.families import build_model
 from draftline.models.loader import open_draft_checkpoint
 from draftline.models.model import Model
-from draftline.spec.adaptive import DraftLengths
+from draftline.spec.adaptive import CostTable, DraftLengths
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.forced import ForcedDrafter, ForcedFirst
@@ -97,6 +98,7 @@ class DrafterParts:
         *,
         generation: Callable[[int], int],
         step_tokens: int,
+        facts: tuple[str, ...],
     ) -> DraftPolicy:
         """The policy that chooses draft lengths.
 
@@ -106,8 +108,9 @@ class DrafterParts:
             shapes: the step shapes that have graphs.
             generation: how often a cache block has been allocated.
             step_tokens: the most tokens that one step computes.
+            facts: what the duration of the target's steps depends on.
         """
-        policy = self._lengths(runner, table, shapes)
+        policy = self._lengths(runner, table, shapes, facts)
         if not self.max_draft_tokens:
             return policy
         policy = ForcedTextDrafting(policy, self.max_draft_tokens, shapes.max_drafting_rows)
@@ -121,7 +124,7 @@ class DrafterParts:
             max_positions=self._model.config.max_positions,
         )
 
-    def _lengths(self, runner: Runner, table: SlotTable, shapes: StepShapes) -> DraftPolicy:
+    def _lengths(self, runner: Runner, table: SlotTable, shapes: StepShapes, facts: tuple[str, ...]) -> DraftPolicy:
         config = self._config
         if self._name in (NoDrafter.name, ForcedDrafter.name):
             return DraftPolicy()
@@ -129,8 +132,13 @@ class DrafterParts:
             return FixedDrafting(self.max_draft_tokens, shapes.max_drafting_rows)
         few = tuple(count for count in _CPU_COST_ROWS if count <= config.max_num_seqs)
         rows = shapes.drafting_rows if self._by_graphs else few
-        costs = measure_costs(runner, table, rows, shapes.draft_lens, _COST_ROUNDS)
-        return AdaptiveDrafting(DraftLengths(costs), self.max_draft_tokens, rows[-1])
+        if self._model is not None:
+            facts += (repr(self._model.config), self._model.quantization)
+        costs = CostCache(config, facts).get_or_measure(
+            [(count, drafts) for count in rows for drafts in shapes.draft_lens],
+            lambda: measure_costs(runner, table, rows, shapes.draft_lens, _COST_ROUNDS),
+        )
+        return AdaptiveDrafting(DraftLengths(CostTable(costs)), self.max_draft_tokens, rows[-1])
 
 
 def _chosen(config: EngineConfig, device: torch.device) -> str:

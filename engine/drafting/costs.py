@@ -11,7 +11,9 @@ from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.engine.runner.runner import Runner
 from draftline.kernels.slots import SlotTable
-from draftline.spec.adaptive import CostTable
+
+Costs = dict[tuple[int, int], float]
+"""Seconds of a step, by rows and drafts a row."""
 
 _CONTEXT = 256
 """Tokens of each sequence in the measured steps."""
@@ -23,7 +25,7 @@ _ENOUGH_S = 0.1
 @torch.inference_mode()
 def measure_costs(
     runner: Runner, table: SlotTable, row_counts: Iterable[int], draft_lens: Iterable[int], rounds: int
-) -> CostTable:
+) -> Costs:
     """Time a step for each number of rows and drafts. The slot table must be unused, and is left as it was.
 
     Args:
@@ -38,14 +40,14 @@ def measure_costs(
     # The table has room for drafts behind the longest sequence, the model has no positions for them.
     known = max(1, min(_CONTEXT, table.tokens.shape[1] - 2 * max(draft_lens)))
     table.lengths.fill_(known)
-    seconds: dict[tuple[int, int], float] = {}
+    costs: Costs = {}
     for count in row_counts:
         for drafts in draft_lens:
             rows = tuple(_row(slot, known, drafts) for slot in range(count))
-            seconds[count, drafts] = _time(runner, rows, table, rounds)
+            costs[count, drafts] = _time(runner, rows, table, rounds)
     table.lengths.zero_()
     table.tokens.zero_()
-    return CostTable(seconds)
+    return costs
 
 
 def _row(slot: int, known: int, drafts: int) -> Row:

@@ -12,6 +12,7 @@ import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -89,6 +90,26 @@ class GGUFFile:
         """A tensor's bytes, [num_rows, row_bytes], not copied."""
         size = tensor.num_rows * tensor.row_bytes
         return np.frombuffer(self._data, np.uint8, size, tensor.offset).reshape(tensor.num_rows, tensor.row_bytes)
+
+
+_open_files: WeakValueDictionary[tuple[Path, int, int, int], GGUFFile] = WeakValueDictionary()
+
+
+def open_gguf(path: Path) -> GGUFFile:
+    """The file, which all that hold it at a time share: its metadata take a tenth of a second to read.
+
+    Raises:
+        ModelLoadError: see `GGUFFile`.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ModelLoadError(f"{path}: cannot be read: {error}") from error
+    key = path, status.st_ino, status.st_size, status.st_mtime_ns
+    file = _open_files.get(key)
+    if file is None:
+        file = _open_files[key] = GGUFFile(path)
+    return file
 
 
 class _Cursor:

@@ -9,7 +9,7 @@ from pathlib import Path
 from draftline.models.checkpoints.resolve import TOKENIZER_FILES, SourceKind, resolve_model
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
-from draftline.models.gguf.file import GGUFFile
+from draftline.models.gguf.file import open_gguf
 from draftline.models.gguf.tokenizer import read_gguf_tokenizer
 from draftline.models.tokenization.chat_encoder import ChatEncoder, check_unicode, encode_ids
 from draftline.models.tokenization.chat_template import ChatTemplate
@@ -78,7 +78,7 @@ class Tokenizer:
         Raises:
             ModelLoadError: the file is damaged, or its kind of tokenizer is not supported.
         """
-        return Tokenizer(read_gguf_tokenizer(GGUFFile(path)))
+        return Tokenizer(read_gguf_tokenizer(open_gguf(path)))
 
     @property
     def has_chat_template(self) -> bool:
@@ -200,5 +200,5 @@ def _template_text(path: Path) -> str:
 
 _READERS: dict[SourceKind, Callable[[Path], TokenizerData]] = {
     SourceKind.FOLDER: read_hf_tokenizer,
-    SourceKind.GGUF: lambda path: read_gguf_tokenizer(GGUFFile(path)),
+    SourceKind.GGUF: lambda path: read_gguf_tokenizer(open_gguf(path)),
 }

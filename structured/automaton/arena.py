@@ -59,7 +59,9 @@ class AutomatonArena:
         self._residents: OrderedDict[int, _Resident] = OrderedDict()  # by identity, least recently used first
         self._automata: dict[int, TokenAutomaton] = {}  # keeps them alive, so that no identity is used twice
         self._gaps = [(RESERVED, len(table.words))]
-        self._free_masks = list(range(table.host_masks - 1, 0, -1))
+        # Masks that were freed, and the first that was never taken: a table of a small vocabulary has millions.
+        self._freed_masks: list[int] = []
+        self._fresh_masks = 1
 
     def acquire(self, automaton: TokenAutomaton, drafts: DraftTable) -> Allocation | None:
         """The automaton's allocation, for an output that begins; None if there is no room for it.
@@ -87,8 +89,9 @@ class AutomatonArena:
         assert spans[0][0] == RESERVED
         assert spans[-1][1] == len(self._table.words)
         assert all(one[1] == other[0] for one, other in itertools.pairwise(spans))
-        masks = [*self._free_masks, *(int(row) for t in self._residents.values() for row in t.allocation.masks)]
-        assert sorted(masks) == list(range(1, self._table.host_masks))
+        masks = [*self._freed_masks, *(int(row) for t in self._residents.values() for row in t.allocation.masks)]
+        assert sorted(masks) == list(range(1, self._fresh_masks))
+        assert self._fresh_masks <= self._table.host_masks
         assert all(resident.users >= 0 for resident in self._residents.values())
 
     def _load(self, automaton: TokenAutomaton, drafts: DraftTable) -> Allocation | None:
@@ -99,7 +102,7 @@ class AutomatonArena:
         begin = self._room(size, len(automaton.masks))
         if begin is None:
             return None
-        masks = np.array([self._free_masks.pop() for _ in automaton.masks], np.int32)
+        masks = self._take_masks(len(automaton.masks))
         allocation = Allocation(begin, begin + classes, stride, begin + size, masks)
         pairs = np.zeros(2 * classes, "<u2")
         pairs[: len(automaton.token_class)] = automaton.token_class
@@ -125,7 +128,8 @@ class AutomatonArena:
     def _room(self, size: int, masks: int) -> int | None:
         """Take ``size`` words, with ``masks`` masks free, evicting others if need be. Returns the address, or None."""
         while True:
-            begin = self._take(size) if len(self._free_masks) >= masks else None
+            free_masks = len(self._freed_masks) + self._table.host_masks - self._fresh_masks
+            begin = self._take(size) if free_masks >= masks else None
             if begin is not None:
                 return begin
             unused = next((key for key, resident in self._residents.items() if not resident.users), None)
@@ -133,7 +137,7 @@ class AutomatonArena:
                 return None
             allocation = self._residents.pop(unused).allocation
             del self._automata[unused]
-            self._free_masks.extend(allocation.masks.tolist())
+            self._freed_masks.extend(allocation.masks.tolist())
             self._free(allocation.classes, allocation.end)
 
     def _take(self, size: int) -> int | None:
@@ -143,6 +147,14 @@ class AutomatonArena:
                 self._gaps[index : index + 1] = [(begin + size, end)] if end - begin > size else []
                 return begin
         return None
+
+    def _take_masks(self, count: int) -> Ints:
+        """Take masks that are known to be free; their rows."""
+        again = min(count, len(self._freed_masks))
+        rows = [self._freed_masks.pop() for _ in range(again)]
+        rows += range(self._fresh_masks, self._fresh_masks + count - again)
+        self._fresh_masks += count - again
+        return np.array(rows, np.int32)
 
     def _free(self, begin: int, end: int) -> None:
         """Give words back, and join the gap with its neighbours."""

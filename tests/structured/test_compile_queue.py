@@ -102,7 +102,7 @@ def compiler() -> Iterator[ConstraintCompiler]:
 
 
 async def test_calls_whose_deadlines_have_passed_hold_up_nobody(compiler: ConstraintCompiler) -> None:
-    """Eight explosions take two workers for 10 s each."""
+    """Eight explosions take two workers for 10 s of a processor each."""
     await compile_constraint(compiler, Constraint(regex="warm[a-z]"), "attacker")
     attacks = [
         asyncio.create_task(compile_constraint(compiler, Constraint(regex=EXPLOSION % number), "attacker"))
@@ -114,7 +114,7 @@ async def test_calls_whose_deadlines_have_passed_hold_up_nobody(compiler: Constr
     started = time.monotonic()
     compiled = await compile_constraint(compiler, Constraint(regex="a|b"), "victim")
     assert compiled.report.backend == "automaton"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20  # of the 40 s that the attacks would take
     assert all(
         isinstance(result, asyncio.CancelledError) for result in await asyncio.gather(*attacks, return_exceptions=True)
     )

@@ -13,7 +13,7 @@ from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.token_automaton import TokenAutomaton, compile_tokens
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import Violation
-from draftline.structured.table_cache import CachedTables, TableCache, user_cache_folder
+from draftline.structured.table_cache import CachedTables, TableCache
 from draftline.structured.tags.form import Free, form_language, with_reasoning
 from draftline.structured.tags.machine import Machine
 
@@ -143,11 +143,3 @@ def test_a_folder_that_cannot_be_written_is_one_line_in_the_log(
         cache.put(SPEC, tables())
     assert len(caplog.records) == 1
     assert cache.get(SPEC) is None
-
-
-def test_the_default_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert user_cache_folder() == Path("/somewhere/draftline/constraints")
-    for unusable in ("", "relative"):
-        monkeypatch.setenv("XDG_CACHE_HOME", unusable)
-        assert user_cache_folder() == Path.home() / ".cache/draftline/constraints"

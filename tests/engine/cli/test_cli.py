@@ -23,6 +23,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import draftline
+from draftline import Client
 from draftline.engine.cli import app, main
 from draftline.engine.cli.chat import with_recommended
 from draftline.engine.cli.serve import LISTENING, READY
@@ -470,12 +471,15 @@ def test_output_that_cannot_be_written_is_an_error_in_one_line(arguments: tuple[
 
 
 def test_a_server_serves_on_where_its_output_cannot_be_written() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
     with Path("/dev/full").open("w") as full:
         server = subprocess.Popen(
-            [sys.executable, str(FAKE_CLI), "serve", "--port", "0"], stdout=full, stderr=subprocess.PIPE, text=True
+            [sys.executable, str(FAKE_CLI), "serve", "--port", port], stdout=full, stderr=subprocess.PIPE, text=True
         )
-    with pytest.raises(subprocess.TimeoutExpired):
-        server.wait(timeout=5)
+    with Client(f"127.0.0.1:{port}") as client:
+        [output] = client.generate(["abc"], SamplingParams(max_tokens=4), timeout=60)
+    assert output.outputs[0].text == "abca"
     server.send_signal(signal.SIGTERM)
     _, err = server.communicate(timeout=30)
     assert server.returncode == 0

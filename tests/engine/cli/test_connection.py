@@ -13,7 +13,7 @@ from click.testing import Result
 from fake_engine import FakeEngine
 from typer.testing import CliRunner
 
-from draftline.engine.cli import app
+from draftline.engine.cli import app, backend
 from draftline.engine.server.access import TokenAccess
 from draftline.engine.server.config import ServerConfig
 from draftline.engine.server.server import Server
@@ -75,9 +75,22 @@ def test_every_command_reaches_a_server_with_tls_and_tokens(serve: Callable[...,
     assert by_variable.exit_code == 0
 
 
-def test_a_refusal_says_what_is_wrong(serve: Callable[..., str], files: dict[str, str]) -> None:
+def test_a_refusal_says_what_is_wrong(
+    serve: Callable[..., str], files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     secure = serve(tls_cert=files["cert"], tls_key=files["key"], tokens=files["tokens"])
     plain = serve()
+    for arguments, message in (
+        (("--server", secure, "--ca", files["ca"]), "the server answers UNAUTHENTICATED: a token is needed"),
+        (
+            ("--server", secure, "--ca", files["ca"], "--token", "of someone else"),
+            "the server answers UNAUTHENTICATED: this token is not known",
+        ),
+    ):
+        result = run("info", *arguments)
+        assert result.exit_code == 1
+        assert message in result.stderr
+    monkeypatch.setattr(backend, "CONNECT_S", 0.5)  # none of these ever connects
     for arguments, message in (
         (("--server", secure), "is open, but does not answer in plaintext: it needs --tls, perhaps"),
         (
@@ -85,11 +98,6 @@ def test_a_refusal_says_what_is_wrong(serve: Callable[..., str], files: dict[str
             "is open, but TLS fails: it serves plaintext, or --ca or --client-cert do not fit",
         ),
         (("--server", secure, "--tls"), "is open, but TLS fails"),
-        (("--server", secure, "--ca", files["ca"]), "the server answers UNAUTHENTICATED: a token is needed"),
-        (
-            ("--server", secure, "--ca", files["ca"], "--token", "of someone else"),
-            "the server answers UNAUTHENTICATED: this token is not known",
-        ),
         (("--server", "localhost:1"), "no server answers at localhost:1"),
         (("--server", "http://localhost:1"), "http://localhost:1 is no address of a gRPC server: give host:port"),
     ):

@@ -21,7 +21,7 @@ from draftline.models.config import RopeScaling
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import weight_shapes
 from draftline.models.gguf.checkpoint import GGUFCheckpoint
-from draftline.models.gguf.file import GGUFFile
+from draftline.models.gguf.file import GGUFFile, open_gguf
 from draftline.models.loader import open_checkpoint
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, VOCAB, LAYERS = 4, 2, 64, 256, 512, 48, 2
@@ -473,6 +473,24 @@ def test_what_is_no_gguf_file_is_named(tmp_path: Path, name: str) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=r"none\.gguf: cannot be read"):
         GGUFFile(tmp_path / "none.gguf")
+
+
+def test_a_file_is_read_once_for_all_that_hold_it_and_anew_when_it_changes(small_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "copy.gguf"
+    path.write_bytes(small_file.read_bytes())
+    held = open_gguf(path)
+    assert open_gguf(path) is held
+    name = next(iter(held.tensors))
+    before = held.rows(held.tensors[name]).copy()
+    content = bytearray(small_file.read_bytes())
+    content[-1] ^= 255
+    replaced = tmp_path / "new.gguf"
+    replaced.write_bytes(content)
+    replaced.replace(path)
+    assert open_gguf(path) is not held
+    assert (held.rows(held.tensors[name]) == before).all()
+    with pytest.raises(ModelLoadError, match=r"none\.gguf: cannot be read"):
+        open_gguf(tmp_path / "none.gguf")
 
 
 def test_metadata_are_what_the_gguf_package_reads(small_file: Path) -> None:

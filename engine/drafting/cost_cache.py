@@ -1,0 +1,90 @@
+"""``CostCache``: measured step costs in a folder, so that later engines need not measure them.
+
+A file is named by a digest of all that a step's duration depends on: the device, the libraries and the code, the models and
+the engine's options. It is read for a week: the machine may have been busy while it was measured. The cache only saves time:
+a file that cannot be read, or does not have the costs that are asked for, counts as absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+import draftline
+from draftline.engine.config import EngineConfig
+from draftline.engine.drafting.costs import Costs
+from draftline.structured.cache_folder import code_digest, user_cache_folder, write_whole
+
+logger = logging.getLogger(__name__)
+
+_MAX_AGE_S = 7 * 24 * 3600.0
+_SUFFIX = ".json"
+_NEUTRAL_OPTIONS = {
+    "model", "tokenizer", "chat_template", "draft_model", "constraint_cache", "default_seed",
+    "prefix_caching", "max_waiting", "max_waiting_tokens", "ageing_s", "inter_token_target",
+}  # fmt: skip
+"""Options that no step's duration depends on. The models are known by their shapes, not by their names."""
+
+_CODE = tuple(Path(draftline.__file__).parent / package for package in ("engine", "kernels", "models", "quant", "spec"))
+
+
+class CostCache:
+    """The costs of one engine's steps."""
+
+    def __init__(self, config: EngineConfig, facts: tuple[str, ...], folder: Path | None = None) -> None:
+        """Nothing is read yet.
+
+        Args:
+            config: the engine's options.
+            facts: what else a step's duration depends on: the device, the libraries, the models' shapes.
+            folder: where to keep costs, made when the first are kept; None is the user's.
+        """
+        options = config.model_dump_json(exclude=_NEUTRAL_OPTIONS)
+        digest = hashlib.sha256(
+            code_digest(_CODE) + repr((options, torch.get_num_threads(), facts)).encode()
+        ).hexdigest()
+        self._path = (folder or user_cache_folder("step-costs")) / f"{digest[:40]}{_SUFFIX}"
+
+    def get_or_measure(self, shapes: Collection[tuple[int, int]], measure: Callable[[], Costs]) -> Costs:
+        """The costs of steps of these rows and drafts: those in the folder, or else new ones, which are kept."""
+        costs = self._read(shapes)
+        if costs is None:
+            costs = measure()
+            self._keep(costs)
+        return costs
+
+    def _read(self, shapes: Collection[tuple[int, int]]) -> Costs | None:
+        try:
+            if not 0 <= time.time() - self._path.stat().st_mtime < _MAX_AGE_S:
+                return None
+            content = self._path.read_bytes()
+        except OSError:
+            return None
+        try:
+            costs = {(rows, drafts): float(seconds) for rows, drafts, seconds in json.loads(content)}
+            if costs.keys() != set(shapes) or not all(0 < seconds < math.inf for seconds in costs.values()):
+                raise ValueError("its steps are others")
+        except (ValueError, TypeError) as error:
+            logger.warning("%s is ignored: it is no file of step costs, or not whole (%s)", self._path, error)
+            return None
+        return costs
+
+    def _keep(self, costs: Costs) -> None:
+        content = json.dumps([[rows, drafts, seconds] for (rows, drafts), seconds in costs.items()])
+        try:
+            write_whole(self._path, content.encode())
+        except OSError as error:
+            logger.warning("step costs are not kept in %s: %s", self._path.parent, error)
+            return
+        for path in self._path.parent.glob(f"*{_SUFFIX}"):
+            with suppress(OSError):  # another process may remove it at the same time
+                if time.time() - path.stat().st_mtime > _MAX_AGE_S:
+                    path.unlink()

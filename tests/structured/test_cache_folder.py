@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from draftline.structured.cache_folder import code_digest, user_cache_folder, write_whole
+
+
+def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert user_cache_folder("constraints") == Path("/somewhere/draftline/constraints")
+    for unusable in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", unusable)
+        assert user_cache_folder("constraints") == Path.home() / ".cache/draftline/constraints"
+
+
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "made" / "one.txt"
+    for content in (b"old", b"new"):
+        write_whole(path, content)
+        assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_digest_follows_the_code_alone(tmp_path: Path) -> None:
+    code = tmp_path / "package" / "inner" / "module.py"
+    code.parent.mkdir(parents=True)
+    digests = []
+    for text in ("a = 1", "a = 2"):
+        code.write_text(text)
+        code.with_suffix(".txt").write_text(text)
+        code_digest.cache_clear()
+        digests.append(code_digest((tmp_path,)))
+        code.with_suffix(".txt").write_text("other")
+        code_digest.cache_clear()
+        assert code_digest((tmp_path,)) == digests[-1]
+    assert digests[0] != digests[1]
