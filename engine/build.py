@@ -116,7 +116,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
 
     # The cache takes the memory that the weights and the largest step leave.
     blocks = cache_blocks(
-        _cache_bytes(config, model, largest, loaded.shapes, loaded.cache_dtype),
+        _cache_bytes(loaded, largest),
         loaded.block_bytes,
         config.block_size,
         config.max_model_len,
@@ -375,14 +375,16 @@ def _max_len(config: EngineConfig, shape: ModelConfig) -> int:
     return config.max_model_len
 
 
-def _cache_bytes(
-    config: EngineConfig, model: Model, largest: Batch, shapes: StepShapes, cache_dtype: torch.dtype
-) -> int:
-    device = model.device
+def _cache_bytes(loaded: _Loaded, largest: Batch) -> int:
+    config, model, device = loaded.config, loaded.model, loaded.device
     if config.kv_cache_memory_gib is not None:
         return int(config.kv_cache_memory_gib * GIB)
     if device.type == "cpu":
         return int(DEFAULT_CPU_CACHE_GIB * GIB)
-    peak = peak_bytes(model, largest, block_size=config.block_size, cache_dtype=cache_dtype)
-    graphs = _graph_bytes(config, model.config.vocab_size, model.dtype, shapes)
+    # The largest step runs on caches of just its own size, which do not count.
+    blocks = largest.block_tables.shape[1]
+    sink = loaded.drafting.build(blocks, loaded.step_tokens, loaded.constraints).sink
+    peak = peak_bytes(model, largest, block_size=config.block_size, cache_dtype=loaded.cache_dtype, sink=sink)
+    peak -= blocks * loaded.drafting.block_bytes
+    graphs = _graph_bytes(config, model.config.vocab_size, model.dtype, loaded.shapes)
     return gpu_cache_bytes(device, config.gpu_memory_utilization, peak + graphs)

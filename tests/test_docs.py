@@ -50,6 +50,7 @@ ELSEWHERE = frozenset(
         *(
             "trace.json",
             "results.json",
+            "curve.jsonl",
             "question.jsonl",
             "/openapi.json",
             "in.jsonl",

@@ -110,6 +110,7 @@ _VALUES: Mapping[str, str] = {
     "ageing_s": "SECONDS",
     "inter_token_target": "SECONDS",
     "train_seconds": "SECONDS",
+    "stop_after": "SECONDS",
     "drain_timeout": "SECONDS",
     "min_ping_interval": "SECONDS",
     "keepalive": "SECONDS",

@@ -219,8 +219,10 @@ class TritonOps(Ops):
         draft_ngram_table(rows, count, max_ngram, ngrams, slots)
 
     @override
-    def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
-        return gather_drafts(slots, rows, drafts, step, block_size)
+    def gather_drafts(
+        self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int, query: int, shift: int
+    ) -> Inputs:
+        return gather_drafts(slots, rows, drafts, step, block_size, query, shift)
 
     @override
     def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:

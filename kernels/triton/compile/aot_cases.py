@@ -241,7 +241,8 @@ def _speculate(ops: Ops, drafts: int) -> None:
     ops.draft_ngram_table(rows, drafts, 4, ngrams, slots)
     ops.accept(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), starts, drafts + 1, slots)
     for step in range(min(drafts, 2)):
-        ops.gather_drafts(slots, rows, starts, step, 16)
+        ops.gather_drafts(slots, rows, starts, step, 16, 1 if step else 2, 0)
+        ops.gather_drafts(slots, rows, starts, step, 16, 1 if step else drafts + 1, 1)
     ops.write_drafts(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), slots)
 
 
