@@ -107,8 +107,6 @@ SAMPLING_FOREIGN: Mapping[str, str] = {
     "best_of": "Set n, and choose among the outputs",
     "guided_decoding": "Pass constraint=Constraint(...) to generate or chat",
     "structured_outputs": "Pass constraint=Constraint(...) to generate or chat",
-    "bad_words": "Use logit_bias or a constraint",
-    "allowed_token_ids": "Use logit_bias or a constraint",
     "logits_processors": "Use logit_bias or a constraint",
     "truncate_prompt_tokens": "Cut the prompt; over HTTP, set it in the body",
     "detokenize": "Outputs always have their text",

@@ -84,6 +84,16 @@ GENERATE: list[tuple[Any, dict[str, Any], str]] = [
         {"sampling_params": SamplingParams(stop_token_ids=[9999])},
         "sampling.stop_token_ids[0]: 9999 is not a token id of this model (0 to 258)",
     ),
+    (
+        "a",
+        {"sampling_params": SamplingParams(allowed_token_ids=(9999,))},
+        "sampling.allowed_token_ids[0]: 9999 is not a token id of this model (0 to 258)",
+    ),
+    (
+        "a",
+        {"sampling_params": SamplingParams(bad_words=("a" * 256, "b" * 256))},
+        "sampling.bad_words: have 1026 tokens, with and without a space before them; at most 1024 fit",
+    ),
     ("a", {"sampling_params": {"n": 2}}, "sampling_params: must be SamplingParams, not a dict"),
     ("a", {"speculation": False}, "speculation: must be Speculation, not a bool"),
     ("a", {"priority": 2**31}, "priority: 2147483648 is not a 32-bit integer"),

@@ -183,6 +183,8 @@ CONSTRAINED = pb.Constraint(regex="a+")
         pytest.param(text_request("a", stop=["s"] * 65), "sampling.stop", id="too many stops"),
         pytest.param(text_request("a", stop_token_ids=[VOCAB]), "sampling.stop_token_ids[0]", id="stop token"),
         pytest.param(text_request("a", logit_bias={3: 1e6}), "sampling.logit_bias[3]", id="bias"),
+        pytest.param(text_request("a", allowed_token_ids=[999]), "sampling.allowed_token_ids[0]", id="allowed ids"),
+        pytest.param(text_request("a", bad_words=["a" * 256, "b" * 256]), "sampling.bad_words", id="bad words"),
         pytest.param(text_request("a", logprobs=21), "sampling.logprobs", id="logprobs"),
         pytest.param(text_request("a", prompt_logprobs=21), "sampling.prompt_logprobs", id="prompt_logprobs"),
         pytest.param(text_request("a", n=0), "sampling.n", id="n zero"),
