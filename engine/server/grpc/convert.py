@@ -92,7 +92,19 @@ def constraint_params(constraint: pb.Constraint) -> Constraint:
 
 
 def chat(message: pb.Chat) -> Chat:
-    """Convert chat messages."""
+    """Convert chat messages.
+
+    Raises:
+        InvalidRequestError: a message has no role or no content.
+    """
+    missing = [
+        FieldViolation(f"chat.messages[{index}].{name}", "is missing")
+        for index, entry in enumerate(message.messages)
+        for name, is_set in (("role", bool(entry.role)), ("content", entry.HasField("content")))
+        if not is_set
+    ]
+    if missing:
+        raise InvalidRequestError(*missing)
     return Chat(tuple((entry.role, entry.content) for entry in message.messages))
 
 
