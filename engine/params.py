@@ -108,6 +108,12 @@ class SamplingParams(_Params):
     prompt_logprobs: int | None = Field(
         default=None, ge=0, le=MAX_LOGPROBS, description="the same for the prompt's tokens after the first"
     )
+    truncate_prompt_tokens: int | None = Field(
+        default=None,
+        ge=-1,
+        le=2**31 - 1,
+        description="keep this many of the prompt's last tokens; -1 keeps as many as fit",
+    )
     n: int = Field(default=1, ge=1, le=MAX_N, description="independent outputs of the prompt, seeded seed, seed + 1, …")
 
     @field_validator("stop", mode="before")
@@ -121,6 +127,13 @@ class SamplingParams(_Params):
     @classmethod
     def _none_is_bad(cls, value: object) -> object:
         return () if value is None else value
+
+    @field_validator("truncate_prompt_tokens")
+    @classmethod
+    def _some_of_the_prompt(cls, value: int | None) -> int | None:
+        if value == 0:
+            raise ValueError("must be at least 1, or -1")
+        return value
 
     @field_validator("top_k", mode="before")
     @classmethod

@@ -108,7 +108,6 @@ SAMPLING_FOREIGN: Mapping[str, str] = {
     "guided_decoding": "Pass constraint=Constraint(...) to generate or chat",
     "structured_outputs": "Pass constraint=Constraint(...) to generate or chat",
     "logits_processors": "Use logit_bias or a constraint",
-    "truncate_prompt_tokens": "Cut the prompt; over HTTP, set it in the body",
     "detokenize": "Outputs always have their text",
     "skip_special_tokens": "Special tokens have no text",
     "spaces_between_special_tokens": "Special tokens have no text",

@@ -18,7 +18,7 @@ from draftline.engine.request.constraints import OutputConstraint, constraint_er
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
 from draftline.engine.request.sequence import Sequence
-from draftline.engine.request.tokenization import tokenize
+from draftline.engine.request.tokenization import last_tokens, tokenize
 from draftline.kernels.limits import MAX_BAD_WORD_TOKENS
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.structured.compiled import CompiledConstraint
@@ -159,6 +159,7 @@ class RequestBuilder:
         violations = [*self._option_violations(request), *self._sampling_violations(request.sampling)]
         prompt_field, token_ids = self._encode(request, violations)
         if token_ids is not None:
+            token_ids = last_tokens(token_ids, request.sampling.truncate_prompt_tokens, self._info)
             violations.extend(context_violations(prompt_field, len(token_ids), self._info))
         bad_words = self._bad_words(request.sampling, violations)
         compiled: CompiledConstraint | None = None

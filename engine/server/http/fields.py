@@ -32,6 +32,7 @@ SAMPLING: Mapping[str, str] = {
     "bad_words": "bad_words",
     "allowed_token_ids": "allowed_token_ids",
     "prompt_logprobs": "prompt_logprobs",
+    "truncate_prompt_tokens": "truncate_prompt_tokens",
     "n": "n",
 }
 """The fields of a body that `SamplingParams` has, under its names there. Bounds are those of `SamplingParams`."""

@@ -13,6 +13,7 @@ from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Failed, Finished, RequestOutput, Update
 from draftline.engine.protocol import Chat, EngineClient, GenerateRequest, Prompt
 from draftline.engine.request.request import context_violations
+from draftline.engine.request.tokenization import last_tokens
 from draftline.engine.server.http.call import HttpCall
 from draftline.engine.server.http.errors import DisconnectedError
 from draftline.engine.server.http.fields import Names
@@ -132,10 +133,7 @@ class Generation:
             return wanted
         ids = await token_ids(wanted.request.prompt, self._state, self._call)
         if wanted.keep_tokens is not None:
-            keep = engine.info.max_model_len - 1 if wanted.keep_tokens < 0 else wanted.keep_tokens
-            if not keep:
-                raise InvalidRequestError(FieldViolation("truncate_prompt_tokens", "must be at least 1, or -1"))
-            ids = ids[-keep:]
+            ids = list(last_tokens(ids, wanted.keep_tokens, engine.info))
         return replace(wanted, request=replace(wanted.request, prompt=ids))
 
     def close(self, error: BaseException | None = None) -> None:

@@ -193,6 +193,20 @@ CONSTRAINED = pb.Constraint(regex="a+")
             "chat.messages[0].role",
             id="no role",
         ),
+        pytest.param(
+            pb.GenerateRequest(
+                chat=pb.Chat(messages=[pb.ChatMessage(role="user", content="a")], continue_final_message=True)
+            ),
+            "chat.messages",
+            id="nothing to continue",
+        ),
+        pytest.param(
+            pb.GenerateRequest(
+                chat=pb.Chat(messages=[pb.ChatMessage(role="user", content="a")], chat_template_kwargs="[1]")
+            ),
+            "chat.chat_template_kwargs",
+            id="no variables",
+        ),
         pytest.param(text_request("a", allowed_token_ids=[999]), "sampling.allowed_token_ids[0]", id="allowed ids"),
         pytest.param(text_request("a", bad_words=["a" * 256, "b" * 256]), "sampling.bad_words", id="bad words"),
         pytest.param(text_request("a", logprobs=21), "sampling.logprobs", id="logprobs"),
