@@ -250,9 +250,9 @@ class _Loaded:
         with memory_explained(
             self.device,
             f"the tables of {config.max_num_seqs} sequences (max_num_seqs) of {table_len} tokens (max_model_len)",
-            slot_table_bytes(config.max_num_seqs, table_len, table_blocks),
+            slot_table_bytes(config.max_num_seqs, table_len, table_blocks, shape.vocab_size),
         ):
-            table = SlotTable.allocate(config.max_num_seqs, table_len, table_blocks, self.device)
+            table = SlotTable.allocate(config.max_num_seqs, table_len, table_blocks, self.device, shape.vocab_size)
         # On a CPU, a page of the cache is taken when it is first written: all must fit now, the drafter's included.
         cache_size = blocks * self.block_bytes
         with memory_explained(self.device, f"a cache of {cache_size / GIB:.2f} GiB (kv_cache_memory_gib)", cache_size):

@@ -39,7 +39,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 OTHER_PROGRAMS = frozenset(
     {
         *("cat", "curl", "docker", "git", "grpcurl", "mypy", "npm", "openssl"),
-        *("pip", "pre-commit", "printf", "pytest", "ruff", "smg"),
+        *("pip", "pre-commit", "printf", "protoc", "pytest", "ruff", "smg"),
     }
 )
 """Their options are theirs."""
@@ -156,8 +156,8 @@ def benchmark_flags(script: str) -> frozenset[str]:
 
 @cache
 def known_flags() -> frozenset[str]:
-    """Every option of the command line and of the benchmarks."""
-    benchmarks = [f"benchmarks/{path.name}" for path in (ROOT / "benchmarks").glob("*.py")]
+    """Every option of the command line, of the benchmarks and of the proto's script."""
+    benchmarks = [f"benchmarks/{path.name}" for path in (ROOT / "benchmarks").glob("*.py")] + ["proto/generate.py"]
     return frozenset(
         {"--version"}.union(*map(flags_of, cli().values()), *(benchmark_flags(script) for script in benchmarks))
     )

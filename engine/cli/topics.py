@@ -139,6 +139,7 @@ _VALUES: Mapping[str, str] = {
     "structural_tag": "FILE|JSON",
     "regex": "REGEX",
     "stop_token_ids": "ID",
+    "allowed_token_ids": "ID",
     "logit_bias": "ID=BIAS",
     "layers": "LAYER",
 }

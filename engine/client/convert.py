@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import (
     BrokenOff,
@@ -20,7 +22,6 @@ from draftline.engine.outputs import (
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, GenerateRequest
 from draftline.engine.stats import StepTimes
-from draftline.models.tokenization.rendering import AS_USUAL
 from draftline.v1 import engine_pb2 as pb
 
 _WHITESPACE = {
@@ -63,11 +64,19 @@ def chat_message(chat: Chat) -> pb.Chat:
     """Convert a chat to a message.
 
     Raises:
-        InvalidRequestError: the chat is rendered in a way that the protocol has no fields for.
+        InvalidRequestError: a variable of its template has no JSON.
     """
-    if chat.rendering != AS_USUAL:
-        raise InvalidRequestError(FieldViolation("chat.rendering", "cannot be sent over gRPC"))
-    return pb.Chat(messages=[pb.ChatMessage(role=role, content=content) for role, content in chat.messages])
+    message = pb.Chat(
+        messages=[pb.ChatMessage(role=role, content=content) for role, content in chat.messages],
+        add_generation_prompt=None if chat.rendering.add_generation_prompt else False,
+        continue_final_message=chat.rendering.continue_final_message,
+    )
+    if chat.rendering.variables:
+        try:
+            message.chat_template_kwargs = json.dumps(dict(chat.rendering.variables))
+        except (TypeError, ValueError) as error:
+            raise InvalidRequestError(FieldViolation("chat.chat_template_kwargs", str(error))) from error
+    return message
 
 
 def update(response: pb.GenerateResponse) -> Update:

@@ -27,6 +27,7 @@ class EngineRequest:
         caller: whose request it is.
         weight: the caller's share, relative to other callers.
         constraint_compile_s: seconds that it has waited for its constraint to compile.
+        bad_words: the token ids of each spelling of its bad words.
     """
 
     request_id: str
@@ -42,3 +43,4 @@ class EngineRequest:
     caller: str = ""
     weight: float = 1.0
     constraint_compile_s: float = 0.0
+    bad_words: tuple[tuple[int, ...], ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
@@ -10,6 +11,13 @@ from draftline.models.tokenization.rendering import RoleError
 
 if TYPE_CHECKING:
     from draftline.models.tokenization.tokenizer import Tokenizer
+
+
+def last_tokens(ids: Sequence[int], keep: int | None, info: EngineInfo) -> Sequence[int]:
+    """The last ``keep`` of a prompt's tokens; with -1 as many as fit the context, with None all."""
+    if keep is None:
+        return ids
+    return ids[-(info.max_model_len - 1 if keep < 0 else keep) :]
 
 
 def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list[int]:
@@ -30,6 +38,9 @@ def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list
         raise InvalidRequestError(FieldViolation("chat.messages", "is empty"))
     elif not tokenizer.has_chat_template:
         raise InvalidRequestError(FieldViolation("chat", f"the model {info.model} has no chat template; send text"))
+    elif prompt.rendering.continue_final_message and prompt.messages[-1][0] != "assistant":
+        problem = "must end with a message of the assistant to be continued"
+        raise InvalidRequestError(FieldViolation("chat.messages", problem))
     else:
         field = "chat.messages"
     try:

@@ -98,9 +98,9 @@ def _bytes_a_number(raw: RawTensor, dtype: torch.dtype) -> float:
     return dtype.itemsize if raw.data.is_floating_point() and raw.scales is None else raw.data.nbytes / prod(raw.shape)
 
 
-def slot_table_bytes(num_slots: int, max_len: int, max_blocks: int) -> int:
-    """Bytes of a `SlotTable`, whose tokens and block tables take most."""
-    return 4 * num_slots * (max_len + max_blocks)
+def slot_table_bytes(num_slots: int, max_len: int, max_blocks: int, vocab: int) -> int:
+    """Bytes of a `SlotTable`, whose tokens, block tables and allowed ids take most."""
+    return 4 * num_slots * (max_len + max_blocks + vocab // 32)
 
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:

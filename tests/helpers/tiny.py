@@ -86,7 +86,7 @@ def tiny_core(
         config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
     )
     table_len = max_len + drafter.max_draft_tokens
-    table = SlotTable.allocate(num_slots, table_len, -(-table_len // block_size), device)
+    table = SlotTable.allocate(num_slots, table_len, -(-table_len // block_size), device, config.vocab_size)
     info = EngineInfo(
         model="tiny",
         config=config,

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from draftline import __version__
 from draftline.engine.errors import FieldViolation, InvalidRequestError
@@ -20,6 +21,7 @@ from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Prompt
 from draftline.engine.server.grpc.limits import check_generate
 from draftline.engine.validation import violations
+from draftline.models.tokenization.rendering import Rendering
 from draftline.v1 import engine_pb2 as pb
 
 POSITIONS_PER_MESSAGE = 2048
@@ -92,8 +94,28 @@ def constraint_params(constraint: pb.Constraint) -> Constraint:
 
 
 def chat(message: pb.Chat) -> Chat:
-    """Convert chat messages."""
-    return Chat(tuple((entry.role, entry.content) for entry in message.messages))
+    """Convert chat messages.
+
+    Raises:
+        InvalidRequestError: a message has no role or no content, or the rendering's fields contradict one another.
+    """
+    missing = [
+        FieldViolation(f"chat.messages[{index}].{name}", "is missing")
+        for index, entry in enumerate(message.messages)
+        for name, is_set in (("role", bool(entry.role)), ("content", entry.HasField("content")))
+        if not is_set
+    ]
+    if missing:
+        raise InvalidRequestError(*missing)
+    if message.continue_final_message and message.add_generation_prompt:
+        problem = "cannot come with add_generation_prompt: one continues a message, the other begins one"
+        raise InvalidRequestError(FieldViolation("chat.continue_final_message", problem))
+    rendering = Rendering(
+        _variables(message.chat_template_kwargs),
+        add_generation_prompt=message.add_generation_prompt or not message.HasField("add_generation_prompt"),
+        continue_final_message=message.continue_final_message,
+    )
+    return Chat(tuple((entry.role, entry.content) for entry in message.messages), rendering)
 
 
 def deltas(delta: Delta) -> Iterator[pb.Delta]:
@@ -215,6 +237,17 @@ def _prompt(request: pb.GenerateRequest) -> Prompt:
             return chat(request.chat)
         case _:
             raise InvalidRequestError(FieldViolation("prompt", "is missing: set text, token_ids or chat"))
+
+
+def _variables(text: str) -> dict[str, object]:
+    """The variables of a chat template, of their JSON; none if it is empty."""
+    try:
+        value = from_json(text) if text else {}
+    except ValueError as error:
+        raise InvalidRequestError(FieldViolation("chat.chat_template_kwargs", f"is not JSON: {error}")) from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError(FieldViolation("chat.chat_template_kwargs", "must be a JSON object"))
+    return value
 
 
 def _timeout(request: pb.GenerateRequest, time_left: float | None) -> float | None:

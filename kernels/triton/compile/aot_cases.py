@@ -221,7 +221,7 @@ def _gather(_: Ops) -> None:
 
 
 def _sample(ops: Ops, model: ModelShape, features: SamplingFeatures, masked: bool) -> None:
-    slots = SlotTable.allocate(256, 8192, 512, _META)
+    slots = SlotTable.allocate(256, 8192, 512, _META, model.vocab)
     rows = _empty(4, dtype=torch.int64)
     words = _empty(4, -(-model.vocab // 32), dtype=torch.int32)
     masks = Masks(words, _empty(4, dtype=torch.int32)) if masked else None
