@@ -16,7 +16,7 @@ from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.limits import SchemaLimits
 from draftline.structured.json_schema.member_bits import BITS
-from draftline.structured.json_schema.multiples import InexpressibleNumbersError, is_native
+from draftline.structured.json_schema.multiples import InexpressibleNumbersError, native_schemas
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import (
@@ -140,7 +140,7 @@ def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet)
         if number_text(numbers) == NO_TEXT:
             return None
     except InexpressibleNumbersError as error:
-        if is_native(numbers):
+        if native_schemas(numbers):
             return numbers
         normaliser.report(_where(value, "multipleOf"), "multipleOf", str(error))
         return replace(numbers, step=None, not_steps=frozenset())
