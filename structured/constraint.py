@@ -142,7 +142,7 @@ def _inner_language(constraint: ConstraintSpec) -> Language:
 
 
 def _embedded(constraint: ConstraintSpec) -> Language:
-    """`language`, for texts inside others: there strings of any length cannot be compared."""
+    """`language`, for texts inside others: there items cannot be compared."""
     allowed = language(constraint)
     if allowed.unique is None:
         return allowed

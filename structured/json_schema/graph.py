@@ -33,11 +33,10 @@ from draftline.structured.json_schema.shapes import (
     settle_object,
     widest,
 )
-from draftline.structured.json_schema.strings import ALL_STRINGS
+from draftline.structured.json_schema.variety import Variety
 from draftline.structured.regular.syntax import NEVER as NO_TEXT
 
 _COUNTER_BITS: Final = 16
-_STRINGS: Final = Shapes(strings=(ALL_STRINGS,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +62,13 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
     """
     closing: dict[str, None] = {}
     nodes: dict[Demands, Shapes] = {}
+    variety = Variety(normaliser.expand)
     waiting = [root]
     count = 0
     for value in waiting:
         if value in nodes:
             continue
-        shapes = _exact(normaliser, value, normaliser.expand(value))
+        shapes = _exact(normaliser, variety, value, normaliser.expand(value))
         if normaliser.closes_objects and (without := closed(shapes)) != shapes:
             shapes = without
             closing[_where(value, "properties")] = None
@@ -107,7 +107,7 @@ def _items(shape: ArrayShape) -> Iterator[Demands]:
         yield from all_kinds(shape)
 
 
-def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
+def _exact(normaliser: Normaliser, variety: Variety, value: Demands, shapes: Shapes) -> Shapes:
     """The same shapes without conditions that have no exact form. Those are reported."""
     return replace(
         shapes,
@@ -117,7 +117,7 @@ def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
         arrays=tuple(
             exact
             for one in shapes.arrays
-            if (exact := _exact_uniqueness(normaliser, _exact_counts(normaliser, one))) is not None
+            if (exact := _exact_uniqueness(normaliser, variety, _exact_counts(normaliser, one))) is not None
         ),
         objects=tuple(_exact_members(normaliser, value, one) for one in _few_cases(normaliser, value, shapes.objects)),
     )
@@ -195,7 +195,7 @@ def _exact_counts(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:
     return replace(shape, contains=())
 
 
-def _exact_uniqueness(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape | None:
+def _exact_uniqueness(normaliser: Normaliser, variety: Variety, shape: ArrayShape) -> ArrayShape | None:
     """The same arrays; None if there are fewer values than unique items."""
     if not shape.unique:
         return shape
@@ -204,10 +204,16 @@ def _exact_uniqueness(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape |
     values = unique_values(shape, normaliser.expand)
     if values is not None:
         return shape if len(values) >= shape.min_items else None
-    if not shape.prefix and not shape.contains and normaliser.expand(shape.rest) == _STRINGS:
-        return shape  # the host compares them
+    # The host compares them. Whatever the first items are, there must be another value for each further one.
+    needed = [(variety.of(item), index + 1) for index, item in enumerate(shape.prefix[: shape.min_items])]
+    if shape.min_items > len(shape.prefix):
+        needed.append((variety.of(shape.rest), shape.min_items))
+    # If one of the counted items is wanted, none of them is there yet.
+    simple = all(one.high is None and one.low <= 1 and one.start == 0 for one in shape.contains)
+    if simple and all(count >= least for count, least in needed):
+        return shape
     for pointer in sorted(shape.unique):
-        reason = "unique items can be enforced only among strings of any length, and a few enumerated scalars"
+        reason = "so many items cannot be unique, or which ones are left depends on the items before"
         normaliser.report(pointer, "uniqueItems", reason)
     return replace(shape, unique=frozenset())
 
