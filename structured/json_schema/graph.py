@@ -71,7 +71,7 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
         shapes = _exact(normaliser, variety, value, normaliser.expand(value))
         if normaliser.closes_objects and (without := closed(shapes)) != shapes:
             shapes = without
-            closing[_where(value, "properties")] = None
+            closing[where(value, "properties")] = None
         nodes[value] = shapes
         count += 1 + len(shapes.numbers) + len(shapes.strings) + len(shapes.arrays) + len(shapes.objects)
         count += sum(len(shape.named) for shape in shapes.objects)
@@ -130,7 +130,7 @@ def _few_cases(normaliser: Normaliser, value: Demands, objects: tuple[ObjectShap
     if len(objects) <= MAX_CASES:
         return objects
     keyword = next((one for one in ("allOf", "oneOf", "anyOf") if _says(value, one)), "")
-    normaliser.report(_where(value, keyword), keyword, f"objects have more than {MAX_CASES} cases here")
+    normaliser.report(where(value, keyword), keyword, f"objects have more than {MAX_CASES} cases here")
     return (ANY_OBJECT,)
 
 
@@ -142,12 +142,12 @@ def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet)
     except InexpressibleNumbersError as error:
         if native_schemas(numbers):
             return numbers
-        normaliser.report(_where(value, "multipleOf"), "multipleOf", str(error))
+        normaliser.report(where(value, "multipleOf"), "multipleOf", str(error))
         return replace(numbers, step=None, not_steps=frozenset())
     return numbers
 
 
-def _where(value: Demands, keyword: str) -> str:
+def where(value: Demands, keyword: str) -> str:
     """The pointer of a schema with this keyword, or else of a schema that contains it."""
     pointers = sorted(demand.location.pointer for demand in value)
     saying = [demand.location.pointer for demand in value if _says(frozenset([demand]), keyword)]
@@ -160,25 +160,33 @@ def _says(value: Demands, keyword: str) -> bool:
 
 
 def _exact_members(normaliser: Normaliser, value: Demands, shape: ObjectShape) -> ObjectShape:
-    """Drop counts that need two unnamed members, whose names could be equal, or more properties than there are bits."""
+    """Drop counts that need unnamed members of few names, which could be equal, or more properties than there are bits."""
     counted = shape.min_members > 0 or shape.max_members is not None
-    if shape.others and shape.min_members > len(shape.required) + 1:
-        reason = "different names cannot be enforced for unnamed members"
-        normaliser.report(_where(value, "minProperties"), "minProperties", reason)
+    if shape.others and shape.min_members > len(shape.required) + 1 and not has_free_names(shape):
+        reason = "different names cannot be enforced for unnamed members whose names are restricted"
+        normaliser.report(where(value, "minProperties"), "minProperties", reason)
         shape = replace(shape, min_members=0)
     if shape.max_members is not None and shape.max_members.bit_length() > _COUNTER_BITS:
-        normaliser.report(_where(value, "maxProperties"), "maxProperties", f"it is beyond {2**_COUNTER_BITS - 1}")
+        normaliser.report(where(value, "maxProperties"), "maxProperties", f"it is beyond {2**_COUNTER_BITS - 1}")
         shape = replace(shape, max_members=None)
     if shape.some and shape.max_members is not None:
         reason = "it cannot be combined with unnamed members that another keyword requires"
-        normaliser.report(_where(value, "maxProperties"), "maxProperties", reason)
+        normaliser.report(where(value, "maxProperties"), "maxProperties", reason)
         shape = replace(shape, max_members=None)
     if (counted or shape.some) and len(shape.named) + len(shape.some) + _COUNTER_BITS > BITS:
         keyword = "minProperties" if shape.min_members else "maxProperties"
         reason = f"members are counted among at most {BITS - _COUNTER_BITS} named properties"
-        normaliser.report(_where(value, keyword), keyword, reason)
+        normaliser.report(where(value, keyword), keyword, reason)
         shape = replace(shape, min_members=0, max_members=None, some=())
     return shape
+
+
+def has_free_names(shape: ObjectShape) -> bool:
+    """Whether unnamed members may have every name of some length and more, so that names never run out."""
+    return all(
+        one.names.only is None and one.names.max_length is None and not (one.names.patterns or one.names.not_patterns)
+        for one in shape.others
+    )
 
 
 def _exact_counts(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:

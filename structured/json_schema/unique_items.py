@@ -11,7 +11,7 @@ from typing import Final
 
 from draftline.structured.json_schema.counting import all_kinds
 from draftline.structured.json_schema.enumerated import unique_values
-from draftline.structured.json_schema.graph import Graph
+from draftline.structured.json_schema.graph import Graph, where
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.shapes import NEVER, NOTHING, ArrayShape, Demands, ObjectShape, Shapes
 from draftline.structured.json_schema.strings import ALL_STRINGS
@@ -30,7 +30,8 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
         return bool(shape.unique) and unique_values(shape, graph.nodes.__getitem__) is None
 
     arrays = [shape for shapes in graph.nodes.values() for shape in shapes.arrays if on_host(shape)]
-    if not arrays:
+    counting = [value for value, shapes in graph.nodes.items() if any(map(_counts_names, shapes.objects))]
+    if not arrays and not counting:
         return None
     everything = sorted({pointer for shape in arrays for pointer in shape.unique})
     root = frozenset([graph.root])
@@ -77,10 +78,18 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
                 never_ends(place),
                 frozenset(name for name in names if all(_is_varied(shape, name, variety) for shape in objects)),
                 _all_strings(graph.nodes[value] for value in place),
+                any(map(_counts_names, objects)),
             )
         )
-    pointers = tuple(normaliser.place(pointer, "uniqueItems") for pointer in everything)
-    return UniquePaths(tuple(states), pointers) if any(state.unique for state in states) else None
+    pointers = [normaliser.place(pointer, "uniqueItems") for pointer in everything]
+    pointers.extend(normaliser.place(where(value, "minProperties"), "minProperties") for value in counting)
+    compares = any(state.unique or state.distinct for state in states)
+    return UniquePaths(tuple(states), tuple(pointers)) if compares else None
+
+
+def _counts_names(shape: ObjectShape) -> bool:
+    """Whether equal names of unnamed members would be counted twice."""
+    return bool(shape.others) and shape.min_members > len(shape.required) + 1
 
 
 def all_items(shape: ArrayShape) -> Iterable[Demands]:

@@ -25,7 +25,7 @@ class Level(NamedTuple):
         seen: its items so far, if they have to differ; None otherwise.
         outer: the level around it.
         item: where the item that is open begins in `Cursor.recorded`; -1 behind an item that has been compared.
-        names: of an object inside an item that is compared, the names of its members so far.
+        names: of an object inside what is compared, the names of its members so far.
     """
 
     state: int
@@ -45,8 +45,8 @@ class Cursor(NamedTuple):
         in_key: whether the string that is open, or that may begin here, is the name of a member.
         text: where in ``recorded`` the string that is open begins; -1 outside of strings.
         escaped: whether the byte before was a backslash.
-        recorded: the text from the beginning of the outermost array whose items are compared, or of the open string.
-        comparing: how many arrays whose items are compared are open.
+        recorded: the text from the beginning of the outermost of these, or of the open string.
+        comparing: how many arrays and objects are open whose items or names are compared.
     """
 
     level: Level | None = None
@@ -65,7 +65,7 @@ class Cursor(NamedTuple):
             level = level.outer
 
     def step(self, byte: int, paths: UniquePaths) -> Cursor | None:
-        """The position after a byte; None if the byte ends an item that has been there."""
+        """The position after a byte; None if the byte ends an item or a name that has been there."""
         if self.text < 0:
             return self._outside(byte, paths)
         recorded = self.recorded + bytes([byte])
@@ -75,6 +75,8 @@ class Cursor(NamedTuple):
         if self.in_key and level is not None:
             name = string_of(self.recorded[self.text :]) or ""
             if self.comparing:
+                if name in level.names and paths.distinct(level.state):
+                    return None
                 level = level._replace(names=level.names | {name})
             state = paths.member(level.state, name)
             return Cursor(level, state, False, -1, False, recorded if self.comparing else b"", self.comparing)
@@ -90,11 +92,13 @@ class Cursor(NamedTuple):
             inside = Level(self.state, True, frozenset() if unique else None, level, len(here.recorded))
             return here._replace(level=inside, state=paths.items(self.state), comparing=self.comparing + unique)
         if byte == _OPEN_OBJECT:
-            return here._replace(level=Level(self.state, False, None, level), in_key=True)
+            comparing = self.comparing + paths.distinct(self.state)
+            return here._replace(level=Level(self.state, False, None, level), in_key=True, comparing=comparing)
         if byte in (_CLOSE_ARRAY, _CLOSE_OBJECT) and level is not None:
             if self._ended() is None:
                 return None
-            comparing = self.comparing - (level.seen is not None)
+            own = level.seen is not None if level.is_array else paths.distinct(level.state)
+            comparing = self.comparing - own
             left = here._replace(level=level.outer, in_key=False, comparing=comparing)
             return left._compared() if comparing else left._replace(recorded=b"")
         if byte == _COMMA and level is not None:

@@ -81,10 +81,7 @@ class UniqueMatcher(WrappedMatcher):
 
         The position is None if the token ends a repeating item.
         """
-        if not cursor.comparing:
-            some = self._tokens.opening
-        else:
-            some = self._tokens.commas if cursor.text < 0 else self._tokens.quoted
+        some = self._ending(cursor)
         for token in allowed.among(some):
             after = _after(cursor, self._tokens.texts[token], self._paths)
             left = () if after is None else _rivals(after, ())
@@ -94,6 +91,18 @@ class UniqueMatcher(WrappedMatcher):
             return
         taken = set(some.tolist())
         yield from (one for one in self._along(0, cursor, rivals, allowed) if one[0] not in taken)
+
+    def _ending(self, cursor: Position) -> npt.NDArray[np.int64]:
+        """The tokens that may end a name that has been there, or an item and then another one."""
+        tokens = self._tokens
+        if not cursor.comparing or not isinstance(cursor, Cursor):
+            return tokens.opening
+        level = cursor.level
+        names = level.names if level is not None and cursor.in_key and self._paths.distinct(level.state) else ()
+        if cursor.text < 0:
+            return np.concatenate([tokens.commas, tokens.strings]) if names else tokens.commas
+        begun = string_of(cursor.recorded[cursor.text :]) or ""
+        return tokens.quotes if any(name.startswith(begun) for name in names) else tokens.quoted
 
     def _along(
         self, node: int, cursor: Cursor, rivals: tuple[_Rivals, ...], allowed: _Allowed

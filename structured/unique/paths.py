@@ -1,4 +1,4 @@
-"""``UniquePaths``: where in a JSON document the items of an array have to differ, as an automaton over its paths."""
+"""``UniquePaths``: where in a JSON document items or names have to differ, as an automaton over its paths."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class PathState:
         varied: whether the values that may be here never run out.
         varied_members: members that an object here must have, with values that never run out.
         text: whether every string may be here.
+        distinct: whether the members of an object here are counted, so that their names have to differ.
     """
 
     unique: bool
@@ -37,6 +38,7 @@ class PathState:
     varied: bool = False
     varied_members: frozenset[str] = frozenset()
     text: bool = False
+    distinct: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,10 @@ class UniquePaths:
     def unique(self, state: int) -> bool:
         """Whether the items of an array have to differ."""
         return state >= 0 and self.states[state].unique
+
+    def distinct(self, state: int) -> bool:
+        """Whether the names of an object's members have to differ."""
+        return state >= 0 and self.states[state].distinct
 
     def varied(self, state: int) -> bool:
         """Whether the values that may be in a place never run out."""

@@ -21,9 +21,11 @@ class ItemTokens:
         first: the children of node n of the tree are ``first[n]`` to ``first[n + 1] - 1``.
         byte: the last byte of each node's text.
         at: the tokens of each node that has any.
-        opening: tokens that may begin an array and end its first item.
+        opening: tokens that may begin an array or an object and end its first item or member.
         commas: tokens that may end an item outside of strings and begin the next one.
         quoted: tokens that may do so behind the end of a string.
+        quotes: tokens that may end a string that is open.
+        strings: tokens that may hold a whole string.
         order: all tokens with a text, short ones first.
         complete: whether tokens can write every text whose bytes are in any token.
         ends: the tokens that end an output.
@@ -36,6 +38,8 @@ class ItemTokens:
     opening: npt.NDArray[np.int64]
     commas: npt.NDArray[np.int64]
     quoted: npt.NDArray[np.int64]
+    quotes: npt.NDArray[np.int64]
+    strings: npt.NDArray[np.int64]
     order: npt.NDArray[np.int64]
     complete: bool
     ends: frozenset[int]
@@ -61,9 +65,11 @@ class ItemTokens:
             trie.first.tolist(),
             trie.byte.tolist(),
             at,
-            matching(rb"\[.*,"),
+            matching(rb"[\[{].*,"),
             matching(rb","),
             matching(rb'".*,'),
+            matching(rb'"'),
+            matching(rb'".*"'),
             order[np.count_nonzero(lengths == 0) :],
             trie.is_complete,
             frozenset(vocabulary.eos_ids),

@@ -261,7 +261,7 @@ def test_everything_unsupported_is_named_with_its_pointer() -> None:
             "c": {"type": "string", "pattern": "(?=x)"},
             "d": {"$ref": "https://example.com/other"},
             "e": {"not": {"format": "email"}},
-            "f": {"type": "object", "minProperties": 2},
+            "f": {"type": "object", "minProperties": 2, "propertyNames": {"pattern": "^a"}},
             "g": {"type": "integer", "multipleOf": 123457},
         },
     }

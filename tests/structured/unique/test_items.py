@@ -190,3 +190,28 @@ def test_a_text_may_become_its_value_and_equal_values_are_one(one: Any, other: A
             assert all(may_become(text[:size], value) for size in range(len(text) + 1))
         elif not isinstance(one, int | float):
             assert value is None or not may_become(text, value)
+
+
+NAMED = {"type": "object", "properties": {"a": {}}, "minProperties": 3, "additionalProperties": {"type": "integer"}}
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", "ab", "", '"', "é"]), st.integers(0, 1)), max_size=5),
+    st.booleans(),
+    st.integers(0, 2**32),
+)
+def test_members_are_counted_by_name(members: list[tuple[str, int]], nested: bool, seed: int) -> None:
+    schema = {"items": NAMED, "uniqueItems": True} if nested else {"items": NAMED}
+    matcher = compiled(json.dumps(schema)).begin().matcher
+    source = random.Random(seed)
+    body = ",".join(f"{json.dumps(name, ensure_ascii=source.random() < 0.5)}:{value}" for name, value in members)
+    data, whole = b"[{" + body.encode() + b"}]", True
+    while data and whole:
+        token = source.choice([one for one, part in enumerate(VOCABULARY.tokens) if part and data.startswith(part)])
+        legal = mask(matcher)
+        assert legal
+        whole = matcher.advance(token)
+        assert whole == (token in legal)
+        data = data[len(VOCABULARY.tokens[token]) :]
+    assert (whole and matcher.complete) == (len(members) == len(dict(members)) >= 3)
