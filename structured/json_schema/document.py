@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.limits import SchemaLimits
+from draftline.structured.json_schema.metaschemas import family, uri_of
 
 Json = Any
 """A JSON value as Python's json reads it, but numbers with a fraction or an exponent are Decimals."""
@@ -213,8 +214,20 @@ class Document:
         self._by_uri: dict[str, str] = {}
         # The schemas with a dynamic anchor, by anchor and by the base URI of the resource that they are in.
         self._dynamic: dict[str, dict[str, str]] = {}
+        self._mentioned: set[str] = set()
         self._index(root, "", "", dialect)
+        self._add_metaschemas()
         self.root = self._within((), self._known[""])
+
+    def _add_metaschemas(self) -> None:
+        """Add the metaschemas that references mention, before scopes are known: they have dynamic anchors."""
+        for uri in sorted(self._mentioned):
+            for document in family(uri):
+                own = uri_of(document)
+                if own not in self._by_uri:
+                    dialect = _dialect(document["$schema"])
+                    assert dialect is not None
+                    self._index(document, f"{own}#", own, dialect)
 
     def says(self, pointer: str, keyword: str) -> bool:
         """Whether the schema at a pointer has a keyword."""
@@ -325,6 +338,8 @@ class Document:
         if pointer == "":
             self._by_uri[""] = ""
         only_reference = dialect <= Dialect.DRAFT7 and isinstance(value.get("$ref"), str)
+        if isinstance(reference := value.get("$ref"), str) and "://json-schema.org/" in (reference + base):
+            self._mentioned.add(urllib.parse.urljoin(base, reference.partition("#")[0]))
         named = value.get("id" if dialect == Dialect.DRAFT4 else "$id")
         if isinstance(named, str) and not only_reference:
             if isinstance(value.get("$schema"), str):

@@ -58,3 +58,35 @@ def test_a_dynamic_reference_means_the_outermost_schema_with_its_anchor(schema: 
     found = [walker.accepts(value) for value in VALUES]
     assert found == [validator.is_valid(json.loads(value)) for value in VALUES]
     assert len(set(found)) == 2
+
+
+@pytest.mark.parametrize("draft", ["2019-09", "2020-12"])
+def test_a_metaschema_needs_no_network(draft: str) -> None:
+    uri = f"https://json-schema.org/draft/{draft}/schema"
+    walker = Walker.of_language(json_schema_language(json.dumps({"$schema": uri, "items": {"$ref": uri}})))
+    validator = jsonschema_rs.validator_for({"$schema": uri, "items": {"$ref": uri}})
+    inner: list[Any] = [
+        True,
+        {"minLength": 1},
+        {"minLength": -1},
+        {"type": "integer"},
+        {"type": "int"},
+        {"items": {"type": 1}},
+        7,
+    ]
+    for value in [[one] for one in [*inner, *({"properties": {"a": {"not": one}}} for one in inner)]]:
+        assert walker.accepts(json.dumps(value)) == validator.is_valid(value), value
+
+
+def test_a_schema_of_schemas_may_extend_the_metaschema() -> None:
+    uri = "https://json-schema.org/draft/2020-12/schema"
+    schema = {
+        "$id": "http://a/",
+        "$dynamicAnchor": "meta",
+        "$ref": uri,
+        "properties": {"description": {"minLength": 3}},
+    }
+    walker = Walker.of_language(json_schema_language(json.dumps(schema)))
+    assert walker.accepts('{"properties": {"a": {"description": "abc"}}}')
+    assert not walker.accepts('{"properties": {"a": {"description": "ab"}}}')
+    assert not walker.accepts('{"properties": {"a": {"title": 1}}}')
