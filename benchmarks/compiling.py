@@ -1,16 +1,22 @@
 """Compiling a large constraint: processor time until outputs can begin, until the tables are built, and from the folder.
 
     python benchmarks/compiling.py
+    python benchmarks/compiling.py --schemas FOLDER
 
 The constraint is an invoice with nested lines, dates, decimals and patterns, over the vocabulary of the embedded model.
 Each measurement is the best of several, with a new compiler and new worker processes. Processor time is that of this process
 and of its workers, so that other work on the machine hardly counts.
+
+With ``--schemas`` the constraints are the schemas of a folder, as a server compiles them: one after another, until outputs
+can begin, in workers that keep running. The folder is that of structured.py. Schemas that are refused count as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import enum
+import json
+import os
 import resource
 import tempfile
 import time
@@ -19,6 +25,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from common.provenance import Conditions
 from pydantic import BaseModel, Field
@@ -27,6 +34,7 @@ from draftline import LLM, Schema
 from draftline.engine.request.constraints import structured_constraint
 from draftline.structured.compiled import CompileReport
 from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.vocabulary import ByteVocabulary
 
 
@@ -82,6 +90,35 @@ def processor_s() -> float:
     return sum(time.ru_utime + time.ru_stime for time in times)
 
 
+def running_s() -> float:
+    """Processor time of this process and of its workers that are still running, by Linux's count."""
+    own = os.times()
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    fields = [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split() for child in children]
+    ticks = sum(int(field[11]) + int(field[12]) for field in fields)
+    return own.user + own.system + own.children_user + own.children_system + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def measure_schemas(folder: Path, every: int, tokens: ByteVocabulary) -> None:
+    """Compile the schemas of a folder, or one of every few, and print the spread of processor time."""
+    compiler = Beginning(tokens)
+    warm = ConstraintSpec("json_schema", '{"type": "array", "items": {"type": "string"}}')
+    compiler.compile(warm)
+    taken: list[float] = []
+    refused = 0
+    for path in sorted(folder.glob("*.json"))[every - 1 :: every]:
+        schema = json.dumps(json.loads(path.read_text())["schema"])
+        before = running_s()
+        try:
+            compiler.compile(ConstraintSpec("json_schema", schema))
+        except ValueError:
+            refused += 1
+        taken.append(running_s() - before)
+    compiler.close()
+    spread = np.percentile(np.array(taken) * 1000, [50, 95, 100])
+    print(f"{len(taken)} schemas ({refused} refused): p50 / p95 / max {' / '.join(f'{one:.0f}' for one in spread)} ms")
+
+
 def measure(compiler: ConstraintCompiler) -> tuple[float, float, CompileReport]:
     """Processor time and time by the clock of compiling, and what was compiled. It closes the compiler."""
     before, began = processor_s(), time.perf_counter()
@@ -97,9 +134,15 @@ def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each kind")
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--schemas", type=Path, help="a folder of schemas to compile instead")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="with --schemas: one schema of every N")
+    arguments = parser.parse_args()
+    repeats = arguments.repeats
     print(Conditions.now(torch.device("cpu")).machine)
     tokens = vocabulary()
+    if arguments.schemas is not None:
+        measure_schemas(arguments.schemas, arguments.every, tokens)
+        return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         rows = {

@@ -45,8 +45,8 @@ from draftline.structured.language import Language
 from draftline.structured.table_cache import CachedTables, TableCache
 from draftline.structured.tags.walk import TagReader
 from draftline.structured.unique.cursor import Cursor, Position, Reasoning
-from draftline.structured.unique.matcher import QuoteTokens
 from draftline.structured.unique.paths import UniquePaths
+from draftline.structured.unique.tokens import ItemTokens
 from draftline.structured.vocabulary import ByteVocabulary
 
 
@@ -343,16 +343,16 @@ class ConstraintCompiler:
 
     def _unique(
         self, allowed: Language, reasoning: ReasoningSpec | None
-    ) -> tuple[UniquePaths, QuoteTokens, Position] | None:
+    ) -> tuple[UniquePaths, ItemTokens, Position] | None:
         if allowed.unique is None:
             return None
         if reasoning is None:
-            return allowed.unique, self._quotes, Cursor()
-        return allowed.unique, self._quotes, Reasoning(reasoning.end.encode(), len(reasoning.begin.encode()))
+            return allowed.unique, self._item_tokens, Cursor()
+        return allowed.unique, self._item_tokens, Reasoning(reasoning.end.encode(), len(reasoning.begin.encode()))
 
     @cached_property
-    def _quotes(self) -> QuoteTokens:
-        return QuoteTokens.of(self.vocabulary)
+    def _item_tokens(self) -> ItemTokens:
+        return ItemTokens.of(self.vocabulary)
 
     def _grammar_backend(self) -> GrammarBackend:
         with self._grammars_lock:
