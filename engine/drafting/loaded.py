@@ -30,14 +30,12 @@ from draftline.spec.eagle3 import Eagle3, round_begins_with
 
 
 class LoadedDraft(Protocol):
-    """The weights of a drafter, which is built once it is known how many blocks there are.
-
-    Attributes:
-        facts: what the duration of its passes depends on.
-    """
+    """The weights of a drafter, which is built once it is known how many blocks there are."""
 
     @property
-    def facts(self) -> tuple[str, ...]: ...
+    def facts(self) -> tuple[str, ...]:
+        """What the duration of its passes depends on."""
+        ...
 
     def block_bytes(self, block_size: int) -> int:
         """Bytes of what it keeps for the tokens of one cache block."""
