@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,19 +85,30 @@ def build_core(config: EngineConfig, workers: KernelCompileWorkers | None = None
         OutOfMemoryAtStartError: it does not fit.
     """
     device = _device(config.device)
-    if device.type != "cuda" or config.enforce_eager:
-        return _build(config, device, None)
-    # Imported here, since a CPU runs without Triton.
-    from draftline.kernels.triton.compile.ahead import CompileAhead
+    with ExitStack() as undo:
+        if device.type != "cuda" or config.enforce_eager:
+            core = _build(config, device, None, undo)
+        else:
+            # Imported here, since a CPU runs without Triton.
+            from draftline.kernels.triton.compile.ahead import CompileAhead
 
-    with closing(CompileAhead(device, workers)) as ahead:
-        return _build(config, device, ahead)
+            with closing(CompileAhead(device, workers)) as ahead:
+                core = _build(config, device, ahead, undo)
+        undo.pop_all()
+    return core
 
 
-def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | None) -> Core:
-    """``ahead`` compiles the kernels of CUDA graphs; None where there are no graphs."""
+def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | None, undo: ExitStack) -> Core:
+    """Load the model, and put the engine together.
+
+    Args:
+        config: the engine's options.
+        device: where it runs.
+        ahead: compiles the kernels of CUDA graphs; None where there are no graphs.
+        undo: gets what has to end if this fails.
+    """
     started = time.monotonic()
-    loaded = _load(config, device)
+    loaded = _load(config, device, undo)
     shape, model = loaded.model.config, loaded.model
 
     # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with it.
@@ -192,7 +203,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         policy,
         budget=StepBudget(loaded.step_tokens, config.inter_token_target),
         steps_ahead=1 if device.type == "cuda" else 0,  # on a CPU, host and device work would not overlap
-        compiler=ConstraintCompiler(loaded.vocabulary, cache_folder=cache_folder(config.constraint_cache)),
+        compiler=loaded.compiler,
     )
 
 
@@ -204,7 +215,7 @@ class _Loaded:
         config: the engine's options.
         device: where it runs.
         tokenizer: the model's.
-        vocabulary: the tokenizer's tokens as bytes.
+        compiler: compiles constraints for the tokenizer's tokens.
         eos_ids: the model's end-of-sequence ids.
         dtype: of the model's weights.
         ops: the device's operations.
@@ -220,7 +231,7 @@ class _Loaded:
     config: EngineConfig
     device: torch.device
     tokenizer: Tokenizer
-    vocabulary: ByteVocabulary
+    compiler: ConstraintCompiler
     eos_ids: tuple[int, ...]
     dtype: torch.dtype
     ops: Ops
@@ -270,14 +281,18 @@ class _Loaded:
         return ExecutorParts(self.model, cache, table, self.ops, drafter, accept, self.constraints, self.shapes)
 
 
-def _load(config: EngineConfig, device: torch.device) -> _Loaded:
-    """Load tokenizer, model and drafter."""
+def _load(config: EngineConfig, device: torch.device, undo: ExitStack) -> _Loaded:
+    """Load tokenizer, model and drafter. ``undo`` gets what has to end if a later part fails."""
     checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
     shape = checkpoint.config
     tokenizer = load_tokenizer(
         config.tokenizer or config.model, shape, None if config.chat_template is None else Path(config.chat_template)
     )
     eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
+    vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
+    compiler = ConstraintCompiler(vocabulary, cache_folder=cache_folder(config.constraint_cache))
+    undo.callback(compiler.close)
+    compiler.start()  # its worker loads while the weights do
     dtype = _dtype(config, checkpoint, device)
     ops = select_ops(device)
     weights = f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"
@@ -294,7 +309,7 @@ def _load(config: EngineConfig, device: torch.device) -> _Loaded:
         config=config,
         device=device,
         tokenizer=tokenizer,
-        vocabulary=ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids)),
+        compiler=compiler,
         eos_ids=eos_ids,
         dtype=dtype,
         ops=ops,

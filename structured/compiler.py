@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
-from draftline.structured.automaton.byte_automaton import ByteAutomaton
-from draftline.structured.automaton.byte_moves import ByteMoves
+from draftline.structured.automaton.byte_automaton import ByteAutomaton, minimised
 from draftline.structured.automaton.compiled import CompiledAutomaton
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.host_automaton import HostAutomaton
@@ -43,7 +42,7 @@ from draftline.structured.grammar.compiled import CompiledGrammar
 from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
 from draftline.structured.table_cache import CachedTables, TableCache
-from draftline.structured.tags.form import Free, form_language, with_reasoning
+from draftline.structured.tags.form import Form, Free, form_language, with_reasoning
 from draftline.structured.tags.lark import tag_grammar
 from draftline.structured.tags.machine import Machine
 from draftline.structured.tags.walk import TagReader
@@ -51,6 +50,8 @@ from draftline.structured.unique.cursor import Cursor, Position, Reasoning
 from draftline.structured.unique.matcher import QuoteTokens
 from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.vocabulary import ByteVocabulary
+
+_SMALLEST_GRAMMAR = 'start: "a"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class ConstraintCompiler:
         )
         self._queue: CompileQueue[CompiledConstraint] = CompileQueue(limits.threads, limits.max_waiting)
         # Work that no output waits for.
-        self._background: CompileQueue[None] = CompileQueue(1, limits.max_waiting)
+        self._background: CompileQueue[object] = CompileQueue(1, limits.max_waiting)
         self._cache = _Cache(limits.cache_bytes)
         self._lock = threading.Lock()
         self._in_flight: dict[ConstraintSpec, CompileJob[CompiledConstraint]] = {}
@@ -155,9 +156,17 @@ class ConstraintCompiler:
         """Compile a constraint, and wait for it. Raises what the future of `submit` raises."""
         return self.submit(constraint).result()
 
+    def start(self) -> None:
+        """Start a worker, and build what automata share, in the background. Returns at once.
+
+        The first constraint would do it otherwise: it takes about as long as the constraint itself.
+        """
+        self._do_later(self._prepare)
+
     def prepare(self) -> None:
         """Build what all grammars share, so that the first one does not: it holds up all threads for some 0.2 s."""
-        self._grammar_backend().compile('start: "a"')
+        self._grammar_backend().compile(_SMALLEST_GRAMMAR)
+        self._do_later(lambda job: self._workers.try_grammar(_SMALLEST_GRAMMAR, on_abandon=job.on_abandon))
 
     def close(self) -> None:
         """End compilations in flight. Later ones fail."""
@@ -186,14 +195,14 @@ class ConstraintCompiler:
         started = time.monotonic()
         cached = None if self._tables is None else self._tables.get(constraint)
         if cached is not None:
-            return self._automaton(cached, None, started)
+            return self._automaton(cached, started)
         if self._tokens is None:
-            self._do_later(self._prepare)  # while the worker works
+            self._do_later(lambda _: self._build_trie())  # while the worker works
         if constraint.kind == "grammar":  # its language is its source: there is no work for a worker
             allowed = language(constraint)
             return self._grammar(constraint, allowed, started, allowed.not_regular or "", job)
         allowed, automaton = self._workers.compile(constraint, on_abandon=job.on_abandon)
-        if isinstance(automaton, ByteMoves):
+        if isinstance(automaton, ByteAutomaton):
             return self._start(constraint, allowed, automaton, started, job)
         compiled = self._finish(constraint, allowed, automaton, started, job)
         if isinstance(automaton, TokenAutomaton):
@@ -204,17 +213,17 @@ class ConstraintCompiler:
         self,
         constraint: ConstraintSpec,
         allowed: Language,
-        moves: ByteMoves,
+        automaton: ByteAutomaton,
         started: float,
         job: CompileJob[CompiledConstraint],
     ) -> CompiledConstraint:
         """Let outputs begin on the host, and build the tables behind them."""
         trie = self._build_trie()
         if not trie.is_complete:
-            tables = self._workers.tabulate(ByteAutomaton.of(moves), on_abandon=job.on_abandon)
+            tables = self._workers.tabulate(automaton, on_abandon=job.on_abandon)
             return self._finish(constraint, allowed, tables, started, job)
         try:
-            automaton = ByteAutomaton.of(moves, trie.bytes_used)
+            automaton = automaton.within(trie.bytes_used)
         except InvalidConstraintError:
             raise InvalidConstraintError("no text that matches it can be written in the model's tokens") from None
         report = CompileReport(
@@ -228,7 +237,8 @@ class ConstraintCompiler:
             no_automaton=None,
             closed=allowed.closed,
         )
-        starting = StartingAutomaton(report, HostAutomaton(automaton, trie, self.vocabulary))
+        host = HostAutomaton(automaton, trie, self.vocabulary)
+        starting = StartingAutomaton(report, host, _tag_reader(allowed.form))
         if self._do_later(partial(self._tabulate, constraint, allowed, starting)):
             return starting
         tables = self._workers.tabulate(automaton, on_abandon=job.on_abandon)
@@ -241,11 +251,11 @@ class ConstraintCompiler:
                 self._tokens = TokenTrie.of(self.vocabulary.tokens)
             return self._tokens
 
-    def _prepare(self, job: CompileJob[None]) -> None:
-        """Build what outputs on the host need, before they need it."""
+    def _prepare(self, job: CompileJob[object]) -> None:
         self._build_trie()
+        self._workers.prepare()
 
-    def _do_later(self, work: Callable[[CompileJob[None]], None]) -> bool:
+    def _do_later(self, work: Callable[[CompileJob[object]], object]) -> bool:
         """Do work that no output waits for. False if too much of it waits."""
         try:
             self._background.submit("", work).join()
@@ -254,7 +264,7 @@ class ConstraintCompiler:
         return True
 
     def _tabulate(
-        self, constraint: ConstraintSpec, allowed: Language, starting: StartingAutomaton, job: CompileJob[None]
+        self, constraint: ConstraintSpec, allowed: Language, starting: StartingAutomaton, job: CompileJob[object]
     ) -> None:
         """Build the tables of a constraint that has outputs already."""
         started = time.monotonic()
@@ -274,9 +284,8 @@ class ConstraintCompiler:
             self._keep(constraint, tables, allowed)
 
     def _keep(self, constraint: ConstraintSpec, automaton: TokenAutomaton, allowed: Language) -> None:
-        # Tables do not say where the tags of an output are: their form does, which is no array.
-        if self._tables is not None and allowed.form is None:
-            self._tables.put(constraint, CachedTables(automaton, allowed.unenforced, allowed.closed))
+        if self._tables is not None:
+            self._tables.put(constraint, _tables_of(automaton, allowed))
 
     def _finish(
         self,
@@ -284,16 +293,15 @@ class ConstraintCompiler:
         allowed: Language,
         automaton: TokenAutomaton | AutomatonTooLargeError | None,
         started: float,
-        job: CompileJob[CompiledConstraint] | CompileJob[None],
+        job: CompileJob[CompiledConstraint] | CompileJob[object],
     ) -> CompiledConstraint:
         """The constraint by its automaton, or by a grammar if it has none."""
         if isinstance(automaton, TokenAutomaton):
-            tables = CachedTables(automaton, allowed.unenforced, allowed.closed)
-            return self._automaton(tables, _tag_reader(allowed), started)
+            return self._automaton(_tables_of(automaton, allowed), started)
         no_automaton = allowed.not_regular or "" if automaton is None else str(automaton)
         return self._grammar(constraint, allowed, started, no_automaton, job)
 
-    def _automaton(self, tables: CachedTables, tags: TagReader | None, started: float) -> CompiledConstraint:
+    def _automaton(self, tables: CachedTables, started: float) -> CompiledConstraint:
         automaton = tables.automaton
         drafts = DraftTable.of(automaton, self.vocabulary)
         report = CompileReport(
@@ -307,7 +315,7 @@ class ConstraintCompiler:
             no_automaton=None,
             closed=tables.closed,
         )
-        return CompiledAutomaton(report, automaton, drafts, tags)
+        return CompiledAutomaton(report, automaton, drafts, _tag_reader(tables.form))
 
     def _grammar(
         self,
@@ -315,7 +323,7 @@ class ConstraintCompiler:
         allowed: Language,
         started: float,
         no_automaton: str,
-        job: CompileJob[CompiledConstraint] | CompileJob[None],
+        job: CompileJob[CompiledConstraint] | CompileJob[object],
     ) -> CompiledConstraint:
         if constraint.close_within_budget:
             reason = (
@@ -346,7 +354,7 @@ class ConstraintCompiler:
             self.vocabulary,
             self._unique(allowed, constraint.reasoning),
             self._guard(constraint.reasoning),
-            _tag_reader(allowed),
+            _tag_reader(allowed.form),
         )
 
     def _unique(
@@ -376,7 +384,7 @@ class ConstraintCompiler:
         assert guarded.form is not None, "it is made of parts"
         limits = self._automaton_limits
         return compile_tokens(
-            Machine(guarded.form, limits.states).automaton(),
+            minimised(Machine(guarded.form, limits.states).automaton()),
             self.vocabulary.tokens,
             sorted(self.vocabulary.eos_ids),
             budgets=False,
@@ -385,8 +393,12 @@ class ConstraintCompiler:
         )
 
 
-def _tag_reader(allowed: Language) -> TagReader | None:
-    return None if allowed.form is None else TagReader(allowed.form)
+def _tables_of(automaton: TokenAutomaton, allowed: Language) -> CachedTables:
+    return CachedTables(automaton, allowed.unenforced, allowed.closed, allowed.form)
+
+
+def _tag_reader(form: Form | None) -> TagReader | None:
+    return None if form is None else TagReader(form)
 
 
 def _has_failed(compiled: CompiledConstraint) -> bool:
