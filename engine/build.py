@@ -16,6 +16,7 @@ from draftline.engine.core import Core
 from draftline.engine.drafting.build import DrafterParts
 from draftline.engine.fingerprint import SystemFingerprint
 from draftline.engine.protocol import EngineInfo
+from draftline.engine.runner.device import select_device
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import ExecutorParts, Executors
 from draftline.engine.runner.masks import ConstraintMasks
@@ -84,7 +85,7 @@ def build_core(config: EngineConfig, workers: KernelCompileWorkers | None = None
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
         OutOfMemoryAtStartError: it does not fit.
     """
-    device = _device(config.device)
+    device = select_device(config)
     with ExitStack() as undo:
         if device.type != "cuda" or config.enforce_eager:
             core = _build(config, device, None, undo)
@@ -319,7 +320,7 @@ def _load(config: EngineConfig, device: torch.device, undo: ExitStack) -> _Loade
         constraints=constraints,
         step_tokens=config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"]),
         max_len=_max_len(config, shape),
-        cache_dtype=_cache_dtype(config, model, device),
+        cache_dtype=_cache_dtype(config, model),
     )
 
 
@@ -351,17 +352,6 @@ def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, shap
     return shapes.max_samples * vocab_size * (dtype.itemsize + 2 * torch.float32.itemsize)
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ModelLoadError(f"device: {name!r} cannot be used: {str(error).splitlines()[0]}") from error
-    return device
-
-
 def _dtype(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> torch.dtype:
     if config.dtype != "auto":
         return _DTYPES[config.dtype]
@@ -371,13 +361,8 @@ def _dtype(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -
     return preferred_cpu_dtype(checkpoint.tensor("model.layers.0.mlp.down_proj.weight").format)
 
 
-def _cache_dtype(config: EngineConfig, model: Model, device: torch.device) -> torch.dtype:
-    dtype = _CACHE_DTYPES.get(config.kv_cache_dtype, model.cache_dtype)
-    if dtype == torch.float8_e4m3fn and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
-        raise ModelLoadError(
-            f"kv_cache_dtype: FP8 needs a GPU of compute capability 8.9, and {device} is older; 'int8' runs there"
-        )
-    return dtype
+def _cache_dtype(config: EngineConfig, model: Model) -> torch.dtype:
+    return _CACHE_DTYPES.get(config.kv_cache_dtype, model.cache_dtype)
 
 
 def _max_len(config: EngineConfig, shape: ModelConfig) -> int:

@@ -17,7 +17,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 MAX_GEMM_M16_ROWS = 16
@@ -44,6 +46,15 @@ class GemmM16Config:
     num_warps: int
     num_stages: int
     ahead: int = 0
+
+    def smaller(self) -> GemmM16Config | None:
+        """See `Division`."""
+        return smaller_product(self, least_k=64)
+
+    def shared_bytes(self, limits: DeviceLimits, itemsize: int, *, swiglu: bool) -> int:
+        """Shared memory of a program."""
+        rows = MAX_GEMM_M16_ROWS + (2 if swiglu else 1) * self.block_n
+        return limits.loop_bytes(rows * self.block_k * itemsize, self.num_stages)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -116,6 +127,7 @@ def gemm_m16(
     residual: Tensor | None = None,
     overlap: bool = False,
     config: GemmM16Config | None = None,
+    limits: DeviceLimits = UNLIMITED,
 ) -> Tensor:
     """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, of 16-bit floats.
 
@@ -127,6 +139,7 @@ def gemm_m16(
         residual: [M, N], added to the result, or None.
         overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `gemm_m16_config`.
+        limits: the device's.
 
     Raises:
         ValueError: M is 0 or more than `MAX_GEMM_M16_ROWS`.
@@ -135,7 +148,11 @@ def gemm_m16(
     if not 1 <= num_rows <= MAX_GEMM_M16_ROWS:
         raise ValueError(f"gemm_m16: x has {num_rows} rows; it takes 1 to {MAX_GEMM_M16_ROWS}")
     n = weight.shape[0] // 2 if swiglu else weight.shape[0]
-    config = config or gemm_m16_config(weight.shape[0], k, swiglu=swiglu)
+    config = config or fitting(
+        gemm_m16_config(weight.shape[0], k, swiglu=swiglu),
+        lambda one: one.shared_bytes(limits, x.element_size(), swiglu=swiglu),
+        limits,
+    )
     out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
     _gemm_m16_kernel[(triton.cdiv(n, config.block_n),)](
         TensorDescriptor(x, [num_rows, k], [k, 1], [MAX_GEMM_M16_ROWS, config.block_k]),

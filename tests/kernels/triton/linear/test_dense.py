@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear import dense
 from draftline.kernels.triton.linear.vendor import VendorProducts
 from draftline.kernels.triton.ops import TritonOps
@@ -18,7 +19,7 @@ ROWS = [1, 20, 70]
 
 @pytest.fixture
 def ops(device: torch.device) -> TritonOps:
-    return TritonOps.sized(132, hopper=False, device=device)
+    return TritonOps.sized(DeviceLimits.known(80, 132), device=device)
 
 
 def draw(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
