@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,9 +126,10 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         with memory_explained(device, "the largest step"):
             compile_kernels(loaded.allocate(1, loaded.max_len), ahead, largest)
 
-    # The cache takes the memory that the weights and the largest step leave.
+    # The cache and the graphs take the memory that the weights and the largest step leave.
+    loaded, cache_bytes = _share_memory(loaded, largest)
     blocks = cache_blocks(
-        _cache_bytes(config, model, largest, loaded.shapes, loaded.cache_dtype),
+        cache_bytes,
         loaded.block_bytes,
         config.block_size,
         config.max_model_len,
@@ -345,11 +346,9 @@ def _constraint_table(config: EngineConfig, vocab: int, drafts: int, device: tor
         )
 
 
-def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, shapes: StepShapes) -> int:
-    """Memory that graphs keep: the largest logits, and sampling's copies of them in float32."""
-    if config.enforce_eager:
-        return 0
-    return shapes.max_samples * vocab_size * (dtype.itemsize + 2 * torch.float32.itemsize)
+def _sample_bytes(model: Model) -> int:
+    """Memory that graphs keep for each token that a step decides: its logits, and sampling's copies of them in float32."""
+    return model.config.vocab_size * (model.dtype.itemsize + 2 * torch.float32.itemsize)
 
 
 def _dtype(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> torch.dtype:
@@ -375,14 +374,25 @@ def _max_len(config: EngineConfig, shape: ModelConfig) -> int:
     return config.max_model_len
 
 
-def _cache_bytes(
-    config: EngineConfig, model: Model, largest: Batch, shapes: StepShapes, cache_dtype: torch.dtype
-) -> int:
-    device = model.device
+def _share_memory(loaded: _Loaded, largest: Batch) -> tuple[_Loaded, int]:
+    """Size the cache.
+
+    Returns:
+        The parts, with graphs for fewer rows where those of all would take more than the cache; and the cache's bytes.
+    """
+    config, model = loaded.config, loaded.model
     if config.kv_cache_memory_gib is not None:
-        return int(config.kv_cache_memory_gib * GIB)
-    if device.type == "cpu":
-        return int(DEFAULT_CPU_CACHE_GIB * GIB)
-    peak = peak_bytes(model, largest, block_size=config.block_size, cache_dtype=cache_dtype)
-    graphs = _graph_bytes(config, model.config.vocab_size, model.dtype, shapes)
-    return gpu_cache_bytes(device, config.gpu_memory_utilization, peak + graphs)
+        return loaded, int(config.kv_cache_memory_gib * GIB)
+    if model.device.type == "cpu":
+        return loaded, int(DEFAULT_CPU_CACHE_GIB * GIB)
+    peak = peak_bytes(model, largest, block_size=config.block_size, cache_dtype=loaded.cache_dtype)
+    left = gpu_cache_bytes(model.device, config.gpu_memory_utilization, peak)
+    if config.enforce_eager:
+        return loaded, left
+    shapes = loaded.shapes.within(left // 2 // _sample_bytes(model))
+    if shapes is not loaded.shapes:
+        logger.info(
+            "CUDA graphs for steps that decide up to %d tokens instead of %d: %.2f GiB are left for graphs and cache",
+            shapes.max_samples, loaded.shapes.max_samples, left / GIB,
+        )  # fmt: skip
+    return replace(loaded, shapes=shapes), left - shapes.max_samples * _sample_bytes(model)
