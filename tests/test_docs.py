@@ -155,8 +155,9 @@ def benchmark_flags(script: str) -> frozenset[str]:
 
 @cache
 def known_flags() -> frozenset[str]:
-    """Every option of the command line and of the benchmarks."""
+    """Every option of the command line, of the benchmarks and of the ahead-of-time compiler."""
     benchmarks = [f"benchmarks/{path.name}" for path in (ROOT / "benchmarks").glob("*.py")]
+    benchmarks.append("kernels/triton/compile/aot.py")
     return frozenset(
         {"--version"}.union(*map(flags_of, cli().values()), *(benchmark_flags(script) for script in benchmarks))
     )
