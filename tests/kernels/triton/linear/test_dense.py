@@ -93,7 +93,7 @@ def test_the_choice_of_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     def kernels(rows: int, dtype: torch.dtype = torch.bfloat16, *, vendor: VendorProducts | None = None) -> str:
         chosen.clear()
         x, weight = (torch.empty(n, 64, dtype=dtype, device="meta") for n in (rows, 512))
-        dense.DenseKernels(True, vendor).linear(x, weight, None)
+        dense.DenseKernels(DeviceLimits.known(90, 132), vendor).linear(x, weight, None)
         return " ".join(chosen)
 
     assert [kernels(rows) for rows in (1, 16, 17, 64, 1000)] == ["gemm_m16"] * 2 + ["gemm"] * 3
