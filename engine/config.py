@@ -45,9 +45,12 @@ class EngineConfig(Options):
     )
     quantization: Conversion = Field(
         default="auto",
-        description="'fp8' or 'int8' converts dense weights while they are loaded; 'auto' keeps the checkpoint's format",
+        description="'fp8' or 'int8' converts the projections while they are loaded; 'auto' keeps the checkpoint's format",
     )
-    device: str = Field(default="auto", description="'cpu', 'cuda', 'cuda:1', …; 'auto' is a GPU where there is one")
+    device: str = Field(
+        default="auto",
+        description="'cpu', 'cuda', 'cuda:1', …; 'auto' is a GPU where there is one, and of different ones that with most memory",
+    )
     max_model_len: int | None = Field(
         default=None, ge=2, description="max prompt plus output, in tokens; the model's own limit where unset"
     )

@@ -26,7 +26,7 @@ def open_checkpoint(model: str, *, load_format: str = "auto", quantization: str 
     Args:
         model: see `resolve_model`.
         load_format: ``auto`` reads the model's files; ``dummy`` reads its configuration and makes random weights.
-        quantization: ``auto`` keeps the files' formats; else the format to convert dense weights to (``quant.CONVERT``).
+        quantization: ``auto`` keeps the files' formats; else the format to convert projections to (``quant.CONVERT``).
 
     Raises:
         ModelLoadError: the model does not exist, or its files are missing, damaged or not supported.

@@ -156,8 +156,9 @@ def benchmark_flags(script: str) -> frozenset[str]:
 
 @cache
 def known_flags() -> frozenset[str]:
-    """Every option of the command line, of the benchmarks and of the proto's script."""
-    benchmarks = [f"benchmarks/{path.name}" for path in (ROOT / "benchmarks").glob("*.py")] + ["proto/generate.py"]
+    """Every option of the command line, of the benchmarks, of the proto's script and of the ahead-of-time compiler."""
+    benchmarks = [f"benchmarks/{path.name}" for path in (ROOT / "benchmarks").glob("*.py")]
+    benchmarks += ["proto/generate.py", "kernels/triton/compile/aot.py"]
     return frozenset(
         {"--version"}.union(*map(flags_of, cli().values()), *(benchmark_flags(script) for script in benchmarks))
     )

@@ -206,8 +206,11 @@ class AsyncClient:
         model = await self.model()
         attempts = extraction_attempts(texts, output_type, sampling_params, options, as_chat=model.has_chat_template)
 
-        def ask(request: GenerateRequest) -> Awaitable[RequestOutput[T]]:
-            return self._start(request).result()
+        async def ask(request: GenerateRequest, begun: Callable[[], None]) -> RequestOutput[T]:
+            generation: AsyncGeneration[T] = self._start(request)
+            await generation.begun()
+            begun()
+            return await generation.result()
 
         return await run_attempts(
             attempts, ask, max_in_flight=2 * model.max_num_seqs, show_progress=options.get("use_tqdm", True)

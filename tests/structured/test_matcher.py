@@ -55,7 +55,7 @@ def by_automaton(expression: str) -> Matcher:
 def host_of(expression: str) -> HostAutomaton:
     trie = TokenTrie.of(VOCABULARY.tokens)
     assert trie.is_complete
-    automaton = ByteAutomaton.of(byte_moves(expression, 10_000), trie.bytes_used)
+    automaton = ByteAutomaton.of(byte_moves(expression, 10_000)).within(trie.bytes_used)
     return HostAutomaton(automaton, trie, VOCABULARY)
 
 

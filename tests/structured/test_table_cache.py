@@ -38,7 +38,7 @@ def reasoned() -> CachedTables:
         Machine(form, 100).automaton(), VOCABULARY.tokens, eos, budgets=True, early_budgets=True, max_bytes=1 << 20
     )
     assert automaton.early_distance == 7
-    return CachedTables(automaton, UNENFORCED, CLOSED)
+    return CachedTables(automaton, UNENFORCED, CLOSED, form)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_tables_come_back_as_they_were(folder: Path, reasoning: bool) -> None:
     cache.put(SPEC, kept)
     found = TableCache(folder, VOCABULARY).get(SPEC)
     assert found is not None
-    assert (found.unenforced, found.closed) == (UNENFORCED, CLOSED)
+    assert (found.unenforced, found.closed, found.form) == (UNENFORCED, CLOSED, kept.form)
     for field in fields(TokenAutomaton):
         one, other = getattr(kept.automaton, field.name), getattr(found.automaton, field.name)
         assert type(one) is type(other)

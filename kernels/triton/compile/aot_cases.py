@@ -14,15 +14,19 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.ops import TritonOps
 
 Case = Callable[[Ops], object]
 
 _META = torch.device("meta")
+_SMS = {80: 108, 86: 82, 89: 128, 90: 132, 100: 148, 120: 84}
+"""Multiprocessors of an A100, RTX 3090, RTX 4090, H200, B200 and RTX 5080."""
+
 OPS: dict[int, Ops] = {
-    80: TritonOps.sized(108, hopper=False, device=_META),
-    90: TritonOps.sized(132, hopper=True, device=_META),
+    capability: TritonOps.sized(DeviceLimits.known(capability, num_sms), device=_META)
+    for capability, num_sms in _SMS.items()
 }
 """The operations by compute capability."""
 

@@ -6,6 +6,7 @@ import torch
 from draftline.kernels.ops import Ops
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
 
 BLOCK_SIZE = 4
@@ -23,7 +24,7 @@ def slots(device: torch.device, rng: torch.Generator) -> SlotTable:
 
 @pytest.fixture(params=["reference", "triton"])
 def ops(request: pytest.FixtureRequest, device: torch.device) -> Ops:
-    return ReferenceOps() if request.param == "reference" else TritonOps.sized(8, hopper=False, device=device)
+    return ReferenceOps() if request.param == "reference" else TritonOps.sized(DeviceLimits.known(80, 8), device=device)
 
 
 @pytest.mark.parametrize("shift", [0, 1])
