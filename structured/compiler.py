@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
-from draftline.structured.automaton.byte_automaton import ByteAutomaton, minimised
+from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.automaton.compiled import CompiledAutomaton
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.host_automaton import HostAutomaton
@@ -163,7 +163,9 @@ class ConstraintCompiler:
     def prepare(self) -> None:
         """Build what all grammars share, so that the first one does not: it holds up all threads for some 0.2 s."""
         self._grammar_backend().compile(_SMALLEST_GRAMMAR)
-        self._do_later(lambda job: self._workers.try_grammar(Language(None, _SMALLEST_GRAMMAR), on_abandon=job.on_abandon))
+        self._do_later(
+            lambda job: self._workers.try_grammar(Language(None, _SMALLEST_GRAMMAR), on_abandon=job.on_abandon)
+        )
 
     def close(self) -> None:
         """End compilations in flight. Later ones fail."""
