@@ -138,8 +138,10 @@ def start(folder: Path, case: Case, device: str) -> Core:
             return inner if adversary is None else adversary(inner)
 
         @override
-        def _lengths(self, runner: Runner, table: SlotTable, shapes: StepShapes) -> DraftPolicy:
-            return SomeSteps(super()._lengths(runner, table, shapes), seed=5)
+        def _lengths(
+            self, runner: Runner, table: SlotTable, shapes: StepShapes, facts: tuple[str, ...]
+        ) -> DraftPolicy:
+            return SomeSteps(super()._lengths(runner, table, shapes, facts), seed=5)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "DrafterParts", Parts)
