@@ -138,9 +138,7 @@ def start(folder: Path, case: Case, device: str) -> Core:
             return inner if adversary is None else adversary(inner)
 
         @override
-        def _lengths(
-            self, runner: Runner, table: SlotTable, shapes: StepShapes, facts: tuple[str, ...]
-        ) -> DraftPolicy:
+        def _lengths(self, runner: Runner, table: SlotTable, shapes: StepShapes, facts: tuple[str, ...]) -> DraftPolicy:
             return SomeSteps(super()._lengths(runner, table, shapes, facts), seed=5)
 
     with pytest.MonkeyPatch.context() as patch:
