@@ -13,9 +13,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from draftline.structured.grammar.compiled import CompiledGrammar
 from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
 from draftline.structured.table_cache import CachedTables, TableCache
+from draftline.structured.tags.special import marking_tokens
 from draftline.structured.tags.walk import TagReader
 from draftline.structured.unique.cursor import Cursor, Position, Reasoning
 from draftline.structured.unique.matcher import QuoteTokens
@@ -99,6 +100,7 @@ class ConstraintCompiler:
             vocabulary.special_ids,
             limits.automaton,
             limits.grammar,
+            special_names=vocabulary.special_names,
             max_workers=limits.threads + 1,
         )
         self._queue: CompileQueue[CompiledConstraint] = CompileQueue(limits.threads, limits.max_waiting)
@@ -282,11 +284,11 @@ class ConstraintCompiler:
         """The constraint by its automaton, or by a grammar if it has none."""
         if isinstance(automaton, TokenAutomaton):
             tables = CachedTables(automaton, allowed.unenforced, allowed.closed)
-            return self._automaton(tables, _tag_reader(allowed), started)
+            return self._automaton(tables, allowed, started)
         no_automaton = allowed.not_regular or "" if automaton is None else str(automaton)
         return self._grammar(constraint, allowed, started, no_automaton, job)
 
-    def _automaton(self, tables: CachedTables, tags: TagReader | None, started: float) -> CompiledConstraint:
+    def _automaton(self, tables: CachedTables, allowed: Language | None, started: float) -> CompiledConstraint:
         automaton = tables.automaton
         drafts = DraftTable.of(automaton, self.vocabulary)
         report = CompileReport(
@@ -300,7 +302,10 @@ class ConstraintCompiler:
             no_automaton=None,
             closed=tables.closed,
         )
-        return CompiledAutomaton(report, automaton, drafts, tags)
+        if allowed is None or allowed.form is None:
+            return CompiledAutomaton(report, automaton, drafts)
+        marking = marking_tokens(allowed.form, self.vocabulary.special_names)
+        return CompiledAutomaton(report, automaton, drafts, TagReader(allowed.form), _texts(marking))
 
     def _grammar(
         self,
@@ -317,6 +322,7 @@ class ConstraintCompiler:
             raise UnsupportedConstraintError([Violation("", "close_within_budget", reason)])
         # What a worker has compiled compiles here too, in the same time and without a crash.
         grammar = self._workers.try_grammar(allowed, on_abandon=job.on_abandon)
+        marking = {} if allowed.form is None else marking_tokens(allowed.form, self.vocabulary.special_names)
         if job.is_over:
             raise InvalidConstraintError("no caller waits for it any more")
         matcher = self._grammar_backend().compile(grammar)
@@ -336,19 +342,22 @@ class ConstraintCompiler:
             matcher,
             len(grammar),
             self.vocabulary,
-            self._unique(allowed, constraint.reasoning),
+            self._unique(allowed, constraint.reasoning, _texts(marking)),
             self._guard(constraint.reasoning, job),
-            _tag_reader(allowed),
+            None if allowed.form is None else TagReader(allowed.form),
+            _texts(marking),
         )
 
     def _unique(
-        self, allowed: Language, reasoning: ReasoningSpec | None
+        self, allowed: Language, reasoning: ReasoningSpec | None, marking: Mapping[int, bytes]
     ) -> tuple[UniquePaths, QuoteTokens, Position] | None:
         if allowed.unique is None:
             return None
         if reasoning is None:
             return allowed.unique, self._quotes, Cursor()
-        return allowed.unique, self._quotes, Reasoning(reasoning.end.encode(), len(reasoning.begin.encode()))
+        texts = tuple(marking.get(token, text) for token, text in enumerate(self._quotes.texts))
+        start = Reasoning(reasoning.end.encode(), reasoning.begin.encode(), required=reasoning.required)
+        return allowed.unique, replace(self._quotes, texts=texts) if marking else self._quotes, start
 
     @cached_property
     def _quotes(self) -> QuoteTokens:
@@ -372,8 +381,9 @@ class ConstraintCompiler:
         return automaton
 
 
-def _tag_reader(allowed: Language) -> TagReader | None:
-    return None if allowed.form is None else TagReader(allowed.form)
+def _texts(marking: Mapping[str, int]) -> dict[int, bytes]:
+    """`CompiledConstraint.marking`."""
+    return {token: name.encode() for name, token in marking.items()}
 
 
 def _has_failed(compiled: CompiledConstraint) -> bool:

@@ -49,7 +49,7 @@ def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
         close_objects=asked.close_objects,
         reasoning=None
         if reasoning is None
-        else ReasoningSpec(reasoning.begin, reasoning.end, reasoning.max_tokens is not None),
+        else ReasoningSpec(reasoning.begin, reasoning.end, reasoning.max_tokens is not None, reasoning.required),
     )
 
 

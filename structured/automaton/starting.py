@@ -17,6 +17,7 @@ class StartingAutomaton:
         report: of the automaton over bytes.
         host: the automaton over bytes.
         shortest_reasoning: 0, and ``tags`` None: the compiler builds the tables of structural tags and reasoning first.
+        marking: empty, likewise.
         shortest: None; with ``close_within_budget``, the compiler builds the tables first.
         whole: the constraint with its tables.
     """
@@ -29,6 +30,7 @@ class StartingAutomaton:
         """There are no tables yet."""
         self.report = report
         self.host = host
+        self.marking: dict[int, bytes] = {}
         self.whole: Future[CompiledConstraint] = Future()
 
     @property

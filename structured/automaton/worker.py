@@ -12,6 +12,7 @@ from __future__ import annotations
 import resource
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from draftline.structured.errors import InvalidConstraintError, UnsupportedConst
 from draftline.structured.grammar.lark import regex_error
 from draftline.structured.language import Language
 from draftline.structured.tags.form import leaves
+from draftline.structured.tags.special import SpecialNames, marking_tokens, with_names
 from draftline.structured.worker_processes import ALARMS, serve
 
 if TYPE_CHECKING:
@@ -134,9 +136,11 @@ def _tag_tables(setup: WorkerSetup, allowed: Language, job: ConstraintSpec) -> T
     if size > limits.parts_bytes:
         problem = f"the regular expressions inside it have {size} bytes; at most {limits.parts_bytes} are allowed"
         raise AutomatonTooLargeError(problem)
-    automaton = Machine(allowed.form, limits.states).automaton()
+    marking = marking_tokens(allowed.form, setup.special_names)
+    automaton = Machine(allowed.form, limits.states, SpecialNames(marking)).automaton()
     early_budgets = job.reasoning is not None and job.reasoning.limited
-    return _tables(setup, automaton, budgets=job.close_within_budget, early_budgets=early_budgets)
+    reading = replace(setup, tokens=with_names(setup.tokens, marking))
+    return _tables(reading, automaton, budgets=job.close_within_budget, early_budgets=early_budgets)
 
 
 def _tables(
@@ -174,7 +178,7 @@ def try_grammar(setup: WorkerSetup, grammars: GrammarBackend, allowed: Language)
         if allowed.form is not None:
             from draftline.structured.tags.lark import tag_grammar
 
-            grammar = tag_grammar(allowed.form)
+            grammar = tag_grammar(allowed.form, marking_tokens(allowed.form, setup.special_names))
         try_masks(grammars.compile(grammar), setup.mask_words, setup.grammar_limits)
     except (InvalidConstraintError, UnsupportedConstraintError) as error:
         return error

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton
@@ -32,6 +33,7 @@ class CompiledGrammar:
             None if nowhere.
         guard: the automaton of reasoning with a limit, and of any text behind it; None without such reasoning.
         tags: see `CompiledConstraint`.
+        marking: see `CompiledConstraint`.
         shortest: unknown.
     """
 
@@ -42,6 +44,7 @@ class CompiledGrammar:
     unique: tuple[UniquePaths, QuoteTokens, Position] | None = None
     guard: TokenAutomaton | None = None
     tags: TagReader | None = None
+    marking: Mapping[int, bytes] = field(default_factory=dict)
     shortest: None = None
 
     @property

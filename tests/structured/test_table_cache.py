@@ -31,7 +31,7 @@ def tables(regex: str = SPEC.source) -> CachedTables:
 
 def reasoned() -> CachedTables:
     """Tables with a boundary, which has distances of its own."""
-    form = with_reasoning(form_language(Free()), "<r>", "</r>", is_json=False).form
+    form = with_reasoning(form_language(Free()), "<r>", "</r>", required=True, is_json=False).form
     assert form is not None
     eos = sorted(VOCABULARY.eos_ids)
     automaton = compile_tokens(
