@@ -29,10 +29,16 @@ from draftline.engine.errors import CallFailedError, FieldViolation, InvalidRequ
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts, run_attempts
 from draftline.engine.outputs import ConstraintReport, RequestOutput
-from draftline.engine.params import RequestOptions, SamplingParams, T
+from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.keywords import ConstraintInput, as_request, as_requests, known_constraint
-from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chats, as_prompt, as_prompts
+from draftline.engine.request.prompt_input import (
+    Conversation,
+    PromptInput,
+    as_prompt,
+    as_prompts,
+    chats_with_options,
+)
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
@@ -177,10 +183,11 @@ class AsyncClient:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[ChatOptions],
     ) -> list[RequestOutput[T]]:
-        """Answer one conversation, or each of several. See `generate`."""
-        return await self._finish(as_requests(as_chats(messages), sampling_params, constraint, options))
+        """Answer one conversation, or each of several. See `generate` and `ChatOptions`."""
+        chats, rest = chats_with_options(messages, options)
+        return await self._finish(as_requests(chats, sampling_params, constraint, rest))
 
     async def extract(
         self,

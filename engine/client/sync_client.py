@@ -15,7 +15,7 @@ from draftline.engine.errors import CallFailedError
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions
 from draftline.engine.outputs import ConstraintReport, RequestOutput
-from draftline.engine.params import RequestOptions, SamplingParams, T
+from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.request.keywords import ConstraintInput
 from draftline.engine.request.prompt_input import Conversation, PromptInput
 from draftline.v1 import engine_pb2 as pb
@@ -140,7 +140,7 @@ class Client:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[ChatOptions],
     ) -> list[RequestOutput[T]]:
         """Answer one conversation, or each of several. See `AsyncClient.chat`."""
         return self._loop.run(self._client.chat(messages, sampling_params, constraint=constraint, **options))

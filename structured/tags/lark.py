@@ -88,7 +88,7 @@ class _Writer:
                 return " ".join(self.rule(part, last=last and part is parts[-1]) for part in parts)
             case Choice(options) if not self._is_one_terminal(form):
                 return self._rule(" | ".join(self.rule(option, last=last) for option in options))
-            case Repeat(body, low, high) if not self._is_one_terminal(form):
+            case Repeat(body, low, high) if not self._is_one_terminal(form) or (not last and _ends_itself(body)):
                 inner = self._rule(self.rule(body, last=False))
                 return f"{inner}{{{low},{'' if high is None else high}}}"
             case _:

@@ -129,6 +129,8 @@ class Generation:
             if not keep:
                 raise InvalidRequestError(FieldViolation("truncate_prompt_tokens", "must be at least 1, or -1"))
             ids = ids[-keep:]
+        if isinstance(wanted.request.prompt, Chat) and not wanted.needs_ids:
+            return replace(wanted, request=replace(wanted.request, prompt_token_ids=ids))
         return replace(wanted, request=replace(wanted.request, prompt=ids))
 
     def close(self, error: BaseException | None = None) -> None:
