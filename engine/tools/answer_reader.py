@@ -113,8 +113,12 @@ class AnswerReader:
                 self._answer(parts, rest)
         self._held = ""
 
+    def _open(self) -> dict[str, int]:
+        """The tags that are open. Inside JSON the walk checks nothing, so it takes a call for an answer in JSON too."""
+        return self._walk.open(in_every_reading=not self._reading.or_json)
+
     def _in_answer(self, parts: Parts) -> None:
-        for name, start in self._walk.open().items():
+        for name, start in self._open().items():
             if name == REASONING:
                 self._held, self._may_reason, self.has_reasoned = "", False, True
                 self._step = self._in_reasoning
@@ -156,7 +160,7 @@ class AnswerReader:
 
     def _in_reasoning(self, parts: Parts) -> None:
         end = self._marks[1]
-        if REASONING not in self._walk.open():
+        if REASONING not in self._open():
             parts.reasoning += self._held.removesuffix(end)
             self._held = ""
             self._step = self._in_answer
@@ -188,7 +192,7 @@ class AnswerReader:
             self._end_call(parts)
 
     def _in_python(self, parts: Parts) -> None:
-        if self._tag not in self._walk.open():
+        if self._tag not in self._open():
             how = self._reading.tool_format
             assert how is not None, "there are tools"
             self._add_arguments(parts, json_arguments(self._held.removesuffix(how.end)))
@@ -214,6 +218,6 @@ class AnswerReader:
         self._step = self._after_call if how.end else self._in_answer
 
     def _after_call(self, parts: Parts) -> None:
-        if self._tag not in self._walk.open():
+        if self._tag not in self._open():
             self._held = ""
             self._step = self._in_answer

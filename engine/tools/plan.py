@@ -33,6 +33,7 @@ class Reading:
         reasoning: the marks of the reasoning; None without any.
         is_open: whether the prompt has the begin mark already.
         only_calls: whether there is no answer besides calls.
+        or_json: whether the answer without calls is JSON. Calls begin as no JSON does.
     """
 
     tool_format: ToolFormat | None
@@ -42,6 +43,7 @@ class Reading:
     reasoning: tuple[str, str] | None
     is_open: bool
     only_calls: bool = False
+    or_json: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,11 @@ def plan_chat(request: GenerateRequest, info: EngineInfo, prompt_end: Callable[[
         raise InvalidRequestError(FieldViolation("chat.tools", problem))
     if constraint is not None and constraint.structural_tag is not None:
         raise InvalidRequestError(FieldViolation("constraint.structural_tag", "cannot come with tools: it has its own"))
+    required = chat.tool_choice.mode == "required"
+    or_json = constraint is not None and constraint.is_json
+    if or_json and not required and tool_format.first_character == "{":
+        problem = f"calls in the format {tool_format.name} cannot be told from answers in JSON: set tool_choice"
+        raise InvalidRequestError(FieldViolation("chat.tools", problem))
     writer = _Writer(tool_format, chat, tools, constraint)
     form = writer.form(behind_reasoning=bool(reasoning))
     tags = writer.tags(form)
@@ -112,8 +119,7 @@ def plan_chat(request: GenerateRequest, info: EngineInfo, prompt_end: Callable[[
         whole = _with_reasoning(whole, reasoning, chat, is_open=is_open)
     trigger = tool_format.trigger if constraint is None and tools and chat.tool_choice.mode == "auto" else ""
     begins = tuple(tool_format.open + tool_format.begin(tool.name) for tool in tools)
-    required = chat.tool_choice.mode == "required"
-    reading = Reading(tool_format, tuple(tags), trigger, begins, reasoning, is_open, required)
+    reading = Reading(tool_format, tuple(tags), trigger, begins, reasoning, is_open, required, or_json)
     return ChatPlan(whole, reading, tuple(places))
 
 

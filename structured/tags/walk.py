@@ -145,9 +145,10 @@ class TagWalk:
         ends = (span.end for span in self.spans if span.name == REASONING)
         return next(ends, self._length if self._reader.has_reasoning else 0)
 
-    def open(self) -> dict[str, int]:
-        """The tags that are open in every reading, by name, each with where its content starts, in characters."""
-        return {self._reader.tags[tag].name: self.begun[tag] for tag in self._node.surely}
+    def open(self, *, in_every_reading: bool) -> dict[str, int]:
+        """The tags that are open, by name, each with where its content starts, in characters."""
+        tags = self._node.surely if in_every_reading else self._node.inside
+        return {self._reader.tags[tag].name: self.begun[tag] for tag in tags}
 
     def feed(self, text: str) -> None:
         """Read more of the text."""

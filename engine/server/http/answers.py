@@ -116,12 +116,13 @@ class UsageCount:
     def fields(self) -> dict[str, Any]:
         """``usage`` of completions and chats."""
         prompt = sum(tokens for tokens, _ in self._prompts.values())
+        details = {"completion_tokens_details": {"reasoning_tokens": self._reasoning}} if self._reasoning else {}
         return {
             "prompt_tokens": prompt,
             "completion_tokens": self._completion,
             "total_tokens": prompt + self._completion,
             "prompt_tokens_details": {"cached_tokens": sum(cached for _, cached in self._prompts.values())},
-            "completion_tokens_details": {"reasoning_tokens": self._reasoning},
+            **details,
         }
 
     def response_fields(self) -> dict[str, Any]:
@@ -131,7 +132,7 @@ class UsageCount:
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": usage["prompt_tokens_details"],
             "output_tokens": self._completion,
-            "output_tokens_details": usage["completion_tokens_details"],
+            "output_tokens_details": {"reasoning_tokens": self._reasoning},
             "total_tokens": usage["total_tokens"],
         }
 

@@ -83,7 +83,8 @@ def tools_of(functions: Sequence[FunctionBody], info: EngineInfo, path: str) -> 
         InvalidRequestError: one of them is wrong, or they are too many or too long.
     """
     try:
-        known = as_tools([function.model_dump(exclude_none=True) for function in functions], "tools")
+        members = {"name", "description", "parameters"}
+        known = as_tools([function.model_dump(include=members, exclude_none=True) for function in functions], "tools")
     except InvalidRequestError as error:
         named = [FieldViolation(_named(v.field, path), v.description) for v in error.violations]
         raise InvalidRequestError(*named) from None
