@@ -56,7 +56,7 @@ def chat(
         typer.Option(metavar="NAME=COMMAND", help="a command that the model may run, after asking; may be given again"),
     ] = None,
     max_reasoning_tokens: Annotated[
-        int | None, typer.Option(min=1, help="max tokens of a reasoning model's reasoning")
+        int | None, typer.Option(min=1, metavar="N", help="max tokens of a reasoning model's reasoning")
     ] = None,
     *,
     sampling: SamplingParams,

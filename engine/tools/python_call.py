@@ -56,7 +56,10 @@ def python_arguments(schema: dict[str, Any]) -> _Format:
 
 
 _OF_OBJECT = frozenset(
-    ("type", "properties", "required", "$defs", "definitions", "$schema", "title", "description", "$id", "$comment")
+    (
+        *("type", "properties", "required", "$defs", "definitions"),
+        *("$schema", "$id", "$comment", "title", "description", "default", "examples"),
+    )
 )
 
 
