@@ -277,7 +277,14 @@ class _Writer:
             raise InvalidRequestError(FieldViolation(self._place(tool), "has to be a JSON Schema of an object"))
         if schema.get("type", "object") != "object":
             raise InvalidRequestError(FieldViolation(f"{self._place(tool)}#/type", 'arguments are an "object"'))
+        if schema.get("properties") == {} and schema.keys() <= _PLAIN:
+            # Without any property, ``close_objects`` takes an object for an open one.
+            schema["additionalProperties"] = False
         return {"type": "object", **schema}
+
+
+_PLAIN = frozenset(("type", "properties", "required", "title", "description", "$schema"))
+"""The keywords of a schema that says nothing about other members."""
 
 
 def _text(text: str) -> list[_Format]:
