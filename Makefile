@@ -73,7 +73,7 @@ types: setup-dev ## mypy --strict
 imports: setup-dev ## which layer may import which
 	@$(BIN)/lint-imports --no-logo
 
-proto: setup-dev ## lint the .proto files, and compare the generated code
+proto: setup-dev ## lint the .proto files, compare them with the last release, and the generated code
 	@$(BIN)/python proto/generate.py --check && echo 'proto: clean, and the generated code is up to date'
 
 kernels: setup-dev ## compile every Triton kernel ahead of time, in representative launches (needs no GPU)

@@ -1,65 +1,51 @@
-"""Compiling a large constraint: processor time until outputs can begin, until the tables are built, and from the folder.
+"""Compiling a large constraint: processor time until the first token's mask, until the tables are built, and from the folder.
 
     python benchmarks/compiling.py
+    python benchmarks/compiling.py --schemas FOLDER
 
-The constraint is an invoice with nested lines, dates, decimals and patterns, over the vocabulary of the embedded model.
-Each measurement is the best of several, with a new compiler and new worker processes. Processor time is that of this process
-and of its workers, so that other work on the machine hardly counts.
+The constraint is an invoice with nested lines, dates, decimals and patterns, over the vocabulary of the embedded model;
+then the same behind reasoning, and as the arguments of a call. Each measurement is the best of several, with a new compiler.
+Its worker has started, as it does while an engine loads; ``--cold`` starts it with the constraint. Processor time is that of
+this process and of its workers, so that other work on the machine hardly counts.
+
+With ``--schemas`` the constraints are the schemas of a folder, as a server compiles them: one after another, until outputs
+can begin, in workers that keep running. The folder is that of structured.py. Schemas that are refused count as well.
 """
 
 from __future__ import annotations
 
 import argparse
-import enum
-import resource
+import json
+import os
 import tempfile
 import time
-from datetime import date
-from decimal import Decimal
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
+import numpy as np
 import torch
+from common.invoice import Invoice
 from common.provenance import Conditions
-from pydantic import BaseModel, Field
 
-from draftline import LLM, Schema
+from draftline import LLM, Constraint, Reasoning, Schema
 from draftline.engine.request.constraints import structured_constraint
 from draftline.structured.compiled import CompileReport
 from draftline.structured.compiler import ConstraintCompiler
+from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.vocabulary import ByteVocabulary
 
 
-class Unit(enum.Enum):
-    """What is counted."""
-
-    HOUR = "hour"
-    PIECE = "piece"
-    KG = "kg"
-
-
-class Line(BaseModel):
-    """A line of an invoice."""
-
-    description: str = Field(min_length=1, max_length=60)
-    sku: str | None = Field(default=None, pattern="^[A-Z]{3}-[0-9]{4}$")
-    quantity: int = Field(ge=1, le=1000)
-    unit: Unit
-    unit_price: Decimal = Field(max_digits=8, decimal_places=2, ge=0)
-
-
-class Invoice(BaseModel):
-    """An invoice with nested lines."""
-
-    number: str = Field(pattern="^[A-Z]{2}-[0-9]{4}$")
-    issued: date
-    due: date | None
-    currency: Literal["EUR", "USD"]
-    lines: list[Line] = Field(min_length=1, max_length=4)
-    total: Decimal = Field(max_digits=8, decimal_places=2, ge=0)
-
-
-SPEC = structured_constraint(Schema(Invoice))
+def constraints() -> dict[str, ConstraintSpec]:
+    """The constraints by the names of their rows."""
+    invoice = Schema(Invoice)
+    assert invoice.json_schema is not None
+    content = {"type": "json_schema", "json_schema": json.loads(invoice.json_schema)}
+    tag = {"type": "tag", "begin": "<invoice>", "content": content, "end": "</invoice>"}
+    text = {"type": "triggered_tags", "triggers": ["<invoice>"], "tags": [tag]}
+    call = Constraint(structural_tag=json.dumps({"type": "structural_tag", "format": text}))
+    behind = invoice.model_copy(update={"reasoning": Reasoning(begin="<think>", end="</think>")})
+    asked = {"an invoice": invoice, "behind reasoning": behind, "in a structural tag": call}
+    return {name: structured_constraint(one) for name, one in asked.items()}
 
 
 def vocabulary() -> ByteVocabulary:
@@ -77,47 +63,96 @@ class Beginning(ConstraintCompiler):
 
 
 def processor_s() -> float:
-    """Of this process, and of its workers that have ended."""
-    times = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(time.ru_utime + time.ru_stime for time in times)
+    """Of this process and its workers, since each began."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    # Linux numbers the clock of a process's processor time so (clock_getcpuclockid).
+    return time.process_time() + sum(time.clock_gettime((~int(child) << 3) | 2) for child in children)
 
 
-def measure(compiler: ConstraintCompiler) -> tuple[float, float, CompileReport]:
-    """Processor time and time by the clock of compiling, and what was compiled. It closes the compiler."""
-    before, began = processor_s(), time.perf_counter()
-    compiled = compiler.compile(SPEC)
-    if not isinstance(compiler, Beginning):
-        compiled = compiled.whole.result()
-    clock = time.perf_counter() - began
+def measure_schemas(folder: Path, every: int, tokens: ByteVocabulary) -> None:
+    """Compile the schemas of a folder, or one of every few, and print the spread of processor time."""
+    compiler = Beginning(tokens)
+    warm = ConstraintSpec("json_schema", '{"type": "array", "items": {"type": "string"}}')
+    compiler.compile(warm)
+    taken: list[float] = []
+    refused = 0
+    for path in sorted(folder.glob("*.json"))[every - 1 :: every]:
+        schema = json.dumps(json.loads(path.read_text())["schema"])
+        before = processor_s()
+        try:
+            compiler.compile(ConstraintSpec("json_schema", schema))
+        except ValueError:
+            refused += 1
+        taken.append(processor_s() - before)
     compiler.close()
-    return processor_s() - before, clock, compiled.report
+    spread = np.percentile(np.array(taken) * 1000, [50, 95, 100])
+    print(f"{len(taken)} schemas ({refused} refused): p50 / p95 / max {' / '.join(f'{one:.0f}' for one in spread)} ms")
+
+
+def measure(compiler: ConstraintCompiler, spec: ConstraintSpec, *, whole: bool) -> tuple[float, float, CompileReport]:
+    """Processor time and time by the clock until the first mask, and what was compiled. It closes the compiler.
+
+    Args:
+        compiler: a new one.
+        spec: the constraint.
+        whole: wait for all tables first.
+    """
+    words = np.empty(compiler.vocabulary.mask_words, np.int32)
+    before, began = processor_s(), time.perf_counter()
+    compiled = compiler.compile(spec)
+    if whole:
+        compiled = compiled.whole.result()
+    compiled.begin().matcher.fill_mask(words)
+    clock, processor = time.perf_counter() - began, processor_s() - before
+    compiler.close()
+    return processor, clock, compiled.report
 
 
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each kind")
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--cold", action="store_true", help="start the worker with the constraint")
+    parser.add_argument("--schemas", type=Path, help="a folder of schemas to compile instead")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="with --schemas: one schema of every N")
+    options = parser.parse_args()
     print(Conditions.now(torch.device("cpu")).machine)
     tokens = vocabulary()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        rows = {
-            "until outputs can begin": [measure(Beginning(tokens)) for _ in range(repeats)],
-            "until the tables are built": [measure(ConstraintCompiler(tokens)) for _ in range(repeats)],
-        }
-        compiler = ConstraintCompiler(tokens, cache_folder=folder)
-        compiler.compile(SPEC).whole.result()
-        while not list(folder.glob("*.tables")):
-            time.sleep(0.1)
-        compiler.close()
-        later = [measure(ConstraintCompiler(tokens, cache_folder=folder)) for _ in range(repeats)]
-        rows["from the folder, in a later process"] = later
-    print("| | Processor | Clock | States | Runs on |\n|---|---:|---:|---:|---|")
-    for title, found in rows.items():
-        report = found[0][2]
-        processor, clock = min(one[0] for one in found), min(one[1] for one in found)
-        print(f"| {title} | {processor:.2f} s | {clock:.2f} s | {report.states} | {report.runs_on} |")
+    if options.schemas is not None:
+        measure_schemas(options.schemas, options.every, tokens)
+        return
+
+    def started(make: Callable[..., ConstraintCompiler], folder: Path | None = None) -> ConstraintCompiler:
+        compiler = make(tokens, cache_folder=folder)
+        if not options.cold:
+            compiler._build_trie()
+            compiler._workers.prepare()
+        return compiler
+
+    print("| | | Processor | Clock | States | Runs on |\n|---|---|---:|---:|---:|---|")
+    for name, spec in constraints().items():
+        with tempfile.TemporaryDirectory() as kept:
+            folder = Path(kept)
+            rows = {
+                "until the first mask": [
+                    measure(started(Beginning), spec, whole=False) for _ in range(options.repeats)
+                ],
+                "until the tables are built": [
+                    measure(started(ConstraintCompiler), spec, whole=True) for _ in range(options.repeats)
+                ],
+            }
+            compiler = ConstraintCompiler(tokens, cache_folder=folder)
+            compiler.compile(spec).whole.result()
+            while not list(folder.glob("*.tables")):
+                time.sleep(0.1)
+            compiler.close()
+            rows["from the folder, in a later process"] = [
+                measure(started(ConstraintCompiler, folder), spec, whole=True) for _ in range(options.repeats)
+            ]
+        for title, found in rows.items():
+            report = found[0][2]
+            processor, clock = min(one[0] for one in found), min(one[1] for one in found)
+            print(f"| {name} | {title} | {processor:.2f} s | {clock:.2f} s | {report.states} | {report.runs_on} |")
 
 
 if __name__ == "__main__":

@@ -73,33 +73,34 @@ def summary(turns: Sequence[Turn], seconds: float, slo_first_s: float, slo_gap_s
     }
 
 
-class Addresses(NamedTuple):
-    """The addresses of a server: ``host:port`` for gRPC and for HTTP. HTTP's is empty unless it is served."""
+class Served(NamedTuple):
+    """A running server: its process id, and its ``host:port`` for gRPC and HTTP. HTTP's is empty unless it is served."""
 
+    pid: int
     grpc: str
     http: str
 
 
 @contextmanager
-def server(model: BenchmarkModel, options: Mapping[str, object]) -> Iterator[Addresses]:
-    """A server process. Yields its addresses when it serves."""
+def server(model: BenchmarkModel, options: Mapping[str, object]) -> Iterator[Served]:
+    """A server process, once it serves."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
         yaml.safe_dump({"model": model.checkpoint, **options}, config)
         config.flush()
         command = (sys.executable, "-m", "draftline", "serve", "--port", "0", "--config", config.name)
         quiet = ("--log-level", "warning", "--no-log-requests")
         process = subprocess.Popen([*command, *quiet], stdout=subprocess.PIPE, text=True)
-        yield from _addresses(process)
+        yield from _serving(process)
 
 
-def _addresses(process: subprocess.Popen[str]) -> Iterator[Addresses]:
+def _serving(process: subprocess.Popen[str]) -> Iterator[Served]:
     try:
         assert process.stdout is not None
-        found = Addresses("", "")
+        found = Served(process.pid, "", "")
         for line in process.stdout:
             if "listening on " in line:
                 scheme, _, address = line.rpartition(" ")[2].strip().rpartition("//")
-                found = found._replace(**{"http" if scheme else "grpc": address})
+                found = found._replace(http=address) if scheme else found._replace(grpc=address)
             if "ready: " in line:
                 break
         else:
@@ -120,7 +121,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
     """The results as a table."""
     shown = Table(title=f"{results[0]['model']} ({results[0]['dtype']}), {results[0]['machine']}", title_justify="left")
     if "way" in results[0]:
-        for name in ("workload", "way", "tokens/s", "of offline", "tokens a message"):
+        for name in ("workload", "way", "tokens/s", "of offline", "tokens a message", "server CPU µs a token"):
             shown.add_column(name, justify="right")
         for result in results:
             shown.add_row(
@@ -129,6 +130,7 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
                 f"{result['tokens_per_s']:,.0f}",
                 f"{result['of_offline']:.1%}",
                 f"{result['tokens_a_message']:.1f}",
+                f"{result['server_cpu_us_a_token']:.1f}",
             )
         return shown
     for name in (
@@ -245,14 +247,16 @@ def measure(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[di
     options: dict[str, object] = {"load_format": "auto" if model.shape is None else "dummy"}
     if arguments.streams:
         workload = streams_workload(arguments.streams, arguments.prompt_len, arguments.output_len)
-        # No prefix caching in either: prompts repeat in every round.
+        # No prefix caching in either: prompts repeat in every round. The engine has a process of its own, as on a GPU, so
+        # that the server's processor time is known.
         own = {"drafter": "none", "max_num_seqs": arguments.streams, "prefix_caching": False}
-        served = {**options, **own, "max_model_len": workload.max_model_len}
-        with server(model, served | ({"http_port": 0} if arguments.http else {})) as addresses:
-            info = served_model(addresses.grpc)
-            lines = list(measure_streams(addresses.grpc, workload, info.vocab_size, arguments.best_of))
+        served = {**options, **own, "max_model_len": workload.max_model_len, "engine_process": True}
+        with server(model, served | ({"http_port": 0} if arguments.http else {})) as process:
+            info = served_model(process.grpc)
+            same = (workload, info.vocab_size, arguments.best_of, process.pid)
+            lines = list(measure_streams(process.grpc, *same))
             if arguments.http:
-                lines.append(measure_sse(addresses.http, workload, info.vocab_size, arguments.best_of))
+                lines.append(measure_sse(process.http, *same))
         offline_rate = offline(model, workload, arguments.best_of, own)  # last: it keeps the device's memory
         for line in lines:
             write(
@@ -260,10 +264,10 @@ def measure(arguments: argparse.Namespace, folder: Path, out: TextIO) -> list[di
             )
         return results
     workloads = chosen(arguments.workloads, device.type == "cuda")
-    with server(model, options | {"max_model_len": max(w.max_model_len for w in workloads)}) as addresses:
-        info = served_model(addresses.grpc)
+    with server(model, options | {"max_model_len": max(w.max_model_len for w in workloads)}) as process:
+        info = served_model(process.grpc)
         for wanted in workloads:
-            turns, seconds = uvloop.run(run(addresses.grpc, wanted, info.vocab_size))
+            turns, seconds = uvloop.run(run(process.grpc, wanted, info.vocab_size))
             line = summary(turns, seconds, arguments.first_token_limit, arguments.inter_token_limit)
             write({"workload": wanted.name, **line}, info)
     return results

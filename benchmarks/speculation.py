@@ -37,7 +37,7 @@ import torch
 import yaml
 from common.contenders import BenchmarkModel
 from common.provenance import Conditions
-from common.shapes import find_shape
+from common.shapes import DRAFT_SHAPES, HfConfig, find_shape
 from drafts.plot import plot
 from drafts.prompts import chats, extraction, random_tokens, read_spec_bench
 from rich.console import Console
@@ -175,7 +175,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--model", default="smollm2", help="an HF folder, a .gguf file or a hub id (default: smollm2)")
     source.add_argument("--shape", help="random weights in the shape of this model, or of a config.json")
-    parser.add_argument("--draft-shape", help="the shape of the draft model, with random weights")
+    parser.add_argument("--draft-shape", help="the shape of the draft model or head, with random weights")
     parser.add_argument(
         "--acceptance-length", type=float, help="for random: the mean number of tokens that a verify step decides"
     )
@@ -205,10 +205,11 @@ def _configurations(arguments: argparse.Namespace, folder: Path) -> tuple[Engine
     common: dict[str, Any] = {"model": arguments.model, "prefix_caching": False, "max_num_seqs": max_concurrency}
     drafting: dict[str, Any] = {}
     if arguments.shape is not None:
-        model = _shape(arguments.shape, folder / "target")
+        model = _shape(arguments.shape, find_shape(arguments.shape), folder / "target")
         common |= {"model": model.checkpoint, "load_format": "dummy", "max_model_len": 1024}
     if arguments.draft_shape is not None:
-        drafting["draft_model"] = _shape(arguments.draft_shape, folder / "draft").checkpoint
+        shape = find_shape(arguments.draft_shape, DRAFT_SHAPES)
+        drafting["draft_model"] = _shape(arguments.draft_shape, shape, folder / "draft").checkpoint
     if torch.cuda.is_available():
         common["kv_cache_memory_gib"] = 8  # two engines share the device
     common |= {name: value for name, value in options.items() if not name.startswith("draft")}
@@ -222,9 +223,9 @@ def _configurations(arguments: argparse.Namespace, folder: Path) -> tuple[Engine
     return EngineConfig.model_validate(common | {"drafter": "none"}), config
 
 
-def _shape(name: str, folder: Path) -> BenchmarkModel:
+def _shape(name: str, shape: HfConfig, folder: Path) -> BenchmarkModel:
     folder.mkdir()
-    return BenchmarkModel.of_shape(name, find_shape(name), folder)
+    return BenchmarkModel.of_shape(name, shape, folder)
 
 
 def _requests(arguments: argparse.Namespace, concurrency: int, vocab_size: int) -> list[GenerateRequest]:

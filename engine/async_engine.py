@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -155,12 +155,13 @@ class AsyncEngine:
             async for accumulator in growing:
                 yield accumulator.snapshot()
 
-    async def _answer(self, request: GenerateRequest) -> RequestOutput[Any]:
-        """The finished output of a request. Waits while the queue is full."""
+    async def _answer(self, request: GenerateRequest, begun: Callable[[], None]) -> RequestOutput[Any]:
+        """The finished output of a request; ``begun`` is called with each update. Waits while the queue is full."""
         while True:
             try:
                 async with aclosing(self._growing(request, None)) as growing:
                     async for accumulator in growing:
+                        begun()
                         whole = accumulator
                 return whole.result()
             except QueueFullError as error:

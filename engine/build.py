@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from draftline.engine.core import Core
 from draftline.engine.drafting.build import DrafterParts
 from draftline.engine.fingerprint import SystemFingerprint
 from draftline.engine.protocol import EngineInfo
+from draftline.engine.runner.device import select_device
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import ExecutorParts, Executors
 from draftline.engine.runner.masks import ConstraintMasks
@@ -85,20 +86,31 @@ def build_core(config: EngineConfig, workers: KernelCompileWorkers | None = None
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
         OutOfMemoryAtStartError: it does not fit.
     """
-    device = _device(config.device)
-    if device.type != "cuda" or config.enforce_eager:
-        return _build(config, device, None)
-    # Imported here, since a CPU runs without Triton.
-    from draftline.kernels.triton.compile.ahead import CompileAhead
+    device = select_device(config)
+    with ExitStack() as undo:
+        if device.type != "cuda" or config.enforce_eager:
+            core = _build(config, device, None, undo)
+        else:
+            # Imported here, since a CPU runs without Triton.
+            from draftline.kernels.triton.compile.ahead import CompileAhead
 
-    with closing(CompileAhead(device, workers)) as ahead:
-        return _build(config, device, ahead)
+            with closing(CompileAhead(device, workers)) as ahead:
+                core = _build(config, device, ahead, undo)
+        undo.pop_all()
+    return core
 
 
-def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | None) -> Core:
-    """``ahead`` compiles the kernels of CUDA graphs; None where there are no graphs."""
+def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | None, undo: ExitStack) -> Core:
+    """Load the model, and put the engine together.
+
+    Args:
+        config: the engine's options.
+        device: where it runs.
+        ahead: compiles the kernels of CUDA graphs; None where there are no graphs.
+        undo: gets what has to end if this fails.
+    """
     started = time.monotonic()
-    loaded = _load(config, device)
+    loaded = _load(config, device, undo)
     shape, model = loaded.model.config, loaded.model
 
     # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with it.
@@ -115,9 +127,10 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         with memory_explained(device, "the largest step"):
             compile_kernels(loaded.allocate(1, loaded.max_len), ahead, largest)
 
-    # The cache takes the memory that the weights and the largest step leave.
+    # The cache and the graphs take the memory that the weights and the largest step leave.
+    loaded, cache_bytes = _share_memory(loaded, largest)
     blocks = cache_blocks(
-        _cache_bytes(config, model, largest, loaded.shapes, loaded.cache_dtype),
+        cache_bytes,
         loaded.block_bytes,
         config.block_size,
         config.max_model_len,
@@ -198,7 +211,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         policy,
         budget=StepBudget(loaded.step_tokens, config.inter_token_target),
         steps_ahead=1 if device.type == "cuda" else 0,  # on a CPU, host and device work would not overlap
-        compiler=ConstraintCompiler(loaded.vocabulary, cache_folder=cache_folder(config.constraint_cache)),
+        compiler=loaded.compiler,
     )
 
 
@@ -210,7 +223,7 @@ class _Loaded:
         config: the engine's options.
         device: where it runs.
         tokenizer: the model's.
-        vocabulary: the tokenizer's tokens as bytes.
+        compiler: compiles constraints for the tokenizer's tokens.
         eos_ids: the model's end-of-sequence ids.
         dtype: of the model's weights.
         ops: the device's operations.
@@ -226,7 +239,7 @@ class _Loaded:
     config: EngineConfig
     device: torch.device
     tokenizer: Tokenizer
-    vocabulary: ByteVocabulary
+    compiler: ConstraintCompiler
     eos_ids: tuple[int, ...]
     dtype: torch.dtype
     ops: Ops
@@ -256,9 +269,9 @@ class _Loaded:
         with memory_explained(
             self.device,
             f"the tables of {config.max_num_seqs} sequences (max_num_seqs) of {table_len} tokens (max_model_len)",
-            slot_table_bytes(config.max_num_seqs, table_len, table_blocks),
+            slot_table_bytes(config.max_num_seqs, table_len, table_blocks, shape.vocab_size),
         ):
-            table = SlotTable.allocate(config.max_num_seqs, table_len, table_blocks, self.device)
+            table = SlotTable.allocate(config.max_num_seqs, table_len, table_blocks, self.device, shape.vocab_size)
         # On a CPU, a page of the cache is taken when it is first written: all must fit now, the drafter's included.
         cache_size = blocks * self.block_bytes
         with memory_explained(self.device, f"a cache of {cache_size / GIB:.2f} GiB (kv_cache_memory_gib)", cache_size):
@@ -276,14 +289,18 @@ class _Loaded:
         return ExecutorParts(self.model, cache, table, self.ops, drafter, accept, self.constraints, self.shapes)
 
 
-def _load(config: EngineConfig, device: torch.device) -> _Loaded:
-    """Load tokenizer, model and drafter."""
+def _load(config: EngineConfig, device: torch.device, undo: ExitStack) -> _Loaded:
+    """Load tokenizer, model and drafter. ``undo`` gets what has to end if a later part fails."""
     checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
     shape = checkpoint.config
     tokenizer = load_tokenizer(
         config.tokenizer or config.model, shape, None if config.chat_template is None else Path(config.chat_template)
     )
     eos_ids = tuple(sorted({*shape.eos_token_ids, *tokenizer.eos_ids}))
+    vocabulary = ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids))
+    compiler = ConstraintCompiler(vocabulary, cache_folder=cache_folder(config.constraint_cache))
+    undo.callback(compiler.close)
+    compiler.start()  # its worker loads while the weights do
     dtype = _dtype(config, checkpoint, device)
     ops = select_ops(device)
     weights = f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"
@@ -300,7 +317,7 @@ def _load(config: EngineConfig, device: torch.device) -> _Loaded:
         config=config,
         device=device,
         tokenizer=tokenizer,
-        vocabulary=ByteVocabulary.of(tokenizer, shape.vocab_size, frozenset(eos_ids)),
+        compiler=compiler,
         eos_ids=eos_ids,
         dtype=dtype,
         ops=ops,
@@ -310,7 +327,7 @@ def _load(config: EngineConfig, device: torch.device) -> _Loaded:
         constraints=constraints,
         step_tokens=config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"]),
         max_len=_max_len(config, shape),
-        cache_dtype=_cache_dtype(config, model, device),
+        cache_dtype=_cache_dtype(config, model),
     )
 
 
@@ -335,22 +352,9 @@ def _constraint_table(config: EngineConfig, vocab: int, drafts: int, device: tor
         )
 
 
-def _graph_bytes(config: EngineConfig, vocab_size: int, dtype: torch.dtype, shapes: StepShapes) -> int:
-    """Memory that graphs keep: the largest logits, and sampling's copies of them in float32."""
-    if config.enforce_eager:
-        return 0
-    return shapes.max_samples * vocab_size * (dtype.itemsize + 2 * torch.float32.itemsize)
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ModelLoadError(f"device: {name!r} cannot be used: {str(error).splitlines()[0]}") from error
-    return device
+def _sample_bytes(model: Model) -> int:
+    """Memory that graphs keep for each token that a step decides: its logits, and sampling's copies of them in float32."""
+    return model.config.vocab_size * (model.dtype.itemsize + 2 * torch.float32.itemsize)
 
 
 def _dtype(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> torch.dtype:
@@ -362,13 +366,8 @@ def _dtype(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -
     return preferred_cpu_dtype(checkpoint.tensor("model.layers.0.mlp.down_proj.weight").format)
 
 
-def _cache_dtype(config: EngineConfig, model: Model, device: torch.device) -> torch.dtype:
-    dtype = _CACHE_DTYPES.get(config.kv_cache_dtype, model.cache_dtype)
-    if dtype == torch.float8_e4m3fn and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
-        raise ModelLoadError(
-            f"kv_cache_dtype: FP8 needs a GPU of compute capability 8.9, and {device} is older; 'int8' runs there"
-        )
-    return dtype
+def _cache_dtype(config: EngineConfig, model: Model) -> torch.dtype:
+    return _CACHE_DTYPES.get(config.kv_cache_dtype, model.cache_dtype)
 
 
 def _max_len(config: EngineConfig, shape: ModelConfig) -> int:
@@ -381,14 +380,29 @@ def _max_len(config: EngineConfig, shape: ModelConfig) -> int:
     return config.max_model_len
 
 
-def _cache_bytes(
-    config: EngineConfig, model: Model, largest: Batch, shapes: StepShapes, cache_dtype: torch.dtype
-) -> int:
-    device = model.device
+def _share_memory(loaded: _Loaded, largest: Batch) -> tuple[_Loaded, int]:
+    """Size the cache.
+
+    Returns:
+        The parts, with graphs for fewer rows where those of all would take more than the cache; and the cache's bytes.
+    """
+    config, model = loaded.config, loaded.model
     if config.kv_cache_memory_gib is not None:
-        return int(config.kv_cache_memory_gib * GIB)
-    if device.type == "cpu":
-        return int(DEFAULT_CPU_CACHE_GIB * GIB)
-    peak = peak_bytes(model, largest, block_size=config.block_size, cache_dtype=cache_dtype)
-    graphs = _graph_bytes(config, model.config.vocab_size, model.dtype, shapes)
-    return gpu_cache_bytes(device, config.gpu_memory_utilization, peak + graphs)
+        return loaded, int(config.kv_cache_memory_gib * GIB)
+    if model.device.type == "cpu":
+        return loaded, int(DEFAULT_CPU_CACHE_GIB * GIB)
+    # The largest step runs on caches of just its own size, which do not count.
+    blocks = largest.block_tables.shape[1]
+    sink = loaded.drafting.build(blocks, loaded.step_tokens, loaded.constraints).sink
+    peak = peak_bytes(model, largest, block_size=config.block_size, cache_dtype=loaded.cache_dtype, sink=sink)
+    peak -= blocks * loaded.drafting.block_bytes
+    left = gpu_cache_bytes(model.device, config.gpu_memory_utilization, peak)
+    if config.enforce_eager:
+        return loaded, left
+    shapes = loaded.shapes.within(left // 2 // _sample_bytes(model))
+    if shapes is not loaded.shapes:
+        logger.info(
+            "CUDA graphs for steps that decide up to %d tokens instead of %d: %.2f GiB are left for graphs and cache",
+            shapes.max_samples, loaded.shapes.max_samples, left / GIB,
+        )  # fmt: skip
+    return replace(loaded, shapes=shapes), left - shapes.max_samples * _sample_bytes(model)

@@ -1,7 +1,8 @@
 """The cache journal: the changes of the prefix tree, for gateways that route requests to where their prefix is cached.
 
 A block is identified by a hash of its tokens and all tokens before it. The same prefix has the same hash on every
-server. The step thread writes. Readers are on other threads, and hold the lock only for short copies.
+server. One thread writes: the step thread, or in a server process whose engine is in another one, the thread that receives
+that engine's changes. Readers are on other threads, and hold the lock only for short copies.
 """
 
 from __future__ import annotations
@@ -74,6 +75,11 @@ class JournalReader:
             changes, self._unread = self._unread, []
             return False, changes
 
+    def restart(self) -> None:
+        """Let the next `take` return all known blocks. The journal calls this while it holds its lock."""
+        self._unread = None
+        self._wake()
+
     def close(self) -> None:
         """Stop following the journal."""
         self._journal.unfollow(self)
@@ -89,7 +95,8 @@ class CacheJournal:
     def __init__(self) -> None:
         """Create a journal without known blocks and readers."""
         self.lock = threading.Lock()
-        self._known: dict[int, BlockStored] = {}
+        self._hashes: dict[int, int] = {}  # of the known blocks, by the blocks' numbers
+        self._known: dict[int, BlockStored] = {}  # by hash
         self._readers: set[JournalReader] = set()
 
     def stored(self, block: int, parent: int, tokens: tuple[int, ...]) -> None:
@@ -101,16 +108,25 @@ class CacheJournal:
             tokens: the block's tokens.
         """
         with self.lock:
-            before = self._known.get(parent)
-            block_hash = _hash(before.block_hash if before else 0, tokens)
-            change = BlockStored(block_hash, before.block_hash if before else None, tokens)
-            self._known[block] = change
-            self._publish(change)
+            before = self._hashes.get(parent)
+            self._hashes[block] = _hash(before or 0, tokens)
+            self._publish(BlockStored(self._hashes[block], before, tokens))
 
     def removed(self, block: int) -> None:
         """Record that the prefix tree has evicted the block with this number."""
         with self.lock:
-            self._publish(BlockRemoved(self._known.pop(block).block_hash))
+            self._publish(BlockRemoved(self._hashes.pop(block)))
+
+    def copy(self, everything: bool, changes: Sequence[Change]) -> None:
+        """Record what `JournalReader.take` of another journal has returned: this one has the same known blocks then."""
+        with self.lock:
+            if everything:
+                self._known.clear()
+            for change in changes:
+                self._publish(change)
+            if everything:
+                for reader in self._readers:
+                    reader.restart()
 
     def follow(self, wake: Callable[[], object]) -> JournalReader:
         """Create a reader. ``wake`` is called on the step thread when there are unread changes again."""
@@ -132,6 +148,11 @@ class CacheJournal:
         return list(self._known.values())
 
     def _publish(self, change: Change) -> None:
+        match change:
+            case BlockStored():
+                self._known[change.block_hash] = change
+            case BlockRemoved():
+                del self._known[change.block_hash]
         for reader in self._readers:
             reader.add(change)
 

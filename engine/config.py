@@ -51,9 +51,12 @@ class EngineConfig(Options):
     )
     quantization: Conversion = Field(
         default="auto",
-        description="'fp8' or 'int8' converts dense weights while they are loaded; 'auto' keeps the checkpoint's format",
+        description="'fp8' or 'int8' converts the projections while they are loaded; 'auto' keeps the checkpoint's format",
     )
-    device: str = Field(default="auto", description="'cpu', 'cuda', 'cuda:1', …; 'auto' is a GPU where there is one")
+    device: str = Field(
+        default="auto",
+        description="'cpu', 'cuda', 'cuda:1', …; 'auto' is a GPU where there is one, and of different ones that with most memory",
+    )
     max_model_len: int | None = Field(
         default=None, ge=2, description="max prompt plus output, in tokens; the model's own limit where unset"
     )
@@ -88,13 +91,14 @@ class EngineConfig(Options):
     drafter: DrafterName = Field(
         default="auto",
         description="where draft tokens come from: 'forced' drafts tokens that a constraint leaves no choice in (all drafters "
-        "do); 'ngram' looks them up in the sequence, 'ngram_table' also in other requests; 'draft_model' is a smaller model; "
-        "'auto' is draft_model where one is given, else ngram on a CPU and none on a GPU",
+        "do); 'ngram' looks them up in the sequence, 'ngram_table' also in other requests; 'draft_model' is a smaller model or "
+        "a head; 'auto' is draft_model where one is given, else ngram on a CPU and none on a GPU",
     )
     draft_model: str | None = Field(
         default=None,
         min_length=1,
-        description="a draft model with the same vocabulary: a name as for model, or a folder that train-draft made",
+        description="a draft model with the same vocabulary: a name as for model, or a folder that train-draft made; or an "
+        "EAGLE-3 head that was trained for the model",
     )
     draft_quantization: Conversion = Field(
         default="auto",

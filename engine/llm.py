@@ -166,8 +166,8 @@ class LLM:
                     settle(each, error)
 
             if waiting:
-                with progress.compiling():
-                    add_next()
+                add_next()
+                progress.begun()
             while waiting or len(batch):
                 # Enough for full steps. The other texts are tokenized later, while steps run.
                 while waiting and len(batch) < 2 * self._info.max_num_seqs:

@@ -37,10 +37,12 @@ TokenId = Annotated[int, Field(ge=0, le=UINT32_MAX)]
 if TYPE_CHECKING:
     _StopTexts = Sequence[str]
     _TokenIds = Sequence[int]
+    _Words = Sequence[str]
     _Texts = Sequence[str]
 else:
     _StopTexts = tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...]
     _TokenIds = tuple[TokenId, ...]
+    _Words = tuple[Annotated[str, Field(min_length=1, max_length=256)], ...]
     _Texts = tuple[str, ...]
 
 
@@ -51,10 +53,12 @@ class _Params(Options):
 class SamplingParams(_Params):
     """How the tokens of one request are chosen, and when it ends.
 
-    The logits are processed in this order: penalties, logit bias, min_tokens, temperature, top_k, top_p, min_p. One draw
-    follows, keyed by seed, position and token. A seed gives the same tokens whatever else is in the batch.
+    The logits are processed in this order: penalties, logit bias, min_tokens, bad_words, allowed_token_ids, temperature,
+    top_k, top_p, min_p. One draw follows, keyed by seed, position and token. A seed gives the same tokens whatever else is
+    in the batch. A constraint weighs more than bad_words and allowed_token_ids: where these leave none of its tokens, one
+    of its tokens is sampled all the same.
 
-    vLLM's ``stop="text"``, ``stop=None`` and ``top_k=-1`` are accepted.
+    vLLM's ``stop="text"``, ``stop=None``, ``bad_words=None`` and ``top_k=-1`` are accepted.
     """
 
     foreign = SAMPLING_FOREIGN
@@ -88,6 +92,14 @@ class SamplingParams(_Params):
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-1000.0, le=1000.0)]] = Field(
         default_factory=dict, max_length=MAX_LOGIT_BIAS, description="added to a token's logit"
     )
+    bad_words: _Words = Field(
+        default=(),
+        max_length=512,
+        description="texts that are not written, with or without a space before them, as the tokenizer splits them",
+    )
+    allowed_token_ids: _TokenIds | None = Field(
+        default=None, min_length=1, description="only these token ids can be sampled; all where unset"
+    )
     logprobs: int | None = Field(
         default=None,
         ge=0,
@@ -97,6 +109,12 @@ class SamplingParams(_Params):
     prompt_logprobs: int | None = Field(
         default=None, ge=0, le=MAX_LOGPROBS, description="the same for the prompt's tokens after the first"
     )
+    truncate_prompt_tokens: int | None = Field(
+        default=None,
+        ge=-1,
+        le=2**31 - 1,
+        description="keep this many of the prompt's last tokens; -1 keeps as many as fit",
+    )
     n: int = Field(default=1, ge=1, le=MAX_N, description="independent outputs of the prompt, seeded seed, seed + 1, …")
 
     @field_validator("stop", mode="before")
@@ -105,6 +123,18 @@ class SamplingParams(_Params):
         if value is None:
             return ()
         return (value,) if isinstance(value, str) else value
+
+    @field_validator("bad_words", mode="before")
+    @classmethod
+    def _none_is_bad(cls, value: object) -> object:
+        return () if value is None else value
+
+    @field_validator("truncate_prompt_tokens")
+    @classmethod
+    def _some_of_the_prompt(cls, value: int | None) -> int | None:
+        if value == 0:
+            raise ValueError("must be at least 1, or -1")
+        return value
 
     @field_validator("top_k", mode="before")
     @classmethod

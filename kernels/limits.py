@@ -5,5 +5,8 @@ from __future__ import annotations
 MAX_LOGIT_BIAS = 512
 """The most logit_bias entries one request may carry."""
 
+MAX_BAD_WORD_TOKENS = 1024
+"""The most tokens of all bad words of one request together."""
+
 MAX_STOP_IDS = 128
 """The most token ids that can end one request: its stop_token_ids plus the model's end-of-sequence ids."""

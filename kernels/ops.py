@@ -274,19 +274,22 @@ class Ops(Protocol):
         """`draft_ngram`, but where fewer than ``max_ngram`` tokens of the end occur earlier, entries of ``ngrams`` come first."""
         ...
 
-    def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
-        """Build a draft model's inputs for draft ``step`` of each row that has one.
+    def gather_drafts(
+        self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int, query: int, shift: int
+    ) -> Inputs:
+        """Build a drafter's inputs for draft ``step`` of each row that has one.
 
-        A row's query is its newest token, draft or not. In the first step it is the newest two: if the last draft was
-        accepted, the draft model has not read it yet.
+        A row's query is its newest ``query`` tokens, drafts included.
 
         Args:
-            slots: the slot table; the lengths of the slots in use are at least two.
+            slots: the slot table; the lengths of the slots in use are at least ``query + shift``.
             rows: [R] int64, slots.
             drafts: [R] int32, how many drafts each row has. A row without a draft ``step`` is left out, or is padding:
                 its position is -1, and it writes nothing to the cache.
             step: the draft's index, from 0.
             block_size: tokens a cache block.
+            query: tokens of each row's query.
+            shift: by how many positions a token's query, key and value stand before the token.
         """
         ...
 

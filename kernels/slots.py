@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from draftline.kernels.limits import MAX_BAD_WORD_TOKENS as MAX_BAD_WORD_TOKENS
 from draftline.kernels.limits import MAX_LOGIT_BIAS as MAX_LOGIT_BIAS
 from draftline.kernels.limits import MAX_STOP_IDS as MAX_STOP_IDS
 
-INT_SCALARS = ("lengths", "prompt_lens", "top_k", "min_length")
+INT_SCALARS = ("lengths", "prompt_lens", "top_k", "min_length", "only_allowed", "bad_tokens")
 FLOAT_SCALARS = (
     "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
 )  # fmt: skip
@@ -33,6 +34,8 @@ class SamplingFeatures(enum.Flag):
     PENALTIES = enum.auto()
     LOGIT_BIAS = enum.auto()
     MIN_TOKENS = enum.auto()
+    ALLOWED_IDS = enum.auto()
+    BAD_WORDS = enum.auto()
     MASK = enum.auto()
 
 
@@ -54,10 +57,15 @@ class SlotTable:
         frequency_penalty: [S] float32, 0 is off; over the output.
         seed: [S] int64.
         min_length: [S] int32, before this position no stop id may be sampled.
+        only_allowed: [S] int32, 1 where no token but those of ``allowed`` may be sampled.
+        bad_tokens: [S] int32, the entries of ``word_tokens`` that count.
         stop_ids: [S, MAX_STOP_IDS] int32, padded with -1.
         bias_ids: [S, MAX_LOGIT_BIAS] int32, padded with -1.
         bias_values: [S, MAX_LOGIT_BIAS] float32.
-        scalars: [10, S] int32, the storage of INT_SCALARS and (bit by bit) FLOAT_SCALARS, so that one copy writes all.
+        allowed: [S, ceil(vocab / 32)] int32, bits of the allowed tokens, as in `Masks`.
+        word_tokens: [S, MAX_BAD_WORD_TOKENS] int32, the tokens of all bad words, one word after another.
+        word_prefixes: [S, MAX_BAD_WORD_TOKENS] int32, for a word's last token the number of those before it; -1 for others.
+        scalars: [12, S] int32, the storage of INT_SCALARS and (bit by bit) FLOAT_SCALARS, so that one copy writes all.
     """
 
     tokens: Tensor
@@ -76,11 +84,19 @@ class SlotTable:
     stop_ids: Tensor
     bias_ids: Tensor
     bias_values: Tensor
+    only_allowed: Tensor
+    allowed: Tensor
+    bad_tokens: Tensor
+    word_tokens: Tensor
+    word_prefixes: Tensor
     scalars: Tensor
 
     @staticmethod
-    def allocate(num_slots: int, max_len: int, max_blocks: int, device: torch.device) -> SlotTable:
-        """A table of ``num_slots`` empty slots for sequences of up to ``max_len`` tokens in ``max_blocks`` blocks."""
+    def allocate(num_slots: int, max_len: int, max_blocks: int, device: torch.device, vocab: int = 0) -> SlotTable:
+        """A table of ``num_slots`` empty slots for sequences of up to ``max_len`` tokens in ``max_blocks`` blocks.
+
+        ``vocab`` is the size of the vocabulary; without it, `SamplingFeatures.ALLOWED_IDS` cannot be used.
+        """
 
         def ints(*shape: int, fill: int = 0, dtype: torch.dtype = torch.int32) -> Tensor:
             return torch.full(shape, fill, dtype=dtype, device=device)
@@ -97,6 +113,9 @@ class SlotTable:
             stop_ids=ints(num_slots, MAX_STOP_IDS, fill=-1),
             bias_ids=ints(num_slots, MAX_LOGIT_BIAS, fill=-1),
             bias_values=torch.zeros((num_slots, MAX_LOGIT_BIAS), dtype=torch.float32, device=device),
+            allowed=ints(num_slots, -(-vocab // 32)),
+            word_tokens=ints(num_slots, MAX_BAD_WORD_TOKENS),
+            word_prefixes=ints(num_slots, MAX_BAD_WORD_TOKENS, fill=-1),
             scalars=scalars,
             **whole,
             **real,

@@ -18,6 +18,7 @@ from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
+from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
 from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
 from draftline.models.model import Model
 from draftline.models.rope import rope_table
@@ -61,7 +62,7 @@ class Decoder(Model):
             norm=weights.vector("model.norm.weight", config.hidden_size),
             head=head,
         )
-        self._run: Callable[[Batch, KVCache], Tensor] = (
+        self._run: Callable[[Batch, KVCache, HiddenStateSink], Tensor] = (
             ScriptedForward(decoder, config, self.cache_dtype, lambda count: quant.rows_to_run(count, dtype, device))
             if ops.scripted and device.type == "cpu"
             else EagerForward(decoder, config.norm_eps, self.cache_dtype, ops)
@@ -70,8 +71,8 @@ class Decoder(Model):
         self.nbytes = weights.nbytes
 
     @override
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
-        return self._run(batch, cache)
+    def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
+        return self._run(batch, cache, sink)
 
 
 def _layer(weights: Weights, config: ModelConfig, index: int, rope: Tensor) -> DecoderLayer:
@@ -118,12 +119,15 @@ class EagerForward:
     def __init__(self, weights: DecoderWeights, eps: float, dtype: torch.dtype, ops: Ops) -> None:
         self._weights, self._eps, self._dtype, self._ops = weights, eps, dtype, ops
 
-    def __call__(self, batch: Batch, cache: KVCache) -> Tensor:
+    def __call__(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
         """[S, vocab] logits; see ``Model.forward``."""
         ops, eps, weights = self._ops, self._eps, self._weights
         residual = F.embedding(batch.token_ids, weights.embedding).to(self._dtype)
-        for layer, layer_cache in zip(weights.layers, cache.layers, strict=True):
+        copies = StateCopies(sink, residual)
+        for index, (layer, layer_cache) in enumerate(zip(weights.layers, cache.layers, strict=True)):
+            copies.before_layer(index, residual)
             residual = layer.attention(residual, layer.attention_norm, eps, batch, layer_cache, ops)
             residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
+        copies.finish(len(weights.layers), residual, batch)
         wanted = residual.index_select(0, batch.logits_index)
         return weights.head.norm_linear(wanted, weights.norm, eps, ops)

@@ -92,6 +92,15 @@ class HfConfig:
                 raise self.error(name, f"expected a token id or a list of token ids, got {value!r}")
         return tuple(ids)
 
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A list of integers that are not negative; none where the field is missing or null."""
+        value = self._values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple) or not all(type(item) is int and item >= 0 for item in value):
+            raise self.error(name, f"expected a list of integers, got {value!r}")
+        return tuple(value)
+
     def section(self, name: str) -> HfConfig | None:
         """A nested object, or None where the field is missing or null."""
         value = self._values.get(name)

@@ -26,15 +26,16 @@ def open_checkpoint(model: str, *, load_format: str = "auto", quantization: str 
     Args:
         model: see `resolve_model`.
         load_format: ``auto`` reads the model's files; ``dummy`` reads its configuration and makes random weights.
-        quantization: ``auto`` keeps the files' formats; else the format to convert dense weights to (``quant.CONVERT``).
+        quantization: ``auto`` keeps the files' formats; else the format to convert projections to (``quant.CONVERT``).
 
     Raises:
         ModelLoadError: the model does not exist, or its files are missing, damaged or not supported.
     """
-    return _converted(_open(model, load_format), quantization)
+    return converted(_open(model, load_format), quantization)
 
 
-def _converted(checkpoint: Checkpoint, quantization: str) -> Checkpoint:
+def converted(checkpoint: Checkpoint, quantization: str) -> Checkpoint:
+    """The checkpoint with dense projections converted to a format of ``quant.CONVERT``; ``auto`` leaves them."""
     if quantization == "auto":
         return checkpoint
     if quantization not in CONVERT:
@@ -74,7 +75,7 @@ def open_draft_checkpoint(
         draft_of = read_draft_of(read_json_object(path), str(path))
         if draft_of is not None:
             own = SafetensorsCheckpoint(source.path, _folder_config(source))
-            return _converted(SharingCheckpoint(own, target, draft_of.shared, str(path)), quantization)
+            return converted(SharingCheckpoint(own, target, draft_of.shared, str(path)), quantization)
     return open_checkpoint(model, quantization=quantization)
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from draftline.kernels.batch import Batch, KVCache
 from draftline.models.config import ModelConfig
+from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink
 
 
 class Model(Protocol):
@@ -30,8 +31,10 @@ class Model(Protocol):
     quantization: str
     nbytes: int
 
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+    def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
         """Write the batch's keys and values to the cache and return the logits of ``logits_index``.
+
+        ``sink`` receives the hidden states that it wants.
 
         Returns:
             [S, vocab], float32 on a CPU and ``dtype`` elsewhere.

@@ -24,13 +24,17 @@ from draftline.kernels.reference.functional import Group
 from draftline.kernels.reference.functional_step import HeadShape, RowGroup, Step
 from draftline.kernels.reference.ops import flat_cache, flat_scales, norm_factors
 from draftline.models.config import ModelConfig
+from draftline.models.hidden_states import HiddenStateSink, write_states
 from draftline.models.layers import DecoderLayer, DecoderWeights
 
 _Scales = list[Tensor | None]
 _Program = Callable[
-    [Tensor, Tensor, Tensor, Tensor, Tensor, int, list[RowGroup], int, list[Tensor], list[Tensor], _Scales, _Scales],
-    Tensor,
-]
+    [
+        Tensor, Tensor, Tensor, Tensor, Tensor, int, list[RowGroup], int, list[int],
+        list[Tensor], list[Tensor], _Scales, _Scales,
+    ],
+    tuple[Tensor, list[Tensor]],
+]  # fmt: skip
 
 
 class ScriptedForward:
@@ -58,7 +62,7 @@ class ScriptedForward:
         self._key_scales: _Scales = []
         self._value_scales: _Scales = []
 
-    def __call__(self, batch: Batch, cache: KVCache) -> Tensor:
+    def __call__(self, batch: Batch, cache: KVCache, sink: HiddenStateSink) -> Tensor:
         """[S, vocab] float32 logits; see ``Model.forward``."""
         if self._cache is not cache:
             self._cache = cache
@@ -69,7 +73,7 @@ class ScriptedForward:
         num_blocks, block_size = cache.layers[0].keys.shape[:2]
         groups = group_rows(batch, self._heads_per_key, num_blocks, block_size)
         with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]  # in this thread alone
-            return self._run(
+            logits, states = self._run(
                 batch.token_ids,
                 batch.positions,
                 batch.cache_index,
@@ -78,11 +82,14 @@ class ScriptedForward:
                 self._rows_to_run(batch.token_ids.shape[0]),
                 groups,
                 block_size,
+                list(sink.layers),
                 self._keys,
                 self._values,
                 self._key_scales,
                 self._value_scales,
             )
+        write_states(sink, states, batch)
+        return logits
 
 
 class _ScriptedLayer(torch.nn.Module):
@@ -159,11 +166,12 @@ class _ScriptedDecoder(torch.nn.Module):
         rows: int,
         row_groups: list[RowGroup],
         block_size: int,
+        wanted_states: list[int],
         keys: list[Tensor],
         values: list[Tensor],
         key_scales: list[Tensor | None],
         value_scales: list[Tensor | None],
-    ) -> Tensor:
+    ) -> tuple[Tensor, list[Tensor]]:
         missing = rows - token_ids.shape[0]
         if missing > 0:
             token_ids, positions = F.pad(token_ids, [0, missing]), F.pad(positions, [0, missing])
@@ -178,11 +186,16 @@ class _ScriptedDecoder(torch.nn.Module):
         results = functional_step.result_index(groups, rows, heads)
         step = Step(cache_index, cos, signed_sin, groups, masks, results)
         residual = F.embedding(token_ids, self.embedding).to(self.dtype)
+        states: list[Tensor] = []
         for index, layer in enumerate(self.layers):
+            if index in wanted_states:
+                states.append(residual)
             residual = layer(residual, step, keys[index], values[index], key_scales[index], value_scales[index])
+        if len(self.layers) in wanted_states:
+            states.append(residual)
         hidden = functional.rms_norm(residual.index_select(0, logits_index), self.norm, self.floor)
         logits: Tensor = self.head(hidden)
-        return logits.to(torch.float32)
+        return logits.to(torch.float32), states
 
 
 def _compiled(decoder: _ScriptedDecoder) -> _Program:

@@ -12,6 +12,8 @@ from draftline.models.errors import ModelLoadError
 from draftline.quant.linear import Linear
 from draftline.quant.tensor import RawTensor
 
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
 
 class Weights:
     """Reads a checkpoint's tensors, checks their shapes, and counts their memory.
@@ -57,17 +59,23 @@ class Weights:
     def embedding_and_head(self, config: ModelConfig) -> tuple[Tensor, Linear]:
         """The token embedding and the output projection, which may be one tensor."""
         shape = (config.vocab_size, config.hidden_size)
-        embedding = self._raw("model.embed_tokens.weight", *shape)
+        embedding = self._raw(_EMBEDDING, *shape)
         if config.tied_embeddings:
             embedding = quant.unpacked(embedding.on(self._device))  # once for both
-        head = quant.make_head(
-            embedding if config.tied_embeddings else self._raw("lm_head.weight", *shape),
-            dtype=self._dtype,
-            device=self._device,
-            scaled=self._scaled,
-        )
+        return self._table(embedding), self._head(embedding if config.tied_embeddings else self._raw(_HEAD, *shape))
+
+    def embedding(self, vocab: int, hidden: int) -> Tensor:
+        """The token embedding."""
+        return self._table(self._raw(_EMBEDDING, vocab, hidden))
+
+    def head(self, vocab: int, hidden: int) -> Linear:
+        """The output projection."""
+        return self._head(self._raw(_HEAD, vocab, hidden))
+
+    def _head(self, raw: RawTensor) -> Linear:
+        head = quant.make_head(raw, dtype=self._dtype, device=self._device, scaled=self._scaled)
         self.nbytes += head.nbytes
-        return self._table(embedding), head
+        return head
 
     def linear(self, prefix: str, outputs: dict[str, int], inputs: int, *, bias: bool) -> Linear:
         """The projections ``prefix + name`` with these numbers of outputs, merged."""

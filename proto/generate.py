@@ -4,6 +4,9 @@
 The generated modules and their type stubs are committed, so that neither users nor builds need a compiler. Run it in an
 environment with the development dependencies: grpcio-tools brings the compiler, mypy-protobuf the stubs, buf-bin the
 linter, and googleapis-common-protos the imported google/rpc/status.proto.
+
+``--check`` also runs ``buf breaking`` against the last release, whose compiled sources are released.binpb: a clone need not
+have the release's tag. ``--release`` writes that file, before a release is tagged.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from pathlib import Path
 PROTO = Path(__file__).resolve().parent
 SOURCES = sorted(path.relative_to(PROTO) for path in PROTO.rglob("draftline/**/*.proto"))
 TARGET = PROTO.parent / "src"
+RELEASED = PROTO / "released.binpb"
 
 
 def _third_party_protos() -> Path:
@@ -48,10 +52,15 @@ def generate(out: Path) -> None:
 
 
 def lint(scratch: Path) -> None:
-    """Lint the sources with buf. It gets them compiled, as one image, so it need not fetch their imports."""
+    """Lint the sources with buf, and compare them with the last release's.
+
+    buf gets them compiled, as one image, so it need not fetch their imports.
+    """
     image = scratch / "image.binpb"
     _protoc("--include_imports", "--include_source_info", f"--descriptor_set_out={image}")
-    _run("buf", "lint", str(image), "--config", str(PROTO / "buf.yaml"))
+    config = str(PROTO / "buf.yaml")
+    _run("buf", "lint", str(image), "--config", config)
+    _run("buf", "breaking", str(image), "--against", str(RELEASED), "--config", config)
 
 
 def _is_generated(path: Path) -> bool:
@@ -78,8 +87,14 @@ def differences(fresh: Path, committed: Path) -> list[str]:
 def main() -> int:
     """Regenerate in place, or check that the sources are clean and that regenerating would change nothing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; lint, and exit 1 where files differ")
-    if not parser.parse_args().check:
+    todo = parser.add_mutually_exclusive_group()
+    todo.add_argument("--check", action="store_true", help="change nothing; lint, and exit 1 where files differ")
+    todo.add_argument("--release", action="store_true", help="write released.binpb")
+    arguments = parser.parse_args()
+    if arguments.release:
+        _protoc("--include_imports", f"--descriptor_set_out={RELEASED}")
+        return 0
+    if not arguments.check:
         generate(TARGET)
         return 0
     with tempfile.TemporaryDirectory() as folder:

@@ -63,7 +63,10 @@ SCHEMES: dict[str, Callable[[Mapping[str, object]], Scheme]] = {
 """By ``quant_method`` of a checkpoint's ``quantization_config``."""
 
 CONVERT: dict[str, Callable[[RawTensor, Tensor], RawTensor]] = {"fp8": to_fp8, "int8": to_int8}
-"""Conversions of dense weights, by format: from the tensor and its values."""
+"""Conversions of weights, by format: from the tensor and its values."""
+
+_CONVERTED = {"fp8": "F8_E4M3", "int8": "I8"}
+"""The formats that they end in, by the same names."""
 
 _FP8_CAPABILITY = (8, 9)
 
@@ -167,7 +170,9 @@ def make_table(raw: RawTensor, *, dtype: torch.dtype, device: torch.device) -> T
 
 
 def _converted(raw: RawTensor) -> RawTensor:
-    return raw if raw.convert_to is None or raw.scales is not None else CONVERT[raw.convert_to](raw, dequantize(raw))
+    if raw.convert_to is None or raw.format == _CONVERTED[raw.convert_to]:
+        return raw
+    return CONVERT[raw.convert_to](raw, dequantize(raw))
 
 
 def _dequantized(parts: Sequence[RawTensor]) -> Tensor:
@@ -184,7 +189,7 @@ def _scaled(parts: Sequence[RawTensor], bias: Tensor | None, device: torch.devic
     fp8 = parts[0].format == "F8_E4M3"
     if fp8 and device.type == "cuda" and torch.cuda.get_device_capability(device) < _FP8_CAPABILITY:
         raise UnsupportedFormatError(
-            f"{parts[0].name}: FP8 needs a GPU of compute capability 8.9, and {device} is older; INT8 runs there"
+            f"{parts[0].name}: FP8 needs a GPU of compute capability 8.9, and {device} is older; quantization 'int8' runs there"
         )
     return ScaledLinear(merged(parts), bias)
 

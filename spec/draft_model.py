@@ -16,12 +16,15 @@ from collections.abc import Sequence
 import torch
 from typing_extensions import override
 
-from draftline.kernels.batch import KVCache
+from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.models.model import Model
 from draftline.spec.drafter import DraftChunk, Drafter, DraftRows
+
+ROUND_BEGINS_WITH = 2
+"""The newest tokens that the first pass of a round reads."""
 
 
 class DraftModel(Drafter):
@@ -61,7 +64,8 @@ class DraftModel(Drafter):
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         ops = self._ops
         for step in range(rows.max_drafts):
-            inputs = ops.gather_drafts(table, rows.slots, rows.drafts, step, self._block_size)
+            query = 1 if step else ROUND_BEGINS_WITH
+            inputs = ops.gather_drafts(table, rows.slots, rows.drafts, step, self._block_size, query, shift=0)
             logits = self._model.forward(inputs.batch, self._cache)
             # Temperature only: top-p, penalties and masks cost time, and the target applies them anyway.
             sampled = SampleRows(inputs.slots, inputs.positions, SamplingFeatures.TEMPERATURE, masks=None)
@@ -71,17 +75,21 @@ class DraftModel(Drafter):
 
     @override
     def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        for batch in _batches(chunks, self._chunk_tokens):
-            slots = torch.tensor([chunk.slot for chunk in batch], dtype=torch.int64)
-            if table.tokens.device.type == "cuda":
-                slots = slots.pin_memory().to(table.tokens.device, non_blocking=True)
-            counts = tuple(chunk.count for chunk in batch)
-            starts = tuple(chunk.start for chunk in batch)
-            inputs = self._ops.gather(table, slots, counts, starts, (0,) * len(batch), self._block_size)
-            self._model.forward(inputs.batch, self._cache)
+        for part in batches(chunks, self._chunk_tokens):
+            self._model.forward(gather_chunks(part, table, self._ops, self._block_size), self._cache)
 
 
-def _batches(chunks: Sequence[DraftChunk], max_tokens: int) -> list[list[DraftChunk]]:
+def gather_chunks(chunks: Sequence[DraftChunk], table: SlotTable, ops: Ops, block_size: int, shift: int = 0) -> Batch:
+    """The inputs of a forward pass over some chunks, without logits; the positions begin ``shift`` behind each chunk's."""
+    slots = torch.tensor([chunk.slot for chunk in chunks], dtype=torch.int64)
+    if table.tokens.device.type == "cuda":
+        slots = slots.pin_memory().to(table.tokens.device, non_blocking=True)
+    counts = tuple(chunk.count for chunk in chunks)
+    starts = tuple(chunk.start + shift for chunk in chunks)
+    return ops.gather(table, slots, counts, starts, (0,) * len(chunks), block_size).batch
+
+
+def batches(chunks: Sequence[DraftChunk], max_tokens: int) -> list[list[DraftChunk]]:
     """The chunks in order, divided into batches of at most ``max_tokens`` tokens."""
     batches: list[list[DraftChunk]] = []
     left = 0

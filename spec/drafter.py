@@ -14,6 +14,7 @@ from typing import Protocol
 from torch import Tensor
 
 from draftline.kernels.slots import SlotTable
+from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,12 @@ class Drafter(Protocol):
     Attributes:
         name: its name in options and statistics.
         max_draft_tokens: the most tokens that it can propose at once.
+        sink: receives the target's hidden states, as far as the drafter wants them.
     """
 
     name: str
     max_draft_tokens: int
+    sink: HiddenStateSink = NO_HIDDEN_STATES
 
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         """Write drafts into ``table.tokens``, without waiting for the device.

@@ -35,6 +35,7 @@ class ForcedFirst(Drafter):
         """``other`` must not keep state about its own drafts."""
         self.name = other.name
         self.max_draft_tokens = other.max_draft_tokens
+        self.sink = other.sink
         self._other = other
         self._ops = ops
         self._constraints = constraints

@@ -20,7 +20,6 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from draftline.structured.automaton.byte_automaton import ByteAutomaton
-from draftline.structured.automaton.byte_moves import ByteMoves
 from draftline.structured.automaton.compiled import CompiledAutomaton
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.host_automaton import HostAutomaton
@@ -43,12 +42,15 @@ from draftline.structured.grammar.compiled import CompiledGrammar
 from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
 from draftline.structured.table_cache import CachedTables, TableCache
-from draftline.structured.tags.special import marking_tokens
+from draftline.structured.tags.form import Form
+from draftline.structured.tags.special import marking_tokens, with_names
 from draftline.structured.tags.walk import TagReader
 from draftline.structured.unique.cursor import Cursor, Position, Reasoning
-from draftline.structured.unique.matcher import QuoteTokens
 from draftline.structured.unique.paths import UniquePaths
+from draftline.structured.unique.tokens import ItemTokens
 from draftline.structured.vocabulary import ByteVocabulary
+
+_SMALLEST_GRAMMAR = 'start: "a"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +95,11 @@ class ConstraintCompiler:
         """
         limits = limits or CompilerLimits()
         self.vocabulary = vocabulary
+        # As automata read it.
+        self._read_vocabulary = replace(vocabulary, tokens=with_names(vocabulary.tokens, vocabulary.special_names))
         self._tables = None if cache_folder is None else TableCache(cache_folder, vocabulary)
         self._workers = AutomatonWorkerPool(
-            vocabulary.tokens,
+            self._read_vocabulary.tokens,
             vocabulary.eos_ids,
             vocabulary.special_ids,
             limits.automaton,
@@ -105,7 +109,7 @@ class ConstraintCompiler:
         )
         self._queue: CompileQueue[CompiledConstraint] = CompileQueue(limits.threads, limits.max_waiting)
         # Work that no output waits for.
-        self._background: CompileQueue[None] = CompileQueue(1, limits.max_waiting)
+        self._background: CompileQueue[object] = CompileQueue(1, limits.max_waiting)
         self._cache = _Cache(limits.cache_bytes)
         self._lock = threading.Lock()
         self._in_flight: dict[ConstraintSpec, CompileJob[CompiledConstraint]] = {}
@@ -153,9 +157,19 @@ class ConstraintCompiler:
         """Compile a constraint, and wait for it. Raises what the future of `submit` raises."""
         return self.submit(constraint).result()
 
+    def start(self) -> None:
+        """Start a worker, and build what automata share, in the background. Returns at once.
+
+        The first constraint would do it otherwise: it takes about as long as the constraint itself.
+        """
+        self._do_later(self._prepare)
+
     def prepare(self) -> None:
         """Build what all grammars share, so that the first one does not: it holds up all threads for some 0.2 s."""
-        self._grammar_backend().compile('start: "a"')
+        self._grammar_backend().compile(_SMALLEST_GRAMMAR)
+        self._do_later(
+            lambda job: self._workers.try_grammar(Language(None, _SMALLEST_GRAMMAR), on_abandon=job.on_abandon)
+        )
 
     def close(self) -> None:
         """End compilations in flight. Later ones fail."""
@@ -184,11 +198,11 @@ class ConstraintCompiler:
         started = time.monotonic()
         cached = None if self._tables is None else self._tables.get(constraint)
         if cached is not None:
-            return self._automaton(cached, None, started)
+            return self._automaton(cached, started)
         if self._tokens is None:
-            self._do_later(self._prepare)  # while the worker works
+            self._do_later(lambda _: self._build_trie())  # while the worker works
         allowed, automaton = self._workers.compile(constraint, on_abandon=job.on_abandon)
-        if isinstance(automaton, ByteMoves):
+        if isinstance(automaton, ByteAutomaton):
             return self._start(constraint, allowed, automaton, started, job)
         compiled = self._finish(constraint, allowed, automaton, started, job)
         if isinstance(automaton, TokenAutomaton):
@@ -199,17 +213,17 @@ class ConstraintCompiler:
         self,
         constraint: ConstraintSpec,
         allowed: Language,
-        moves: ByteMoves,
+        automaton: ByteAutomaton,
         started: float,
         job: CompileJob[CompiledConstraint],
     ) -> CompiledConstraint:
         """Let outputs begin on the host, and build the tables behind them."""
         trie = self._build_trie()
         if not trie.is_complete:
-            tables = self._workers.tabulate(ByteAutomaton.of(moves), on_abandon=job.on_abandon)
+            tables = self._workers.tabulate(automaton, on_abandon=job.on_abandon)
             return self._finish(constraint, allowed, tables, started, job)
         try:
-            automaton = ByteAutomaton.of(moves, trie.bytes_used)
+            automaton = automaton.within(trie.bytes_used)
         except InvalidConstraintError:
             raise InvalidConstraintError("no text that matches it can be written in the model's tokens") from None
         report = CompileReport(
@@ -223,7 +237,8 @@ class ConstraintCompiler:
             no_automaton=None,
             closed=allowed.closed,
         )
-        starting = StartingAutomaton(report, HostAutomaton(automaton, trie, self.vocabulary))
+        host = HostAutomaton(automaton, trie, self._read_vocabulary)
+        starting = StartingAutomaton(report, host, _tag_reader(allowed.form), self._marking(allowed.form))
         if self._do_later(partial(self._tabulate, constraint, allowed, starting)):
             return starting
         tables = self._workers.tabulate(automaton, on_abandon=job.on_abandon)
@@ -233,14 +248,14 @@ class ConstraintCompiler:
         """The vocabulary as a tree, built once."""
         with self._trie_lock:
             if self._tokens is None:
-                self._tokens = TokenTrie.of(self.vocabulary.tokens)
+                self._tokens = TokenTrie.of(self._read_vocabulary.tokens)
             return self._tokens
 
-    def _prepare(self, job: CompileJob[None]) -> None:
-        """Build what outputs on the host need, before they need it."""
+    def _prepare(self, job: CompileJob[object]) -> None:
         self._build_trie()
+        self._workers.prepare()
 
-    def _do_later(self, work: Callable[[CompileJob[None]], None]) -> bool:
+    def _do_later(self, work: Callable[[CompileJob[object]], object]) -> bool:
         """Do work that no output waits for. False if too much of it waits."""
         try:
             self._background.submit("", work).join()
@@ -249,7 +264,7 @@ class ConstraintCompiler:
         return True
 
     def _tabulate(
-        self, constraint: ConstraintSpec, allowed: Language, starting: StartingAutomaton, job: CompileJob[None]
+        self, constraint: ConstraintSpec, allowed: Language, starting: StartingAutomaton, job: CompileJob[object]
     ) -> None:
         """Build the tables of a constraint that has outputs already."""
         started = time.monotonic()
@@ -269,9 +284,8 @@ class ConstraintCompiler:
             self._keep(constraint, tables, allowed)
 
     def _keep(self, constraint: ConstraintSpec, automaton: TokenAutomaton, allowed: Language) -> None:
-        # Tables do not say where the tags of an output are: their form does, which is no array.
-        if self._tables is not None and allowed.form is None:
-            self._tables.put(constraint, CachedTables(automaton, allowed.unenforced, allowed.closed))
+        if self._tables is not None:
+            self._tables.put(constraint, _tables_of(automaton, allowed))
 
     def _finish(
         self,
@@ -279,16 +293,15 @@ class ConstraintCompiler:
         allowed: Language,
         automaton: TokenAutomaton | AutomatonTooLargeError | None,
         started: float,
-        job: CompileJob[CompiledConstraint] | CompileJob[None],
+        job: CompileJob[CompiledConstraint] | CompileJob[object],
     ) -> CompiledConstraint:
         """The constraint by its automaton, or by a grammar if it has none."""
         if isinstance(automaton, TokenAutomaton):
-            tables = CachedTables(automaton, allowed.unenforced, allowed.closed)
-            return self._automaton(tables, allowed, started)
+            return self._automaton(_tables_of(automaton, allowed), started)
         no_automaton = allowed.not_regular or "" if automaton is None else str(automaton)
         return self._grammar(constraint, allowed, started, no_automaton, job)
 
-    def _automaton(self, tables: CachedTables, allowed: Language | None, started: float) -> CompiledConstraint:
+    def _automaton(self, tables: CachedTables, started: float) -> CompiledConstraint:
         automaton = tables.automaton
         drafts = DraftTable.of(automaton, self.vocabulary)
         report = CompileReport(
@@ -302,10 +315,8 @@ class ConstraintCompiler:
             no_automaton=None,
             closed=tables.closed,
         )
-        if allowed is None or allowed.form is None:
-            return CompiledAutomaton(report, automaton, drafts)
-        marking = marking_tokens(allowed.form, self.vocabulary.special_names)
-        return CompiledAutomaton(report, automaton, drafts, TagReader(allowed.form), _texts(marking))
+        marking = self._marking(tables.form)
+        return CompiledAutomaton(report, automaton, drafts, _tag_reader(tables.form), marking)
 
     def _grammar(
         self,
@@ -313,7 +324,7 @@ class ConstraintCompiler:
         allowed: Language,
         started: float,
         no_automaton: str,
-        job: CompileJob[CompiledConstraint] | CompileJob[None],
+        job: CompileJob[CompiledConstraint] | CompileJob[object],
     ) -> CompiledConstraint:
         if constraint.close_within_budget:
             reason = (
@@ -322,10 +333,10 @@ class ConstraintCompiler:
             raise UnsupportedConstraintError([Violation("", "close_within_budget", reason)])
         # What a worker has compiled compiles here too, in the same time and without a crash.
         grammar = self._workers.try_grammar(allowed, on_abandon=job.on_abandon)
-        marking = {} if allowed.form is None else marking_tokens(allowed.form, self.vocabulary.special_names)
         if job.is_over:
             raise InvalidConstraintError("no caller waits for it any more")
         matcher = self._grammar_backend().compile(grammar)
+        marking = self._marking(allowed.form)
         report = CompileReport(
             backend="grammar",
             runs_on="host",
@@ -342,26 +353,33 @@ class ConstraintCompiler:
             matcher,
             len(grammar),
             self.vocabulary,
-            self._unique(allowed, constraint.reasoning, _texts(marking)),
+            self._unique(allowed, constraint.reasoning, marking),
             self._guard(constraint.reasoning, job),
-            None if allowed.form is None else TagReader(allowed.form),
-            _texts(marking),
+            _tag_reader(allowed.form),
+            marking,
         )
+
+    def _marking(self, form: Form | None) -> dict[int, bytes]:
+        """`CompiledConstraint.marking` of a form."""
+        marking = {} if form is None else marking_tokens(form, self.vocabulary.special_names)
+        return {token: name.encode() for name, token in marking.items()}
 
     def _unique(
         self, allowed: Language, reasoning: ReasoningSpec | None, marking: Mapping[int, bytes]
-    ) -> tuple[UniquePaths, QuoteTokens, Position] | None:
+    ) -> tuple[UniquePaths, ItemTokens, Position] | None:
         if allowed.unique is None:
             return None
+        tokens = self._item_tokens
         if reasoning is None:
-            return allowed.unique, self._quotes, Cursor()
-        texts = tuple(marking.get(token, text) for token, text in enumerate(self._quotes.texts))
+            return allowed.unique, tokens, Cursor()
+        if marking:
+            tokens = replace(tokens, texts=tuple(marking.get(token, text) for token, text in enumerate(tokens.texts)))
         start = Reasoning(reasoning.end.encode(), reasoning.begin.encode(), required=reasoning.required)
-        return allowed.unique, replace(self._quotes, texts=texts) if marking else self._quotes, start
+        return allowed.unique, tokens, start
 
     @cached_property
-    def _quotes(self) -> QuoteTokens:
-        return QuoteTokens.of(self.vocabulary)
+    def _item_tokens(self) -> ItemTokens:
+        return ItemTokens.of(self.vocabulary)
 
     def _grammar_backend(self) -> GrammarBackend:
         with self._grammars_lock:
@@ -370,7 +388,7 @@ class ConstraintCompiler:
             return self._grammars
 
     def _guard(
-        self, reasoning: ReasoningSpec | None, job: CompileJob[CompiledConstraint] | CompileJob[None]
+        self, reasoning: ReasoningSpec | None, job: CompileJob[CompiledConstraint] | CompileJob[object]
     ) -> TokenAutomaton | None:
         """The automaton of reasoning with a limit, and of any text behind it."""
         if reasoning is None or not reasoning.limited:
@@ -381,9 +399,12 @@ class ConstraintCompiler:
         return automaton
 
 
-def _texts(marking: Mapping[str, int]) -> dict[int, bytes]:
-    """`CompiledConstraint.marking`."""
-    return {token: name.encode() for name, token in marking.items()}
+def _tables_of(automaton: TokenAutomaton, allowed: Language) -> CachedTables:
+    return CachedTables(automaton, allowed.unenforced, allowed.closed, allowed.form)
+
+
+def _tag_reader(form: Form | None) -> TagReader | None:
+    return None if form is None else TagReader(form)
 
 
 def _has_failed(compiled: CompiledConstraint) -> bool:

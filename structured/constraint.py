@@ -145,12 +145,14 @@ def _inner_language(constraint: ConstraintSpec) -> Language:
 
 
 def _embedded(constraint: ConstraintSpec) -> Language:
-    """`language`, for texts inside others: there strings of any length cannot be compared."""
+    """`language`, for texts inside others: there items cannot be compared."""
     allowed = language(constraint)
     if allowed.unique is None:
         return allowed
-    reason = "items inside a structural tag can be compared only if they are a few enumerated scalars"
-    violations = tuple(Violation(pointer, "uniqueItems", reason) for pointer in allowed.unique.pointers)
+    reason = (
+        "inside a structural tag, items can be compared only if they are a few enumerated scalars, and names not at all"
+    )
+    violations = tuple(Violation(one, one.rpartition("/")[2], reason) for one in allowed.unique.pointers)
     if not constraint.best_effort:
         raise UnsupportedConstraintError(violations)
     return replace(allowed, unique=None, unenforced=(*allowed.unenforced, *violations))

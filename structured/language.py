@@ -51,7 +51,7 @@ class Language:
         not_regular: why there is no regex; None if there is one. For a schema it starts with "#", a JSON pointer
             and a colon.
         closed: JSON pointers of the schemas whose objects have no other members because that was asked for.
-        unique: where in a document arrays hold different strings, which no other member says; None if nowhere. The
+        unique: where in a document arrays hold different items, which no other member says; None if nowhere. The
             document is the text without reasoning.
         form: the same language as a tree of other languages; None for a language that is not made of others. If
             ``not_regular`` is None, it stands for the regex.

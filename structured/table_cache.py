@@ -26,6 +26,8 @@ from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.cache_folder import code_digest, user_cache_folder, write_whole
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import Violation
+from draftline.structured.tags.form import Form
+from draftline.structured.tags.stored import from_json, to_json
 from draftline.structured.vocabulary import ByteVocabulary
 
 logger = logging.getLogger(__name__)
@@ -44,11 +46,13 @@ class CachedTables:
         automaton: its tables.
         unenforced: see `CompileReport`.
         closed: likewise.
+        form: finds the tags of outputs; None for a constraint without tags.
     """
 
     automaton: TokenAutomaton
     unenforced: tuple[Violation, ...]
     closed: tuple[str, ...] = ()
+    form: Form | None = None
 
 
 def cache_folder(option: str) -> Path | None:
@@ -80,7 +84,7 @@ class TableCache:
             return None
         try:
             found = _decode(content)
-        except (ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
             logger.warning("%s is ignored: it is no file of constraint tables, or not whole (%s)", path, error)
             return None
         _touch(path)
@@ -100,7 +104,8 @@ class TableCache:
     @cached_property
     def _context(self) -> bytes:
         """A digest of what all tables depend on."""
-        tokens = (self._tokens.tokens, sorted(self._tokens.eos_ids))
+        vocabulary = self._tokens
+        tokens = (vocabulary.tokens, sorted(vocabulary.eos_ids), sorted(vocabulary.special_names.items()))
         return hashlib.sha256(_code_digest() + repr(tokens).encode()).digest()
 
     def _path(self, constraint: ConstraintSpec) -> Path:
@@ -142,6 +147,7 @@ def _encode(tables: CachedTables) -> bytes:
         "sha256": hashlib.sha256(payload).hexdigest(),
         "unenforced": [astuple(violation) for violation in tables.unenforced],
         "closed": tables.closed,
+        "form": None if tables.form is None else to_json(tables.form),
     }
     return json.dumps(header).encode() + b"\n" + payload
 
@@ -158,4 +164,5 @@ def _decode(content: bytes) -> CachedTables:
         values: dict[str, Any] = {name: array if array.ndim else int(array) for name, array in found.items()}
     automaton = TokenAutomaton(**values)
     unenforced = tuple(Violation(*violation) for violation in known["unenforced"])
-    return CachedTables(automaton, unenforced, tuple(known["closed"]))
+    form = None if known["form"] is None else from_json(known["form"])
+    return CachedTables(automaton, unenforced, tuple(known["closed"]), form)

@@ -116,17 +116,19 @@ class WorkerProcesses:
         """
         stopped: list[bool] = []
         process, used = self.take()
-        answers, death = self._ask(process, job, on_abandon, stopped)
+        answers, death = self._ask(process, used, job, on_abandon, stopped)
         if used and death is not None and -death not in ALARMS and not answers and not stopped:
             # It answered nothing: it may have been ending before it got the job. Try once more.
-            process, _ = self.take()
-            answers, death = self._ask(process, job, on_abandon, stopped)
+            process, used = self.take()
+            answers, death = self._ask(process, used, job, on_abandon, stopped)
         return answers, death
 
     def _ask(
-        self, process: WorkerProcess, job: object, on_abandon: OnAbandon, stopped: list[bool]
+        self, process: WorkerProcess, used: bool, job: object, on_abandon: OnAbandon, stopped: list[bool]
     ) -> tuple[list[Any], int | None]:
         """Send a job to a worker that was taken, and give the worker back. It is killed if no caller waits any more."""
+        # The setup goes through the pipe as fast as a new worker reads it, so no lock is held meanwhile.
+        messages = [job] if used else [self._setup, job]
         assert process.stdin is not None
         assert process.stdout is not None
 
@@ -137,7 +139,8 @@ class WorkerProcesses:
         on_abandon(stop)
         answers: list[Any] = []
         try:
-            pickle.dump(job, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
+            for message in messages:
+                pickle.dump(message, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
             process.stdin.flush()
             while (answer := pickle.load(process.stdout)) is not _Over.OVER:
                 answers.append(answer)
@@ -167,12 +170,9 @@ class WorkerProcesses:
             "TOKENIZERS_PARALLELISM": "false",
         }
         process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        assert process.stdin is not None
         with contextlib.suppress(OSError):  # if it died at once, the first job reports it
             # From its first instruction: importing its modules takes longer than most jobs.
             os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
-            pickle.dump(self._setup, process.stdin, protocol=pickle.HIGHEST_PROTOCOL)
-            process.stdin.flush()
         return process
 
 

@@ -45,6 +45,32 @@ settings.register_profile("thorough")  # see `examples`
 gc.disable()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--shared-kib``: run kernels on a GPU as on one with less shared memory."""
+    parser.addoption("--shared-kib", type=int, help="shared memory of one program on a GPU, at most, in KiB")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _shared_memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Apply ``--shared-kib``."""
+    kib = request.config.getoption("--shared-kib")
+    if kib is None:
+        yield
+        return
+    from dataclasses import replace
+
+    from draftline.kernels.triton.device import DeviceLimits  # loads Triton
+
+    real = DeviceLimits.of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            DeviceLimits,
+            "of",
+            staticmethod(lambda device: replace(real(device), shared_bytes=min(real(device).shared_bytes, kib << 10))),
+        )
+        yield
+
+
 @pytest.fixture(scope="module")
 def shared_weights() -> Iterator[None]:
     """Engines of one checkpoint have the same weights: see `loaded_once`."""

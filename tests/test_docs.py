@@ -39,7 +39,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 OTHER_PROGRAMS = frozenset(
     {
         *("cat", "curl", "docker", "git", "grpcurl", "mypy", "npm", "openssl"),
-        *("pip", "pre-commit", "printf", "pytest", "ruff", "smg"),
+        *("pip", "pre-commit", "printf", "protoc", "pytest", "ruff", "smg"),
     }
 )
 """Their options are theirs."""
@@ -50,6 +50,7 @@ ELSEWHERE = frozenset(
         *(
             "trace.json",
             "results.json",
+            "curve.jsonl",
             "question.jsonl",
             "/openapi.json",
             "in.jsonl",
@@ -155,8 +156,9 @@ def benchmark_flags(script: str) -> frozenset[str]:
 
 @cache
 def known_flags() -> frozenset[str]:
-    """Every option of the command line and of the benchmarks."""
+    """Every option of the command line, of the benchmarks, of the proto's script and of the ahead-of-time compiler."""
     benchmarks = [f"benchmarks/{path.name}" for path in (ROOT / "benchmarks").glob("*.py")]
+    benchmarks += ["proto/generate.py", "kernels/triton/compile/aot.py"]
     return frozenset(
         {"--version"}.union(*map(flags_of, cli().values()), *(benchmark_flags(script) for script in benchmarks))
     )

@@ -93,7 +93,8 @@ def test_the_wheel_holds_every_source_and_nothing_else(checkout: Path, wheel: Pa
 
 
 def test_the_wheel_is_typed(wheel: Path) -> None:
-    assert {"draftline/py.typed", "draftline/v1/engine_pb2.pyi", "draftline/v1/engine_pb2_grpc.pyi"} <= members(wheel)
+    data = {"draftline/py.typed", "draftline/v1/engine_pb2.pyi", "draftline/v1/engine_pb2_grpc.pyi"}
+    assert data | {"draftline/structured/json_schema/metaschemas.json"} <= members(wheel)
 
 
 def test_the_wheel_has_the_command_and_the_license(wheel: Path) -> None:

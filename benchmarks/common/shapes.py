@@ -7,6 +7,7 @@ speculative decoding does depend on the values: it is not measured with shapes.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,23 @@ LLAMA_3_1_8B: HfConfig = {
     "eos_token_id": 128001,
 }
 
+LLAMA_3_1_8B_EAGLE3: HfConfig = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "draft_vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_act": "silu",
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+}
+
 SHAPES: dict[str, HfConfig] = {
     "smollm2-135m": SMOLLM2_135M,
     "qwen3-0.6b": QWEN3_0_6B,
@@ -111,17 +129,21 @@ SHAPES: dict[str, HfConfig] = {
 }
 
 
-def find_shape(name: str) -> HfConfig:
+DRAFT_SHAPES: dict[str, HfConfig] = SHAPES | {"llama-3.1-8b-eagle3": LLAMA_3_1_8B_EAGLE3}
+"""Shapes of drafters, among them a head."""
+
+
+def find_shape(name: str, shapes: Mapping[str, HfConfig] = SHAPES) -> HfConfig:
     """A shape by its name, in upper or lower case, or by the path of a config.json.
 
     Raises:
         ValueError: there is no such shape or file, or the file is not a config.json.
     """
-    if name.lower() in SHAPES:
-        return SHAPES[name.lower()]
+    if name.lower() in shapes:
+        return shapes[name.lower()]
     path = Path(name)
     if not path.is_file():
-        raise ValueError(f"shape {name!r}: no such file, and none of the shapes known by name ({', '.join(SHAPES)})")
+        raise ValueError(f"shape {name!r}: no such file, and none of the shapes known by name ({', '.join(shapes)})")
     try:
         values = json.loads(path.read_text())
     except ValueError as error:

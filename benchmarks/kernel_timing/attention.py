@@ -88,7 +88,7 @@ def attention_case(
             stored.view(-1, model.kv_heads, model.head_dim)[batch.cache_index] = written
     spec = AttentionSpec(torch.empty(0), model.head_dim**-0.5)
     expected = plain_attention(q, batch, caches[0], spec)
-    shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, ops.num_sms)
+    shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, ops.limits)
     (plan,) = plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0])
     out = torch.empty(q.shape[0], model.heads * model.head_dim, dtype=DTYPE, device=DEVICE)
 
@@ -161,13 +161,13 @@ def decode_case(
     wide = LayerCache(caches[0].keys.float(), caches[0].values.float())
     wide_spec = dataclasses.replace(spec, norms=wide_norms)
     expected = ReferenceOps().rope_attention(qkv[:4].float(), few, wide, wide_spec)
-    shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, ops.num_sms)
+    shape = AttentionShape(model.heads // model.kv_heads, model.kv_heads, model.head_dim, ops.limits)
     before = qkv.clone()
     variants: dict[str, Run] = {"default": lambda x, cache: ops.rope_attention(x, batch, cache, spec)}
     arrivals = torch.zeros(rows * model.kv_heads, dtype=torch.int32, device=DEVICE)
 
     def planned(plan: DecodePlan) -> Run:
-        overlap = overlaps(qkv, ops.hopper)
+        overlap = overlaps(qkv, ops.limits)
         return lambda x, cache: decode_attention(
             x, batch, cache, spec, plan=plan, arrivals=arrivals, overlap=overlap
         )  # fmt: skip

@@ -240,9 +240,10 @@ def step_error(step: DecodeStep, ops: TritonOps, expected: Tensor) -> float:
 
 def steps(bench: Bench, ops: TritonOps) -> None:
     """Whole greedy decode steps in one graph: as in the engine, without overlap, and with nothing fused."""
+    apart = dataclasses.replace(ops.limits, capability=80)
     variants = {
-        "vendor, nothing fused": VendorOps(ops.num_sms, False, ops.arrivals, ops.dense),
-        "default, no overlap": dataclasses.replace(ops, hopper=False),
+        "vendor, nothing fused": VendorOps(apart, ops.arrivals, ops.dense),
+        "default, no overlap": dataclasses.replace(ops, limits=apart),
         "default": ops,
     }
     for model, sizes in [

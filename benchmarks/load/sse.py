@@ -12,14 +12,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import uvloop
 from common.workloads import Workload
+
+from load.rounds import Sent, best_round
 
 _USAGE = re.compile(rb'"completion_tokens":(\d+)')
 
 
-async def sse_streams(address: str, bodies: Sequence[bytes]) -> tuple[list[tuple[int, int]], float]:
-    """Send all requests at once; return the numbers of tokens and of events with text of each, and the seconds in all.
+async def sse_streams(address: str, bodies: Sequence[bytes]) -> Sent:
+    """Send all requests at once.
 
     Raises:
         RuntimeError: a request got an error.
@@ -36,18 +37,17 @@ async def sse_streams(address: str, bodies: Sequence[bytes]) -> tuple[list[tuple
         usage = _USAGE.findall(received)
         if not usage:
             raise RuntimeError(f"a request got {received[:500]!r}")
-        return int(usage[-1]), received.count(b"data: {")
+        # An event with the end and one with the usage have no tokens.
+        return int(usage[-1]), max(received.count(b"data: {") - 2, 1)
 
     pairs = zip(connections, bodies, strict=True)
     counts = await asyncio.gather(*(one(reader, writer, body) for (reader, writer), body in pairs))
-    seconds = time.perf_counter() - start
-    # An event with the end and one with the usage have no tokens.
-    return [(tokens, max(events - 2, 1)) for tokens, events in counts], seconds
+    tokens, events = map(sum, zip(*counts, strict=True))
+    return Sent(tokens, events, time.perf_counter() - start)
 
 
-def measure_sse(address: str, workload: Workload, vocab_size: int, best_of: int) -> dict[str, Any]:
-    """Measure one SSE stream for each request: the best of ``best_of`` rounds."""
-    drawn = workload.draw(vocab_size)
+def measure_sse(address: str, workload: Workload, vocab_size: int, best_of: int, server: int) -> dict[str, Any]:
+    """Measure one SSE stream for each request; see `best_round`."""
     bodies = [
         json.dumps(
             {
@@ -60,21 +60,6 @@ def measure_sse(address: str, workload: Workload, vocab_size: int, best_of: int)
                 "stream_options": {"include_usage": True},
             }
         ).encode()
-        for each in drawn
+        for each in workload.draw(vocab_size)
     ]
-    expected = sum(each.output_len for each in drawn)
-    rounds = []
-    for _ in range(best_of + 1):  # the first warms up
-        counts, taken = uvloop.run(sse_streams(address, bodies))
-        tokens, events = (sum(column) for column in zip(*counts, strict=True))
-        if tokens != expected:
-            raise RuntimeError(f"{tokens} tokens instead of {expected}")
-        rounds.append((taken, tokens / events))
-    best, tokens_a_message = min(rounds[1:])
-    return {
-        "workload": workload.name,
-        "way": "sse_streams",
-        "seconds": best,
-        "tokens_per_s": expected / best,
-        "tokens_a_message": round(tokens_a_message, 2),
-    }
+    return best_round(workload, "sse_streams", lambda: sse_streams(address, bodies), best_of, server)

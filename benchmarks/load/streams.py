@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
-import uvloop
 from common.contenders import BenchmarkModel, Draftline
 from common.workloads import Workload
 
 from draftline.v1 import engine_pb2 as pb
 from load.client import OPTIONS, request
+from load.rounds import Sent, best_round
 
 if TYPE_CHECKING:
     from draftline.v1.engine_pb2_grpc import InferenceServiceAsyncStub
@@ -22,8 +22,8 @@ else:
     from draftline.v1.engine_pb2_grpc import InferenceServiceStub as InferenceServiceAsyncStub
 
 
-async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[list[int], float]:
-    """Send all requests over one Session; return the number of tokens of each message, and the seconds in all."""
+async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> Sent:
+    """Send all requests over one Session."""
     async with grpc.aio.insecure_channel(address, OPTIONS) as channel:
         await channel.channel_ready()
         start = time.perf_counter()
@@ -31,25 +31,28 @@ async def one_session(address: str, requests: Sequence[pb.GenerateRequest]) -> t
         for name, wanted in enumerate(requests):
             await call.write(pb.SessionRequest(request_id=str(name), submit=wanted))
         await call.done_writing()
-        return await _counts(response.delta async for response in call), time.perf_counter() - start
+        tokens, messages = await _counts(response.delta async for response in call)
+        return Sent(tokens, messages, time.perf_counter() - start)
 
 
-async def many_connections(address: str, requests: Sequence[pb.GenerateRequest]) -> tuple[list[int], float]:
-    """Send each request over its own open connection; return the same as `one_session`."""
+async def many_connections(address: str, requests: Sequence[pb.GenerateRequest]) -> Sent:
+    """Send each request over its own open connection."""
     channels = [grpc.aio.insecure_channel(address, OPTIONS) for _ in requests]
     try:
         await asyncio.gather(*(channel.channel_ready() for channel in channels))
         start = time.perf_counter()
         calls = [InferenceServiceAsyncStub(c).Generate(r) for c, r in zip(channels, requests, strict=True)]
         counts = await asyncio.gather(*(_counts(response.delta async for response in call) for call in calls))
-        return [*itertools.chain.from_iterable(counts)], time.perf_counter() - start
+        tokens, messages = map(sum, zip(*counts, strict=True))
+        return Sent(tokens, messages, time.perf_counter() - start)
     finally:
         await asyncio.gather(*(channel.close() for channel in channels))
 
 
-async def _counts(deltas: AsyncIterator[pb.Delta]) -> list[int]:
-    """The number of tokens of each message with tokens."""
-    return [len(delta.token_ids) async for delta in deltas if delta.token_ids]
+async def _counts(deltas: AsyncIterator[pb.Delta]) -> tuple[int, int]:
+    """The tokens, and the messages with tokens."""
+    counts = [len(delta.token_ids) async for delta in deltas if delta.token_ids]
+    return sum(counts), len(counts)
 
 
 def streams_workload(streams: int, prompt_len: int, output_len: int) -> Workload:
@@ -57,26 +60,13 @@ def streams_workload(streams: int, prompt_len: int, output_len: int) -> Workload
     return Workload(f"streams{streams}", streams, (prompt_len, prompt_len), (output_len, output_len))
 
 
-def measure_streams(address: str, workload: Workload, vocab_size: int, best_of: int) -> Iterator[dict[str, Any]]:
-    """Measure one Session, then many connections: the best of ``best_of`` rounds each."""
-    drawn = workload.draw(vocab_size)
-    requests = [request(drawn_one.prompt, drawn_one.output_len, 0) for drawn_one in drawn]
-    expected = sum(drawn_one.output_len for drawn_one in drawn)
+def measure_streams(
+    address: str, workload: Workload, vocab_size: int, best_of: int, server: int
+) -> Iterator[dict[str, Any]]:
+    """Measure one Session, then many connections; see `best_round`."""
+    requests = [request(each.prompt, each.output_len, 0) for each in workload.draw(vocab_size)]
     for send in (one_session, many_connections):
-        rounds = []
-        for _ in range(best_of + 1):  # the first warms up
-            counts, taken = uvloop.run(send(address, requests))
-            rounds.append((taken, sum(counts) / len(counts)))
-            if sum(counts) != expected:
-                raise RuntimeError(f"{send.__name__}: {sum(counts)} tokens instead of {expected}")
-        best, tokens_a_message = min(rounds[1:])
-        yield {
-            "workload": workload.name,
-            "way": send.__name__,
-            "seconds": best,
-            "tokens_per_s": expected / best,
-            "tokens_a_message": round(tokens_a_message, 2),
-        }
+        yield best_round(workload, send.__name__, partial(send, address, requests), best_of, server)
 
 
 def offline(model: BenchmarkModel, workload: Workload, best_of: int, options: Mapping[str, object]) -> float:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from draftline.engine.errors import UsageError
 
@@ -21,6 +21,7 @@ class AnswerFile:
 
     Attributes:
         answered: the names of the requests that have an answer.
+        failed: how many of those are errors.
     """
 
     def __init__(self, path: Path, ids: Collection[str]) -> None:
@@ -43,6 +44,7 @@ class AnswerFile:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise UsageError(f"{path}: another process is writing it") from error
+            self.failed = 0
             self.answered = self._read(ids)
         except BaseException:
             os.close(self._file)
@@ -56,22 +58,25 @@ class AnswerFile:
                 if not line.endswith(b"\n"):
                     break
                 try:
-                    name = json.loads(line)["custom_id"]
+                    answer = json.loads(line)
+                    name, failed = answer["custom_id"], _is_error(answer)
                 except (ValueError, KeyError, TypeError):
                     raise UsageError(f"{self._path}: line {number} is no answer of a batch") from None
                 if name not in ids:
                     raise UsageError(f"{self._path}: line {number} answers {name!r}, which the batch does not have")
                 answered.add(name)
+                self.failed += failed
                 end += len(line)
         os.ftruncate(self._file, end)
         return answered
 
-    def write(self, line: bytes) -> None:
+    def write(self, line: bytes, *, is_error: bool) -> None:
         """Add a line.
 
         Raises:
             OSError: the disk is full.
         """
+        self.failed += is_error
         while line:
             line = line[os.write(self._file, line) :]
 
@@ -86,3 +91,8 @@ class AnswerFile:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Close the file."""
         self.close()
+
+
+def _is_error(answer: dict[str, Any]) -> bool:
+    """Whether an answer's line has an error, of the batch or of the server."""
+    return answer.get("error") is not None or (answer.get("response") or {}).get("status_code") != 200

@@ -37,7 +37,7 @@ async def run_batch(
     *,
     concurrency: int,
     in_order: bool,
-    progress: Callable[[bool], None],
+    progress: Callable[[], object],
 ) -> None:
     """Answer those lines that have no answer yet.
 
@@ -74,7 +74,7 @@ async def _one(
     running: asyncio.Semaphore,
     window: asyncio.Semaphore,
     before: asyncio.Task[None] | None,
-    progress: Callable[[bool], None],
+    progress: Callable[[], object],
 ) -> None:
     async with running:
         written, failed = await _answer(line, client)
@@ -82,9 +82,9 @@ async def _one(
         await asyncio.wait({before})
         if before.cancelled() or before.exception() is not None:
             return  # the batch ends, and has no gaps
-    answers.write(written)
+    answers.write(written, is_error=failed)
     window.release()
-    progress(failed)
+    progress()
 
 
 async def _answer(line: BatchLine, client: httpx2.AsyncClient) -> tuple[bytes, bool]:

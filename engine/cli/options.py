@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin
@@ -214,13 +215,27 @@ def _build(
     try:
         return model.model_validate(values, strict=True)
     except ValidationError as error:
-        wrong = [f"{_origin(model, v.field, flags, path)}{v.description}" for v in violations(error)]
+        wrong = [
+            _origin(model, v.field, flags, path)
+            + (v.description if _name(v.field) else _as_flags(model, v.description))
+            for v in violations(error)
+        ]
         raise UsageError("; ".join(wrong)) from error
+
+
+def _name(field: str) -> str:
+    return field.partition("[")[0].partition(".")[0]
+
+
+def _as_flags(model: type[Options], problem: str) -> str:
+    """The description of a problem of a whole model, with the model's options as flags."""
+    names = "|".join(model.model_fields)
+    return re.sub(rf"\b({names})\b", lambda found: f"--{_flag(model, found[0]).replace('_', '-')}", problem)
 
 
 def _origin(model: type[Options], field: str, flags: Mapping[str, object], path: Path | None) -> str:
     """The source of a wrong value: a flag or the file; empty for an error of the model as a whole."""
-    name = field.partition("[")[0].partition(".")[0]
+    name = _name(field)
     if not name:
         return ""
     if name not in flags and path is not None:

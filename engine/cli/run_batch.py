@@ -22,6 +22,9 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.errors import MissingExtraError, UsageError
 from draftline.engine.params import Constraint, SamplingParams
 
+SOME_FAILED = 3
+"""The exit code of a run in which every request has its line, and some lines are errors."""
+
 
 def run_batch(
     requests: Annotated[Path, typer.Argument(help="JSON lines of requests", metavar="IN.jsonl")],
@@ -46,6 +49,9 @@ def run_batch(
 
     An answer has OpenAI's form, an error too. A run that was killed goes on where it was: run the same command again.
 
+    Exit codes: 0, every request has an answer; 3, all have their lines, and some of these are errors; 1, the run stopped
+    early; 2, wrong usage.
+
     **Examples**
 
     - `draftline run-batch in.jsonl out.jsonl --schema person.json --chat --max-tokens 200`
@@ -59,10 +65,12 @@ def run_batch(
     with AnswerFile(answers, ids) as file:
         if len(file.answered) == len(ids):
             typer.echo(f"all {len(ids)} requests have answers", err=True)
-            return
-        failed = asyncio.run(_run(requests, file, plain, len(ids), server, concurrency, as_finished, engine))
+        else:
+            asyncio.run(_run(requests, file, plain, len(ids), server, concurrency, as_finished, engine))
+        failed = file.failed
     if failed:
         typer.echo(f"{failed} of {len(ids)} requests ended with an error, which their lines have", err=True)
+        raise typer.Exit(SOME_FAILED)
 
 
 async def _run(
@@ -74,32 +82,24 @@ async def _run(
     concurrency: int,
     as_finished: bool,
     engine: EngineConfig,
-) -> int:
-    """Run the batch. Returns how many of its requests ended with an error."""
+) -> None:
+    """Run the batch."""
     try:
         import httpx2  # an optional dependency
 
         from draftline.engine.batch.run import run_batch
     except ImportError as error:
         raise MissingExtraError("run-batch", "http") from error
-    failed = 0
 
     async with _target(server, engine) as (url, token):
         limits = httpx2.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
         headers = {"authorization": f"Bearer {token}"} if token else {}
         with tqdm(total=total, initial=len(file.answered), unit="request") as bar:
-
-            def progress(is_error: bool) -> None:
-                nonlocal failed
-                failed += is_error
-                bar.update()
-
             async with httpx2.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=None) as client:
                 lines = read_lines(requests, plain)
                 await run_batch(
-                    lines, client, file, concurrency=concurrency, in_order=not as_finished, progress=progress
+                    lines, client, file, concurrency=concurrency, in_order=not as_finished, progress=bar.update
                 )
-    return failed
 
 
 @asynccontextmanager

@@ -39,8 +39,8 @@ READY = "ready: "
 def serve(engine: EngineConfig, server: ServerConfig) -> None:
     """Serve a model over gRPC, and over HTTP with --http-port.
 
-    Sessions, generation, health and reflection are on one port, OpenAI's API is on another. SIGTERM or SIGINT lets running requests finish, for at most
-    --drain-timeout seconds; a second signal ends the server at once.
+    Sessions, generation, health and reflection are on one port, OpenAI's API is on another. SIGTERM or SIGINT lets running
+    requests finish, for at most --drain-timeout seconds; a second signal ends the server at once.
 
     **Examples**
 
@@ -134,13 +134,12 @@ async def _load(engine: EngineConfig, server: ServerConfig) -> ThreadedEngine | 
 def _in_own_process(engine: EngineConfig, server: ServerConfig) -> bool:
     """Whether the engine gets a process of its own.
 
-    On a CPU a second process gains nothing: the server's work takes the same cores. The gateway reads the prefix cache, which
-    takes one process.
+    On a CPU a second process gains nothing: the server's work takes the same cores.
     """
     if server.engine_process is not None:
         return server.engine_process
     # Tested without torch: a server with a remote engine never imports it.
-    return has_gpu() and engine.device != "cpu" and not server.gateway
+    return has_gpu() and engine.device != "cpu"
 
 
 async def _on_daemon_thread(work: Callable[[], _EngineT]) -> _EngineT:

@@ -111,6 +111,7 @@ _VALUES: Mapping[str, str] = {
     "ageing_s": "SECONDS",
     "inter_token_target": "SECONDS",
     "train_seconds": "SECONDS",
+    "stop_after": "SECONDS",
     "drain_timeout": "SECONDS",
     "min_ping_interval": "SECONDS",
     "keepalive": "SECONDS",
@@ -140,6 +141,7 @@ _VALUES: Mapping[str, str] = {
     "structural_tag": "FILE|JSON",
     "regex": "REGEX",
     "stop_token_ids": "ID",
+    "allowed_token_ids": "ID",
     "logit_bias": "ID=BIAS",
     "layers": "LAYER",
 }

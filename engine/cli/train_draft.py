@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from tqdm import tqdm
 
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
@@ -19,29 +20,39 @@ def train_draft(
     training: TrainDraftConfig,
     engine: EngineConfig,
 ) -> None:
-    """Train a small draft model on the model's own answers.
+    """Train a small draft model on the model's own answers, or an EAGLE-3 head.
 
-    The draft model has a few of the model's layers, and shares its embeddings. The checkpoint with the longest acceptance on
-    held-out prompts is kept, and compared with n-gram lookup. Training is made for a GPU: a model of 135 million parameters
-    takes some minutes there.
+    The draft model has a few of the model's layers, and shares its embeddings. A head (`--kind eagle3`) has one layer, and
+    reads the model's hidden states. The checkpoint with the longest acceptance on held-out prompts is kept, and compared
+    with n-gram lookup. Training is made for a GPU: a model of 135 million parameters takes some minutes there.
 
     **Examples**
 
     - `draftline train-draft ./smollm2-draft`
+    - `draftline train-draft ./head --kind eagle3 --samples answers.npz --stop-after 600`
     - `draftline train-draft ./draft --model ./Qwen3-0.6B --layers 0 --layers 13 --layers 27 --samples answers.npz`
     """
     find_models(engine)
     # Imported here, since it imports torch.
     from draftline.engine.training.train import train_draft_model
+    from draftline.engine.training.train_head import train_head
 
     started = time.monotonic()
+    trainers = {"model": train_draft_model, "eagle3": train_head}
+    # A bar on terminals only.
+    with tqdm(desc="training", unit=" steps", disable=None, leave=False) as bar:
 
-    def report(line: str) -> None:
-        typer.echo(f"[{time.monotonic() - started:6.1f} s] {line}", err=True)
+        def report(line: str) -> None:
+            bar.clear()
+            typer.echo(f"[{time.monotonic() - started:6.1f} s] {line}", err=True)
 
-    measured = train_draft_model(output, training, engine, report)
-    size = (output / "model.safetensors").stat().st_size
-    report(f"{output}: {size / 1e6:.1f} MB of weights")
+        def on_step(step: int, steps: int) -> None:
+            bar.total = steps
+            bar.update(step - bar.n)
+
+        measured = trainers[training.kind](output, training, engine, report, on_step)
+        size = (output / "model.safetensors").stat().st_size
+        report(f"{output}: {size / 1e6:.1f} MB of weights")
     typer.echo(f"On held-out prompts, with {training.measured_drafts} draft tokens per verification:")
     for drafter, by_kind in measured.items():
         for kind, found in by_kind.items():

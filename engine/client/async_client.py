@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 import grpc.aio
+from tqdm import tqdm
 
 from draftline.engine.client.async_generation import AsyncGeneration
 from draftline.engine.client.convert import constraint_message, constraint_report
@@ -30,7 +31,7 @@ from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts, run_attempts
 from draftline.engine.outputs import ConstraintReport, RequestOutput
 from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
-from draftline.engine.protocol import GenerateRequest
+from draftline.engine.protocol import GenerateRequest, kind_of
 from draftline.engine.request.keywords import ConstraintInput, as_request, as_requests, known_constraint
 from draftline.engine.request.prompt_input import (
     Conversation,
@@ -113,6 +114,8 @@ class AsyncClient:
         """
         if not isinstance(address, str) or not address or address.startswith(("http://", "https://")):
             raise InvalidRequestError(FieldViolation("address", f"must be host:port of a gRPC server, not {address!r}"))
+        if not isinstance(tls, Tls | None):
+            raise InvalidRequestError(FieldViolation("tls", f"must be Tls(...) or None, not {kind_of(tls)}"))
         self._channel = (
             grpc.aio.insecure_channel(address, _OPTIONS)
             if tls is None
@@ -159,6 +162,7 @@ class AsyncClient:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
+        use_tqdm: bool = False,
         **options: Unpack[RequestOptions],
     ) -> list[RequestOutput[T]]:
         """Complete every prompt, all at once.
@@ -167,6 +171,7 @@ class AsyncClient:
             prompts: one prompt, or several. A list of ints is one prompt of token ids.
             sampling_params: for all prompts, or a list with one for each.
             constraint: a constraint on every output, or a list with one for each prompt. A type stands for its `Schema`.
+            use_tqdm: show a progress bar on standard error.
             **options: see `submit`.
 
         Returns:
@@ -175,7 +180,7 @@ class AsyncClient:
         Raises:
             DraftlineError: the first error of any request. The other requests are cancelled.
         """
-        return await self._finish(as_requests(as_prompts(prompts), sampling_params, constraint, options))
+        return await self._finish(as_requests(as_prompts(prompts), sampling_params, constraint, options), use_tqdm)
 
     async def chat(
         self,
@@ -183,11 +188,12 @@ class AsyncClient:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
+        use_tqdm: bool = False,
         **options: Unpack[ChatOptions],
     ) -> list[RequestOutput[T]]:
         """Answer one conversation, or each of several. See `generate` and `ChatOptions`."""
         chats, rest = chats_with_options(messages, options)
-        return await self._finish(as_requests(chats, sampling_params, constraint, rest))
+        return await self._finish(as_requests(chats, sampling_params, constraint, rest), use_tqdm)
 
     async def extract(
         self,
@@ -207,8 +213,11 @@ class AsyncClient:
         model = await self.model()
         attempts = extraction_attempts(texts, output_type, sampling_params, options, as_chat=model.has_chat_template)
 
-        def ask(request: GenerateRequest) -> Awaitable[RequestOutput[T]]:
-            return self._start(request).result()
+        async def ask(request: GenerateRequest, begun: Callable[[], None]) -> RequestOutput[T]:
+            generation: AsyncGeneration[T] = self._start(request)
+            await generation.begun()
+            begun()
+            return await generation.result()
 
         return await run_attempts(
             attempts, ask, max_in_flight=2 * model.max_num_seqs, show_progress=options.get("use_tqdm", True)
@@ -280,10 +289,18 @@ class AsyncClient:
         generation.on_end(self._running.discard)
         return generation
 
-    async def _finish(self, requests: Sequence[GenerateRequest]) -> list[RequestOutput[Any]]:
+    async def _finish(self, requests: Sequence[GenerateRequest], use_tqdm: bool) -> list[RequestOutput[Any]]:
         generations = [self._start(request) for request in requests]
+        bar = tqdm(total=len(requests), desc="Prompts", unit="prompt", disable=not use_tqdm, dynamic_ncols=True)
+
+        async def result(generation: AsyncGeneration[Any]) -> RequestOutput[Any]:
+            output = await generation.result()
+            bar.update()
+            return output
+
         try:
-            return await asyncio.gather(*(generation.result() for generation in generations))
+            with bar:
+                return await asyncio.gather(*map(result, generations))
         finally:
             for generation in generations:
                 generation.cancel()

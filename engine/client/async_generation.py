@@ -78,6 +78,14 @@ class AsyncGeneration(Generic[T]):
         finally:
             self.cancel()
 
+    async def begun(self) -> None:
+        """Wait for the first update or the request's end. Cancelling the wait cancels the request."""
+        try:
+            await self._has_update.wait()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
     async def result(self) -> RequestOutput[T]:
         """Wait for the finished request. Cancelling the wait cancels the request.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from draftline.engine.calls import ToolCall, ToolCallDelta, ToolChoice
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import (
@@ -21,7 +23,6 @@ from draftline.engine.outputs import (
 from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import NO_DETAILS, Chat, GenerateRequest
 from draftline.engine.stats import StepTimes
-from draftline.models.tokenization.rendering import AS_USUAL
 from draftline.v1 import engine_pb2 as pb
 
 _WHITESPACE = {
@@ -64,15 +65,17 @@ def chat_message(chat: Chat) -> pb.Chat:
     """Convert a chat to a message.
 
     Raises:
-        InvalidRequestError: the chat is rendered in a way that the protocol has no fields for.
+        InvalidRequestError: a variable of its template has no JSON.
     """
-    if chat.rendering != AS_USUAL:
-        raise InvalidRequestError(FieldViolation("chat.rendering", "cannot be sent over gRPC"))
+    if chat.rendering.tools or chat.rendering.members:
+        raise InvalidRequestError(FieldViolation("chat.rendering", "cannot have tools or members; the chat has them"))
     message = pb.Chat(
         tools=[
             pb.Tool(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in chat.tools
         ],
         max_reasoning_tokens=chat.max_reasoning_tokens,
+        add_generation_prompt=None if chat.rendering.add_generation_prompt else False,
+        continue_final_message=chat.rendering.continue_final_message,
     )
     for index, (role, content) in enumerate(chat.messages):
         details = chat.details.get(index, NO_DETAILS)
@@ -88,6 +91,11 @@ def chat_message(chat: Chat) -> pb.Chat:
         message.tool_choice.names.extend(chat.tool_choice.names)
     if not chat.parallel_tool_calls:
         message.parallel_tool_calls = False
+    if chat.rendering.variables:
+        try:
+            message.chat_template_kwargs = json.dumps(dict(chat.rendering.variables))
+        except (TypeError, ValueError) as error:
+            raise InvalidRequestError(FieldViolation("chat.chat_template_kwargs", str(error))) from error
     return message
 
 

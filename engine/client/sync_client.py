@@ -129,10 +129,13 @@ class Client:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
+        use_tqdm: bool = False,
         **options: Unpack[RequestOptions],
     ) -> list[RequestOutput[T]]:
         """Complete every prompt, all at once. See `AsyncClient.generate`."""
-        return self._loop.run(self._client.generate(prompts, sampling_params, constraint=constraint, **options))
+        return self._loop.run(
+            self._client.generate(prompts, sampling_params, constraint=constraint, use_tqdm=use_tqdm, **options)
+        )
 
     def chat(
         self,
@@ -140,10 +143,13 @@ class Client:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
+        use_tqdm: bool = False,
         **options: Unpack[ChatOptions],
     ) -> list[RequestOutput[T]]:
         """Answer one conversation, or each of several. See `AsyncClient.chat`."""
-        return self._loop.run(self._client.chat(messages, sampling_params, constraint=constraint, **options))
+        return self._loop.run(
+            self._client.chat(messages, sampling_params, constraint=constraint, use_tqdm=use_tqdm, **options)
+        )
 
     def extract(
         self,

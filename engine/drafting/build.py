@@ -10,19 +10,15 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.cache import CachedDrafting
 from draftline.engine.drafting.cost_cache import CostCache
 from draftline.engine.drafting.costs import measure_costs
+from draftline.engine.drafting.loaded import load_draft
 from draftline.engine.drafting.policy import AdaptiveDrafting, DraftPolicy, FixedDrafting, ForcedTextDrafting
-from draftline.engine.runner.memory import block_bytes, memory_explained, weight_bytes
+from draftline.engine.runner.memory import memory_explained
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
-from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
 from draftline.models.checkpoints.checkpoint import Checkpoint
-from draftline.models.errors import ModelLoadError
-from draftline.models.families import build_model
-from draftline.models.loader import open_draft_checkpoint
-from draftline.models.model import Model
 from draftline.spec.adaptive import CostTable, DraftLengths
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
@@ -53,11 +49,10 @@ class DrafterParts:
         """
         self._config, self._ops, self._device = config, ops, device
         self._by_graphs = device.type == "cuda" and not config.enforce_eager
-        self._model = None if config.draft_model is None else _load(config, target, ops, dtype, device)
+        self._draft = None if config.draft_model is None else load_draft(config, target, ops, dtype, device)
         self._name = _chosen(config, device)
         self.max_draft_tokens = 0 if self._name == NoDrafter.name else config.draft_tokens
-        model = self._model
-        self.block_bytes = 0 if model is None else block_bytes(model.config, config.block_size, model.cache_dtype)
+        self.block_bytes = 0 if self._draft is None else self._draft.block_bytes(config.block_size)
 
     def build(self, blocks: int, step_tokens: int, constraints: ConstraintTable) -> Drafter:
         """The drafter, which knows what ``constraints`` force.
@@ -71,24 +66,13 @@ class DrafterParts:
             return ForcedDrafter(self.max_draft_tokens, self._ops, constraints)
         if self._name == NGram.name:
             return ForcedFirst(NGram(self.max_draft_tokens, self._ops), self._ops, constraints)
-        model, device = self._model, self._device
         if self._name == NGramTable.name:
-            drafter = NGramTable(self.max_draft_tokens, self._config.ngram_entries, self._ops, device)
+            drafter = NGramTable(self.max_draft_tokens, self._config.ngram_entries, self._ops, self._device)
             return ForcedFirst(drafter, self._ops, constraints)
-        if model is None:
+        if self._draft is None:
             return NoDrafter()
-        shape = model.config
-        with memory_explained(device, "the draft model's cache"):
-            cache = KVCache.allocate(
-                shape.num_layers,
-                blocks,
-                self._config.block_size,
-                shape.num_kv_heads,
-                shape.head_dim,
-                dtype=model.cache_dtype,
-                device=device,
-            )
-        return DraftModel(model, cache, self._ops, self.max_draft_tokens, constraints, chunk_tokens=step_tokens)
+        with memory_explained(self._device, "the draft model's cache"):
+            return self._draft.build(self._config, blocks, self._ops, constraints, chunk_tokens=step_tokens)
 
     def build_policy(
         self,
@@ -114,14 +98,14 @@ class DrafterParts:
         if not self.max_draft_tokens:
             return policy
         policy = ForcedTextDrafting(policy, self.max_draft_tokens, shapes.max_drafting_rows)
-        if self._model is None:
+        if self._draft is None:
             return policy
         return CachedDrafting(
             policy,
             generation,
             block_size=self._config.block_size,
             step_tokens=step_tokens,
-            max_positions=self._model.config.max_positions,
+            needs=self._draft.needs(self._config.draft_tokens),
         )
 
     def _lengths(self, runner: Runner, table: SlotTable, shapes: StepShapes, facts: tuple[str, ...]) -> DraftPolicy:
@@ -130,10 +114,15 @@ class DrafterParts:
             return DraftPolicy()
         if config.draft_length == "fixed":
             return FixedDrafting(self.max_draft_tokens, shapes.max_drafting_rows)
+        max_len = table.tokens.shape[1] - self.max_draft_tokens
+        if self._draft is not None:
+            shortest = self._draft.needs(self.max_draft_tokens).round_begins_with
+            if max_len < shortest + self.max_draft_tokens:  # no sequence is ever long enough to draft as much
+                return DraftPolicy()
         few = tuple(count for count in _CPU_COST_ROWS if count <= config.max_num_seqs)
         rows = shapes.drafting_rows if self._by_graphs else few
-        if self._model is not None:
-            facts += (repr(self._model.config), self._model.quantization)
+        if self._draft is not None:
+            facts += self._draft.facts
         costs = CostCache(config, facts).get_or_measure(
             [(count, drafts) for count in rows for drafts in shapes.draft_lens],
             lambda: measure_costs(runner, table, rows, shapes.draft_lens, _COST_ROUNDS),
@@ -147,24 +136,3 @@ def _chosen(config: EngineConfig, device: torch.device) -> str:
     if config.draft_model is not None:
         return DraftModel.name
     return NGram.name if device.type == "cpu" else NoDrafter.name
-
-
-def _load(config: EngineConfig, target: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device) -> Model:
-    """The draft model.
-
-    Raises:
-        ModelLoadError: it cannot be loaded, or its vocabulary is not the target's.
-    """
-    name = config.draft_model
-    assert name is not None
-    checkpoint = open_draft_checkpoint(
-        name, target, load_format=config.load_format, quantization=config.draft_quantization
-    )
-    mine, its = checkpoint.config.vocab_size, target.config.vocab_size
-    if mine != its:
-        raise ModelLoadError(
-            f"draft_model: {name} has a vocabulary of {mine} tokens and {config.model} one of {its}: "
-            "a draft model must have its target's"
-        )
-    with memory_explained(device, f"the weights of the draft model {name}", weight_bytes(checkpoint, dtype)):
-        return build_model(checkpoint, checkpoint.config, ops, dtype, device)

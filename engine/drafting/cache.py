@@ -1,19 +1,22 @@
 """``CachedDrafting``: drafting with a drafter that has a KV cache of its own, which has to follow the target's.
 
-The draft model's keys and values use the block ids of the target's cache, but the target's forward pass does not write
-them: sequences that do not draft cost the draft model nothing. So a sequence's draft cache may lack tokens: its prompt,
-tokens decided while drafting was off, a prefix hit. Before such a sequence drafts, the draft model catches up. This is
-the scheduler's rule again: computed tokens catch up with known ones.
+The drafter's keys and values use the block ids of the target's cache, but the target's forward pass does not write them:
+sequences that do not draft cost the drafter nothing. So a sequence's draft cache may lack tokens: its prompt, tokens
+decided while drafting was off, a prefix hit. Before such a sequence drafts, the drafter catches up. This is the
+scheduler's rule again: computed tokens catch up with known ones.
 
 Three facts say which tokens the draft cache has:
 
-- Blocks that the draft model has filled are remembered with their generation, the number of times that they have been
-  allocated. A block's contents are void once it has another owner. So a prefix hit tells how much of it the draft model
-  has seen.
-- A sequence whose last step had drafts lacks at most its two newest tokens, however many were accepted, and the next
-  round begins with these two. It is *current*. This needs no count, so it holds while steps are in flight, too.
-- For any other sequence there is a lower bound of its draft cache. Catching up begins there and ends before the two
-  newest tokens that the sequence can have. Where the sequence has fewer, positions behind them are written again later.
+- Blocks that the drafter has filled are remembered with their generation, the number of times that they have been
+  allocated. A block's contents are void once it has another owner. So a prefix hit tells how much of it the drafter has
+  seen.
+- A sequence whose last step had drafts lacks at most a few of its newest tokens, however many were accepted, and the next
+  round begins with these. It is *current*. This needs no count, so it holds while steps are in flight, too.
+- For any other sequence there is a lower bound of its draft cache. Catching up begins there and ends before the newest
+  tokens that the sequence can have. Where the sequence has fewer, positions behind them are written again later.
+
+How many tokens a round begins with, and which tokens the drafter can read at all, is the drafter's own: a draft model
+reads every known token, a head only those whose hidden states the target has computed.
 
 A wrong draft cache cannot change an output: it makes wrong drafts, which the target rejects.
 """
@@ -29,6 +32,32 @@ from typing_extensions import override
 from draftline.engine.drafting.policy import DraftPolicy, WrappedPolicy
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.spec.drafter import DraftChunk
+
+
+@dataclass(frozen=True, slots=True)
+class CacheNeeds:
+    """What a drafter's cache asks of those who keep it current.
+
+    Attributes:
+        max_positions: the most tokens of a sequence.
+        round_begins_with: the newest tokens that the first pass of each round reads.
+        readable: how many of a sequence's tokens the drafter can read before the step.
+    """
+
+    max_positions: int
+    round_begins_with: int
+    readable: Callable[[Sequence], int]
+
+
+def known_tokens(sequence: Sequence) -> int:
+    """All of them: a draft model needs the tokens only."""
+    return sequence.known
+
+
+def tokens_with_states(sequence: Sequence) -> int:
+    """The computed tokens and the one behind them: a head reads a token with the hidden state before it."""
+    return sequence.computed + 1
+
 
 _EXPLORING_TOKENS = 512
 """The most tokens that a step catches up with while drafts only measure whether drafting is worth it."""
@@ -59,7 +88,7 @@ class CachedDrafting(WrappedPolicy):
         *,
         block_size: int,
         step_tokens: int,
-        max_positions: int,
+        needs: CacheNeeds,
     ) -> None:
         """An empty draft cache.
 
@@ -68,13 +97,13 @@ class CachedDrafting(WrappedPolicy):
             generation: how often a cache block has been allocated.
             block_size: tokens a cache block.
             step_tokens: the most tokens that one step catches up with; further rows draft in later steps.
-            max_positions: the most tokens of a sequence in the draft model.
+            needs: the drafter's.
         """
         super().__init__(policy)
         self._generation = generation
         self._block_size = block_size
         self._step_tokens = step_tokens
-        self._max_positions = max_positions
+        self._needs = needs
         self._left = 0
         self._behind: dict[Sequence, int] = {}
         self._covered: dict[Sequence, _Coverage] = {}
@@ -90,11 +119,13 @@ class CachedDrafting(WrappedPolicy):
 
     @override
     def draft_len(self, sequence: Sequence) -> int:
-        wanted = min(self._policy.draft_len(sequence), self._max_positions - sequence.known)
-        if wanted <= 0 or len(sequence.tokens) < 2:
+        needs, known = self._needs, sequence.known
+        wanted = min(self._policy.draft_len(sequence), needs.max_positions - known)
+        if wanted <= 0 or len(sequence.tokens) < needs.round_begins_with or needs.readable(sequence) < known:
             return 0
         # Not in this step if the draft cache lacks more tokens than the step may catch up with: as many as fit, and go on.
-        lacking = 0 if sequence in self._current else sequence.known - self._coverage(sequence).tokens
+        end = known - needs.round_begins_with
+        lacking = 0 if sequence in self._current else max(0, end - self._coverage(sequence).tokens)
         if lacking > self._left:
             if self._left:
                 self._behind[sequence] = self._left
@@ -113,7 +144,7 @@ class CachedDrafting(WrappedPolicy):
             sequence = row.sequence
             if row.drafts:
                 if sequence not in self._current:
-                    chunks += self._chunks(row, row.known - 2)
+                    chunks += self._chunks(row, row.known - self._needs.round_begins_with)
                 self._extend(sequence, len(sequence.tokens) - 1)
                 current.add(sequence)
             elif sequence in self._behind:
@@ -138,7 +169,7 @@ class CachedDrafting(WrappedPolicy):
         return coverage
 
     def _is_filled(self, block: int) -> bool:
-        """Whether the draft model has filled the block for its present owners."""
+        """Whether the drafter has filled the block for its present owners."""
         return self._filled.get(block) == self._generation(block)
 
     def _blocks_changed(self, slots: set[int], rows: Iterable[Row]) -> None:
@@ -159,7 +190,8 @@ class CachedDrafting(WrappedPolicy):
         start = self._coverage(row.sequence).tokens
         if end <= start:
             return []
-        self._extend(row.sequence, min(end, len(row.sequence.tokens)))
+        # Only as far as the drafter has read tokens that the host knows, and the token behind each.
+        self._extend(row.sequence, min(end, len(row.sequence.tokens) - 1))
         return [DraftChunk(row.slot, start, end - start)]
 
     def _extend(self, sequence: Sequence, tokens: int) -> None:

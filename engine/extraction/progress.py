@@ -11,13 +11,13 @@ from tqdm import tqdm
 
 from draftline.engine.extraction.result import Extraction
 
-_EXTRACTED = "Extracted"
+_COMPILING = "Compiling"
 
 
 @contextmanager
 def compiling(bar: tqdm[Any], then: str) -> Iterator[None]:
     """Say on a bar that constraints compile, for as long as that takes; ``then`` is its description afterwards."""
-    bar.set_description("Compiling")
+    bar.set_description(_COMPILING)
     try:
         yield
     finally:
@@ -25,23 +25,25 @@ def compiling(bar: tqdm[Any], then: str) -> Iterator[None]:
 
 
 class ProgressBar:
-    """The progress of one extraction."""
+    """The progress of one extraction. It says that the constraint compiles, until the first answer begins."""
 
     def __init__(self, total: int, *, show: bool) -> None:
         """Show the bar, unless ``show`` is False."""
         self._bar = tqdm(
-            total=total, desc=_EXTRACTED, unit="text", postfix={"failed": 0}, disable=not show, dynamic_ncols=True
+            total=total, desc=_COMPILING, unit="text", postfix={"failed": 0}, disable=not show, dynamic_ncols=True
         )
         self._failed = 0
+        self._begun = False
 
-    @contextmanager
-    def compiling(self) -> Iterator[None]:
-        """Say that the constraint compiles, for as long as that takes."""
-        with compiling(self._bar, _EXTRACTED):
-            yield
+    def begun(self) -> None:
+        """Note that an answer has begun. Later calls have no effect."""
+        if not self._begun:
+            self._begun = True
+            self._bar.set_description("Extracted")
 
     def add(self, result: Extraction[Any]) -> None:
         """Count a text's result."""
+        self.begun()
         self._failed += result.error is not None
         self._bar.set_postfix(failed=self._failed, refresh=False)
         self._bar.update()

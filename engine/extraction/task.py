@@ -92,7 +92,7 @@ def extraction_attempts(
 
 async def run_attempts(
     attempts: Sequence[Attempts[T]],
-    ask: Callable[[GenerateRequest], Awaitable[RequestOutput[Any]]],
+    ask: Callable[[GenerateRequest, Callable[[], None]], Awaitable[RequestOutput[Any]]],
     *,
     max_in_flight: int,
     show_progress: bool,
@@ -101,7 +101,8 @@ async def run_attempts(
 
     Args:
         attempts: one for each text.
-        ask: sends a request and waits for its output. It raises the error that refused or ended the request.
+        ask: sends a request and waits for its output. It raises the error that refused or ended the request, and calls the
+            function once the output has begun, or more often.
         max_in_flight: limit of requests at once.
         show_progress: show a progress bar on standard error.
     """
@@ -111,7 +112,7 @@ async def run_attempts(
         async with gate:
             while True:
                 try:
-                    result = each.take(await ask(each.request()))
+                    result = each.take(await ask(each.request(), progress.begun))
                 except DraftlineError as error:
                     result = each.take(error)
                 if result is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from draftline.engine.cache_journal import Change
 from draftline.engine.calls import ToolCallDelta
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
@@ -86,6 +87,11 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowCache:
+    """To the engine: send `CacheChanges` from now on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """From the engine: the result of the command with this serial number, or its error."""
 
@@ -140,6 +146,14 @@ class Updates:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheChanges:
+    """From the engine: what `JournalReader.take` has returned, which is never nothing."""
+
+    everything: bool
+    changes: Sequence[Change]
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """From the engine, the last message: it has ended. ``error`` is its fault, or None after `Close`."""
 
@@ -151,8 +165,8 @@ class Close:
     """To the engine: stop after the step in progress."""
 
 
-ToEngine = Start | Submit | Cancel | Command | Close
-FromEngine = Opened | Started | Updates | Reply | Stopped
+ToEngine = Start | Submit | Cancel | Command | FollowCache | Close
+FromEngine = Opened | Started | Updates | CacheChanges | Reply | Stopped
 
 
 def portable(error: Exception) -> Exception:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,15 +19,17 @@ from typing import Any, Literal, TypeVar
 
 from typing_extensions import override
 
-from draftline.engine.cache_journal import CacheJournal
+from draftline.engine.cache_journal import CacheJournal, JournalReader
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError
 from draftline.engine.outputs import Failed, Update
 from draftline.engine.process.messages import (
+    CacheChanges,
     Cancel,
     Close,
     Command,
     CommandName,
+    FollowCache,
     FromEngine,
     Opened,
     Reply,
@@ -60,12 +62,29 @@ class _Live:
     outputs: int  # that have not ended yet
 
 
+class _RemoteJournal(CacheJournal):
+    """A copy of the engine process's journal, which that process sends once there is a reader."""
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        """``ask`` asks the process to send it."""
+        super().__init__()
+        self._ask: Callable[[], object] | None = ask
+
+    @override
+    def follow(self, wake: Callable[[], object]) -> JournalReader:
+        reader = super().follow(wake)
+        ask, self._ask = self._ask, None
+        if ask is not None:
+            ask()
+        return reader
+
+
 class RemoteEngine(EngineClient):
     """An engine in another process.
 
     Requests are validated, tokenized and compiled here, and the engine process gets the result. Only that process knows
-    whether the queue is full, so `QueueFullError` comes as an update soon after the submission. It does not report the
-    contents of the prefix cache: `journal` stays empty.
+    whether the queue is full, so `QueueFullError` comes as an update soon after the submission. It reports the contents of
+    the prefix cache from the first reader of `journal` on.
 
     Attributes:
         process: the engine process.
@@ -103,7 +122,7 @@ class RemoteEngine(EngineClient):
             ByteVocabulary.of(self.tokenizer, self.info.config.vocab_size, eos_ids),
             cache_folder=cache_folder(config.constraint_cache),
         )
-        self.journal = CacheJournal()
+        self.journal: CacheJournal = _RemoteJournal(lambda: self._send(FollowCache()))
         self.stopped: Future[EngineStoppedError | None] = Future()
         self._builder = RequestBuilder(self.info, self.tokenizer, config.ageing_s, self.compiler, config.default_seed)
         self._lock = threading.Lock()
@@ -209,6 +228,8 @@ class RemoteEngine(EngineClient):
             match message:
                 case Updates():
                     self._deliver(message)
+                case CacheChanges():
+                    self.journal.copy(message.everything, message.changes)
                 case Reply():
                     self._resolve(message)
                 case Stopped():

@@ -21,12 +21,15 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from draftline.engine.cache_journal import CacheJournal, JournalReader
 from draftline.engine.config import EngineConfig
 from draftline.engine.outputs import Failed, Update
 from draftline.engine.process.messages import (
+    CacheChanges,
     Cancel,
     Close,
     Command,
+    FollowCache,
     FromEngine,
     Opened,
     Reply,
@@ -54,13 +57,22 @@ _COMPILING = 8
 
 
 class _Outbox:
-    """Sends updates and replies to the server, from a thread of its own. Updates that are waiting share one message."""
+    """Sends updates, cache changes and replies to the server, from a thread of its own.
+
+    Updates that are waiting share one message, and so do changes.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._updates: deque[tuple[str, Update]] = deque()
         self._others: deque[FromEngine] = deque()
         self._wake = threading.Event()
+        self._cache: JournalReader | None = None
+
+    def follow(self, journal: CacheJournal) -> None:
+        """Send the contents of the prefix cache, and then each change."""
+        self._cache = journal.follow(self._wake.set)
+        self._wake.set()
 
     def put(self, updates: Sequence[tuple[str, Update]]) -> None:
         """Send updates. This is the sink of all requests, called on the step thread."""
@@ -88,6 +100,10 @@ class _Outbox:
                 self._send(Updates.of(updates, stats if stats_due else None))
             if stats_due:
                 sent, sent_at = stats, now
+            if self._cache is not None:
+                everything, changes = self._cache.take()
+                if everything or changes:
+                    self._send(CacheChanges(everything, changes))
             for message in others:
                 self._send(message)
                 if isinstance(message, Stopped):
@@ -122,6 +138,8 @@ class _Dispatcher:
                 self._engine.cancel(message.request_id)
             case Command():
                 self._run(message).add_done_callback(partial(self._reply, message.serial))
+            case FollowCache():
+                self._outbox.follow(self._engine.journal)
             case Close():
                 self._engine.close()
 

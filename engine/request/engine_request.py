@@ -29,6 +29,7 @@ class EngineRequest:
         weight: the caller's share, relative to other callers.
         constraint_compile_s: seconds that it has waited for its constraint to compile.
         reading: how outputs of a chat are taken apart; None if their text is the answer.
+        bad_words: the token ids of each spelling of its bad words.
     """
 
     request_id: str
@@ -45,3 +46,4 @@ class EngineRequest:
     weight: float = 1.0
     constraint_compile_s: float = 0.0
     reading: Reading | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()

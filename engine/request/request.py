@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint, SamplingParams, Speculation
@@ -17,8 +18,9 @@ from draftline.engine.request.constraints import OutputConstraint, constraint_er
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
 from draftline.engine.request.sequence import Sequence
-from draftline.engine.request.tokenization import prompt_end, tokenize
+from draftline.engine.request.tokenization import last_tokens, prompt_end, tokenize
 from draftline.engine.tools.plan import ChatPlan, Reading, plan_chat
+from draftline.kernels.limits import MAX_BAD_WORD_TOKENS
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import ConstraintCompiler
@@ -114,6 +116,7 @@ class RequestBuilder:
         self._tokenizer = tokenizer
         self._ageing_s = ageing_s
         self._compiler = compiler
+        self._spellings = lru_cache(maxsize=4096)(partial(_spellings, tokenizer))  # clients send the same words again
         self._new_seed = secrets.randbits if seed is None else random.Random(seed).getrandbits
 
     def build(self, request_id: str, request: GenerateRequest, sink: Sink, now: float) -> Request:
@@ -160,7 +163,9 @@ class RequestBuilder:
         violations = [*self._option_violations(request), *self._sampling_violations(request.sampling)]
         prompt_field, token_ids = self._encode(request, violations)
         if token_ids is not None:
+            token_ids = last_tokens(token_ids, request.sampling.truncate_prompt_tokens, self._info)
             violations.extend(context_violations(prompt_field, len(token_ids), self._info))
+        bad_words = self._bad_words(request.sampling, violations)
         compiled: CompiledConstraint | None = None
         compile_s = 0.0
         plan = ChatPlan(request.constraint, None)
@@ -213,6 +218,7 @@ class RequestBuilder:
             weight=request.weight,
             constraint_compile_s=request.constraint_compile_s + compile_s,
             reading=plan.reading,
+            bad_words=bad_words,
         )
         return engine_request, compiled
 
@@ -253,6 +259,16 @@ class RequestBuilder:
     def _sampling_violations(self, sampling: SamplingParams) -> Iterator[FieldViolation]:
         yield from self._out_of_range("sampling.stop_token_ids", sampling.stop_token_ids)
         yield from self._out_of_range("sampling.logit_bias", sampling.logit_bias)
+        yield from self._out_of_range("sampling.allowed_token_ids", sampling.allowed_token_ids or ())
+
+    def _bad_words(self, sampling: SamplingParams, violations: list[FieldViolation]) -> tuple[tuple[int, ...], ...]:
+        """The token ids of each spelling of the bad words; adds a violation if they are too many."""
+        spellings = dict.fromkeys(ids for word in sampling.bad_words for ids in self._spellings(word) if ids)
+        tokens = sum(map(len, spellings))
+        if tokens > MAX_BAD_WORD_TOKENS:
+            problem = f"have {tokens} tokens, with and without a space before them; at most {MAX_BAD_WORD_TOKENS} fit"
+            violations.append(FieldViolation("sampling.bad_words", problem))
+        return tuple(spellings)
 
     def _option_violations(self, request: GenerateRequest) -> Iterator[FieldViolation]:
         if request.speculation.enabled and not self._info.drafters:
@@ -303,9 +319,17 @@ def _sequences(request: EngineRequest, compiled: CompiledConstraint | None, now:
                 constraint=None
                 if compiled is None or request.constraint is None
                 else OutputConstraint.of(compiled, request.constraint, prompt_len, request.max_len),
+                bad_words=request.bad_words,
             )
         )
     return tuple(sequences)
+
+
+def _spellings(tokenizer: Tokenizer, word: str) -> tuple[tuple[int, ...], ...]:
+    """The token ids of a word within a text, without and with a space before it."""
+    bare = word.lstrip()
+    texts = (bare, f" {bare}") if bare else (word,)
+    return tuple(tuple(tokenizer.encode_text(text)) for text in texts)
 
 
 def _draft_tokens(speculation: Speculation) -> int | None:

@@ -33,6 +33,7 @@ class Sequence:
         leader: the request's first output, if this is another one. It waits for the leader's prompt, to share its blocks.
         draft_tokens: drafts per step that the request asks for; None for the server's choice, 0 without a drafter.
         constraint: the constraint of its output, with the output's progress in it; None without one.
+        bad_words: the token ids of each spelling of its bad words.
         computed: upper bound of the leading tokens that are in the cache once all launched steps have run.
         in_flight: planned steps with a row of it that are not committed yet.
         unread: upper bound of the tokens that those steps decide. The host learns them at the commits.
@@ -57,6 +58,7 @@ class Sequence:
     leader: Sequence | None = None
     draft_tokens: int | None = None
     constraint: OutputConstraint | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
     computed: int = 0
     in_flight: int = 0
     unread: int = 0

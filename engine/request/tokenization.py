@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from draftline.models.tokenization.tokenizer import Tokenizer
 
 
+def last_tokens(ids: Sequence[int], keep: int | None, info: EngineInfo) -> Sequence[int]:
+    """The last ``keep`` of a prompt's tokens; with -1 as many as fit the context, with None all."""
+    if keep is None:
+        return ids
+    return ids[-(info.max_model_len - 1 if keep < 0 else keep) :]
+
+
 def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list[int]:
     """Return the token ids of a text, or of a chat through the model's template.
 
@@ -32,6 +39,9 @@ def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list
         raise InvalidRequestError(FieldViolation("chat.messages", "is empty"))
     elif not tokenizer.has_chat_template:
         raise InvalidRequestError(FieldViolation("chat", f"the model {info.model} has no chat template; send text"))
+    elif prompt.rendering.continue_final_message and prompt.messages[-1][0] != "assistant":
+        problem = "must end with a message of the assistant to be continued"
+        raise InvalidRequestError(FieldViolation("chat.messages", problem))
     else:
         field = "chat.messages"
     try:

@@ -42,7 +42,7 @@ class EagerExecutor(Executor):
             # Of a row that only decodes, the host may not know how far it has come.
             tuple(row.count == 1 and row.samples > 0 for row in rows),
         )
-        logits = self._parts.model.forward(inputs.batch, self._parts.cache)
+        logits = self._parts.forward(inputs.batch)
         return ForwardResult(logits, inputs.slots, inputs.positions)
 
     @override

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.shapes import StepShape, StepShapes
-from draftline.kernels.batch import KVCache
+from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Accept, Ops
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
@@ -51,6 +51,10 @@ class ExecutorParts:
     def block_size(self) -> int:
         """Tokens a cache block."""
         return self.cache.block_size
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The target's logits of a batch, [S, vocab]. The drafter receives the hidden states that it wants."""
+        return self.model.forward(batch, self.cache, self.drafter.sink)
 
     def sample_and_accept(
         self, logits: Tensor, rows: SampleRows, starts: Tensor, max_samples: int

@@ -55,7 +55,7 @@ class GraphExecutor(Executor):
 
         def gather_and_forward() -> ForwardResult:
             inputs = gather_planned(parts.table, slots, plan, bounds, parts.block_size)
-            logits = parts.model.forward(inputs.batch, parts.cache)
+            logits = parts.forward(inputs.batch)
             return ForwardResult(logits, inputs.slots, inputs.positions)
 
         self._forward, result = forward.record(gather_and_forward)

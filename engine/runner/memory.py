@@ -19,6 +19,7 @@ from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import weight_shapes
+from draftline.models.hidden_states import HiddenStateSink
 from draftline.models.model import Model
 from draftline.quant.tensor import RawTensor
 
@@ -97,9 +98,9 @@ def _bytes_a_number(raw: RawTensor, dtype: torch.dtype) -> float:
     return dtype.itemsize if raw.data.is_floating_point() and raw.scales is None else raw.data.nbytes / prod(raw.shape)
 
 
-def slot_table_bytes(num_slots: int, max_len: int, max_blocks: int) -> int:
-    """Bytes of a `SlotTable`, whose tokens and block tables take most."""
-    return 4 * num_slots * (max_len + max_blocks)
+def slot_table_bytes(num_slots: int, max_len: int, max_blocks: int, vocab: int) -> int:
+    """Bytes of a `SlotTable`, whose tokens, block tables and allowed ids take most."""
+    return 4 * num_slots * (max_len + max_blocks + vocab // 32)
 
 
 def block_bytes(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
@@ -176,7 +177,7 @@ def largest_batch(
 
 
 @torch.inference_mode()
-def peak_bytes(model: Model, batch: Batch, *, block_size: int, cache_dtype: torch.dtype) -> int:
+def peak_bytes(model: Model, batch: Batch, *, block_size: int, cache_dtype: torch.dtype, sink: HiddenStateSink) -> int:
     """Run a step on a cache of just its own size, and return the peak memory without that cache, in bytes.
 
     Args:
@@ -184,13 +185,14 @@ def peak_bytes(model: Model, batch: Batch, *, block_size: int, cache_dtype: torc
         batch: see `largest_batch`.
         block_size: tokens a cache block.
         cache_dtype: what the cache is kept in.
+        sink: receives the hidden states that the drafter wants.
     """
     device, shape, blocks = batch.token_ids.device, model.config, batch.block_tables.shape[1]
     cache = KVCache.allocate(
         shape.num_layers, blocks, block_size, shape.num_kv_heads, shape.head_dim, dtype=cache_dtype, device=device
     )
     torch.cuda.reset_peak_memory_stats(device)
-    logits = model.forward(batch, cache)
+    logits = model.forward(batch, cache, sink)
     torch.softmax(logits, -1)  # the sampler's workspace is of the logits' size
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - blocks * block_bytes(shape, block_size, cache_dtype)

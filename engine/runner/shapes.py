@@ -95,6 +95,7 @@ class StepShapes:
 
         Steps with prompts have up to about ``prompt_tokens`` tokens; where that is 0, they have no graphs.
         """
+        self._limits = max_rows, max_drafts, prompt_tokens
         self._rows = row_counts(max_rows)
         few = [rows for rows in self._rows if rows <= MAX_DRAFTING_ROWS]
         self.drafting_rows = tuple(few or self._rows[:1])
@@ -112,6 +113,13 @@ class StepShapes:
     def max_samples(self) -> int:
         """The most tokens that a step in a graph decides."""
         return max(shape.samples for shape in self.all)
+
+    def within(self, max_samples: int) -> StepShapes:
+        """The shapes of so few rows that a step in a graph decides at most ``max_samples`` tokens; at least those of one row."""
+        shapes, (_, max_drafts, prompt_tokens) = self, self._limits
+        while shapes.max_samples > max_samples and (rows := shapes._rows[-1]) > 1:
+            shapes = StepShapes(rows // 2, max_drafts, prompt_tokens)
+        return shapes
 
     @property
     def all(self) -> list[StepShape]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -14,6 +17,7 @@ from draftline.engine.runner.transfer import upload
 from draftline.kernels.slots import (
     FLOAT_SCALARS,
     INT_SCALARS,
+    MAX_BAD_WORD_TOKENS,
     MAX_LOGIT_BIAS,
     MAX_STOP_IDS,
     SamplingFeatures,
@@ -49,6 +53,10 @@ def sampling_features(sampling: SamplingParams) -> SamplingFeatures:
         features |= SamplingFeatures.LOGIT_BIAS
     if sampling.min_tokens > 0:
         features |= SamplingFeatures.MIN_TOKENS
+    if sampling.allowed_token_ids is not None:
+        features |= SamplingFeatures.ALLOWED_IDS
+    if sampling.bad_words:
+        features |= SamplingFeatures.BAD_WORDS
     return features
 
 
@@ -91,11 +99,14 @@ class SlotWriter:
         sequences = [row.sequence for row in rows]
         params = [sequence.sampling for sequence in sequences]
         slots = upload(np.array([row.slot for row in rows], np.int64), self._device)
-        whole = {
+        bad_words = [_BadWords.of(sequence) for sequence in sequences]
+        whole: dict[str, list[int]] = {
             "lengths": [len(sequence.tokens) for sequence in sequences],
             "prompt_lens": [sequence.prompt_len for sequence in sequences],
             "top_k": [p.top_k for p in params],
             "min_length": [sequence.prompt_len + p.min_tokens for sequence, p in zip(sequences, params, strict=True)],
+            "only_allowed": [p.allowed_token_ids is not None for p in params],
+            "bad_tokens": [len(words.tokens) for words in bad_words],
         }
         scalars = np.array([whole[field] for field in INT_SCALARS], np.int32)
         real = np.array([[getattr(p, field) for p in params] for field in FLOAT_SCALARS], np.float32)
@@ -111,11 +122,19 @@ class SlotWriter:
             table.bias_values[slots] = upload(_padded(values, MAX_LOGIT_BIAS, 0, np.float32), self._device)
         else:
             table.bias_ids.index_fill_(0, slots, -1)
-        tokens = upload(np.array([t for sequence in sequences for t in sequence.tokens], np.int32), self._device)
+        if any(whole["only_allowed"]):
+            allowed = np.stack([_bits(p.allowed_token_ids or (), table.allowed.shape[1]) for p in params])
+            table.allowed[slots] = upload(allowed, self._device)
+        if any(whole["bad_tokens"]):
+            width = MAX_BAD_WORD_TOKENS
+            tokens, prefixes = zip(*((words.tokens, words.prefixes) for words in bad_words), strict=True)
+            table.word_tokens[slots] = upload(_padded(tokens, width, -1, np.int32), self._device)
+            table.word_prefixes[slots] = upload(_padded(prefixes, width, -1, np.int32), self._device)
+        known = upload(np.array([t for sequence in sequences for t in sequence.tokens], np.int32), self._device)
         start = 0
         for row in rows:
             length = len(row.sequence.tokens)
-            table.tokens[row.slot, :length] = tokens[start : start + length]
+            table.tokens[row.slot, :length] = known[start : start + length]
             start += length
 
 
@@ -125,7 +144,30 @@ def _bans_stops(row: Row) -> bool:
     return row.sequence.output_len < row.sequence.sampling.min_tokens
 
 
-def _padded(lists: list[tuple[Any, ...]], width: int, filler: float, dtype: type[np.generic]) -> np.ndarray:
+@dataclass(frozen=True, slots=True)
+class _BadWords:
+    """A sequence's bad words as `SlotTable` has them."""
+
+    tokens: tuple[int, ...]
+    prefixes: tuple[int, ...]
+
+    @staticmethod
+    def of(sequence: Sequence) -> _BadWords:
+        words = sequence.bad_words
+        return _BadWords(
+            tuple(token for word in words for token in word),
+            tuple(prefix for word in words for prefix in (*[-1] * (len(word) - 1), len(word) - 1)),
+        )
+
+
+def _bits(ids: Iterable[int], words: int) -> np.ndarray:
+    """[words] int32 with the bits of these ids."""
+    bits = np.zeros(words * 32, np.uint8)
+    bits[list(ids)] = 1
+    return np.packbits(bits, bitorder="little").view("<i4").astype(np.int32)
+
+
+def _padded(lists: Seq[tuple[Any, ...]], width: int, filler: float, dtype: type[np.generic]) -> np.ndarray:
     """[len(lists), width], each list followed by ``filler``."""
     array = np.full((len(lists), width), filler, dtype)
     for row, values in zip(array, lists, strict=True):

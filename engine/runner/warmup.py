@@ -24,7 +24,7 @@ def compile_kernels(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -
     """
     started = time.monotonic()
     with ahead.rehearsal():
-        parts.model.forward(largest, parts.cache)
+        parts.forward(largest)
         if ahead.missing:
             capture_executors(parts, Rehearsal())
     parts.ops.settle()

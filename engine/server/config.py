@@ -76,7 +76,7 @@ class ServerConfig(Options):
     gateway: bool = Field(default=False, description="also serve as a worker of the gateway smg")
     engine_process: bool | None = Field(
         default=None,
-        description="run the engine in a process of its own; if unset, on a GPU without the gateway",
+        description="run the engine in a process of its own; if unset, on a GPU",
     )
     metrics_port: int | None = Field(
         default=None, ge=0, le=65535, description="port for Prometheus metrics over HTTP; none if unset"
@@ -107,14 +107,6 @@ class ServerConfig(Options):
         if self.tls_cert is None and not self.insecure and not self.is_local:
             raise ValueError(
                 f"host {self.host}: other machines can reach it; set tls_cert and tls_key, or insecure to serve plaintext"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _gateway_needs_the_engine_here(self) -> ServerConfig:
-        if self.gateway and self.engine_process:
-            raise ValueError(
-                "engine_process: the gateway follows the prefix cache, so the engine must run in the server process"
             )
         return self
 

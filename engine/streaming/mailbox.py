@@ -115,6 +115,18 @@ class Mailbox:
         """The number of unread updates, where merged deltas count as one."""
         return len(self._unread)
 
+    async def take(self) -> list[tuple[str, Update]]:
+        """All unread updates, at least one. Waits until there are some. Empty once the mailbox is closed and empty."""
+        while not self._unread and not self._closed:
+            self._changed.clear()
+            await self._changed.wait()
+        taken = [
+            (request_id, Delta.merge(unread) if isinstance(unread, list) else unread)
+            for (request_id, _, _), unread in self._unread.items()
+        ]
+        self._unread.clear()
+        return taken
+
     async def __aiter__(self) -> AsyncIterator[tuple[str, Update]]:
         """Yield (request id, update) pairs until the mailbox is closed and empty."""
         while True:

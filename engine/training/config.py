@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from draftline.engine.options import Options
 
 
 class TrainDraftConfig(Options):
-    """How a draft model is trained."""
+    """How a draft model or a head is trained."""
 
+    kind: Literal["model", "eagle3"] = Field(
+        default="model",
+        description="'model' trains a small model, 'eagle3' a head that reads the target's hidden states",
+    )
     layers: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         default=(),
         max_length=64,
-        description="a layer of the target that initializes one of the draft's; the first and the last where unset",
+        description="a layer of the target that initializes one of the draft's; the first and the last where unset. For "
+        "eagle3, a layer whose input the head reads; the third, the middle and the third from the end where unset",
+    )
+    draft_vocab_size: int | None = Field(
+        default=None,
+        ge=2,
+        le=1 << 24,
+        description="for eagle3: tokens that the head can draft, the most frequent; 8192 where unset",
+    )
+    unroll: int | None = Field(
+        default=None, ge=1, le=16, description="for eagle3: drafts of a round that training imitates; 4 where unset"
+    )
+    stop_after: float | None = Field(
+        default=None,
+        gt=0,
+        description="for eagle3: stop training after this many seconds; the same command continues it",
     )
     sample_tokens: int = Field(
         default=12_000_000, ge=1, le=10**10, description="tokens of the target's answers to train on"
@@ -45,3 +64,10 @@ class TrainDraftConfig(Options):
         default=4, ge=1, le=16, description="draft tokens per verification when acceptance is measured"
     )
     train_seed: int = Field(default=0, ge=0, le=2**32, description="seed of prompts, answers and training order")
+
+    @model_validator(mode="after")
+    def _options_of_the_kind(self) -> TrainDraftConfig:
+        for name in ("draft_vocab_size", "unroll", "stop_after"):
+            if self.kind != "eagle3" and getattr(self, name) is not None:
+                raise ValueError(f"{name}: is only used where kind is eagle3")
+        return self

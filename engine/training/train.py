@@ -23,12 +23,12 @@ from draftline.models.loader import open_checkpoint, open_draft_checkpoint
 from draftline.spec.ngram import MAX_NGRAM
 from draftline.spec.train_draft.acceptance import Acceptance, draft_acceptance, ngram_acceptance
 from draftline.spec.train_draft.decoder import Draft, Target
-from draftline.spec.train_draft.distill import Schedule, train
+from draftline.spec.train_draft.distill import OnStep, Schedule, train
 from draftline.spec.train_draft.samples import Kind, Sample, Samples, Split
 
 
 def train_draft_model(
-    output: Path, training: TrainDraftConfig, engine: EngineConfig, report: Callable[[str], None]
+    output: Path, training: TrainDraftConfig, engine: EngineConfig, report: Callable[[str], None], on_step: OnStep
 ) -> dict[str, dict[str, Acceptance]]:
     """Train a draft model, and write it to a folder with a ``training.json`` that records how it was made.
 
@@ -37,6 +37,7 @@ def train_draft_model(
         training: the options of the training.
         engine: the target, and the options of the engine that writes its answers.
         report: receives lines of progress.
+        on_step: shows progress.
 
     Returns:
         The acceptance on held-out prompts, by drafter (the saved draft model, n-gram lookup) and kind of prompt.
@@ -53,9 +54,8 @@ def train_draft_model(
     layers = training.layers or tuple(sorted({0, checkpoint.config.num_layers - 1}))
     if max(layers) >= checkpoint.config.num_layers:
         raise UsageError(f"--layers: {max(layers)}: {engine.model} has layers 0 to {checkpoint.config.num_layers - 1}")
-    samples = _samples(training, engine, report)
-    device = torch.device(engine.device if engine.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.float32 if engine.dtype == "float32" or device.type == "cpu" else torch.bfloat16
+    samples = written_samples(training, engine, report)
+    device, dtype = target_device(engine)
     target = Target(checkpoint, dtype, device)
     draft = Draft.from_layers(target, layers)
 
@@ -63,25 +63,26 @@ def train_draft_model(
         tokenizer = engine.tokenizer or engine.model
         write_draft_folder(output, draft.config, draft.weights(), target=engine.model, tokenizer=tokenizer)
 
-    _train(target, draft, samples, training, write, report)
+    _train(target, draft, samples, training, write, report, on_step)
     kept = Draft.from_checkpoint(target, open_draft_checkpoint(str(output), checkpoint))
     held_out = samples.part(Split.REPORT)
     measured = {
-        "draft model": _measure(held_out, lambda part: draft_acceptance(kept, target, part, training.measured_drafts)),
-        "n-gram": _measure(held_out, lambda part: ngram_acceptance(part, training.measured_drafts, MAX_NGRAM)),
+        "draft model": measure(held_out, lambda part: draft_acceptance(kept, target, part, training.measured_drafts)),
+        "n-gram": measure(held_out, lambda part: ngram_acceptance(part, training.measured_drafts, MAX_NGRAM)),
     }
     record = {
         "target": engine.model,
         "layers": list(layers),
         "answer_tokens": samples.answer_tokens,
         "training": training.model_dump(mode="json", exclude={"samples", "layers"}),
-        "acceptance": {name: {kind: _record(found) for kind, found in by.items()} for name, by in measured.items()},
+        "acceptance": {name: {kind: record_of(found) for kind, found in by.items()} for name, by in measured.items()},
     }
     (output / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return measured
 
 
-def _samples(training: TrainDraftConfig, engine: EngineConfig, report: Callable[[str], None]) -> Samples:
+def written_samples(training: TrainDraftConfig, engine: EngineConfig, report: Callable[[str], None]) -> Samples:
+    """The target's answers: those of the file of samples, and new ones where they are too few."""
     path, written = training.samples, list[Sample]()
     if path is not None and path.exists():
         try:
@@ -109,20 +110,14 @@ def _train(
     training: TrainDraftConfig,
     write: Callable[[], None],
     report: Callable[[str], None],
+    on_step: OnStep,
 ) -> None:
     """Train, and ``write`` the draft whenever its acceptance length is the best so far."""
-    schedule = Schedule(
-        epochs=training.epochs,
-        batch_tokens=training.batch_tokens,
-        learning_rate=training.learning_rate,
-        seconds=training.train_seconds,
-        pauses=training.evaluations,
-        seed=training.train_seed,
-    )
+    schedule = schedule_of(training)
     choose = samples.part(Split.CHOOSE)
     best = 0.0
-    for progress in train(target, draft, samples.part(Split.TRAIN), schedule):
-        measured = _measure(choose, lambda part: draft_acceptance(draft, target, part, training.measured_drafts))
+    for progress in train(target, draft, samples.part(Split.TRAIN), schedule, on_step):
+        measured = measure(choose, lambda part: draft_acceptance(draft, target, part, training.measured_drafts))
         score = sum(acceptance.length for acceptance in measured.values())
         kept = score > best
         if kept:
@@ -135,11 +130,32 @@ def _train(
         )
 
 
-def _measure(samples: list[Sample], acceptance: Callable[[list[Sample]], Acceptance]) -> dict[str, Acceptance]:
+def target_device(engine: EngineConfig) -> tuple[torch.device, torch.dtype]:
+    """The device of a training, and the type of the target's weights there."""
+    device = torch.device(engine.device if engine.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu")
+    return device, torch.float32 if engine.dtype == "float32" or device.type == "cpu" else torch.bfloat16
+
+
+def schedule_of(training: TrainDraftConfig) -> Schedule:
+    """The schedule that the options ask for."""
+    return Schedule(
+        epochs=training.epochs,
+        batch_tokens=training.batch_tokens,
+        learning_rate=training.learning_rate,
+        seconds=training.train_seconds,
+        stop_after=training.stop_after,
+        pauses=training.evaluations,
+        seed=training.train_seed,
+    )
+
+
+def measure(samples: list[Sample], acceptance: Callable[[list[Sample]], Acceptance]) -> dict[str, Acceptance]:
+    """The acceptance by kind of prompt."""
     return {kind.name.lower(): acceptance([s for s in samples if s.kind is kind]) for kind in Kind}
 
 
-def _record(found: Acceptance) -> dict[str, object]:
+def record_of(found: Acceptance) -> dict[str, object]:
+    """The fields of an acceptance in ``training.json``."""
     return {
         "length": round(found.length, 4),
         "verifies": found.verifies,

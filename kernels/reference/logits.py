@@ -53,6 +53,8 @@ class RowParams:
     presence_penalty: float
     frequency_penalty: float
     has_bias: bool
+    only_allowed: int
+    bad_tokens: int
     mask_row: int
 
     @property
@@ -73,7 +75,8 @@ class RowParams:
     @property
     def is_processed(self) -> bool:
         """Whether anything changes the logits before the temperature does."""
-        return self.has_mask or self.has_bias or self.position < self.min_length or self.is_penalised
+        bans = self.has_mask or self.only_allowed or self.bad_tokens or self.position < self.min_length
+        return bool(bans or self.has_bias or self.is_penalised)
 
     @property
     def is_truncated(self) -> bool:
@@ -86,7 +89,7 @@ def read_rows(rows: SampleRows, slots: SlotTable) -> list[RowParams]:
     count = rows.slots.numel()
 
     def column(values: Tensor, feature: SamplingFeatures, neutral: _T) -> list[_T]:
-        if feature not in rows.features:
+        if not feature & rows.features:
             return [neutral] * count
         column: list[_T] = values[rows.slots].tolist()
         return column
@@ -101,7 +104,7 @@ def read_rows(rows: SampleRows, slots: SlotTable) -> list[RowParams]:
         rows.slots.tolist(),
         rows.positions.tolist(),
         column(slots.seed, feature.TEMPERATURE, 0),
-        column(slots.prompt_lens, feature.PENALTIES, 0),
+        column(slots.prompt_lens, feature.PENALTIES | feature.BAD_WORDS, 0),
         column(slots.min_length, feature.MIN_TOKENS, 0),
         column(slots.temperature, feature.TEMPERATURE, 0.0),
         column(slots.top_k, feature.TOP_K, 0),
@@ -111,6 +114,8 @@ def read_rows(rows: SampleRows, slots: SlotTable) -> list[RowParams]:
         column(slots.presence_penalty, feature.PENALTIES, 0.0),
         column(slots.frequency_penalty, feature.PENALTIES, 0.0),
         has_bias,
+        column(slots.only_allowed, feature.ALLOWED_IDS, 0),
+        column(slots.bad_tokens, feature.BAD_WORDS, 0),
         mask_row,
         strict=True,
     )
@@ -118,7 +123,7 @@ def read_rows(rows: SampleRows, slots: SlotTable) -> list[RowParams]:
 
 
 def process(logits: Floats, params: RowParams, slots: SlotTable, mask: Tensor | None) -> Floats:
-    """Penalties, logit bias, min_tokens and mask, in this order.
+    """Penalties, logit bias, min_tokens, bad words, allowed ids and mask, in this order.
 
     Ids outside the vocabulary, in a history as in a bias or among stop ids, are ignored.
 
@@ -140,21 +145,26 @@ def process(logits: Floats, params: RowParams, slots: SlotTable, mask: Tensor | 
         np.add.at(processed, ids[is_known], values[is_known])
     if params.position < params.min_length:
         processed[_stop_ids(params, slots, len(logits))] = -np.inf
-    if mask is not None:
-        np.minimum(processed, _ceilings(mask, len(logits)), out=processed)
+    if params.bad_tokens:
+        processed[_known(_completing(params, slots), len(logits))] = -np.inf
+    for allowed in _masks(params, slots, mask):
+        np.minimum(processed, _ceilings(allowed, len(logits)), out=processed)
     return processed
 
 
 def fallback(params: RowParams, slots: SlotTable, mask: Tensor | None, vocab: int) -> int:
     """The token of a row that has no logit above -inf: the lowest id that is allowed.
 
-    A mask weighs more than min_tokens: where it allows stop ids only, the lowest of them is taken. 0 if it allows none.
+    Where no token satisfies all, min_tokens counts no more, and where there is still none, allowed ids do not either. Bad
+    words do not count. 0 if the mask allows none.
     """
-    allowed = np.ones(vocab, dtype=np.bool_) if mask is None else _ceilings(mask, vocab) > 0
-    preferred = allowed.copy()
+    choices = [np.ones(vocab, dtype=np.bool_)]
+    for allowed in reversed(_masks(params, slots, mask)):
+        choices.append(choices[-1] & (_ceilings(allowed, vocab) > 0))
     if params.position < params.min_length:
-        preferred[_stop_ids(params, slots, vocab)] = False
-    return int((preferred if preferred.any() else allowed).argmax())
+        choices.append(choices[-1].copy())
+        choices[-1][_stop_ids(params, slots, vocab)] = False
+    return next((int(choice.argmax()) for choice in reversed(choices[1:]) if choice.any()), 0)
 
 
 def survivors(scaled: Floats, best: float, params: RowParams) -> Ids:
@@ -195,6 +205,26 @@ def _row(column: Tensor, slot: int) -> npt.NDArray[Any]:
 
 def _stop_ids(params: RowParams, slots: SlotTable, vocab: int) -> npt.NDArray[np.int32]:
     return _known(_row(slots.stop_ids, params.slot), vocab)
+
+
+def _masks(params: RowParams, slots: SlotTable, mask: Tensor | None) -> list[Tensor]:
+    """The bits of the tokens that may be sampled: of the allowed ids, and the mask."""
+    allowed = [slots.allowed[params.slot]] if params.only_allowed else []
+    return allowed if mask is None else [*allowed, mask]
+
+
+def _completing(params: RowParams, slots: SlotTable) -> npt.NDArray[np.int32]:
+    """The last tokens of the bad words whose other tokens end the output."""
+    words = _row(slots.word_tokens, params.slot)[: params.bad_tokens]
+    prefixes = _row(slots.word_prefixes, params.slot)[: params.bad_tokens]
+    output = _row(slots.tokens, params.slot)[params.prompt_len : params.position]
+    ends = np.flatnonzero((prefixes >= 0) & (prefixes <= len(output)))
+    back = 1
+    while (longer := prefixes[ends] >= back).any():
+        ends = ends[~longer | (words[ends - back] == output[-back])]
+        back += 1
+    completing: npt.NDArray[np.int32] = words[ends]
+    return completing
 
 
 def _known(ids: npt.NDArray[np.int32], vocab: int) -> npt.NDArray[np.int32]:

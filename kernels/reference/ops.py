@@ -6,6 +6,8 @@ takes care.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -302,13 +304,19 @@ class ReferenceOps(Ops):
         draft_ngram_table(rows, count, max_ngram, ngrams, slots)
 
     @override
-    def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
+    def gather_drafts(
+        self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int, query: int, shift: int
+    ) -> Inputs:
         # Rows without a draft in this step are left out.
         chosen = rows[drafts > step]
-        query = 2 if step == 0 else 1
-        starts = (slots.lengths[chosen] + step - query).tolist()
-        count = len(starts)
-        return self.gather(slots, chosen, (query,) * count, tuple(starts), (1,) * count, block_size)
+        decides = slots.lengths[chosen] + step
+        count = len(chosen)
+        queries, wanted = (query,) * count, (1,) * count
+        starts = tuple((decides - query - shift).tolist())
+        inputs = self.gather(slots, chosen, queries, starts, wanted, block_size)
+        later = inputs.batch.positions + shift
+        token_ids = slots.tokens[chosen.repeat_interleave(query), later].long()
+        return Inputs(replace(inputs.batch, token_ids=token_ids), inputs.slots, inputs.positions + shift)
 
     @override
     def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:

@@ -22,6 +22,7 @@ from draftline.kernels.triton.attention.plan import AttentionShape, max_programs
 from draftline.kernels.triton.attention.ragged import attention
 from draftline.kernels.triton.attention.rope import rope_write_kv
 from draftline.kernels.triton.attention.soft_cap import soft_cap
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.inputs.gather_drafts import gather_drafts, write_drafts
 from draftline.kernels.triton.inputs.ngram import draft_ngram
@@ -42,14 +43,12 @@ class TritonOps(Ops):
     """``Ops`` by Triton kernels. No operation waits for the device. Use one from one stream at a time.
 
     Attributes:
-        num_sms: the device's multiprocessors, which sizes launches.
-        hopper: whether it has compute capability 9.0 or more: launches overlap (`overlap.py`), and hardware copies tiles.
+        limits: the device's, which size launches.
         arrivals: int32 zeros by which the programs of one kernel detect the last to arrive.
         dense: the dense linear layers.
     """
 
-    num_sms: int
-    hopper: bool
+    limits: DeviceLimits
     arrivals: Tensor
     dense: DenseKernels
 
@@ -59,16 +58,16 @@ class TritonOps(Ops):
     @staticmethod
     def for_device(device: torch.device) -> TritonOps:
         """The operations sized for one CUDA device."""
-        properties = torch.cuda.get_device_properties(device)
-        vendor = VendorProducts(device, Path(triton.knobs.cache.dir))
-        hopper = properties.major >= 9
-        return TritonOps.sized(properties.multi_processor_count, hopper=hopper, device=device, vendor=vendor)
+        limits = DeviceLimits.of(device)
+        return TritonOps.sized(
+            limits, device=device, vendor=VendorProducts(device, Path(triton.knobs.cache.dir), limits)
+        )
 
     @staticmethod
-    def sized(num_sms: int, *, hopper: bool, device: torch.device, vendor: VendorProducts | None = None) -> TritonOps:
-        """The operations for a device with ``num_sms`` multiprocessors, with the vendor's products or without."""
-        arrivals = torch.zeros(max_programs(num_sms), dtype=torch.int32, device=device)
-        return TritonOps(num_sms, hopper, arrivals, DenseKernels(hopper, vendor))
+    def sized(limits: DeviceLimits, *, device: torch.device, vendor: VendorProducts | None = None) -> TritonOps:
+        """The operations for a device with these limits, with the vendor's products or without."""
+        arrivals = torch.zeros(max_programs(limits.num_sms), dtype=torch.int32, device=device)
+        return TritonOps(limits, arrivals, DenseKernels(limits, vendor))
 
     @override
     def settle(self) -> None:
@@ -76,56 +75,56 @@ class TritonOps(Ops):
 
     @override
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return rms_norm(x, weight, eps, overlap=overlaps(x, self.hopper))
+        return rms_norm(x, weight, eps, overlap=overlaps(x, self.limits))
 
     @override
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        return add_rms_norm(x, residual, weight, eps, overlap=overlaps(x, self.hopper))
+        return add_rms_norm(x, residual, weight, eps, overlap=overlaps(x, self.limits))
 
     @override
     def rms_norm_add(self, x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> Tensor:
-        return rms_norm_add(x, weight, eps, residual, overlap=overlaps(x, self.hopper))
+        return rms_norm_add(x, weight, eps, residual, overlap=overlaps(x, self.limits))
 
     @override
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-        return layer_norm(x, weight, bias, eps, overlap=overlaps(x, self.hopper))
+        return layer_norm(x, weight, bias, eps, overlap=overlaps(x, self.limits))
 
     @override
     def rope_write_kv(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        return rope_write_kv(qkv, batch, cache, spec, overlap=overlaps(qkv, self.hopper))
+        return rope_write_kv(qkv, batch, cache, spec, overlap=overlaps(qkv, self.limits))
 
     @override
     def attention(self, q: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        return attention(q, batch, cache, spec, num_sms=self.num_sms, overlap=overlaps(q, self.hopper))
+        return attention(q, batch, cache, spec, limits=self.limits, overlap=overlaps(q, self.limits))
 
     @override
     def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
         # Few decodes and verifies without soft caps run in one or two launches; other batches rotate and write in their own.
         num_kv_heads, head_dim = cache.keys.shape[2:]
         group = qkv.shape[1] // head_dim // num_kv_heads - 2
-        shape = AttentionShape.of(group, qkv, cache, self.num_sms, qk_norm=spec.norms is not None)
-        overlap = overlaps(qkv, self.hopper)
+        shape = AttentionShape.of(group, qkv, cache, self.limits, qk_norm=spec.norms is not None)
+        overlap = overlaps(qkv, self.limits)
         plan = plan_decode(shape, batch.query_lens_host, batch.context_lens_host) if spec.soft_cap == 0.0 else None
         if plan is None:
             queries = rope_write_kv(qkv, batch, cache, spec, overlap=overlap)
-            return attention(queries, batch, cache, spec, num_sms=self.num_sms, own=qkv, overlap=overlap)
+            return attention(queries, batch, cache, spec, limits=self.limits, own=qkv, overlap=overlap)
         return decode_attention(qkv, batch, cache, spec, plan=plan, arrivals=self.arrivals, overlap=overlap)
 
     @override
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        return silu_mul(gate_up, overlap=overlaps(gate_up, self.hopper))
+        return silu_mul(gate_up, overlap=overlaps(gate_up, self.limits))
 
     @override
     def gelu(self, x: Tensor) -> Tensor:
-        return gelu(x, overlap=overlaps(x, self.hopper))
+        return gelu(x, overlap=overlaps(x, self.limits))
 
     @override
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
-        return gelu_mul(gate_up, overlap=overlaps(gate_up, self.hopper))
+        return gelu_mul(gate_up, overlap=overlaps(gate_up, self.limits))
 
     @override
     def soft_cap(self, x: Tensor, cap: float) -> Tensor:
-        return soft_cap(x, cap, overlap=overlaps(x, self.hopper))
+        return soft_cap(x, cap, overlap=overlaps(x, self.limits))
 
     @override
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -145,23 +144,23 @@ class TritonOps(Ops):
 
     @override
     def scaled_linear(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
-        return scaled_linear(x, weight, bias, hopper=self.hopper)
+        return scaled_linear(x, weight, bias, limits=self.limits)
 
     @override
     def scaled_norm_linear(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        return scaled_linear(x, weight, bias, norm=(norm, eps), hopper=self.hopper)
+        return scaled_linear(x, weight, bias, norm=(norm, eps), limits=self.limits)
 
     @override
     def scaled_norm_swiglu(
         self, x: Tensor, norm: Tensor, eps: float, weight: ScaledWeight, bias: Tensor | None
     ) -> Tensor:
-        return scaled_linear(x, weight, bias, norm=(norm, eps), swiglu=True, hopper=self.hopper)
+        return scaled_linear(x, weight, bias, norm=(norm, eps), swiglu=True, limits=self.limits)
 
     @override
     def scaled_linear_add(self, x: Tensor, weight: ScaledWeight, bias: Tensor | None, residual: Tensor) -> Tensor:
-        return scaled_linear(x, weight, bias, residual=residual, hopper=self.hopper)
+        return scaled_linear(x, weight, bias, residual=residual, limits=self.limits)
 
     @override
     def gather(
@@ -219,8 +218,10 @@ class TritonOps(Ops):
         draft_ngram_table(rows, count, max_ngram, ngrams, slots)
 
     @override
-    def gather_drafts(self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
-        return gather_drafts(slots, rows, drafts, step, block_size)
+    def gather_drafts(
+        self, slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int, query: int, shift: int
+    ) -> Inputs:
+        return gather_drafts(slots, rows, drafts, step, block_size, query, shift)
 
     @override
     def write_drafts(self, tokens: Tensor, rows: SampleRows, slots: SlotTable) -> None:

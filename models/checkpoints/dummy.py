@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Mapping
 
 import torch
 from typing_extensions import override
@@ -12,6 +13,7 @@ from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import weight_shapes
+from draftline.models.weight_shapes import Shape
 from draftline.quant.tensor import RawTensor
 
 STANDARD_DEVIATION = 0.02
@@ -29,11 +31,12 @@ class DummyCheckpoint(Checkpoint):
     slices of one pool, since drawing billions of numbers would take minutes.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, shapes: Mapping[str, Shape] | None = None) -> None:
+        """``shapes`` of the weights, where they are not those that ``config`` implies."""
         self.config = config
         generator = torch.Generator().manual_seed(0)
         self._pool = torch.empty(_POOL_SIZE).normal_(0.0, STANDARD_DEVIATION, generator=generator).to(torch.bfloat16)
-        self._shapes = weight_shapes(config)
+        self._shapes = weight_shapes(config) if shapes is None else shapes
 
     @override
     def __contains__(self, name: str) -> bool:

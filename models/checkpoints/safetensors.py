@@ -5,6 +5,7 @@ Not here: which formats can run. Every dtype that safetensors gives torch passes
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
@@ -18,7 +19,8 @@ from draftline.models.checkpoints.json_file import read_json_object
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import FAMILIES, weight_shapes
-from draftline.models.weight_shapes import check_shape
+from draftline.models.families.stored import StoredWeight
+from draftline.models.weight_shapes import Shape, check_shape
 from draftline.quant.tensor import RawTensor
 
 SINGLE_FILE = "model.safetensors"
@@ -49,15 +51,28 @@ class _Weight:
 class SafetensorsCheckpoint(Checkpoint):
     """The weights of an HF folder. Opening reads and checks all headers; tensors are read on demand."""
 
-    def __init__(self, folder: Path, config: ModelConfig) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: ModelConfig,
+        shapes: Mapping[str, Shape] | None = None,
+        stored: Callable[[str], StoredWeight] | None = None,
+    ) -> None:
         """Open the folder's files.
+
+        Args:
+            folder: holds the files.
+            config: the model's shape.
+            shapes: of the weights, where they are not those that ``config`` implies.
+            stored: maps a tensor's name in the files to the weight, where it is not the family's map.
 
         Raises:
             ModelLoadError: a file is missing or damaged, the index names a tensor that its shard does not have, or a weight is
                 there under two names.
         """
         self.config = config
-        self._shapes = weight_shapes(config)
+        self._shapes = weight_shapes(config) if shapes is None else shapes
+        stored = stored or FAMILIES[config.family].stored
         self._folder = folder
         self._file_of = _indexed(folder) if (folder / INDEX_FILE).is_file() else _single(folder)
         self._files = {path: _open(path) for path in sorted(set(self._file_of.values()))}
@@ -68,8 +83,8 @@ class SafetensorsCheckpoint(Checkpoint):
         # The family's names to the file's.
         self._weights: dict[str, _Weight] = {}
         for name in self._file_of:
-            stored = FAMILIES[config.family].stored(name)
-            weight = self._weights.setdefault(stored.name, _Weight(name, stored.transposed))
+            as_stored = stored(name)
+            weight = self._weights.setdefault(as_stored.name, _Weight(name, as_stored.transposed))
             if weight.stored_name != name:
                 raise ModelLoadError(f"{folder}: {name}: is the same weight as {weight.stored_name}")
 

@@ -22,6 +22,7 @@ from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import FULL, SLIDING, HfConfig, windows_by_type
+from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
 from draftline.models.layers import Attention
 from draftline.models.model import Model
 from draftline.models.rope import local_rope_table, rope_table
@@ -175,11 +176,14 @@ class Gemma3(Model):
         self.quantization, self.nbytes = weights.formats, weights.nbytes
 
     @override
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+    def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
         ops, eps = self._ops, self.config.norm_eps
         residual = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype) * self._embedding_scale
-        for layer, layer_cache in zip(self._layers, cache.layers, strict=True):
+        copies = StateCopies(sink, residual)
+        for index, (layer, layer_cache) in enumerate(zip(self._layers, cache.layers, strict=True)):
+            copies.before_layer(index, residual)
             residual = layer(residual, batch, layer_cache, eps, ops)
+        copies.finish(len(self._layers), residual, batch)
         wanted = residual.index_select(0, batch.logits_index)
         logits = self._head.norm_linear(wanted, self._norm, eps, ops)
         cap = self.config.logits_soft_cap

@@ -23,6 +23,7 @@ from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.families.stored import StoredWeight
 from draftline.models.hf_config import HfConfig
+from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
 from draftline.models.layers import Attention
 from draftline.models.model import Model
 from draftline.models.rope import no_rotation
@@ -174,12 +175,15 @@ class Gpt2(Model):
         self.quantization, self.nbytes = weights.formats, weights.nbytes
 
     @override
-    def forward(self, batch: Batch, cache: KVCache) -> Tensor:
+    def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
         ops = self._ops
         embedded = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype)
         residual = embedded + F.embedding(batch.positions, self._positions).to(self.cache_dtype)
-        for layer, layer_cache in zip(self._layers, cache.layers, strict=True):
+        copies = StateCopies(sink, residual)
+        for index, (layer, layer_cache) in enumerate(zip(self._layers, cache.layers, strict=True)):
+            copies.before_layer(index, residual)
             residual = layer(residual, batch, layer_cache, ops)
+        copies.finish(len(self._layers), residual, batch)
         return self._head.linear(self._norm(residual.index_select(0, batch.logits_index), ops), ops)
 
 

@@ -33,17 +33,26 @@ class DecoderLayers(nn.Module):
     def __init__(self, config: ModelConfig, rope: Tensor) -> None:
         super().__init__()
         self.layers = nn.ModuleList(_DecoderLayer(config, window) for window in config.sliding_windows)
-        self.norm = _Norm(config.hidden_size, config.norm_eps)
+        self.norm = Norm(config.hidden_size, config.norm_eps)
         self.register_buffer("rope", rope, persistent=False)
 
     def forward(self, embedded: Tensor, packed: Packed) -> Tensor:
         """From [T, hidden] embeddings to [T, hidden] inputs of the output projection."""
+        return self.with_states(embedded, packed, ())[0]
+
+    def with_states(self, embedded: Tensor, packed: Packed, wanted: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """As `forward`, and [T, hidden] for each i of ``wanted``: the residual stream before layer i."""
         x = embedded
         rope = self.rope[packed.positions]
-        for layer in self.layers:
+        states = []
+        for index, layer in enumerate(self.layers):
+            if index in wanted:
+                states.append(x)
             x = layer(x, rope, packed)
+        if len(self.layers) in wanted:
+            states.append(x)
         normed: Tensor = self.norm(x)
-        return normed
+        return normed, states
 
 
 class Target(nn.Module):
@@ -84,8 +93,13 @@ class Target(nn.Module):
     @torch.no_grad()
     def hidden(self, packed: Packed) -> Tensor:
         """[P, hidden], the inputs of the output projection at ``packed.predicting``."""
-        hidden: Tensor = self.layers(F.embedding(packed.tokens, self.embedding), packed)
-        return hidden.index_select(0, packed.predicting)
+        return self.hidden_and_states(packed, ())[0]
+
+    @torch.no_grad()
+    def hidden_and_states(self, packed: Packed, wanted: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """As `hidden`, and [T, hidden] for each i of ``wanted``, ascending: the residual stream before layer i."""
+        hidden, states = self.layers.with_states(F.embedding(packed.tokens, self.embedding), packed, wanted)
+        return hidden.index_select(0, packed.predicting), states
 
 
 class Draft(nn.Module):
@@ -144,13 +158,16 @@ def draft_config(target: ModelConfig, indices: Sequence[int]) -> ModelConfig:
     return replace(target, num_layers=len(indices), sliding_windows=windows)
 
 
-class _Norm(nn.Module):
+class Norm(nn.Module):
+    """RMSNorm."""
+
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        """[..., N] -> [..., N]."""
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
@@ -162,20 +179,22 @@ class _SelfAttention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, keys, config.qkv_bias)
         self.v_proj = nn.Linear(config.hidden_size, keys, config.qkv_bias)
         self.o_proj = nn.Linear(queries, config.hidden_size, config.output_bias)
-        self.q_norm = _Norm(config.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
-        self.k_norm = _Norm(config.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.q_norm = Norm(config.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = Norm(config.head_dim, config.norm_eps) if config.qk_norm else nn.Identity()
         self.head_dim, self.window = config.head_dim, window
 
     def forward(self, x: Tensor, rope: Tensor, packed: Packed) -> Tensor:
         query, key, value = (
             project(x).unflatten(-1, (-1, self.head_dim)) for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        query, key = (_rotated(norm(y), rope).to(value.dtype) for norm, y in ((self.q_norm, query), (self.k_norm, key)))
+        query, key = (rotated(norm(y), rope).to(value.dtype) for norm, y in ((self.q_norm, query), (self.k_norm, key)))
         attended: Tensor = self.o_proj(attention(query, key, value, packed, self.window).flatten(1))
         return attended
 
 
-class _Mlp(nn.Module):
+class GatedMlp(nn.Module):
+    """SwiGLU."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, config.mlp_bias)
@@ -183,6 +202,7 @@ class _Mlp(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        """[..., hidden] -> [..., hidden]."""
         y: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
         return y
 
@@ -190,10 +210,10 @@ class _Mlp(nn.Module):
 class _DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig, window: int | None) -> None:
         super().__init__()
-        self.input_layernorm = _Norm(config.hidden_size, config.norm_eps)
+        self.input_layernorm = Norm(config.hidden_size, config.norm_eps)
         self.self_attn = _SelfAttention(config, window)
-        self.post_attention_layernorm = _Norm(config.hidden_size, config.norm_eps)
-        self.mlp = _Mlp(config)
+        self.post_attention_layernorm = Norm(config.hidden_size, config.norm_eps)
+        self.mlp = GatedMlp(config)
 
     def forward(self, x: Tensor, rope: Tensor, packed: Packed) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rope, packed)
@@ -201,7 +221,7 @@ class _DecoderLayer(nn.Module):
         return y
 
 
-def _rotated(x: Tensor, rope: Tensor) -> Tensor:
+def rotated(x: Tensor, rope: Tensor) -> Tensor:
     """[T, heads, D] rotated by [T, 2, D / 2] cosines and sines, in the half-split layout."""
     cos, sin = rope[:, None, 0], rope[:, None, 1]
     low, high = x.chunk(2, dim=-1)

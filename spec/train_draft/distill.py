@@ -10,20 +10,28 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from draftline.spec.train_draft.decoder import Draft, Target
-from draftline.spec.train_draft.packing import batches, pack
+from draftline.spec.train_draft.packing import Packed, batches, pack
 from draftline.spec.train_draft.samples import Sample
 
 _CHUNK = 2048
 """Tokens whose logits are in memory at once: a few times 400 MB for a vocabulary of 50,000."""
+
+
+OnStep = Callable[[int, int], None]
+"""Is called after each optimizer step with its number and that of all."""
+
+
+def ignore_step(step: int, steps: int) -> None:
+    """Show no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,7 @@ class Schedule:
         warmup: the share of the training with a rising learning rate.
         seconds: a limit on the duration; None is no limit. Training ends after all epochs, or at the limit, and the
             learning rate follows the earlier of the two.
+        stop_after: seconds after which a run stops, to be continued by another; None is never.
         pauses: the number of evenly spread pauses in which the caller can evaluate the draft model.
         seed: the seed of the order of samples.
     """
@@ -46,6 +55,7 @@ class Schedule:
     learning_rate: float = 3e-4
     warmup: float = 0.02
     seconds: float | None = None
+    stop_after: float | None = None
     pauses: int = 10
     seed: int = 0
 
@@ -58,46 +68,108 @@ class TrainingProgress:
         step: optimizer steps so far.
         steps: optimizer steps in all, if the time limit does not come first.
         loss: the mean loss since the last pause, in nats a token.
+        ended: whether the training has reached its end.
     """
 
     step: int
     steps: int
     loss: float
+    ended: bool
 
 
-def train(target: Target, draft: Draft, samples: Sequence[Sample], schedule: Schedule) -> Iterator[TrainingProgress]:
+def train(
+    target: Target,
+    draft: Draft,
+    samples: Sequence[Sample],
+    schedule: Schedule,
+    on_step: OnStep = ignore_step,
+) -> Iterator[TrainingProgress]:
     """Train ``draft`` in place; yield at each pause of the schedule, and at the end.
 
     The draft model runs in the target's dtype, under autocast if that is not float32. Its weights stay float32.
     """
     device, dtype = target.head.device, target.head.dtype
-    rng = random.Random(schedule.seed)
-    plan = [batch for _ in range(schedule.epochs) for batch in batches(samples, schedule.batch_tokens, rng)]
-    weights = list(draft.parameters())
-    optimizer = torch.optim.AdamW(weights, betas=(0.9, 0.95), weight_decay=0.01, fused=device.type == "cuda")
-    total, since, pauses = torch.zeros((), device=device), 0, 0
-    started = time.monotonic()
-    for step, batch in enumerate(plan, 1):
-        share = step / len(plan)
-        if schedule.seconds is not None:
-            share = min(1.0, max(share, (time.monotonic() - started) / schedule.seconds))
-        for group in optimizer.param_groups:
-            group["lr"] = schedule.learning_rate * rate_at(share, schedule.warmup)
-        packed = pack(batch, device)
+
+    def loss_of(packed: Packed) -> Tensor:
         wanted = target.hidden(packed)
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             hidden = draft.hidden(packed)
-        loss = kl_to_target(hidden, wanted, target.head)
+        return kl_to_target(hidden, wanted, target.head)
+
+    return optimise(Optimiser(draft, device), loss_of, samples, schedule, device, on_step)
+
+
+class Optimiser:
+    """AdamW over a network's weights, and how far it has come.
+
+    Attributes:
+        step: optimizer steps so far.
+    """
+
+    def __init__(self, network: nn.Module, device: torch.device) -> None:
+        """Before the first step of ``network``, which is on ``device``."""
+        self.step = 0
+        self._network = network
+        weights = list(network.parameters())
+        self._adam = torch.optim.AdamW(weights, betas=(0.9, 0.95), weight_decay=0.01, fused=device.type == "cuda")
+
+    def state(self) -> dict[str, Any]:
+        """All that a later run needs to go on; see `restore`."""
+        return {"step": self.step, "weights": self._network.state_dict(), "adam": self._adam.state_dict()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state of an earlier run."""
+        self.step = state["step"]
+        self._network.load_state_dict(state["weights"])
+        self._adam.load_state_dict(state["adam"])
+
+    def descend(self, loss: Tensor, rate: float) -> None:
+        """One step down the gradient of ``loss``, at a learning rate."""
+        for group in self._adam.param_groups:
+            group["lr"] = rate
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
+        self._adam.step()
+        self._adam.zero_grad()
+        self.step += 1
+
+
+def optimise(
+    optimiser: Optimiser,
+    loss_of: Callable[[Packed], Tensor],
+    samples: Sequence[Sample],
+    schedule: Schedule,
+    device: torch.device,
+    on_step: OnStep = ignore_step,
+) -> Iterator[TrainingProgress]:
+    """Train from the optimiser's step on; yield at each pause of the schedule, and at the end.
+
+    Args:
+        optimiser: of the network.
+        loss_of: the loss of a batch, a scalar.
+        samples: the training samples.
+        schedule: the same in every run of one training.
+        device: where the batches go.
+        on_step: shows progress.
+    """
+    rng = random.Random(schedule.seed)
+    plan = [batch for _ in range(schedule.epochs) for batch in batches(samples, schedule.batch_tokens, rng)]
+    total, since, pauses = torch.zeros((), device=device), 0, int(optimiser.step / len(plan) * schedule.pauses)
+    started = time.monotonic()
+    for step, batch in enumerate(plan[optimiser.step :], optimiser.step + 1):
+        share, elapsed = step / len(plan), time.monotonic() - started
+        if schedule.seconds is not None:
+            share = min(1.0, max(share, elapsed / schedule.seconds))
+        loss = loss_of(pack(batch, device))
+        optimiser.descend(loss, schedule.learning_rate * rate_at(share, schedule.warmup))
         total += loss.detach()
         since += 1
-        if share * schedule.pauses >= pauses + 1 or share == 1:
-            yield TrainingProgress(step, len(plan), float(total) / since)
+        on_step(step, len(plan))
+        interrupted = schedule.stop_after is not None and elapsed > schedule.stop_after
+        if share * schedule.pauses >= pauses + 1 or share == 1 or interrupted:
+            yield TrainingProgress(step, len(plan), float(total) / since, share == 1)
             total, since, pauses = torch.zeros((), device=device), 0, int(share * schedule.pauses)
-        if share == 1:
+        if share == 1 or interrupted:
             break
 
 

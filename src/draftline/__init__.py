@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from draftline.engine.protocol import Chat
     from draftline.engine.schema import Schema
     from draftline.models.errors import ModelLoadError
+    from draftline.models.tokenization.rendering import Rendering
 
 __version__ = "0.1.0"
 
@@ -71,6 +72,7 @@ __all__ = [
     "PermissionDeniedError",
     "QueueFullError",
     "Reasoning",
+    "Rendering",
     "RequestOutput",
     "RetryPolicy",
     "SamplingParams",
@@ -92,6 +94,7 @@ _MODULES = {
     "AsyncEngine": "engine.async_engine",
     "CallFailedError": "engine.errors",
     "Chat": "engine.protocol",
+    "Rendering": "models.tokenization.rendering",
     "Client": "engine.client.sync_client",
     "CompletionOutput": "engine.outputs",
     "Constraint": "engine.params",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from draftline.structured.automaton.byte_moves import ByteMoves, byte_moves
+from draftline.structured.automaton.byte_moves import END, ByteMoves, byte_moves
 from draftline.structured.automaton.graph import Flags, Graph
 from draftline.structured.automaton.minimise import equal_states
 from draftline.structured.automaton.rows import Indices, Ints, equal_rows
@@ -47,20 +47,32 @@ class ByteAutomaton:
         sources, columns = np.nonzero(self.next[:-1] != self.states)
         return Graph.of(self.states, sources, self.next[sources, columns])
 
-    @staticmethod
-    def of(moves: ByteMoves, usable: Flags | None = None) -> ByteAutomaton:
-        """The automaton of some moves, without states that no text passes.
+    def within(self, usable: Flags) -> ByteAutomaton:
+        """The automaton of the texts whose bytes are all usable.
 
         Args:
-            moves: its moves.
-            usable: [256] bool, the bytes that texts may have; None for all.
+            usable: [256] bool.
+
+        Raises:
+            InvalidConstraintError: it accepts no text.
+        """
+        moves = self.next[:-1] != self.states
+        if not moves.any(axis=0)[self.byte_class[~usable]].any():
+            return self
+        on = moves[:, self.byte_class] & usable
+        table = np.where(on, self.next[:-1, self.byte_class], np.int32(-1))
+        return ByteAutomaton.of_table(table, self.accepting, self.early, self.boundary)
+
+    @staticmethod
+    def of(moves: ByteMoves) -> ByteAutomaton:
+        """The automaton of some moves, without states that no text passes.
 
         Raises:
             InvalidConstraintError: it accepts no text.
         """
         symbols = np.frombuffer(moves.symbols, np.int16)
         # Behind the text's end are states without a name of their own.
-        inside = np.append(np.ones(256, np.bool_) if usable is None else usable, False)[symbols]
+        inside = symbols < END
         sources = np.repeat(np.frombuffer(moves.sources, np.int64), np.frombuffer(moves.counts, np.int64))[inside]
         symbols, targets = symbols[inside], np.frombuffer(moves.targets, np.int64)[inside]
         # outlines-core names states by multiples of a power of two, up to some million.
@@ -69,9 +81,8 @@ class ByteAutomaton:
         names = np.flatnonzero(named)
         index = np.zeros(len(named), np.int32)
         index[names] = np.arange(len(names))
-        begin, sources, targets = int(index[moves.begin]), index[sources], index[targets]
         accepting = np.isin(names, np.frombuffer(moves.final, np.int64))
-        return _pruned(begin, sources, symbols, targets, accepting)
+        return _pruned(int(index[moves.begin]), index[sources], symbols, index[targets], accepting)
 
     @staticmethod
     def of_table(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Union
 
-from draftline.structured.automaton.byte_moves import ByteMoves
 from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
@@ -35,6 +34,11 @@ class WorkerSetup:
 
 
 @dataclass(frozen=True, slots=True)
+class Preparation:
+    """The job of loading what every automaton needs, before the first one needs it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tabulation:
     """The job of building the tables of an automaton over bytes."""
 
@@ -48,11 +52,11 @@ class GrammarTrial:
     allowed: Language
 
 
-Job = ConstraintSpec | Tabulation | GrammarTrial
+Job = Preparation | ConstraintSpec | Tabulation | GrammarTrial
 
 LanguageAnswer = Language | InvalidConstraintError | UnsupportedConstraintError | RuntimeError
 
-Answer = Union["TokenAutomaton", ByteMoves, InvalidConstraintError, AutomatonTooLargeError, RuntimeError]
-"""An automaton's tables, or its moves over bytes if the tables would take long."""
+Answer = Union["TokenAutomaton", "ByteAutomaton", InvalidConstraintError, AutomatonTooLargeError, RuntimeError]
+"""An automaton's tables, or the automaton over bytes if the tables would take long."""
 
 TrialAnswer = str | InvalidConstraintError | UnsupportedConstraintError | RuntimeError

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 
 from draftline.structured.automaton.host_automaton import HostAutomaton, HostProgress
 from draftline.structured.compiled import CompiledConstraint, CompileReport, ConstraintProgress
+from draftline.structured.tags.walk import TagReader
 
 
 class StartingAutomaton:
@@ -16,21 +18,24 @@ class StartingAutomaton:
     Attributes:
         report: of the automaton over bytes.
         host: the automaton over bytes.
-        shortest_reasoning: 0, and ``tags`` None: the compiler builds the tables of structural tags and reasoning first.
-        marking: empty, likewise.
+        tags: see `CompiledConstraint`.
+        marking: likewise.
         shortest: None; with ``close_within_budget``, the compiler builds the tables first.
+        shortest_reasoning: 0; where it has a limit, likewise.
         whole: the constraint with its tables.
     """
 
-    shortest_reasoning: int = 0
-    tags: None = None
     shortest: None = None
+    shortest_reasoning: int = 0
 
-    def __init__(self, report: CompileReport, host: HostAutomaton) -> None:
+    def __init__(
+        self, report: CompileReport, host: HostAutomaton, tags: TagReader | None, marking: Mapping[int, bytes]
+    ) -> None:
         """There are no tables yet."""
         self.report = report
         self.host = host
-        self.marking: dict[int, bytes] = {}
+        self.tags = tags
+        self.marking = marking
         self.whole: Future[CompiledConstraint] = Future()
 
     @property

@@ -1,7 +1,7 @@
 """The worker process that compiles constraints: ``python -m draftline.structured.automaton.worker``.
 
 Two answers follow a constraint: its language, then, if that is regular, its automaton. One answer follows a language that
-is to be enforced by a grammar: the grammar, or why it cannot be used. All of them take work of untrusted size: in Python,
+is to be enforced by a grammar: the grammar, or why it cannot be used. None follows a preparation. All of them take work of untrusted size: in Python,
 which would hold up the threads of a process that streams, or in native code that cannot be stopped, and may crash. A
 worker's own alarm kills it when a job takes too long; the system kills it when it asks for too much memory. `worker_pool`
 is the other end of its pipes.
@@ -12,16 +12,16 @@ from __future__ import annotations
 import resource
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from draftline.structured.automaton.byte_moves import ByteMoves, byte_moves
+from draftline.structured.automaton.byte_moves import byte_moves
 from draftline.structured.automaton.jobs import (
     Answer,
     GrammarTrial,
     Job,
     LanguageAnswer,
+    Preparation,
     Tabulation,
     TrialAnswer,
     WorkerSetup,
@@ -32,7 +32,7 @@ from draftline.structured.errors import InvalidConstraintError, UnsupportedConst
 from draftline.structured.grammar.lark import regex_error
 from draftline.structured.language import Language
 from draftline.structured.tags.form import leaves
-from draftline.structured.tags.special import SpecialNames, marking_tokens, with_names
+from draftline.structured.tags.special import SpecialNames, marking_tokens
 from draftline.structured.worker_processes import ALARMS, serve
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ class Worker:
         """The answers to a job, within its time."""
         limits = self._setup.limits
         match job:
+            case Preparation():
+                import draftline.structured.automaton.token_automaton
+                import draftline.structured.tags.machine  # noqa: F401 - both stay loaded
             case GrammarTrial():
                 grammars = self._grammars
                 _set_alarms(self._setup.grammar_limits.seconds, limits.seconds)
@@ -90,7 +93,7 @@ def find_language(setup: WorkerSetup, job: ConstraintSpec) -> LanguageAnswer:
 
 
 def compile_language(setup: WorkerSetup, allowed: Language, job: ConstraintSpec) -> Answer:
-    """The automaton of a regular language, or its moves if it is large, or the error that it ends in.
+    """The tables of a regular language, or its automaton over bytes if that is large, or the error that it ends in.
 
     Args:
         setup: the vocabulary and the limits.
@@ -98,58 +101,53 @@ def compile_language(setup: WorkerSetup, allowed: Language, job: ConstraintSpec)
         job: the constraint, which tells the masks by distance that are wanted.
     """
 
-    def work() -> TokenAutomaton | ByteMoves:
-        limits = setup.limits
-        if allowed.regex is None:
-            return _tag_tables(setup, allowed, job)
-        size = len(allowed.regex.encode())
-        if size > limits.regex_bytes:
-            raise AutomatonTooLargeError(f"it has {size} bytes; at most {limits.regex_bytes} are allowed")
-        try:
-            moves = byte_moves(allowed.regex, limits.states)
-        except InvalidConstraintError as error:
-            # outlines-core does not say where a regular expression is malformed; llguidance does.
-            raise InvalidConstraintError(regex_error(allowed.grammar) or str(error)) from None
-        if len(moves.sources) > limits.awaited_states and not job.close_within_budget:
-            return moves
-        from draftline.structured.automaton.byte_automaton import ByteAutomaton, minimised
-
-        return _tables(setup, minimised(ByteAutomaton.of(moves)), budgets=job.close_within_budget)
+    def work() -> TokenAutomaton | ByteAutomaton:
+        automaton = _byte_automaton(setup, allowed)
+        limited = job.reasoning is not None and job.reasoning.limited
+        if automaton.states > setup.limits.awaited_states and not (job.close_within_budget or limited):
+            return automaton
+        return _tables(setup, automaton, budgets=job.close_within_budget, early_budgets=limited)
 
     return _answer(setup, work)
 
 
 def compile_tables(setup: WorkerSetup, automaton: ByteAutomaton) -> Answer:
     """The tables of an automaton, or the error that building them ends in."""
-    from draftline.structured.automaton.byte_automaton import minimised
-
-    return _answer(setup, lambda: _tables(setup, minimised(automaton), budgets=False))
+    return _answer(setup, lambda: _tables(setup, automaton, budgets=False))
 
 
-def _tag_tables(setup: WorkerSetup, allowed: Language, job: ConstraintSpec) -> TokenAutomaton:
-    """The tables of a language that is made of others."""
+def _byte_automaton(setup: WorkerSetup, allowed: Language) -> ByteAutomaton:
+    """The automaton over bytes of a regular language."""
+    from draftline.structured.automaton.byte_automaton import ByteAutomaton
     from draftline.structured.tags.machine import Machine
 
-    assert allowed.form is not None, "the language is not regular"
     limits = setup.limits
+    if allowed.regex is not None:
+        size = len(allowed.regex.encode())
+        if size > limits.regex_bytes:
+            raise AutomatonTooLargeError(f"it has {size} bytes; at most {limits.regex_bytes} are allowed")
+        try:
+            return ByteAutomaton.of(byte_moves(allowed.regex, limits.states))
+        except InvalidConstraintError as error:
+            # outlines-core does not say where a regular expression is malformed; llguidance does.
+            raise InvalidConstraintError(regex_error(allowed.grammar) or str(error)) from None
+    assert allowed.form is not None, "the language is not regular"
     size = sum(len((leaf.language.regex or "").encode()) for leaf in leaves(allowed.form))
     if size > limits.parts_bytes:
         problem = f"the regular expressions inside it have {size} bytes; at most {limits.parts_bytes} are allowed"
         raise AutomatonTooLargeError(problem)
-    marking = marking_tokens(allowed.form, setup.special_names)
-    automaton = Machine(allowed.form, limits.states, SpecialNames(marking)).automaton()
-    early_budgets = job.reasoning is not None and job.reasoning.limited
-    reading = replace(setup, tokens=with_names(setup.tokens, marking))
-    return _tables(reading, automaton, budgets=job.close_within_budget, early_budgets=early_budgets)
+    names = SpecialNames(marking_tokens(allowed.form, setup.special_names))
+    return Machine(allowed.form, limits.states, names).automaton()
 
 
 def _tables(
     setup: WorkerSetup, automaton: ByteAutomaton, *, budgets: bool, early_budgets: bool = False
 ) -> TokenAutomaton:
+    from draftline.structured.automaton.byte_automaton import minimised
     from draftline.structured.automaton.token_automaton import compile_tokens
 
     return compile_tokens(
-        automaton,
+        minimised(automaton),
         setup.tokens,
         setup.eos_ids,
         budgets=budgets,
@@ -158,7 +156,7 @@ def _tables(
     )
 
 
-def _answer(setup: WorkerSetup, work: Callable[[], TokenAutomaton | ByteMoves]) -> Answer:
+def _answer(setup: WorkerSetup, work: Callable[[], TokenAutomaton | ByteAutomaton]) -> Answer:
     try:
         return work()
     except (InvalidConstraintError, AutomatonTooLargeError) as error:

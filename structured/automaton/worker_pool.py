@@ -9,8 +9,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from draftline.structured.automaton.byte_automaton import ByteAutomaton
-from draftline.structured.automaton.byte_moves import ByteMoves
-from draftline.structured.automaton.jobs import GrammarTrial, Job, Tabulation, WorkerSetup
+from draftline.structured.automaton.jobs import GrammarTrial, Job, Preparation, Tabulation, WorkerSetup
 from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
 from draftline.structured.automaton.token_automaton import TokenAutomaton
 from draftline.structured.constraint import ConstraintSpec
@@ -37,7 +36,7 @@ class AutomatonWorkerPool:
         """No worker is started yet.
 
         Args:
-            tokens: each token's bytes; empty where it stands for no text.
+            tokens: each token's bytes, as automata read them (`tags.special.with_names`); empty where it is in no text.
             eos_ids: the tokens that end an output.
             special_ids: control tokens.
             limits: bounds on one constraint.
@@ -60,9 +59,13 @@ class AutomatonWorkerPool:
             "draftline.structured.automaton.worker", setup, kept_bytes=setup.limits.kept_bytes
         )
 
+    def prepare(self) -> None:
+        """Start a worker, so that the first constraint finds one that has loaded its modules."""
+        self._answers(Preparation(), never_abandoned)
+
     def compile(
         self, constraint: ConstraintSpec, *, on_abandon: OnAbandon = never_abandoned
-    ) -> tuple[Language, TokenAutomaton | ByteMoves | AutomatonTooLargeError | None]:
+    ) -> tuple[Language, TokenAutomaton | ByteAutomaton | AutomatonTooLargeError | None]:
         """The language of a constraint, and its automaton.
 
         Args:
@@ -70,8 +73,8 @@ class AutomatonWorkerPool:
             on_abandon: is told how to end the job early.
 
         Returns:
-            The language; and its automaton, or why it has none within the limits of time, memory and table size. Of a
-            large automaton, its moves: see `tabulate`. None if the language is not regular.
+            The language; and its automaton, or why it has none within the limits of time, memory and table size. A large
+            automaton is one over bytes: see `tabulate`. None if the language is not regular.
 
         Raises:
             InvalidConstraintError: the constraint is malformed, takes too long to read, or no text that it allows can be

@@ -15,8 +15,9 @@ from draftline.structured.grammar.matcher import GrammarMatcher
 from draftline.structured.matcher import Matcher
 from draftline.structured.tags.walk import TagReader
 from draftline.structured.unique.cursor import Position
-from draftline.structured.unique.matcher import QuoteTokens, UniqueMatcher
+from draftline.structured.unique.matcher import UniqueMatcher
 from draftline.structured.unique.paths import UniquePaths
+from draftline.structured.unique.tokens import ItemTokens
 from draftline.structured.vocabulary import ByteVocabulary
 
 
@@ -29,7 +30,7 @@ class CompiledGrammar:
         pristine: at the beginning of a text.
         source_bytes: the size of the grammar.
         vocabulary: the model's.
-        unique: where arrays hold different strings, the tokens that may end a string, and the position of the empty text;
+        unique: where arrays hold different items, the tokens, and the position of the empty text;
             None if nowhere.
         guard: the automaton of reasoning with a limit, and of any text behind it; None without such reasoning.
         tags: see `CompiledConstraint`.
@@ -41,7 +42,7 @@ class CompiledGrammar:
     pristine: GrammarMatcher
     source_bytes: int
     vocabulary: ByteVocabulary
-    unique: tuple[UniquePaths, QuoteTokens, Position] | None = None
+    unique: tuple[UniquePaths, ItemTokens, Position] | None = None
     guard: TokenAutomaton | None = None
     tags: TagReader | None = None
     marking: Mapping[int, bytes] = field(default_factory=dict)

@@ -9,13 +9,14 @@ import json
 import re
 import urllib.parse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import IntEnum
 from typing import Any, Final
 
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.json_schema.limits import SchemaLimits
+from draftline.structured.json_schema.metaschemas import family, uri_of
 
 Json = Any
 """A JSON value as Python's json reads it, but numbers with a fraction or an exponent are Decimals."""
@@ -42,6 +43,9 @@ _DIALECTS: Final = {
 
 MAX_DIGITS: Final = 400
 """The most digits of a number in a schema, written out without exponent."""
+
+_RECURSIVE: Final = ""
+"""The name of what "$recursiveAnchor" declares. No other anchor is empty."""
 
 # Keywords whose value is a schema; a list of schemas; an object of schemas.
 _SCHEMA: Final = frozenset(
@@ -74,18 +78,26 @@ class Location:
         schema: an object or a boolean.
         base: the base URI of its references.
         dialect: its version of JSON Schema.
+        scope: what dynamic references in it mean: anchors, and pointers of their schemas. It depends on the schemas through
+            which evaluation has come here. Anchors that only one schema has are left out.
     """
 
     pointer: str
     schema: Json
     base: str
     dialect: Dialect
+    scope: tuple[tuple[str, str], ...] = ()
 
     def __hash__(self) -> int:
-        return hash((self.pointer, self.base))
+        return hash((self.pointer, self.base, self.scope))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Location) and self.pointer == other.pointer and self.schema is other.schema
+        return (
+            isinstance(other, Location)
+            and self.pointer == other.pointer
+            and self.schema is other.schema
+            and self.scope == other.scope
+        )
 
 
 class UnresolvedReferenceError(ValueError):
@@ -200,14 +212,22 @@ class Document:
             dialect = found
         self._known: dict[str, Location] = {}
         self._by_uri: dict[str, str] = {}
-        self._dynamic: dict[str, list[str]] = {}
-        self._json = root
+        # The schemas with a dynamic anchor, by anchor and by the base URI of the resource that they are in.
+        self._dynamic: dict[str, dict[str, str]] = {}
+        self._mentioned: set[str] = set()
         self._index(root, "", "", dialect)
-        self.root = self.at("")
+        self._add_metaschemas()
+        self.root = self._within((), self._known[""])
 
-    def at(self, pointer: str) -> Location:
-        """The schema at a pointer, which must exist."""
-        return self._known[pointer]
+    def _add_metaschemas(self) -> None:
+        """Add the metaschemas that references mention, before scopes are known: they have dynamic anchors."""
+        for uri in sorted(self._mentioned):
+            for document in family(uri):
+                own = uri_of(document)
+                if own not in self._by_uri:
+                    dialect = _dialect(document["$schema"])
+                    assert dialect is not None
+                    self._index(document, f"{own}#", own, dialect)
 
     def says(self, pointer: str, keyword: str) -> bool:
         """Whether the schema at a pointer has a keyword."""
@@ -223,23 +243,50 @@ class Document:
             pointer += "/" + escape(str(step))
         known = self._known.get(pointer)
         if known is not None and known.schema is value:
-            return known
+            return self._within(parent.scope, known)
         if not isinstance(value, dict | bool):
             raise InvalidConstraintError(f"{pointer}: a schema is an object or a boolean")
         made = Location(pointer, value, parent.base, parent.dialect)
         self._known.setdefault(pointer, made)
-        return made
+        return self._within(parent.scope, made)
 
-    def dynamic_anchors(self, name: str) -> list[str]:
-        """Pointers of all schemas with this dynamic anchor."""
-        return self._dynamic.get(name, [])
+    def _within(self, scope: tuple[tuple[str, str], ...], location: Location) -> Location:
+        """The schema, reached from a scope: the outermost resource that has an anchor says what it means."""
+        names = dict(scope)
+        for name, by_resource in self._dynamic.items():
+            if len(by_resource) > 1 and name not in names and location.base in by_resource:
+                names[name] = by_resource[location.base]
+        found = tuple(sorted(names.items()))
+        return location if found == location.scope else replace(location, scope=found)
 
-    def resolve(self, source: Location, reference: str) -> Location:
-        """The target of a reference.
+    def target(self, source: Location, keyword: str) -> Location:
+        """The schema that a reference keyword of ``source`` refers to.
 
         Raises:
             UnresolvedReferenceError: it is not in this document.
         """
+        reference: str = source.schema[keyword]
+        target = self.resolve(source, reference)
+        if keyword == "$ref" or not isinstance(target.schema, dict):
+            return target
+        if keyword == "$recursiveRef":
+            anchor = _RECURSIVE if target.schema.get("$recursiveAnchor") is True else None
+        else:
+            # A JSON pointer is no dynamic reference, nor is a plain anchor of the same name.
+            fragment = urllib.parse.unquote(reference.partition("#")[2])
+            anchor = fragment if target.schema.get("$dynamicAnchor") == fragment else None
+        pointer = None if anchor is None else dict(source.scope).get(anchor)
+        return target if pointer is None else self._within(source.scope, self._known[pointer])
+
+    def resolve(self, source: Location, reference: str) -> Location:
+        """The target of a reference that does not depend on the path of evaluation.
+
+        Raises:
+            UnresolvedReferenceError: it is not in this document.
+        """
+        return self._within(source.scope, self._resolve(source, reference))
+
+    def _resolve(self, source: Location, reference: str) -> Location:
         uri = urllib.parse.urljoin(source.base, reference) if source.base else reference
         if reference.startswith("#"):
             uri = source.base.partition("#")[0] + reference
@@ -291,6 +338,8 @@ class Document:
         if pointer == "":
             self._by_uri[""] = ""
         only_reference = dialect <= Dialect.DRAFT7 and isinstance(value.get("$ref"), str)
+        if isinstance(reference := value.get("$ref"), str) and "://json-schema.org/" in (reference + base):
+            self._mentioned.add(urllib.parse.urljoin(base, reference.partition("#")[0]))
         named = value.get("id" if dialect == Dialect.DRAFT4 else "$id")
         if isinstance(named, str) and not only_reference:
             if isinstance(value.get("$schema"), str):
@@ -306,7 +355,10 @@ class Document:
             if isinstance(anchor, str) and dialect >= Dialect.DRAFT2019:
                 self._by_uri.setdefault(f"{base}#{anchor}", pointer)
                 if keyword == "$dynamicAnchor":
-                    self._dynamic.setdefault(anchor, []).append(pointer)
+                    self._dynamic.setdefault(anchor, {}).setdefault(base, pointer)
+        in_root = self._by_uri.get(base) == pointer
+        if value.get("$recursiveAnchor") is True and dialect == Dialect.DRAFT2019 and in_root:
+            self._dynamic.setdefault(_RECURSIVE, {}).setdefault(base, pointer)
         if pointer == "" and base:
             self._by_uri.setdefault(base, "")
         self._known[pointer] = Location(pointer, value, base, dialect)

@@ -16,7 +16,7 @@ from draftline.structured.json_schema.decimals import number_text
 from draftline.structured.json_schema.enumerated import unique_values
 from draftline.structured.json_schema.limits import SchemaLimits
 from draftline.structured.json_schema.member_bits import BITS
-from draftline.structured.json_schema.multiples import InexpressibleNumbersError, is_native
+from draftline.structured.json_schema.multiples import InexpressibleNumbersError, native_schemas
 from draftline.structured.json_schema.normalise import Normaliser
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import (
@@ -33,11 +33,10 @@ from draftline.structured.json_schema.shapes import (
     settle_object,
     widest,
 )
-from draftline.structured.json_schema.strings import ALL_STRINGS
+from draftline.structured.json_schema.variety import Variety
 from draftline.structured.regular.syntax import NEVER as NO_TEXT
 
 _COUNTER_BITS: Final = 16
-_STRINGS: Final = Shapes(strings=(ALL_STRINGS,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +62,16 @@ def build_graph(normaliser: Normaliser, root: Demands, limits: SchemaLimits) -> 
     """
     closing: dict[str, None] = {}
     nodes: dict[Demands, Shapes] = {}
+    variety = Variety(normaliser.expand)
     waiting = [root]
     count = 0
     for value in waiting:
         if value in nodes:
             continue
-        shapes = _exact(normaliser, value, normaliser.expand(value))
+        shapes = _exact(normaliser, variety, value, normaliser.expand(value))
         if normaliser.closes_objects and (without := closed(shapes)) != shapes:
             shapes = without
-            closing[_where(value, "properties")] = None
+            closing[where(value, "properties")] = None
         nodes[value] = shapes
         count += 1 + len(shapes.numbers) + len(shapes.strings) + len(shapes.arrays) + len(shapes.objects)
         count += sum(len(shape.named) for shape in shapes.objects)
@@ -107,7 +107,7 @@ def _items(shape: ArrayShape) -> Iterator[Demands]:
         yield from all_kinds(shape)
 
 
-def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
+def _exact(normaliser: Normaliser, variety: Variety, value: Demands, shapes: Shapes) -> Shapes:
     """The same shapes without conditions that have no exact form. Those are reported."""
     return replace(
         shapes,
@@ -117,7 +117,7 @@ def _exact(normaliser: Normaliser, value: Demands, shapes: Shapes) -> Shapes:
         arrays=tuple(
             exact
             for one in shapes.arrays
-            if (exact := _exact_uniqueness(normaliser, _exact_counts(normaliser, one))) is not None
+            if (exact := _exact_uniqueness(normaliser, variety, _exact_counts(normaliser, one))) is not None
         ),
         objects=tuple(_exact_members(normaliser, value, one) for one in _few_cases(normaliser, value, shapes.objects)),
     )
@@ -130,7 +130,7 @@ def _few_cases(normaliser: Normaliser, value: Demands, objects: tuple[ObjectShap
     if len(objects) <= MAX_CASES:
         return objects
     keyword = next((one for one in ("allOf", "oneOf", "anyOf") if _says(value, one)), "")
-    normaliser.report(_where(value, keyword), keyword, f"objects have more than {MAX_CASES} cases here")
+    normaliser.report(where(value, keyword), keyword, f"objects have more than {MAX_CASES} cases here")
     return (ANY_OBJECT,)
 
 
@@ -140,14 +140,14 @@ def _exact_multiples(normaliser: Normaliser, value: Demands, numbers: NumberSet)
         if number_text(numbers) == NO_TEXT:
             return None
     except InexpressibleNumbersError as error:
-        if is_native(numbers):
+        if native_schemas(numbers):
             return numbers
-        normaliser.report(_where(value, "multipleOf"), "multipleOf", str(error))
+        normaliser.report(where(value, "multipleOf"), "multipleOf", str(error))
         return replace(numbers, step=None, not_steps=frozenset())
     return numbers
 
 
-def _where(value: Demands, keyword: str) -> str:
+def where(value: Demands, keyword: str) -> str:
     """The pointer of a schema with this keyword, or else of a schema that contains it."""
     pointers = sorted(demand.location.pointer for demand in value)
     saying = [demand.location.pointer for demand in value if _says(frozenset([demand]), keyword)]
@@ -160,25 +160,33 @@ def _says(value: Demands, keyword: str) -> bool:
 
 
 def _exact_members(normaliser: Normaliser, value: Demands, shape: ObjectShape) -> ObjectShape:
-    """Drop counts that need two unnamed members, whose names could be equal, or more properties than there are bits."""
+    """Drop counts that need unnamed members of few names, which could be equal, or more properties than there are bits."""
     counted = shape.min_members > 0 or shape.max_members is not None
-    if shape.others and shape.min_members > len(shape.required) + 1:
-        reason = "different names cannot be enforced for unnamed members"
-        normaliser.report(_where(value, "minProperties"), "minProperties", reason)
+    if shape.others and shape.min_members > len(shape.required) + 1 and not has_free_names(shape):
+        reason = "different names cannot be enforced for unnamed members whose names are restricted"
+        normaliser.report(where(value, "minProperties"), "minProperties", reason)
         shape = replace(shape, min_members=0)
     if shape.max_members is not None and shape.max_members.bit_length() > _COUNTER_BITS:
-        normaliser.report(_where(value, "maxProperties"), "maxProperties", f"it is beyond {2**_COUNTER_BITS - 1}")
+        normaliser.report(where(value, "maxProperties"), "maxProperties", f"it is beyond {2**_COUNTER_BITS - 1}")
         shape = replace(shape, max_members=None)
     if shape.some and shape.max_members is not None:
         reason = "it cannot be combined with unnamed members that another keyword requires"
-        normaliser.report(_where(value, "maxProperties"), "maxProperties", reason)
+        normaliser.report(where(value, "maxProperties"), "maxProperties", reason)
         shape = replace(shape, max_members=None)
     if (counted or shape.some) and len(shape.named) + len(shape.some) + _COUNTER_BITS > BITS:
         keyword = "minProperties" if shape.min_members else "maxProperties"
         reason = f"members are counted among at most {BITS - _COUNTER_BITS} named properties"
-        normaliser.report(_where(value, keyword), keyword, reason)
+        normaliser.report(where(value, keyword), keyword, reason)
         shape = replace(shape, min_members=0, max_members=None, some=())
     return shape
+
+
+def has_free_names(shape: ObjectShape) -> bool:
+    """Whether unnamed members may have every name of some length and more, so that names never run out."""
+    return all(
+        one.names.only is None and one.names.max_length is None and not (one.names.patterns or one.names.not_patterns)
+        for one in shape.others
+    )
 
 
 def _exact_counts(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:
@@ -195,7 +203,7 @@ def _exact_counts(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape:
     return replace(shape, contains=())
 
 
-def _exact_uniqueness(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape | None:
+def _exact_uniqueness(normaliser: Normaliser, variety: Variety, shape: ArrayShape) -> ArrayShape | None:
     """The same arrays; None if there are fewer values than unique items."""
     if not shape.unique:
         return shape
@@ -204,10 +212,16 @@ def _exact_uniqueness(normaliser: Normaliser, shape: ArrayShape) -> ArrayShape |
     values = unique_values(shape, normaliser.expand)
     if values is not None:
         return shape if len(values) >= shape.min_items else None
-    if not shape.prefix and not shape.contains and normaliser.expand(shape.rest) == _STRINGS:
-        return shape  # the host compares them
+    # The host compares them. Whatever the first items are, there must be another value for each further one.
+    needed = [(variety.of(item), index + 1) for index, item in enumerate(shape.prefix[: shape.min_items])]
+    if shape.min_items > len(shape.prefix):
+        needed.append((variety.of(shape.rest), shape.min_items))
+    # If one of the counted items is wanted, none of them is there yet.
+    simple = all(one.high is None and one.low <= 1 and one.start == 0 for one in shape.contains)
+    if simple and all(count >= least for count, least in needed):
+        return shape
     for pointer in sorted(shape.unique):
-        reason = "unique items can be enforced only among strings of any length, and a few enumerated scalars"
+        reason = "so many items cannot be unique, or which ones are left depends on the items before"
         normaliser.report(pointer, "uniqueItems", reason)
     return replace(shape, unique=frozenset())
 

@@ -37,15 +37,16 @@ class Layout:
         self.one = 0
         self.room = ""
         conditions = [f"is_ones([0:{used}])"] if used else []
-        if shape.min_members and shape.others and not shape.some:
+        missing = shape.min_members - len(required)
+        if missing == 1 and shape.others and not shape.some:
             self.other_bit = used
             used += 1
         further = None if shape.max_members is None else shape.max_members - len(required)
-        if further is not None and shape.others:
-            width = further.bit_length()
+        if shape.others and (further is not None or missing > 1):
+            width = max(missing, further or 0).bit_length()
             self.counter = f"[{used}:{used + width}]"
             self.one = 1 << used
-            self.room = f"lt({self.counter}, {further})"
+            self.room = "" if further is None else f"lt({self.counter}, {further})"
             used += width
         start = used
         kept = optional[: BITS - used]
@@ -53,7 +54,9 @@ class Layout:
         if further is not None and not shape.others:
             self.room = _count("lt", start, len(kept), further)
         if shape.min_members and not shape.some:
-            enough = _count("ge", start, len(kept), shape.min_members - len(required))
+            enough = _count("ge", start, len(kept), missing)
+            if missing > 1 and shape.others:
+                enough = f"ge({self.counter}, {missing})"  # it stays at its largest value
             if self.other_bit is not None:
                 # One unnamed member is enough: besides the required members, at most one is missing.
                 enough = f"or({enough}, bit_set({self.other_bit}))" if kept else f"bit_set({self.other_bit})"

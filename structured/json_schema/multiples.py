@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
-from draftline.structured.json_schema.numbers import NumberSet
+from draftline.structured.json_schema.numbers import NumberSet, meet
 from draftline.structured.regular import dfa
 
 MAX_MODULUS = 1_000
@@ -26,12 +27,54 @@ def decimal_text(value: Fraction) -> str:
     return f"{text[:-digits]}.{text[-digits:]}" if digits else text
 
 
-def is_native(numbers: NumberSet) -> bool:
-    """Whether llguidance supports the set natively: integers that are multiples of one number, in plain notation."""
+def native_schemas(numbers: NumberSet) -> list[str]:
+    """JSON Schemas that llguidance enforces natively and that unite to the set, in plain notation; none if it has no such form.
+
+    Fractions have at most 15 digits, so that readers who round to 64-bit floats find them in the set.
+    """
     step = numbers.step
-    if any(bound is not None and abs(bound) >= 2**53 for bound in (numbers.low, numbers.high)):
-        return False
-    return step is not None and step.denominator == 1 and step <= MAX_MODULUS and not numbers.not_steps
+    if (
+        step is None
+        or numbers.not_steps
+        or any(bound is not None and abs(bound) >= 2**53 for bound in (numbers.low, numbers.high))
+    ):
+        return []
+    scale = len(decimal_text(step).partition(".")[2])
+    if int(step * 10**scale) > MAX_MODULUS or step.numerator > MAX_MODULUS:
+        return []
+    kinds = [("integer", replace(numbers, step=Fraction(step.numerator)))]
+    if not numbers.literal_integers:
+        limit = Fraction(10**15, 10**scale)
+        small = meet(numbers, NumberSet(low=-limit, high=limit))
+        # The texts of each schema have one number of decimals.
+        for decimals in range(1, scale + 1):
+            kinds.append(("number", meet(small, NumberSet(step=Fraction(1, 10**decimals)))))
+    if not all(_is_read(one.step or step, scale) for _, one in kinds):
+        return []
+    return [_native(kind, one) for kind, one in kinds]
+
+
+def _is_read(step: Fraction, scale: int) -> bool:
+    """Whether llguidance reads a step exactly: it multiplies a 64-bit float by ten until that is an integer."""
+    value = float(step)
+    for _ in range(scale):
+        if value.is_integer():
+            break
+        value *= 10
+    return value.is_integer()
+
+
+def _native(kind: str, numbers: NumberSet) -> str:
+    step = numbers.step
+    assert step is not None
+    bounds = zip(("minimum", "maximum"), numbers.integral_bounds(), strict=True)
+    named = {keyword: _signed_text(bound * step) for keyword, bound in bounds if bound is not None}
+    members = {"type": f'"{kind}"', "multipleOf": decimal_text(step), **named}
+    return "{" + ", ".join(f'"{name}": {text}' for name, text in members.items()) + "}"
+
+
+def _signed_text(value: Fraction) -> str:
+    return f"{'-' if value < 0 else ''}{decimal_text(abs(value))}"
 
 
 def divisible(step: Fraction) -> dfa.Dfa:

@@ -30,9 +30,9 @@ class Demand:
     holds: bool = True
 
     @property
-    def order(self) -> tuple[str, bool]:
+    def order(self) -> tuple[str, bool, tuple[tuple[str, str], ...]]:
         """The sort key of demands, where their order is visible."""
-        return self.location.pointer, self.holds
+        return self.location.pointer, self.holds, self.location.scope
 
 
 Demands = frozenset[Demand]

@@ -114,10 +114,10 @@ def seq(*parts: Node) -> Node:
     """The parts one after the other."""
     flat: list[Node] = []
     for part in parts:
-        if part == NEVER:
-            return NEVER
         if isinstance(part, Seq):
             flat.extend(part.parts)
+        elif isinstance(part, Chars) and not part.set:
+            return NEVER
         else:
             flat.append(part)
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
@@ -156,9 +156,16 @@ def optional(node: Node) -> Node:
     return repeat(node, 0, 1)
 
 
+@functools.lru_cache(maxsize=4096)
 def literal(text: str) -> Node:
     """Exactly this text."""
-    return seq(*(Chars(charset.of(character)) for character in text))
+    characters = tuple(map(_character, text))
+    return characters[0] if len(characters) == 1 else Seq(characters)
+
+
+@functools.lru_cache(maxsize=1024)
+def _character(character: str) -> Node:
+    return Chars(charset.of(character))
 
 
 def has_anchor(node: Node) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from draftline.structured.automaton.byte_automaton import ByteAutomaton, compile_bytes, minimised
+from draftline.structured.automaton.byte_automaton import ByteAutomaton, compile_bytes
 from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.tags.form import (
@@ -132,7 +132,7 @@ class Machine:
         return tuple(sorted(after))
 
     def automaton(self) -> ByteAutomaton:
-        """The minimal deterministic automaton.
+        """The deterministic automaton. Equivalent states are not merged.
 
         Raises:
             AutomatonTooLargeError: it has too many states before minimisation.
@@ -162,7 +162,7 @@ class Machine:
             elif len(rows) == 1:
                 # One position moves, as almost everywhere inside a leaf: look all bytes up at once.
                 row = rows[0]
-                for target in np.unique(row[~known_single[row]]).tolist():
+                for target in dict.fromkeys(row[~known_single[row]].tolist()):
                     single[target] = number(self.arrive([target]))
                     known_single[target] = True
                 table.append(single[row])
@@ -175,7 +175,7 @@ class Machine:
         boundary = None
         if self.boundary is not None:
             boundary = numbers.get(tuple(sorted(self._closure(self.boundary))))
-        return minimised(ByteAutomaton.of_table(np.stack(table), accepting, early, boundary))
+        return ByteAutomaton.of_table(np.stack(table), accepting, early, boundary)
 
     def _dense(self, position: int) -> npt.NDArray[np.int32]:
         row = self._rows[position]

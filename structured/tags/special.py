@@ -60,12 +60,12 @@ def marking_tokens(form: Form, special_names: Mapping[str, int]) -> dict[str, in
     return {part: special_names[part] for mark in set(marks(form)) for part, is_name in names.split(mark) if is_name}
 
 
-def with_names(tokens: Sequence[bytes], marking: Mapping[str, int]) -> tuple[bytes, ...]:
-    """The tokens of a vocabulary, as an automaton reads them whose marks have these special tokens."""
-    if not marking:
+def with_names(tokens: Sequence[bytes], special_names: Mapping[str, int]) -> tuple[bytes, ...]:
+    """The tokens of a vocabulary, as automata read them: those without such marks have no moves for special tokens."""
+    if not special_names:
         return tuple(tokens)
     # Tokens for single bytes must not spell a special token.
     read = [b"" if ESCAPE in token else token for token in tokens]
-    for name, token in marking.items():
+    for name, token in special_names.items():
         read[token] = special_bytes(name)
     return tuple(read)

@@ -1,1 +1,1 @@
-"""Arrays of different strings: the host remembers the items of each and masks the token that would close a duplicate."""
+"""Arrays of different items: the host remembers the items of each, and masks what could only repeat one."""

@@ -1,4 +1,4 @@
-"""``Cursor``: the position in a JSON document whose arrays may have to hold different strings.
+"""``Cursor``: the position in a JSON document whose arrays may have to hold different items.
 
 The document is known to be well-formed, so only its structure is read. A cursor never changes: a matcher keeps one for each
 token, and rolls back by dropping them.
@@ -6,10 +6,11 @@ token, and rolls back by dropping them.
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from draftline.structured.unique.paths import UniquePaths
+from draftline.structured.unique.values import Value, string_of, value_of
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = b'"\\,:'
 _OPEN_ARRAY, _CLOSE_ARRAY, _OPEN_OBJECT, _CLOSE_OBJECT = b"[]{}"
@@ -21,14 +22,18 @@ class Level(NamedTuple):
     Attributes:
         state: its state in the paths.
         is_array: whether it is an array.
-        seen: its strings so far, if they have to differ; None otherwise.
+        seen: its items so far, if they have to differ; None otherwise.
         outer: the level around it.
+        item: where the item that is open begins in `Cursor.recorded`; -1 behind an item that has been compared.
+        names: of an object inside what is compared, the names of its members so far.
     """
 
     state: int
     is_array: bool
-    seen: frozenset[str] | None
+    seen: frozenset[Value] | None
     outer: Level | None
+    item: int = 0
+    names: frozenset[str] = frozenset()
 
 
 class Cursor(NamedTuple):
@@ -38,54 +43,90 @@ class Cursor(NamedTuple):
         level: the innermost open array or object.
         state: the state of the value that begins here.
         in_key: whether the string that is open, or that may begin here, is the name of a member.
-        text: the raw bytes of the string that is open; None outside of strings.
+        text: where in ``recorded`` the string that is open begins; -1 outside of strings.
         escaped: whether the byte before was a backslash.
+        recorded: the text from the beginning of the outermost of these, or of the open string.
+        comparing: how many arrays and objects are open whose items or names are compared.
     """
 
     level: Level | None = None
     state: int = 0
     in_key: bool = False
-    text: bytes | None = None
+    text: int = -1
     escaped: bool = False
+    recorded: bytes = b""
+    comparing: int = 0
 
-    @property
-    def seen(self) -> frozenset[str] | None:
-        """The strings from which the one that is open has to differ; None if it is free."""
-        return None if self.level is None or self.in_key or self.text is None else self.level.seen
+    def levels(self) -> Iterator[Level]:
+        """The open arrays and objects, from the innermost one on."""
+        level = self.level
+        while level is not None:
+            yield level
+            level = level.outer
 
     def step(self, byte: int, paths: UniquePaths) -> Cursor | None:
-        """The position after a byte; None if the byte ends a string that has been there."""
-        if self.text is None:
+        """The position after a byte; None if the byte ends an item or a name that has been there."""
+        if self.text < 0:
             return self._outside(byte, paths)
-        if not self.escaped and byte == _QUOTE:
-            return self._closed(self.text, paths)
-        return self._replace(text=self.text + bytes([byte]), escaped=not self.escaped and byte == _BACKSLASH)
+        recorded = self.recorded + bytes([byte])
+        if self.escaped or byte != _QUOTE:
+            return self._replace(recorded=recorded, escaped=not self.escaped and byte == _BACKSLASH)
+        level = self.level
+        if self.in_key and level is not None:
+            name = string_of(self.recorded[self.text :]) or ""
+            if self.comparing:
+                if name in level.names and paths.distinct(level.state):
+                    return None
+                level = level._replace(names=level.names | {name})
+            state = paths.member(level.state, name)
+            return Cursor(level, state, False, -1, False, recorded if self.comparing else b"", self.comparing)
+        return self._replace(text=-1, recorded=recorded if self.comparing else b"")._compared()
 
-    def _outside(self, byte: int, paths: UniquePaths) -> Cursor:
+    def _outside(self, byte: int, paths: UniquePaths) -> Cursor | None:
+        here = self._replace(recorded=self.recorded + bytes([byte])) if self.comparing else self
         level = self.level
         if byte == _QUOTE:
-            return self._replace(text=b"")
+            return here._replace(text=len(here.recorded))
         if byte == _OPEN_ARRAY:
-            seen = frozenset[str]() if paths.unique(self.state) else None
-            return Cursor(Level(self.state, True, seen, level), paths.items(self.state))
+            unique = paths.unique(self.state)
+            inside = Level(self.state, True, frozenset() if unique else None, level, len(here.recorded))
+            return here._replace(level=inside, state=paths.items(self.state), comparing=self.comparing + unique)
         if byte == _OPEN_OBJECT:
-            return Cursor(Level(self.state, False, None, level), in_key=True)
+            comparing = self.comparing + paths.distinct(self.state)
+            return here._replace(level=Level(self.state, False, None, level), in_key=True, comparing=comparing)
         if byte in (_CLOSE_ARRAY, _CLOSE_OBJECT) and level is not None:
-            return Cursor(level.outer)
+            if self._ended() is None:
+                return None
+            own = level.seen is not None if level.is_array else paths.distinct(level.state)
+            comparing = self.comparing - own
+            left = here._replace(level=level.outer, in_key=False, comparing=comparing)
+            return left._compared() if comparing else left._replace(recorded=b"")
         if byte == _COMMA and level is not None:
-            return Cursor(level, paths.items(level.state)) if level.is_array else Cursor(level, in_key=True)
-        return self
+            ended = self._ended()
+            if ended is None or ended.level is None:
+                return None
+            level = ended.level
+            if not level.is_array:
+                return here._replace(level=level, in_key=True)
+            return here._replace(level=level._replace(item=len(here.recorded)), state=paths.items(level.state))
+        return here
 
-    def _closed(self, text: bytes, paths: UniquePaths) -> Cursor | None:
+    def _ended(self) -> Cursor | None:
+        """The position behind an item that ends where the array goes on or closes, as numbers do; None if it repeats."""
         level = self.level
-        if level is None:
-            return Cursor()
-        if self.in_key:
-            return Cursor(level, paths.member(level.state, string_of(text) or ""))
-        if level.seen is None:
-            return Cursor(level, self.state)
-        value = string_of(text) or ""
-        return None if value in level.seen else Cursor(level._replace(seen=level.seen | {value}), self.state)
+        if level is None or level.seen is None or level.item < 0 or not self.recorded[level.item :].strip():
+            return self
+        return self._compared()
+
+    def _compared(self) -> Cursor | None:
+        """The position behind an item of the innermost level, which has ended; None if it has been there."""
+        level = self.level
+        if level is None or level.seen is None:
+            return self
+        value = value_of(self.recorded[level.item :])
+        if value is None or value in level.seen:
+            return None
+        return self._replace(level=level._replace(seen=level.seen | {value}, item=-1))
 
 
 class Reasoning(NamedTuple):
@@ -97,10 +138,8 @@ class Reasoning(NamedTuple):
         begun: the bytes of it that have come.
         required: whether the document cannot come without reasoning.
         tail: the bytes behind the begin mark, as many as the end mark may begin with.
-        level: no array or object is open, and no string.
-        seen: likewise.
-        text: likewise.
-        escaped: likewise.
+        comparing: no array is open.
+        text: no string is open.
     """
 
     end: bytes
@@ -108,10 +147,8 @@ class Reasoning(NamedTuple):
     begun: int = 0
     required: bool = True
     tail: bytes = b""
-    level: None = None
-    seen: None = None
-    text: None = None
-    escaped: bool = False
+    comparing: int = 0
+    text: int = -1
 
     def step(self, byte: int, paths: UniquePaths) -> Position | None:
         """The position after a byte: in the document behind the first end mark, or if there is no begin mark."""
@@ -132,20 +169,10 @@ Position = Cursor | Reasoning
 
 
 def strings_differ(document: bytes, paths: UniquePaths) -> bool:
-    """Whether the arrays of a document hold different strings where they have to."""
+    """Whether the arrays of a document hold different items where they have to."""
     cursor: Cursor | None = Cursor()
     for byte in document:
         if cursor is None:
             return False
         cursor = cursor.step(byte, paths)
     return cursor is not None
-
-
-def string_of(text: bytes) -> str | None:
-    """The string that raw bytes between quotes stand for; None if they end within a character or an escape."""
-    try:
-        value: str = json.loads(b'"' + text + b'"')
-        value.encode()  # a lone surrogate is half a character
-    except ValueError:
-        return None
-    return value

@@ -1,78 +1,55 @@
-"""``UniqueMatcher``: a matcher whose arrays hold different strings.
+"""``UniqueMatcher``: a matcher whose arrays hold different items.
 
-The strings are not limited in length, so each can go on where it must not end: a mask never becomes empty.
+A token is masked if it ends an item that has been there, or if every text from there on would. Nothing has to be looked up
+while the text differs from all items so far, or while something is still to come that can make it differ. Otherwise the
+inner matcher is asked how the text may go on: from `{"a":1` to `}`, or from `{"a":1` to `{"a":10`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
 from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words, WrappedMatcher
-from draftline.structured.unique.cursor import Position, string_of
+from draftline.structured.unique.cursor import Cursor, Level, Position, Reasoning
 from draftline.structured.unique.paths import UniquePaths
-from draftline.structured.vocabulary import ByteVocabulary
+from draftline.structured.unique.tokens import ItemTokens
+from draftline.structured.unique.values import Value, endings, may_become, string_of
+
+MAX_QUESTIONS: Final = 400
+"""The most masks of the inner matcher for one mask. Then texts count as repeating whose end is unknown."""
+
+_WHITE: Final = b" \t\n\r"
 
 
-@dataclass(frozen=True, slots=True)
-class QuoteTokens:
-    """The tokens of a vocabulary that may end a string.
+class _Rivals(NamedTuple):
+    """The items from which the open item of an array may still turn out not to differ."""
 
-    Attributes:
-        texts: the bytes of all tokens.
-        ending: tokens with one quote, by the text before it.
-        single: all of these.
-        others: tokens with more quotes, or with an escape or a part of a character before their quote.
-        pairs: those of them that may hold two whole strings.
-    """
-
-    texts: tuple[bytes, ...]
-    ending: dict[str, npt.NDArray[np.int64]]
-    single: npt.NDArray[np.int64]
-    others: npt.NDArray[np.int64]
-    pairs: npt.NDArray[np.int64]
-
-    @staticmethod
-    def of(vocabulary: ByteVocabulary) -> QuoteTokens:
-        """Those of a vocabulary; it takes some tens of milliseconds."""
-        ending: dict[str, list[int]] = defaultdict(list)
-        others: list[int] = []
-        for token, text in enumerate(vocabulary.tokens):
-            before, quote, after = text.partition(b'"')
-            if not quote:
-                continue
-            head = None if b'"' in after or b"\\" in before else string_of(before)
-            if head is None:
-                others.append(token)
-            else:
-                ending[head].append(token)
-        single = [token for tokens in ending.values() for token in tokens]
-        by_head = {head: np.array(tokens, np.int64) for head, tokens in ending.items()}
-        pairs = [token for token in others if vocabulary.tokens[token].count(b'"') >= 4]
-        lists = [np.array(tokens, np.int64) for tokens in (single, others, pairs)]
-        return QuoteTokens(vocabulary.tokens, by_head, *lists)
+    depth: int
+    item: int
+    values: tuple[Value, ...]
 
 
 class UniqueMatcher(WrappedMatcher):
-    """A matcher of JSON documents, without those texts in which an array has a string twice."""
+    """A matcher of JSON documents, without those texts in which an array has an item twice."""
 
-    def __init__(self, inner: Matcher, paths: UniquePaths, quotes: QuoteTokens, start: Position) -> None:
+    def __init__(self, inner: Matcher, paths: UniquePaths, tokens: ItemTokens, start: Position) -> None:
         """Both at the beginning of a text.
 
         Args:
-            inner: allows a string everywhere in these arrays, of any length.
-            paths: where strings have to differ.
-            quotes: of the matcher's vocabulary.
+            inner: has other values for an item than those before it, wherever it asks for one.
+            paths: where items have to differ.
+            tokens: of the matcher's vocabulary.
             start: the position of the empty text.
         """
         super().__init__(inner)
         self._paths = paths
-        self._quotes = quotes
+        self._tokens = tokens
         self._cursors = [start]
 
     @property
@@ -86,42 +63,86 @@ class UniqueMatcher(WrappedMatcher):
         self.correct_mask(words)
 
     def correct_mask(self, words: Words) -> None:
-        """Remove the tokens from the inner matcher's mask that end a string which is there already."""
+        """Remove the tokens from the inner matcher's mask behind which an item would be there twice."""
         cursor = self._cursors[-1]
-        # Outside of all arrays, a token that repeats a string has both.
-        self._remove_repeating(words, cursor, self._quotes.pairs if cursor.level is None else self._quotes.others)
-        if not cursor.seen or cursor.text is None:
-            return
-        begun = string_of(cursor.text) if not cursor.escaped else None
-        if begun is None:
-            self._remove_repeating(words, cursor, self._quotes.single)
-            return
-        for value in cursor.seen:
-            if value.startswith(begun):
-                tokens = self._quotes.ending.get(value[len(begun) :])
-                if tokens is not None:
-                    _remove(words, tokens)
+        rivals = _rivals(cursor, ())
+        search = _Search(self.inner, self._paths, self._tokens)
+        wrong: list[int] = []
+        for token, after, left in self._doubtful(cursor, rivals, _Allowed(words)):
+            if after is None or not search.goes_on_behind(token, after, left):
+                wrong.append(token)
+        if wrong:
+            _remove(words, np.array(wrong, np.int64))
 
-    def _remove_repeating(self, words: Words, cursor: Position, tokens: npt.NDArray[np.int64]) -> None:
-        """Try the tokens one by one."""
-        allowed = tokens[(words[tokens >> 5] >> (tokens & 31) & 1) != 0]
-        repeating = [token for token in allowed.tolist() if self._after(cursor, token) is None]
-        if repeating:
-            _remove(words, np.array(repeating, np.int64))
+    def _doubtful(
+        self, cursor: Position, rivals: tuple[_Rivals, ...], allowed: _Allowed
+    ) -> Iterator[tuple[int, Cursor | None, tuple[_Rivals, ...]]]:
+        """The allowed tokens that may be wrong, each with the position behind it and its rivals.
 
-    def _after(self, cursor: Position | None, token: int) -> Position | None:
-        for byte in self._quotes.texts[token]:
-            if cursor is None:
-                return None
-            cursor = cursor.step(byte, self._paths)
-        return cursor
+        The position is None if the token ends a repeating item.
+        """
+        some = self._ending(cursor)
+        for token in allowed.among(some):
+            after = _after(cursor, self._tokens.texts[token], self._paths)
+            left = () if after is None else _rivals(after, ())
+            if not isinstance(after, Reasoning) and (after is None or left):
+                yield token, after, left
+        if not rivals or not isinstance(cursor, Cursor):
+            return
+        taken = set(some.tolist())
+        yield from (one for one in self._along(0, cursor, rivals, allowed) if one[0] not in taken)
+
+    def _ending(self, cursor: Position) -> npt.NDArray[np.int64]:
+        """The tokens that may end a name that has been there, or an item and then another one."""
+        tokens = self._tokens
+        if isinstance(cursor, Reasoning) and not cursor.required and 0 < cursor.begun < len(cursor.begin):
+            return tokens.order  # these bytes may be the document's own
+        if not cursor.comparing or not isinstance(cursor, Cursor):
+            return tokens.opening
+        level = cursor.level
+        names = level.names if level is not None and cursor.in_key and self._paths.distinct(level.state) else ()
+        if cursor.text < 0:
+            return np.concatenate([tokens.commas, tokens.strings]) if names else tokens.commas
+        begun = string_of(cursor.recorded[cursor.text :]) or ""
+        return tokens.quotes if any(name.startswith(begun) for name in names) else tokens.quoted
+
+    def _along(
+        self, node: int, cursor: Cursor, rivals: tuple[_Rivals, ...], allowed: _Allowed
+    ) -> Iterator[tuple[int, Cursor | None, tuple[_Rivals, ...]]]:
+        """The allowed tokens behind which a text may still repeat an item, as a walk through the tree of tokens."""
+        tokens = self._tokens
+        expected = _next_bytes(cursor, rivals)
+        for child in range(tokens.first[node], tokens.first[node + 1]):
+            if tokens.byte[child] not in expected:
+                continue
+            after = cursor.step(tokens.byte[child], self._paths)
+            if after is None:
+                yield from ((token, None, ()) for token in self._below(child) if allowed.has(token))
+                continue
+            blank = cursor.text < 0 and tokens.byte[child] in _WHITE
+            left = rivals if blank else _rivals(after, rivals)
+            if left:
+                yield from ((token, after, left) for token in tokens.at.get(child, ()) if allowed.has(token))
+                yield from self._along(child, after, left, allowed)
+
+    def _below(self, node: int) -> Iterator[int]:
+        """The tokens that begin with the text of a node."""
+        yield from self._tokens.at.get(node, ())
+        for child in range(self._tokens.first[node], self._tokens.first[node + 1]):
+            yield from self._below(child)
 
     @override
     def advance(self, token: int) -> bool:
-        if not 0 <= token < len(self._quotes.texts):
+        if not 0 <= token < len(self._tokens.texts):
             return False
-        after = self._after(self._cursors[-1], token)
+        cursor = self._cursors[-1]
+        after = _after(cursor, self._tokens.texts[token], self._paths)
         if after is None or not self.inner.advance(token):
+            return False
+        rivals = _rivals(after, ())
+        search = _Search(self.inner, self._paths, self._tokens)
+        if rivals and isinstance(after, Cursor) and not search.goes_on(after, rivals):
+            self.inner.rollback(1)
             return False
         self._cursors.append(after)
         return True
@@ -134,6 +155,177 @@ class UniqueMatcher(WrappedMatcher):
     @override
     def forced(self) -> bytes:
         return self.inner.forced()
+
+
+def _after(cursor: Position | None, text: bytes, paths: UniquePaths) -> Position | None:
+    for byte in text:
+        if cursor is None:
+            return None
+        cursor = cursor.step(byte, paths)
+    return cursor
+
+
+def _rivals(cursor: Position, before: tuple[_Rivals, ...]) -> tuple[_Rivals, ...]:
+    """For each array whose open item may repeat one before it, these.
+
+    Args:
+        cursor: the position.
+        before: the rivals at an earlier position: items that differed there still do.
+    """
+    if not cursor.comparing or not isinstance(cursor, Cursor):
+        return ()
+    known = {(one.depth, one.item): one.values for one in before}
+    found: list[_Rivals] = []
+    levels = list(cursor.levels())
+    for above, level in enumerate(levels):
+        if not level.seen or level.item < 0:
+            continue
+        depth = len(levels) - above
+        text = cursor.recorded[level.item :]
+        values = tuple(value for value in known.get((depth, level.item), level.seen) if may_become(text, value))
+        if values:
+            found.append(_Rivals(depth, level.item, values))
+    return tuple(found)
+
+
+_OUTSIDE: Final = frozenset(b'{}[]:,"-+.eE0123456789truefalsn \t\n\r')
+
+
+def _next_bytes(cursor: Cursor, rivals: tuple[_Rivals, ...]) -> Collection[int]:
+    """The bytes behind which a text may still become one of its rivals. There may be others among them."""
+    if cursor.text < 0:
+        return _OUTSIDE
+    begun = string_of(cursor.recorded[cursor.text :])
+    if begun is None:
+        return range(256)
+    found = set(b"\\")
+    for one in rivals:
+        for value in one.values:
+            found |= {byte for rest in endings(begun, value) for byte in rest}
+    return found
+
+
+def _will_differ(cursor: Cursor, rivals: tuple[_Rivals, ...], paths: UniquePaths) -> bool:
+    """Whether the text can be made different from all rivals by what is still to come."""
+    if not cursor.in_key:
+        if cursor.text >= 0 and paths.text(cursor.state):
+            return True
+        if cursor.text < 0 and cursor.recorded.rstrip()[-1:] in (b",", b":") and paths.varied(cursor.state):
+            return True  # a value must come here
+    innermost = max(one.depth for one in rivals)
+    levels = list(cursor.levels())
+    return any(_is_varied(level, paths) for level in levels[: len(levels) - innermost])
+
+
+def _is_varied(level: Level, paths: UniquePaths) -> bool:
+    return not level.is_array and bool(paths.varied_members(level.state) - level.names)
+
+
+class _Search:
+    """Looks for texts in which items differ, by questions to the inner matcher."""
+
+    def __init__(self, inner: Matcher, paths: UniquePaths, tokens: ItemTokens) -> None:
+        self._inner = inner
+        self._paths = paths
+        self._tokens = tokens
+        self._known: dict[bytes, bool] = {}
+        self._questions = 0
+
+    def goes_on_behind(self, token: int, after: Cursor, rivals: tuple[_Rivals, ...]) -> bool:
+        """Whether a text goes on behind a token that the inner matcher allows."""
+        if _will_differ(after, rivals, self._paths):
+            return True
+        known = self._known.get(after.recorded)
+        if known is None and self._inner.advance(token):
+            known = self._goes_on(after, rivals)
+            self._inner.rollback(1)
+        return bool(known)
+
+    def goes_on(self, cursor: Cursor, rivals: tuple[_Rivals, ...]) -> bool:
+        """Whether a text goes on from the inner matcher's position, which is that of the cursor."""
+        return _will_differ(cursor, rivals, self._paths) or self._goes_on(cursor, rivals)
+
+    def _goes_on(self, cursor: Cursor, rivals: tuple[_Rivals, ...]) -> bool:
+        """Whether a text goes on from the inner matcher's position: depth first, as deep as a text is long."""
+        known = self._known.get(cursor.recorded)
+        if known is not None:
+            return known
+        path = [cursor.recorded]
+        ways = [self._ways(cursor, rivals)]
+        while ways and ways[-1] is not None:
+            way = next(ways[-1], None)
+            if way is None:
+                self._known[path.pop()] = False
+                ways.pop()
+                if path:
+                    self._inner.rollback(1)
+                continue
+            token, after, left = way
+            known = self._known.get(after.recorded, not left or None)
+            if known is None and self._inner.advance(token):
+                path.append(after.recorded)
+                ways.append(self._ways(after, left))
+            elif known:
+                break
+        if path:
+            self._inner.rollback(len(path) - 1)
+        self._known.update((text, True) for text in path)
+        return bool(path)
+
+    def _ways(
+        self, cursor: Cursor, rivals: tuple[_Rivals, ...]
+    ) -> Iterator[tuple[int, Cursor, tuple[_Rivals, ...]]] | None:
+        """The tokens behind which a text may still repeat an item; None if there is one behind which it does not."""
+        self._questions += 1
+        if self._questions > MAX_QUESTIONS:
+            return iter(())
+        words = np.empty((len(self._tokens.texts) + 31) // 32, np.int32)
+        self._inner.fill_mask(words)
+        allowed = _Allowed(words)
+        # White space changes no value: wherever it may be, it may also be left out or is the only text.
+        blank: list[int] = []
+        later: list[tuple[int, Cursor, tuple[_Rivals, ...]]] = []
+        texts: set[bytes] = set()
+        for token in allowed.among(self._tokens.order):
+            text = self._tokens.texts[token]
+            if cursor.text < 0 and text[0] in _WHITE:
+                blank.append(token)
+                continue
+            if token in self._tokens.ends or self._goes_through(text, texts):
+                continue
+            after = _after(cursor, text, self._paths)
+            if not isinstance(after, Cursor):
+                continue
+            left = _rivals(after, rivals)
+            if not left or _will_differ(after, left, self._paths):
+                return None
+            texts.add(text)
+            later.append((token, after, left))
+        if not later:
+            for token in blank:
+                after = _after(cursor, self._tokens.texts[token], self._paths)
+                if isinstance(after, Cursor):
+                    later.append((token, after, _rivals(after, rivals)))
+        return iter(later)
+
+    def _goes_through(self, text: bytes, texts: set[bytes]) -> bool:
+        """Whether tokens can write ``text`` by way of one of ``texts``."""
+        return self._tokens.complete and any(text[:size] in texts for size in range(1, len(text)))
+
+
+class _Allowed:
+    """The tokens of a mask."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    def has(self, token: int) -> bool:
+        """Whether a token is allowed."""
+        return bool(self._words[token >> 5] >> (token & 31) & 1)
+
+    def among(self, tokens: npt.NDArray[np.int64]) -> Iterator[int]:
+        """Those of some tokens that are allowed, in their order."""
+        return iter(tokens[(self._words[tokens >> 5] >> (tokens & 31) & 1) != 0].tolist())
 
 
 def _remove(words: Words, tokens: npt.NDArray[np.int64]) -> None:

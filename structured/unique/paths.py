@@ -1,4 +1,4 @@
-"""``UniquePaths``: where in a JSON document the strings of an array have to differ, as an automaton over its paths."""
+"""``UniquePaths``: where in a JSON document items or names have to differ, as an automaton over its paths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 NOWHERE: Final = -1
-"""The state of values that contain no array of different strings."""
+"""The state of values without items and members."""
+
+TEXT: Final = -2
+"""The state of such values if every string may be one of them."""
+
+VARIED: Final = -3
+"""The state of other such values that never run out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,16 +21,24 @@ class PathState:
     """A set of places in a document.
 
     Attributes:
-        unique: whether the items of an array here are strings that have to differ.
+        unique: whether the items of an array here have to differ.
         items: the state of its items.
         members: the states of members by name.
         others: the state of other members.
+        varied: whether the values that may be here never run out.
+        varied_members: members that an object here must have, with values that never run out.
+        text: whether every string may be here.
+        distinct: whether the members of an object here are counted, so that their names have to differ.
     """
 
     unique: bool
     items: int
     members: Mapping[str, int] = field(hash=False)
     others: int
+    varied: bool = False
+    varied_members: frozenset[str] = frozenset()
+    text: bool = False
+    distinct: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +47,7 @@ class UniquePaths:
 
     Attributes:
         states: its states.
-        pointers: the JSON pointers of the keywords that ask for different strings.
+        pointers: the JSON pointers of the keywords that ask for different items.
     """
 
     states: tuple[PathState, ...]
@@ -41,12 +55,28 @@ class UniquePaths:
 
     def items(self, state: int) -> int:
         """The state of the items of an array."""
-        return NOWHERE if state == NOWHERE else self.states[state].items
+        return NOWHERE if state < 0 else self.states[state].items
 
     def member(self, state: int, name: str) -> int:
         """The state of a member of an object."""
-        return NOWHERE if state == NOWHERE else self.states[state].members.get(name, self.states[state].others)
+        return NOWHERE if state < 0 else self.states[state].members.get(name, self.states[state].others)
 
     def unique(self, state: int) -> bool:
-        """Whether the strings of an array have to differ."""
-        return state != NOWHERE and self.states[state].unique
+        """Whether the items of an array have to differ."""
+        return state >= 0 and self.states[state].unique
+
+    def distinct(self, state: int) -> bool:
+        """Whether the names of an object's members have to differ."""
+        return state >= 0 and self.states[state].distinct
+
+    def varied(self, state: int) -> bool:
+        """Whether the values that may be in a place never run out."""
+        return self.states[state].varied if state >= 0 else state in (TEXT, VARIED)
+
+    def varied_members(self, state: int) -> frozenset[str]:
+        """Members that an object must have, with values that never run out."""
+        return frozenset() if state < 0 else self.states[state].varied_members
+
+    def text(self, state: int) -> bool:
+        """Whether every string may be in a place."""
+        return state == TEXT or (state >= 0 and self.states[state].text)

@@ -75,12 +75,12 @@ def test_streams_over_one_session_and_over_many_connections() -> None:
     # What starts fast: costs of drafts would be measured first, and weights packed as float16.
     options = {"kv_cache_memory_gib": 0.1, "max_model_len": 64, "drafter": "none", "dtype": "float32"}
     options["http_port"] = 0
-    with server(BenchmarkModel("smollm2", "smollm2", None), options) as addresses:
-        vocab_size = served_model(addresses.grpc).vocab_size
-        lines = list(measure_streams(addresses.grpc, streams_workload(4, 8, 6), vocab_size, best_of=1))
-        lines.append(measure_sse(addresses.http, streams_workload(4, 8, 6), vocab_size, best_of=1))
+    with server(BenchmarkModel("smollm2", "smollm2", None), options) as process:
+        same = (streams_workload(4, 8, 6), served_model(process.grpc).vocab_size, 1, process.pid)
+        lines = [*measure_streams(process.grpc, *same), measure_sse(process.http, *same)]
     assert [line["way"] for line in lines] == ["one_session", "many_connections", "sse_streams"]
     assert all(line["tokens_per_s"] > 0 for line in lines)
+    assert all(line["server_cpu_us_a_token"] > 0 for line in lines)
 
 
 @needs_model

@@ -75,22 +75,25 @@ def test_invalid_arguments_are_rejected(arguments: list[str], message: str, caps
     assert message in capsys.readouterr().err
 
 
-def test_a_run_on_random_weights_is_marked_synthetic(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("fields", "drafter"), [({}, "draft_model"), ({"draft_vocab_size": 100}, "eagle3")])
+def test_a_run_on_random_weights_is_marked_synthetic(tmp_path: Path, fields: dict[str, int], drafter: str) -> None:
     shape = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 300, "hidden_size": 32,
-        "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 64, "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 2,
         "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True,
         "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
     (tmp_path / "shape.json").write_text(json.dumps(shape))
+    draft = shape | fields | ({"num_hidden_layers": 1, "tie_word_embeddings": False} if fields else {})
+    (tmp_path / "draft.json").write_text(json.dumps(draft))
     out = tmp_path / "out.jsonl"
-    arguments = f"--dataset random --shape {tmp_path}/shape.json --draft-shape {tmp_path}/shape.json --concurrency 2"
+    arguments = f"--dataset random --shape {tmp_path}/shape.json --draft-shape {tmp_path}/draft.json --concurrency 2"
     options = "--set draft_length=fixed --set device=cpu --set kv_cache_memory_gib=0.1"
     main(f"{arguments} --acceptance-length 3.0 {options} --output {out}".split())
     (line,) = out.read_text().splitlines()
     result = json.loads(line)
     assert result["synthetic"]
-    assert result["drafter"] == "draft_model"
+    assert result["drafter"] == drafter
     assert result["acceptance_length"] == pytest.approx(3.0, abs=0.3)
     assert result["tokens"] == 512
     assert "SYNTHETIC" in str(table([result]).title)

@@ -21,6 +21,7 @@ from tiny import (
     tiny_compiler,
     tiny_core,
 )
+from tiny_head import eagle3, tiny_head
 
 from draftline import Schema
 from draftline.engine.core import Core
@@ -30,10 +31,10 @@ from draftline.engine.outputs import BrokenOff, CompletionOutput, Delta, Failed,
 from draftline.engine.params import Constraint, Reasoning, SamplingParams, Speculation
 from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.streaming.broken_json import broken_off
-from draftline.kernels.constraints import FREE
+from draftline.kernels.constraints import FREE, ConstraintTable
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
-from draftline.spec.drafter import DraftRows
+from draftline.spec.drafter import Drafter, DraftRows
 from draftline.spec.forced import ForcedDrafter
 from draftline.spec.ngram import NGram
 from draftline.structured.grammar.limits import GrammarLimits
@@ -66,7 +67,7 @@ CONSTRAINTS: list[Constraint | None] = [
 LONGEST = 36
 
 
-class Garbage:
+class Garbage(Drafter):
     """A drafter that proposes what comes into its head."""
 
     name = "garbage"
@@ -175,10 +176,17 @@ def test_whatever_runs_beside_it_and_drafts_for_it_the_output_is_the_same(
         assert core.stats().preemptions
 
 
-@pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.slow), 0.05])
-def test_a_draft_model_drafts_for_them_too(noise: float, expected: list[RequestOutput]) -> None:
+CACHED_DRAFTERS: dict[str, Callable[[ConstraintTable], Drafter]] = {
+    "the target": lambda table: draft_model(4, noise=0.0, constraints=table),
+    "alike": lambda table: draft_model(4, noise=0.05, constraints=table),
+    "head": lambda table: eagle3(tiny_head(), 4, constraints=table),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param("the target", marks=pytest.mark.slow), "alike", "head"])
+def test_drafters_with_a_cache_draft_for_them_too(name: str, expected: list[RequestOutput]) -> None:
     table = free_constraints()
-    drafter = draft_model(4, noise=noise, constraints=table)
+    drafter = CACHED_DRAFTERS[name](table)
     client = Client(tiny_core(drafter=drafter, constraints=table, steps_ahead=1))
     for index, (prompt, params, constraint) in enumerate(REQUESTS):
         client.submit(str(index), prompt, params, constraint=constraint)

@@ -26,6 +26,7 @@ from draftline import (
     InvalidRequestError,
     PermissionDeniedError,
     QueueFullError,
+    Rendering,
     SamplingParams,
     Schema,
     StalledReaderError,
@@ -84,6 +85,16 @@ GENERATE: list[tuple[Any, dict[str, Any], str]] = [
         {"sampling_params": SamplingParams(stop_token_ids=[9999])},
         "sampling.stop_token_ids[0]: 9999 is not a token id of this model (0 to 258)",
     ),
+    (
+        "a",
+        {"sampling_params": SamplingParams(allowed_token_ids=(9999,))},
+        "sampling.allowed_token_ids[0]: 9999 is not a token id of this model (0 to 258)",
+    ),
+    (
+        "a",
+        {"sampling_params": SamplingParams(bad_words=("a" * 256, "b" * 256))},
+        "sampling.bad_words: have 1026 tokens, with and without a space before them; at most 1024 fit",
+    ),
     ("a", {"sampling_params": {"n": 2}}, "sampling_params: must be SamplingParams, not a dict"),
     ("a", {"speculation": False}, "speculation: must be Speculation, not a bool"),
     ("a", {"priority": 2**31}, "priority: 2147483648 is not a 32-bit integer"),
@@ -134,6 +145,27 @@ def test_a_wrong_argument_is_the_same_error_everywhere(
         return  # a list of ints is one prompt; an argument for all prompts belongs to none of them
     named = [failure(faces, face, "generate", [{"prompt_token_ids": [5]}, prompt], **options) for face in LISTS]
     assert len({str(error) for error in named}) == 1
+
+
+def test_a_prompt_is_rendered_and_cut_the_same_everywhere(faces: FourFaces) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"}]
+    continued = Chat(messages, Rendering({"thinking": False}, continue_final_message=True))
+    sampling = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
+    asked: list[tuple[Any, SamplingParams, int]] = [
+        (Chat(messages), sampling, 8),
+        (continued, sampling, 6),
+        ("abcdef", sampling.model_copy(update={"truncate_prompt_tokens": 2}), 2),
+        ([5] * 9000, sampling.model_copy(update={"truncate_prompt_tokens": 3}), 3),
+        ([5] * 9000, sampling.model_copy(update={"truncate_prompt_tokens": -1, "max_tokens": 1}), 511),
+    ]
+    for prompt, params, length in asked:
+        found = set()
+        for face in FACES:
+            [output] = faces.call(face, "generate", prompt, params)
+            [one] = output.outputs
+            found.add((tuple(one.token_ids), one.finished.usage.prompt_tokens))
+        assert len(found) == 1
+        assert found.pop()[1] == length
 
 
 @pytest.mark.parametrize(("messages", "message"), CHATS)

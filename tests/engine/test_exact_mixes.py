@@ -22,6 +22,8 @@ CASES = {
     "llama-float32": Case("llama-64", "float32", drafter="alternating"),
     "qwen3-bfloat16-fp8-cache": Case("qwen3-256", "bfloat16", drafter="wrong", kv_cache_dtype="fp8"),
     "mistral-int8": Case("mistral-256", "bfloat16", drafter="draft_model", quantization="int8", kv_cache_dtype="int8"),
+    "llama-head": Case("llama-64", "float32", drafter="eagle3"),
+    "qwen3-bfloat16-head": Case("qwen3-256", "bfloat16", drafter="eagle3", kv_cache_dtype="int8"),
     "gemma3-float16": Case("gemma3-128", "float16", drafter="ngram"),
     "gpt2-float32": Case("gpt2-192", "float32", drafter="forced"),
 }

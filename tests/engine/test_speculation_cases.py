@@ -16,6 +16,7 @@ import torch
 from drafters import Adversary, SomeSteps, oracle
 from equality import assert_same
 from tiny import Client, alone, draft_model, tiny_core
+from tiny_head import eagle3, tiny_head
 
 from draftline.engine.core import Core
 from draftline.engine.outputs import RequestOutput
@@ -75,6 +76,7 @@ def drafter(draw: random.Random, chosen: Sequence[int], num_blocks: int) -> Draf
         lambda: draft_model(drafts, noise=0.0, num_blocks=num_blocks, chunk_tokens=draw.choice((3, 24, 512))),
         lambda: draft_model(drafts, noise=0.03, num_blocks=num_blocks),
         lambda: draft_model(drafts, noise=1.0, num_blocks=num_blocks),
+        lambda: eagle3(tiny_head(), drafts, num_blocks=num_blocks, chunk_tokens=draw.choice((3, 24, 512))),
         lambda: Adversary(drafts, lambda known, ahead: draw.randrange(256)),
         lambda: Adversary(drafts, lambda known, ahead: 255),
         lambda: oracle(drafts, texts, wrong_every=draw.choice((0, 2, 3, 5))),

@@ -88,7 +88,7 @@ def test_rows_of_channels_that_the_hardware_cannot_copy(
 @pytest.mark.parametrize("rows", [1, 5, 40])
 def test_overlapped_kernels_wait_for_what_they_read(rows: int, ops: TritonOps, rng: torch.Generator) -> None:
     """A chain in which each layer reads the one before it, launched without gaps."""
-    if not ops.hopper:
+    if not ops.limits.overlaps:
         pytest.skip("programmatic dependent launch needs compute capability 9.0")
     weights = [(draw(rng, 2048, 2048) / math.sqrt(2048)).to(torch.bfloat16) for _ in range(12)]
     norm = torch.ones(2048, dtype=torch.bfloat16, device=rng.device)

@@ -200,7 +200,7 @@ def test_decodes_and_verifies_alone(queries: int, prompt: Prompt, ops: TritonOps
 @pytest.mark.parametrize("num_sms", [8, 40])
 def test_on_smaller_devices(num_sms: int, prompt: Prompt, ops: TritonOps) -> None:
     """Histories are shared out to fewer programs, or not at all."""
-    smaller = dataclasses.replace(ops, num_sms=num_sms)
+    smaller = dataclasses.replace(ops, limits=dataclasses.replace(ops.limits, num_sms=num_sms))
     for start in (64, 777, 1490):
         for queries in (1, 5):
             prompt.check(by(smaller), [(start, queries)])

@@ -10,10 +10,10 @@ from typing_extensions import override
 from draftline.engine.drafting.policy import DraftPolicy, WrappedPolicy
 from draftline.engine.request.sequence import Sequence as EngineSequence
 from draftline.kernels.slots import SlotTable
-from draftline.spec.drafter import DraftChunk, DraftRows
+from draftline.spec.drafter import DraftChunk, Drafter, DraftRows
 
 
-class Adversary:
+class Adversary(Drafter):
     """A drafter whose proposals a test chooses, from the known tokens and the number of tokens behind them."""
 
     name = "adversary"
@@ -22,6 +22,7 @@ class Adversary:
         self.max_draft_tokens = max_draft_tokens
         self._propose = propose
 
+    @override
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         for slot in rows.slots.tolist():
             length = int(table.lengths[slot])
@@ -29,6 +30,7 @@ class Adversary:
             for ahead in range(rows.max_drafts):
                 table.tokens[slot, length + ahead] = self._propose(known, ahead)
 
+    @override
     def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
         raise AssertionError("it has no cache")
 

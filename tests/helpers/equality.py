@@ -37,6 +37,8 @@ def samplings(count: int, seed: int = 0) -> list[SamplingParams]:
         {"temperature": 0.9, "repetition_penalty": 1.1, "logit_bias": {5: 3.0, 7: -100.0}, "min_tokens": 5},
         {"temperature": 0.8, "logprobs": 3},
         {"temperature": 0.0, "logprobs": 0, "prompt_logprobs": 2},
+        {"temperature": 0.9, "bad_words": ("e", "\x05\x06", "ab", "aba")},
+        {"temperature": 1.0, "allowed_token_ids": (97, 98), "bad_words": ("aa", "bab")},
     ]
     return [
         SamplingParams(

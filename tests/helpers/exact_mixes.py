@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 from drafters import SomeSteps
-from exact_models import MAX_MODEL_LEN
+from exact_models import MAX_MODEL_LEN, SHAPES
 from hypothesis import strategies as st
 from tiny import Client
+from tiny_head import head_fields, random_weights, write_head
 from typing_extensions import override
 
 from draftline import Constraint, EngineConfig, RequestOutput, SamplingParams, Speculation
@@ -30,6 +31,8 @@ from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SlotTable
+from draftline.models.families import config_from_hf
+from draftline.models.heads.config import head_config
 from draftline.spec.drafter import DraftChunk, Drafter, DraftRows
 
 BLOCK_SIZE = 16
@@ -45,7 +48,7 @@ class Case:
     Attributes:
         shape: a key of `exact_models.SHAPES`.
         dtype: of activations.
-        drafter: a key of `ADVERSARIES`, or a drafter of the mixed engine by its own name.
+        drafter: a key of `ADVERSARIES`, `HEAD`, or a drafter of the mixed engine by its own name.
         quantization: of the weights.
         kv_cache_dtype: of keys and values.
         enforce_eager: whether the mixed engine has no CUDA graphs either.
@@ -106,10 +109,25 @@ ADVERSARIES: dict[str, tuple[str, type[Wrong | Alternating]]] = {
 }
 """By name: the drafter whose place they take, or whose drafts they spoil."""
 
+HEAD = "eagle3"
+"""The drafter of a case with a head."""
+
+
+def _draft_of(folder: Path, case: Case) -> Path | None:
+    """What the case's ``draft_model`` names: the target itself, or a head with random weights."""
+    if case.drafter != HEAD:
+        return folder if ADVERSARIES.get(case.drafter, (case.drafter, None))[0] == "draft_model" else None
+    target = config_from_hf(SHAPES[case.shape])
+    fields = head_fields(
+        target, hidden_size=64, intermediate_size=96, head_dim=32, eagle_aux_hidden_state_layer_ids=[0, 1, 2]
+    )
+    return write_head(folder / "head", fields, random_weights(head_config(fields, "head", target)))
+
 
 def start(folder: Path, case: Case, device: str) -> Core:
     """The mixed engine of a case."""
     drafter, adversary = ADVERSARIES.get(case.drafter, (case.drafter, None))
+    draft_model = _draft_of(folder, case)
 
     class Parts(DrafterParts):
         """Drafts in some steps only, each sequence as many tokens as chance has it."""
@@ -133,8 +151,8 @@ def start(folder: Path, case: Case, device: str) -> Core:
                 device,
                 enforce_eager=case.enforce_eager,
                 max_batched_tokens=case.max_batched_tokens,
-                drafter=drafter,
-                draft_model=str(folder) if drafter == "draft_model" else None,
+                drafter="draft_model" if draft_model else drafter,
+                draft_model=None if draft_model is None else str(draft_model),
                 draft_tokens=DRAFTS,
                 draft_length="fixed",
             )

@@ -19,6 +19,8 @@ class ByteTokenizer:
         """The text's bytes."""
         return list(text.encode())
 
+    encode_text = encode
+
     def encode_chat(self, messages: Sequence[tuple[str, str]], rendering: Rendering = AS_USUAL) -> list[int]:
         """The conversation's bytes. A final message that is continued is the last of its line."""
         if any(role not in ("system", "user", "assistant") for role, _ in messages):

@@ -28,6 +28,7 @@ from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SlotTable
 from draftline.kernels.triton.compile.aot import Launch, captured_launches
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
 from draftline.models.config import ModelConfig
 from draftline.models.families import build_model, config_from_hf, weight_shapes
@@ -122,7 +123,7 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
         setattr(graphs, name, stand_in)
     eager.upload = _upload  # type: ignore[attr-defined]
     config = config_from_hf(SHAPES[shape])
-    ops = TritonOps.sized(132, hopper=True, device=META)
+    ops = TritonOps.sized(DeviceLimits.known(90, 132), device=META)
     model = build_model(_Checkpoint(config), config, ops, torch.bfloat16, META)
     cache = KVCache.allocate(1, 64, 16, config.num_kv_heads, config.head_dim, dtype=torch.bfloat16, device=META)
     table = SlotTable.allocate(max_rows, max_len + drafts, -(-(max_len + drafts) // 16), META)

@@ -10,7 +10,7 @@ from fake_engine import ByteTokenizer
 from random_checkpoint import RandomCheckpoint, llama
 
 from draftline.engine.core import Core
-from draftline.engine.drafting.cache import CachedDrafting
+from draftline.engine.drafting.cache import CachedDrafting, CacheNeeds, known_tokens, tokens_with_states
 from draftline.engine.drafting.policy import DraftPolicy, FixedDrafting, ForcedTextDrafting
 from draftline.engine.outputs import RequestOutput, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
@@ -31,8 +31,9 @@ from draftline.kernels.slots import SlotTable
 from draftline.models.config import ModelConfig
 from draftline.models.families import build_model
 from draftline.models.model import Model
-from draftline.spec.draft_model import DraftModel
+from draftline.spec.draft_model import ROUND_BEGINS_WITH, DraftModel
 from draftline.spec.drafter import Drafter
+from draftline.spec.eagle3 import Eagle3, round_begins_with
 from draftline.spec.forced import ForcedFirst
 from draftline.spec.no_drafter import NoDrafter
 from draftline.spec.synthetic import synthetic_acceptance as synthetic_acceptance_of
@@ -66,6 +67,7 @@ def tiny_core(
     policy: Callable[[DraftPolicy], DraftPolicy] = lambda drafting: drafting,
     synthetic_acceptance: float | None = None,
     config: ModelConfig = CONFIG,
+    target: Model | None = None,
     constraints: ConstraintTable | None = None,
     compiler: ConstraintCompiler | None = None,
     budget: StepBudget | None = None,
@@ -75,17 +77,18 @@ def tiny_core(
     """A core on the CPU in float32.
 
     A drafter with a cache must have one of ``num_blocks`` blocks. ``policy`` may put another policy in the place of
-    always drafting as much as the drafter can.
+    always drafting as much as the drafter can. ``target`` may stand in for the random model of ``config``.
     """
     device, dtype = torch.device("cpu"), torch.float32
-    ops, model = select_ops(device), tiny_model(config)
+    ops, model = select_ops(device), target or tiny_model(config)
+    config = model.config
     drafter = drafter or NoDrafter()
     max_len = min(config.max_positions, num_blocks * block_size)
     cache = KVCache.allocate(
         config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
     )
     table_len = max_len + drafter.max_draft_tokens
-    table = SlotTable.allocate(num_slots, table_len, -(-table_len // block_size), device)
+    table = SlotTable.allocate(num_slots, table_len, -(-table_len // block_size), device, config.vocab_size)
     info = EngineInfo(
         model="tiny",
         config=config,
@@ -117,7 +120,8 @@ def tiny_core(
     )
     accept = ops.accept if synthetic_acceptance is None else synthetic_acceptance_of(ops.accept, synthetic_acceptance)
     constraints = constraints or free_constraints(num_slots, drafter.max_draft_tokens, vocab=config.vocab_size)
-    if not isinstance(drafter, DraftModel):
+    needs = cache_needs(drafter)
+    if needs is None:
         drafter = ForcedFirst(drafter, ops, constraints)
     shapes = StepShapes(num_slots, drafter.max_draft_tokens)
     parts = ExecutorParts(model, cache, table, ops, drafter, accept, constraints, shapes)
@@ -127,18 +131,24 @@ def tiny_core(
     if drafter.max_draft_tokens:
         drafting = ForcedTextDrafting(drafting, drafter.max_draft_tokens, num_slots)
     drafting = policy(drafting)
-    if isinstance(drafter, DraftModel):
+    if needs is not None:
         drafting = CachedDrafting(
-            drafting,
-            scheduler.block_generation,
-            block_size=block_size,
-            step_tokens=token_budget,
-            max_positions=config.max_positions,
+            drafting, scheduler.block_generation, block_size=block_size, step_tokens=token_budget, needs=needs
         )
     compiler = compiler or tiny_compiler()
     return Core(
         scheduler, runner, ByteTokenizer(), info, drafting, budget=budget, steps_ahead=steps_ahead, compiler=compiler
     )  # type: ignore[arg-type]
+
+
+def cache_needs(drafter: Drafter) -> CacheNeeds | None:
+    """What the cache of a drafter needs; None without one."""
+    if isinstance(drafter, Eagle3):
+        positions = drafter._head.config.layer.max_positions
+        return CacheNeeds(positions, round_begins_with(drafter.max_draft_tokens), tokens_with_states)
+    if isinstance(drafter, DraftModel):
+        return CacheNeeds(drafter._model.config.max_positions, ROUND_BEGINS_WITH, known_tokens)
+    return None
 
 
 class CommonCompiler(ConstraintCompiler):

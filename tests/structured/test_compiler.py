@@ -463,29 +463,64 @@ def test_later_compilers_find_the_tables_in_the_folder(hasty: ConstraintCompiler
         later.close()
 
 
+LIMITED = ConstraintSpec("regex", LARGE, reasoning=ReasoningSpec("<r>", "</r>", limited=True))
+TAG = {"type": "tag", "begin": "<r>", "content": {"type": "regex", "pattern": LARGE}, "end": "</r>"}
+
+
 @pytest.mark.parametrize(
-    "spec",
+    ("spec", "runs_on"),
     [
-        ConstraintSpec("any", "", reasoning=ReasoningSpec("<r>", "</r>", limited=True)),
-        ConstraintSpec("regex", LARGE, reasoning=ReasoningSpec("", "</r>", limited=False)),
+        (LIMITED, "device"),  # its budget waits for the tables
+        (replace(LIMITED, reasoning=ReasoningSpec("<r>", "</r>", limited=False)), "host"),
+        (ConstraintSpec("structural_tag", json.dumps({"type": "structural_tag", "format": TAG})), "host"),
     ],
+    ids=["reasoning with a limit", "reasoning", "structural tag"],
 )
-def test_reasoning_has_its_tables_and_its_tags_from_the_start_in_every_process(
-    spec: ConstraintSpec, tmp_path: Path
+def test_reasoning_and_tags_begin_on_the_host_and_come_from_the_folder(
+    spec: ConstraintSpec, runs_on: str, tmp_path: Path
 ) -> None:
-    for _ in range(2):
-        limits = CompilerLimits(automaton=AutomatonLimits(awaited_states=10))
+    limits = CompilerLimits(automaton=AutomatonLimits(awaited_states=10))
+    found: list[CompiledConstraint] = []
+    for process in range(2):
         compiler = ConstraintCompiler(VOCABULARY, limits, tmp_path)
         try:
-            compiled = compiler.compile(spec)
-            assert (compiled.report.backend, compiled.report.runs_on) == ("automaton", "device")
-            assert compiled.begin(None, 20).automaton is not None
-            assert compiled.tags is not None
-            walk = compiled.tags.begin()
-            walk.feed("<r>x</r>")
-            assert [span.end for span in walk.spans] == [8]
+            with hold(compiler._workers, "tabulate") as go_on:
+                compiled = compiler.compile(spec)
+                assert compiled.report.runs_on == ("device" if process else runs_on)
+                begun = compiled.begin(None, 20 if spec is LIMITED else None)
+                go_on.set()
+                found += [compiled, compiled.whole.result()]
+            while not list(tmp_path.glob("*.tables")):
+                time.sleep(0.01)
         finally:
             compiler.close()
+        late = found[-1].begin(None, 20 if spec is LIMITED else None)
+        words, masks = (np.empty(VOCABULARY.mask_words, np.int32) for _ in range(2))
+        for token in VOCABULARY.encode("<r>{ab}</r>" if spec.reasoning is None else "<r>a</r>{ab}"):
+            begun.matcher.fill_mask(words)
+            late.matcher.fill_mask(masks)
+            assert words.tolist() == masks.tolist()
+            assert begun.matcher.advance(token)
+            assert late.matcher.advance(token)
+    for compiled in found:
+        assert compiled.tags is not None
+        walk = compiled.tags.begin()
+        text = "<r>{ab}</r>" if spec.reasoning is None else "<r>x</r>{ab}"
+        walk.feed(text)
+        assert [span.end for span in walk.spans] == [text.index("</r>") + 4]
+    assert not compiler._workers._processes._idle
+
+
+def test_a_started_compiler_has_a_worker_and_its_tree_of_tokens() -> None:
+    compiler = ConstraintCompiler(VOCABULARY)
+    compiler.start()
+    compiler._background.submit("", lambda _: None).join().result()
+    [process] = compiler._workers._processes._idle
+    assert compiler._tokens is not None
+    assert compiler.compile(ConstraintSpec("regex", "ab")).report.runs_on == "device"
+    assert compiler._workers._processes._idle == [process]
+    compiler.close()
+    assert process.returncode is not None
 
 
 def allowed_ids(words: np.ndarray) -> set[int]:

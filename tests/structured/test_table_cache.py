@@ -38,7 +38,7 @@ def reasoned() -> CachedTables:
         Machine(form, 100).automaton(), VOCABULARY.tokens, eos, budgets=True, early_budgets=True, max_bytes=1 << 20
     )
     assert automaton.early_distance == 7
-    return CachedTables(automaton, UNENFORCED, CLOSED)
+    return CachedTables(automaton, UNENFORCED, CLOSED, form)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_tables_come_back_as_they_were(folder: Path, reasoning: bool) -> None:
     cache.put(SPEC, kept)
     found = TableCache(folder, VOCABULARY).get(SPEC)
     assert found is not None
-    assert (found.unenforced, found.closed) == (UNENFORCED, CLOSED)
+    assert (found.unenforced, found.closed, found.form) == (UNENFORCED, CLOSED, kept.form)
     for field in fields(TokenAutomaton):
         one, other = getattr(kept.automaton, field.name), getattr(found.automaton, field.name)
         assert type(one) is type(other)
@@ -82,11 +82,13 @@ def test_another_constraint_vocabulary_or_version_has_other_tables(
     assert list(changes) == [field.name for field in fields(ConstraintSpec)]
     others = [replace(SPEC, **{name: value}) for name, value in changes.items()]  # type: ignore[arg-type]
     others.append(replace(SPEC, reasoning=ReasoningSpec("<r>", "</r>", limited=False)))
+    others.append(replace(SPEC, reasoning=ReasoningSpec("<r>", "</r>", limited=False, required=False)))
     for index, other in enumerate(others):
         assert TableCache(folder, VOCABULARY).get(other) is None
         TableCache(folder, VOCABULARY).put(other, tables())
         assert len(list(folder.iterdir())) == 2 + index
     assert TableCache(folder, vocabulary("ab", "abd")).get(SPEC) is None
+    assert TableCache(folder, replace(VOCABULARY, special_names={"<r>": 0})).get(SPEC) is None
     monkeypatch.setattr("draftline.structured.table_cache._code_digest", lambda: b"other code")
     assert TableCache(folder, VOCABULARY).get(SPEC) is None
 

@@ -96,7 +96,7 @@ def _violations(message: vllm.GenerateRequest) -> Iterator[FieldViolation]:
         yield FieldViolation("data_parallel_rank", f"there is only rank 0, not {message.data_parallel_rank}")
     params = message.sampling_params
     if params.HasField("truncate_prompt_tokens"):
-        yield FieldViolation("sampling_params.truncate_prompt_tokens", "this server does not cut prompts")
+        yield FieldViolation("sampling_params.truncate_prompt_tokens", "cut the prompt: the gateway has its tokens")
     if params.include_stop_str_in_output:
         yield FieldViolation("sampling_params.include_stop_str_in_output", "a stop string is never part of the output")
     for name in ("logprobs", "prompt_logprobs"):

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from draftline import __version__
 from draftline.engine.calls import Tool, ToolCall, ToolChoice, ToolMode
@@ -21,6 +22,7 @@ from draftline.engine.params import Constraint, SamplingParams, Speculation
 from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest, Prompt
 from draftline.engine.server.grpc.limits import check_generate
 from draftline.engine.validation import violations
+from draftline.models.tokenization.rendering import Rendering
 from draftline.v1 import engine_pb2 as pb
 
 POSITIONS_PER_MESSAGE = 2048
@@ -105,16 +107,38 @@ def chat(message: pb.Chat) -> Chat:
     Raises:
         InvalidRequestError: listing every invalid field by its path in the proto.
     """
+    violations = [
+        FieldViolation(f"chat.messages[{index}].{name}", "is missing")
+        for index, entry in enumerate(message.messages)
+        for name, is_set in (("role", bool(entry.role)), ("content", _has_content(entry)))
+        if not is_set
+    ]
     mode = message.tool_choice.mode
     if mode not in _MODES:
-        raise InvalidRequestError(FieldViolation("chat.tool_choice.mode", f"unknown value {mode}"))
+        violations.append(FieldViolation("chat.tool_choice.mode", f"unknown value {mode}"))
+    if message.continue_final_message and message.add_generation_prompt:
+        problem = "cannot come with add_generation_prompt: one continues a message, the other begins one"
+        violations.append(FieldViolation("chat.continue_final_message", problem))
+    if violations:
+        raise InvalidRequestError(*violations)
+    rendering = Rendering(
+        _variables(message.chat_template_kwargs),
+        add_generation_prompt=message.add_generation_prompt or not message.HasField("add_generation_prompt"),
+        continue_final_message=message.continue_final_message,
+    )
     return Chat(
         [_message(entry) for entry in message.messages],
+        rendering,
         tools=[Tool(tool.name, tool.description, tool.parameters) for tool in message.tools],
         tool_choice=ToolChoice(_MODES[mode], tuple(message.tool_choice.names)),
         parallel_tool_calls=message.parallel_tool_calls if message.HasField("parallel_tool_calls") else True,
         max_reasoning_tokens=message.max_reasoning_tokens if message.HasField("max_reasoning_tokens") else None,
     )
+
+
+def _has_content(entry: pb.ChatMessage) -> bool:
+    """Whether a message says what its content is: calls may be all that the assistant answered."""
+    return entry.HasField("content") or (entry.role == "assistant" and bool(entry.tool_calls))
 
 
 def _message(entry: pb.ChatMessage) -> dict[str, object]:
@@ -252,6 +276,17 @@ def _prompt(request: pb.GenerateRequest) -> Prompt:
             return chat(request.chat)
         case _:
             raise InvalidRequestError(FieldViolation("prompt", "is missing: set text, token_ids or chat"))
+
+
+def _variables(text: str) -> dict[str, object]:
+    """The variables of a chat template, of their JSON; none if it is empty."""
+    try:
+        value = from_json(text) if text else {}
+    except ValueError as error:
+        raise InvalidRequestError(FieldViolation("chat.chat_template_kwargs", f"is not JSON: {error}")) from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError(FieldViolation("chat.chat_template_kwargs", "must be a JSON object"))
+    return value
 
 
 def _timeout(request: pb.GenerateRequest, time_left: float | None) -> float | None:

@@ -33,7 +33,7 @@ def check_generate(request: pb.GenerateRequest, info: EngineInfo) -> None:
         *text_violations(utf8_size(request.text), info, "text"),
         *chat_violations(request.chat.messages, info, "chat.messages"),
         *tool_violations(request.chat.tools, info, "chat.tools"),
-        *context_violations("token_ids", len(request.token_ids.ids), info),
+        *_prompt_violations(request, info),
         *(
             violation
             for name in ("stop", "stop_token_ids", "logit_bias")
@@ -44,6 +44,12 @@ def check_generate(request: pb.GenerateRequest, info: EngineInfo) -> None:
         *_constraint_violations(request.constraint),
         *length_violations(request.traceparent, MAX_TRACEPARENT, "traceparent", "characters"),
     )
+
+
+def _prompt_violations(request: pb.GenerateRequest, info: EngineInfo) -> Iterator[FieldViolation]:
+    # A prompt that is cut may be longer than the context. The message's size bounds it.
+    if not request.sampling.HasField("truncate_prompt_tokens"):
+        yield from context_violations("token_ids", len(request.token_ids.ids), info)
 
 
 def check_constraint(constraint: pb.Constraint) -> None:

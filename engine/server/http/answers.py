@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from pydantic_core import to_json
+
 from draftline.engine.calls import ToolCallDelta
 from draftline.engine.outputs import (
     CompletionOutput,
@@ -48,11 +50,19 @@ class Head:
     model: str
     fingerprint: str
     created: int = field(default_factory=lambda: int(time.time()))
+    _shared: dict[str, bytes] = field(default_factory=dict)
 
     @staticmethod
     def of(prefix: str, model: str, info: EngineInfo) -> Head:
         """The head of a new answer of ``model``; ``prefix`` begins its id."""
         return Head(new_id(prefix), model, info.system_fingerprint)
+
+    def chunk(self, kind: str, choice: Mapping[str, Any]) -> bytes:
+        """The JSON of `fields` with one choice. What all chunks share is written once: a stream has one chunk a token."""
+        shared = self._shared.get(kind)
+        if shared is None:
+            shared = self._shared[kind] = to_json(self.fields(kind, ())).removesuffix(b"]}")
+        return b"%b%b]}" % (shared, to_json(choice))
 
     def fields(self, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """An answer, or a chunk of one, of OpenAI's ``object`` ``kind``."""

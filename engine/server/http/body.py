@@ -120,10 +120,10 @@ class Generating(Body):
     ignore_eos: bool | None = None
     min_tokens: int | None = None
     logit_bias: dict[str, float] | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
     structured_outputs: StructuredOutputs | None = None
-    truncate_prompt_tokens: int | None = Field(
-        default=None, ge=-1, description="keep this many of the prompt's last tokens; -1 keeps as many as fit"
-    )
+    truncate_prompt_tokens: int | None = None
     priority: int | None = Field(default=None, description="requests of a higher priority run first; 0 if unset")
     timeout: float | None = Field(default=None, gt=0, description="seconds after which the request fails with 504")
     speculation: SpeculationOptions | None = Field(default=None, description="speculative decoding")

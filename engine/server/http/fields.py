@@ -29,7 +29,10 @@ SAMPLING: Mapping[str, str] = {
     "stop_token_ids": "stop_token_ids",
     "ignore_eos": "ignore_eos",
     "logit_bias": "logit_bias",
+    "bad_words": "bad_words",
+    "allowed_token_ids": "allowed_token_ids",
     "prompt_logprobs": "prompt_logprobs",
+    "truncate_prompt_tokens": "truncate_prompt_tokens",
     "n": "n",
 }
 """The fields of a body that `SamplingParams` has, under its names there. Bounds are those of `SamplingParams`."""
@@ -98,8 +101,6 @@ INERT: Mapping[str, Inert] = {
     "add_special_tokens": Inert((True,), "a prompt is tokenized as the model's tokenizer does; send token ids instead"),
     "return_token_ids": Inert((False,), "log-probabilities have the tokens"),
     "return_tokens_as_token_ids": Inert((False,), "tokens are listed as text"),
-    "allowed_token_ids": Inert(([],), "use logit_bias or structured_outputs"),
-    "bad_words": Inert(([],), "use logit_bias or structured_outputs"),
     "logits_processors": Inert(([],), "this server runs no code of clients"),
     "thinking_token_budget": Inert((), "use max_reasoning_tokens"),
     "chat_template": Inert((), "the server's operator chooses it: --chat-template"),

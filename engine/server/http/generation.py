@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from starlette.types import Receive
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.outputs import Delta, Failed, Finished, RequestOutput
+from draftline.engine.outputs import Delta, Failed, Finished, RequestOutput, Update
 from draftline.engine.protocol import Chat, EngineClient, GenerateRequest, Prompt
 from draftline.engine.request.request import context_violations
+from draftline.engine.request.tokenization import last_tokens
 from draftline.engine.server.http.call import HttpCall
 from draftline.engine.server.http.errors import DisconnectedError
 from draftline.engine.server.http.fields import Names
@@ -86,13 +87,21 @@ class Generation:
             except InvalidRequestError as error:
                 raise each.names.error(error) from error
 
-    async def updates(self) -> AsyncIterator[tuple[int, Delta | Finished]]:
-        """The updates of all requests up to the last one, each with the index of its prompt.
+    @property
+    def is_open(self) -> bool:
+        """Whether there are updates to come."""
+        return bool(self._open)
+
+    async def updates(self) -> Iterator[tuple[int, Delta | Finished]]:
+        """The next updates, each with the index of its prompt. Waits until there are some.
 
         Raises:
-            Exception: the fault that ended a request.
+            Exception: from the iterator: the fault that ended a request.
         """
-        async for request_id, update in self._mailbox:
+        return self._noted(await self._mailbox.take())
+
+    def _noted(self, updates: Iterable[tuple[str, Update]]) -> Iterator[tuple[int, Delta | Finished]]:
+        for request_id, update in updates:
             index = self._index[request_id]
             is_last = self._in_flight[index].note(update)
             if isinstance(update, Failed):
@@ -102,8 +111,6 @@ class Generation:
                 self._in_flight[index].close()
                 self._open.discard(index)
             yield index, update
-            if not self._open:
-                return
 
     async def outputs(self) -> list[RequestOutput[Any]]:
         """The outputs of all prompts, once all have ended.
@@ -115,8 +122,9 @@ class Generation:
             Accumulator("", each.request, [] if isinstance(each.request.prompt, str | Chat) else each.request.prompt)
             for each in self.wanted
         ]
-        async for index, update in self.updates():
-            accumulators[index].take(update)
+        while self.is_open:
+            for index, update in await self.updates():
+                accumulators[index].take(update)
         return [accumulator.result() for accumulator in accumulators]
 
     async def _with_ids(self, wanted: Wanted, engine: EngineClient) -> Wanted:
@@ -125,10 +133,7 @@ class Generation:
             return wanted
         ids = await token_ids(wanted.request.prompt, self._state, self._call)
         if wanted.keep_tokens is not None:
-            keep = engine.info.max_model_len - 1 if wanted.keep_tokens < 0 else wanted.keep_tokens
-            if not keep:
-                raise InvalidRequestError(FieldViolation("truncate_prompt_tokens", "must be at least 1, or -1"))
-            ids = ids[-keep:]
+            ids = list(last_tokens(ids, wanted.keep_tokens, engine.info))
         if isinstance(wanted.request.prompt, Chat) and not wanted.needs_ids:
             return replace(wanted, request=replace(wanted.request, prompt_token_ids=ids))
         return replace(wanted, request=replace(wanted.request, prompt=ids))

@@ -7,6 +7,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
+from functools import partial
 
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter
@@ -42,7 +43,7 @@ class HttpListener(Listener):
         self._host, self._port = state.config.host, state.config.http_port
         self._stall_timeout = state.config.stall_timeout
         context = None if certificate is None else server_context(certificate)
-        self._server = _Server(_config(application(state, registry, refusals), context))
+        self._server = _Server(_config(application(state, registry, refusals), context, self._stall_timeout))
         self._serving: asyncio.Task[None] | None = None
 
     @property
@@ -100,10 +101,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _config(app: object, context: ssl.SSLContext | None) -> uvicorn.Config:
+def _config(app: object, context: ssl.SSLContext | None, stall_timeout: float) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http=HttpProtocol,
+        http=partial(HttpProtocol, stall_timeout=stall_timeout),  # type: ignore[arg-type]
         ws="none",
         loop="none",
         lifespan="off",

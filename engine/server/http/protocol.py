@@ -1,7 +1,8 @@
 """``HttpProtocol``: uvicorn's HTTP/1.1 protocol, with bounds on what a client can hold without asking for anything.
 
-uvicorn waits without limit for the rest of a request's headers, keeps all of them, and queues pipelined requests. A client
-that pipelines is disconnected: its first request could otherwise not be cancelled when it disconnects.
+uvicorn waits without limit for the rest of a request's headers and for a client to read, keeps all headers, and queues
+pipelined requests. A client that pipelines is disconnected: its first request could otherwise not be cancelled when it
+disconnects.
 """
 
 from __future__ import annotations
@@ -21,13 +22,18 @@ MAX_HEADERS = 1 << 16
 ABORT = "abort"
 """The key of a request's scope state whose value closes the connection at once, and drops what was not sent."""
 
+STALLED = "stalled"
+"""A key of a request's scope state: its connection was closed because the client read nothing."""
+
 
 class HttpProtocol(HttpToolsProtocol):
     """One connection."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """See uvicorn's class."""
+    def __init__(self, *arguments: Any, stall_timeout: float, **options: Any) -> None:
+        """A connection that closes if its client does not read for ``stall_timeout`` seconds. See uvicorn's class."""
         super().__init__(*arguments, **options)
+        self._stall_timeout = stall_timeout
+        self._stalling: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         self._in_headers = True
@@ -41,8 +47,23 @@ class HttpProtocol(HttpToolsProtocol):
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
+        self._stop_stalling()
+        if isinstance(exc, TimeoutError) and self.scope is not None:  # the socket's own limit, of the same length
+            self.scope["state"][STALLED] = True
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+
+    # One timer for each time that unread data fills the buffer, instead of one for each message.
+    @override
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop_stalling()
+        self._stalling = self.loop.call_later(self._stall_timeout, self._stall)
+
+    @override
+    def resume_writing(self) -> None:
+        self._stop_stalling()
+        super().resume_writing()
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -90,6 +111,15 @@ class HttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if not self._pipelined:
             super().on_message_complete()
+
+    def _stall(self) -> None:
+        self.scope["state"][STALLED] = True
+        self.transport.abort()
+
+    def _stop_stalling(self) -> None:
+        if self._stalling is not None:
+            self._stalling.cancel()
+            self._stalling = None
 
     def _await_headers(self) -> None:
         self._stop_waiting()

@@ -1,4 +1,7 @@
-"""Server-sent events of one HTTP request, through sse-starlette: comments on long waits, a limit on unread messages."""
+"""Server-sent events of one HTTP request, through sse-starlette: comments on long waits.
+
+`protocol.HttpProtocol` closes the connection of a client that does not read.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,14 @@ from typing import Any, Protocol
 
 from pydantic_core import to_json
 from sse_starlette import EventSourceResponse
-from sse_starlette.sse import SendTimeoutError
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from typing_extensions import override
 
 from draftline.engine.errors import StalledReaderError
 from draftline.engine.outputs import Delta, Finished
 from draftline.engine.server.http.errors import DisconnectedError, error_body
 from draftline.engine.server.http.generation import Generation
-from draftline.engine.server.http.protocol import ABORT
+from draftline.engine.server.http.protocol import STALLED
 
 KEEP_ALIVE_S = 15
 """Seconds of silence after which a comment is sent, so that proxies keep the connection."""
@@ -28,8 +30,13 @@ Events = Iterable[bytes]
 
 def event(content: Mapping[str, Any], name: str | None = None) -> bytes:
     """An event with a JSON object as its data."""
-    data = b"data: " + to_json(content) + b"\n\n"
+    data = event_of(to_json(content))
     return data if name is None else b"event: " + name.encode() + b"\n" + data
+
+
+def event_of(data: bytes) -> bytes:
+    """An event with JSON as its data."""
+    return b"data: %b\n\n" % data
 
 
 class StreamedAnswer(Protocol):
@@ -68,39 +75,46 @@ class EventStream(EventSourceResponse):
             generation: the started generation.
             answer: makes the events.
             headers: of the response.
-            stall_timeout: the longest time in seconds that an event may wait for its reader.
+            stall_timeout: the seconds without reading after which a connection is closed.
         """
         self._generation = generation
         self._answer = answer
-        super().__init__(self._events(), headers=headers, ping=KEEP_ALIVE_S, send_timeout=stall_timeout, sep="\n")
+        super().__init__(self._events(), headers=headers, ping=KEEP_ALIVE_S, sep="\n")
         self._stall_timeout = stall_timeout
 
     async def _events(self) -> AsyncIterator[bytes]:
+        unsent = [*self._answer.begin()]
         try:
-            if events := b"".join(self._answer.begin()):
-                yield events
-            async for prompt, update in self._generation.updates():
-                if events := b"".join(self._answer.update(prompt, update)):
-                    yield events
-            last = self._answer.end()
+            while self._generation.is_open:
+                # One message for all that has arrived: each costs as much as several events.
+                if unsent:
+                    yield b"".join(unsent)
+                    unsent.clear()
+                for prompt, update in await self._generation.updates():
+                    unsent += self._answer.update(prompt, update)
+            unsent += self._answer.end()
         except Exception as error:  # noqa: BLE001  the status has been sent: the error is an event
             self._generation.close(error)
-            last = self._answer.fail(error)
-        yield b"".join(last)
+            unsent += self._answer.fail(error)
+        yield b"".join(unsent)
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         reason: BaseException = DisconnectedError()
         try:
             await super().__call__(scope, receive, send)
-        except SendTimeoutError:
-            reason = StalledReaderError(f"nothing was read for {self._stall_timeout:g} s")
-            scope["state"][ABORT]()
         except BaseException as error:
             reason = error
             raise
         finally:
+            if STALLED in scope["state"]:
+                reason = StalledReaderError(f"nothing was read for {self._stall_timeout:g} s")
             self._generation.close(reason)
+
+    @override
+    async def _send_with_timeout(self, send: Send, message: Message) -> None:
+        # sse-starlette's opens a cancel scope for each message, which takes longer than all the rest.
+        await send(message)
 
 
 def error_events(error: Exception) -> Events:

@@ -9,14 +9,15 @@ the batch and the device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
 from draftline.kernels.batch import LayerCache
 from draftline.kernels.triton.attention.fp8_cache import MAX_PAIR_ROWS, multiplies_float16
+from draftline.kernels.triton.device import DeviceLimits, fitting
 
 SHORT_QUERY = 32
 """The longest query of decodes and verifies, which share a launch with a small tile. Longer ones (prompt chunks) have
@@ -56,6 +57,12 @@ class Tile:
     num_warps: int
     num_stages: int
 
+    def smaller(self) -> Tile | None:
+        """See `Division`. The tile of keys stays."""
+        if self.num_stages > 2:
+            return replace(self, num_stages=2)
+        return replace(self, block_m=self.block_m // 2) if self.block_m > 16 else None
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionLaunch:
@@ -93,7 +100,7 @@ class AttentionShape:
         group: query heads that share one key/value head.
         num_kv_heads: key/value heads.
         head_dim: size of one head.
-        num_sms: the device's multiprocessors.
+        limits: the device's.
         wide: whether activations are float32.
         float8: whether keys are multiplied as float16 (`fp8_cache.py`).
         qk_norm: whether queries and keys are normalised.
@@ -102,19 +109,19 @@ class AttentionShape:
     group: int
     num_kv_heads: int
     head_dim: int
-    num_sms: int
+    limits: DeviceLimits
     wide: bool = False
     float8: bool = False
     qk_norm: bool = False
 
     @staticmethod
     def of(
-        group: int, activations: Tensor, cache: LayerCache, num_sms: int, *, qk_norm: bool = False
+        group: int, activations: Tensor, cache: LayerCache, limits: DeviceLimits, *, qk_norm: bool = False
     ) -> AttentionShape:
         """The shape of a layer with these activations and this cache."""
         num_kv_heads, head_dim = cache.keys.shape[2:]
         wide, float8 = activations.dtype == torch.float32, multiplies_float16(cache.keys, activations)
-        return AttentionShape(group, num_kv_heads, head_dim, num_sms, wide, float8, qk_norm)
+        return AttentionShape(group, num_kv_heads, head_dim, limits, wide, float8, qk_norm)
 
     @property
     def key_tile(self) -> int:
@@ -152,7 +159,15 @@ def long_tile(shape: AttentionShape) -> Tile:
         return Tile(max(16, _next_power_of_2(shape.group)), shape.key_tile, num_warps=4, num_stages=2)
     # Two such programs fit a multiprocessor: while one computes a softmax, the other keeps the matrix units busy.
     block_m = max(_LONG_TILE, _next_power_of_2(shape.group))
-    return Tile(block_m, shape.key_tile, num_warps=4, num_stages=3)
+    return fitting(Tile(block_m, shape.key_tile, num_warps=4, num_stages=3), partial(_chunk_bytes, shape), shape.limits)
+
+
+def _chunk_bytes(shape: AttentionShape, tile: Tile) -> int:
+    """Shared memory of a program of prompt chunks: its queries, and the keys and values that are loaded ahead."""
+    row = 2 * _next_power_of_2(shape.head_dim)
+    # Hardware copies a chunk's own keys where launches overlap too, in a loop that has all stages.
+    stages = tile.num_stages if shape.limits.overlaps else tile.num_stages - 1
+    return (2 * stages * tile.block_n + tile.block_m) * row
 
 
 def max_programs(num_sms: int) -> int:
@@ -166,7 +181,7 @@ def num_splits(
     """Programs that share each history: enough to fill the device, but at most one a tile."""
     if num_tokens * shape.state_bytes(max_context) > _MAX_STORED:
         return 1
-    programs = shape.num_sms * max(columns_per_sm // _next_power_of_2(shape.head_dim), 1)
+    programs = shape.limits.num_sms * max(columns_per_sm // _next_power_of_2(shape.head_dim), 1)
     wanted = programs // max(num_tiles * shape.num_kv_heads, 1)
     return max(1, min(wanted, shape.num_tiles(max_context), MAX_SPLITS))
 
@@ -242,7 +257,7 @@ def plan_decode(shape: AttentionShape, query_lens: tuple[int, ...], context_lens
     longest, rows = max(query_lens, default=0), len(query_lens)
     lanes, programs = longest * shape.group, rows * shape.num_kv_heads
     fits = 1 <= longest <= MAX_QUERIES and (longest == 1 or lanes <= _max_lanes(shape))
-    if not fits or programs > max_programs(shape.num_sms):
+    if not fits or programs > max_programs(shape.limits.num_sms):
         return None
     context = max(context_lens)
     if rows * longest * shape.state_bytes(context) > _MAX_STORED:

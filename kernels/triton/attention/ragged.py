@@ -26,6 +26,7 @@ from draftline.kernels.triton.attention.fp8_cache import MAX_PAIR_ROWS, as_float
 from draftline.kernels.triton.attention.join import join_tiles, store_tile
 from draftline.kernels.triton.attention.online_softmax import attend_cache, attend_own, cached_tile, divisor, no_keys
 from draftline.kernels.triton.attention.plan import AttentionLaunch, AttentionShape, plan_attention
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
 
 _LOG2_E = math.log2(math.e)
@@ -228,7 +229,7 @@ def attention(
     cache: LayerCache,
     spec: AttentionSpec,
     *,
-    num_sms: int,
+    limits: DeviceLimits,
     own: Tensor | None = None,
     overlap: bool = False,
 ) -> Tensor:
@@ -239,13 +240,13 @@ def attention(
         batch: rows and block tables.
         cache: the layer's keys and values.
         spec: the layer's attention.
-        num_sms: the device's multiprocessors, which the splits are to fill.
+        limits: the device's: splits fill its multiprocessors, and tiles fit its shared memory.
         own: [T, (H + 2 G) * D], the tokens' rotated queries, keys and values. Prompt chunks read their own keys here,
             faster than through the block table. Without it all keys are read from the cache.
         overlap: start before the previous kernel has ended.
     """
     num_kv_heads = cache.keys.shape[2]
-    shape = AttentionShape.of(q.shape[1] // num_kv_heads, q, cache, num_sms)
+    shape = AttentionShape.of(q.shape[1] // num_kv_heads, q, cache, limits)
     out = torch.empty((q.shape[0], q.shape[1] * q.shape[2]), dtype=q.dtype, device=q.device)
     for launch in plan_attention(shape, batch.query_lens_host, batch.context_lens_host, q.shape[0]):
         run_launch(launch, q, batch, cache, spec, out, own=own, overlap=overlap)

@@ -4,17 +4,21 @@ The operations run on meta tensors, with launches captured instead of executed. 
 compiled: the same signatures, constants and options. Prints one line a kernel, variant and target. Exits with status 1 if
 one fails to compile or needs more shared memory than its target has.
 
-By default it compiles representative launches for sm_90: see `representatives`. ``--all`` compiles every launch for every
-target, sm_80 and sm_90, which takes about ten times as long.
+By default it compiles representative launches for sm_90: see `representatives`. ``--target`` names other compute capabilities
+(`OPS`), and ``--all`` compiles every launch, which takes about five times as long. Each line has the shared memory and the
+registers that spill to local memory.
 
-Usage: ``python -m draftline.kernels.triton.compile.aot [--all] [--jobs N] [--kernel SUBSTRING]``
+Usage: ``python -m draftline.kernels.triton.compile.aot [--target 80 …] [--all] [--jobs N] [--kernel SUBSTRING]``
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +31,7 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
@@ -34,9 +39,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.ops import Ops
 from draftline.kernels.triton.compile.aot_cases import CASES, OPS, Case
-
-SHARED_LIMITS = {80: 166_912, 90: 232_448}
-"""Shared memory of one program, in bytes, by compute capability (CUDA C++ Programming Guide, technical specifications)."""
+from draftline.kernels.triton.device import SHARED_BYTES
 
 _DEFAULT_TARGET = 90
 
@@ -91,6 +94,7 @@ class Result:
         capability: the target's compute capability, as 80 or 90.
         error: why it failed, or None.
         shared: shared memory of one program, in bytes.
+        spilled: local memory of one thread, in bytes: registers that it had no room for, and arrays on its stack.
         seconds: duration.
     """
 
@@ -98,6 +102,7 @@ class Result:
     capability: int
     error: str | None
     shared: int
+    spilled: int
     seconds: float
 
 
@@ -209,17 +214,28 @@ def compiled(launch: Launch, capability: int) -> Any:
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(launch.options))
 
 
+def local_bytes(cubin: bytes) -> int:
+    """Local memory of one thread of a compiled kernel."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name]
+        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return sum(int(found) for found in re.findall(r"(?:STACK|LOCAL):(\d+)", usage))
+
+
 def _compile(job: tuple[Launch, int]) -> Result:
     launch, capability = job
     begin = time.perf_counter()
-    error, shared = None, 0
+    error, shared, spilled = None, 0, 0
     try:
-        shared = compiled(launch, capability).metadata.shared
-        if shared > SHARED_LIMITS[capability]:
-            error = f"needs {shared} bytes of shared memory of {SHARED_LIMITS[capability]}"
+        kernel = compiled(launch, capability)
+        shared, spilled = kernel.metadata.shared, local_bytes(kernel.asm["cubin"])
+        if shared > SHARED_BYTES[capability]:
+            error = f"needs {shared} bytes of shared memory of {SHARED_BYTES[capability]}"
     except Exception as failure:  # noqa: BLE001 - whatever the compiler raises is this variant's result
         error = f"{type(failure).__name__}: {failure}"
-    return Result(launch, capability, error, shared, time.perf_counter() - begin)
+    return Result(launch, capability, error, shared, spilled, time.perf_counter() - begin)
 
 
 def compile_all(work: list[tuple[Launch, int]], jobs: int) -> Iterator[Result]:
@@ -232,22 +248,24 @@ def compile_all(work: list[tuple[Launch, int]], jobs: int) -> Iterator[Result]:
 def main(argv: list[str] | None = None, write: Callable[[str], object] = print) -> int:
     """Compile what the arguments say; returns the exit status."""
     parser = argparse.ArgumentParser(description="Compile every Triton kernel ahead of time.")
-    parser.add_argument("--all", action="store_true", help="every launch for every target, not representative ones")
+    parser.add_argument("--all", action="store_true", help="every launch, not representative ones")
+    parser.add_argument(
+        "--target", type=int, nargs="+", choices=sorted(OPS), default=[_DEFAULT_TARGET], help="compute capabilities"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--kernel", default="", help="only kernels whose name contains this")
     options = parser.parse_args(argv)
     work = [
         (launch, capability)
-        for capability, ops in OPS.items()
-        if options.all or capability == _DEFAULT_TARGET
-        for launch in (collect(CASES, ops) if options.all else representatives(collect(CASES, ops)))
+        for capability in options.target
+        for launch in (representatives if not options.all else list)(collect(CASES, OPS[capability]))
         if options.kernel in launch.kernel and capability >= launch.capability
     ]
     failed = count = 0
     for result in compile_all(work, options.jobs):
         count += 1
         failed += result.error is not None
-        verdict = result.error or f"ok {result.shared} B shared {result.seconds:.1f} s"
+        verdict = result.error or f"ok {result.shared} B shared {result.spilled} B spilled {result.seconds:.1f} s"
         write(f"sm_{result.capability} {result.launch.kernel} {result.launch.variant}: {verdict}")
     write(f"{count - failed} compiled, {failed} failed")
     return 1 if failed or not count else 0

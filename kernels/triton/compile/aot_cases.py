@@ -14,15 +14,19 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.ops import TritonOps
 
 Case = Callable[[Ops], object]
 
 _META = torch.device("meta")
+_SMS = {80: 108, 86: 82, 89: 128, 90: 132, 100: 148, 120: 84}
+"""Multiprocessors of an A100, RTX 3090, RTX 4090, H200, B200 and RTX 5080."""
+
 OPS: dict[int, Ops] = {
-    80: TritonOps.sized(108, hopper=False, device=_META),
-    90: TritonOps.sized(132, hopper=True, device=_META),
+    capability: TritonOps.sized(DeviceLimits.known(capability, num_sms), device=_META)
+    for capability, num_sms in _SMS.items()
 }
 """The operations by compute capability."""
 
@@ -221,7 +225,7 @@ def _gather(_: Ops) -> None:
 
 
 def _sample(ops: Ops, model: ModelShape, features: SamplingFeatures, masked: bool) -> None:
-    slots = SlotTable.allocate(256, 8192, 512, _META)
+    slots = SlotTable.allocate(256, 8192, 512, _META, model.vocab)
     rows = _empty(4, dtype=torch.int64)
     words = _empty(4, -(-model.vocab // 32), dtype=torch.int32)
     masks = Masks(words, _empty(4, dtype=torch.int32)) if masked else None
@@ -241,7 +245,8 @@ def _speculate(ops: Ops, drafts: int) -> None:
     ops.draft_ngram_table(rows, drafts, 4, ngrams, slots)
     ops.accept(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), starts, drafts + 1, slots)
     for step in range(min(drafts, 2)):
-        ops.gather_drafts(slots, rows, starts, step, 16)
+        ops.gather_drafts(slots, rows, starts, step, 16, 1 if step else 2, 0)
+        ops.gather_drafts(slots, rows, starts, step, 16, 1 if step else drafts + 1, 1)
     ops.write_drafts(rows, SampleRows(rows, rows, SamplingFeatures.NONE, None), slots)
 
 

@@ -37,6 +37,8 @@ def _gather_drafts_kernel(
     tables_stride: int,
     STEP: tl.constexpr,
     QUERY: tl.constexpr,
+    LANES: tl.constexpr,
+    SHIFT: tl.constexpr,
     MAX_BLOCKS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -48,17 +50,18 @@ def _gather_drafts_kernel(
     # The position of the draft that this step decides. The query is the QUERY tokens before it.
     decides = tl.load(lengths + slot) + STEP
     table = slot_tables + slot * tables_stride
-    context_len = tl.where(wanted, decides, QUERY)
+    context_len = tl.where(wanted, decides - SHIFT, QUERY)
     if part == 0:
-        lane = tl.arange(0, QUERY)
-        position = tl.where(wanted, decides - QUERY + lane, lane)
-        token = tl.load(slot_tokens + slot * tokens_stride + position)
-        block = tl.load(table + position // BLOCK_SIZE)
+        lane = tl.arange(0, LANES)
+        mask = lane < QUERY
+        position = context_len - QUERY + lane
+        token = tl.load(slot_tokens + slot * tokens_stride + position + SHIFT, mask=mask, other=0)
+        block = tl.load(table + position // BLOCK_SIZE, mask=mask, other=0)
         target = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
         index = row * QUERY + lane
-        tl.store(token_ids + index, token.to(tl.int64))
-        tl.store(positions + index, position.to(tl.int64))
-        tl.store(cache_index + index, tl.where(wanted, target, -1))
+        tl.store(token_ids + index, token.to(tl.int64), mask=mask)
+        tl.store(positions + index, position.to(tl.int64), mask=mask)
+        tl.store(cache_index + index, tl.where(wanted, target, -1), mask=mask)
         tl.store(query_starts + row, row * QUERY)
         tl.store(query_starts + row + 1, (row + 1) * QUERY)
         tl.store(context_lens + row, context_len)
@@ -90,10 +93,12 @@ def _write_drafts_kernel(
     tl.store(slot_tokens + slot * tokens_stride + position, token.to(tl.int32), mask=position >= 0)
 
 
-def gather_drafts(slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int) -> Inputs:
-    """``Ops.gather_drafts`` by one kernel. A row without a draft in this step is padding that attends to a token or two."""
+def gather_drafts(
+    slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, block_size: int, query: int, shift: int
+) -> Inputs:
+    """``Ops.gather_drafts`` by one kernel. A row without a draft in this step is padding that attends to its query alone."""
     device = slots.tokens.device
-    count, query = rows.shape[0], 2 if step == 0 else 1
+    count = rows.shape[0]
     longest, max_blocks = slots.tokens.shape[1], slots.block_tables.shape[1]
     token_ids, positions, cache_index = torch.empty((3, count * query), dtype=torch.int64, device=device)
     logits_index, logits_slots, logits_positions = torch.empty((3, count), dtype=torch.int64, device=device)
@@ -120,6 +125,8 @@ def gather_drafts(slots: SlotTable, rows: Tensor, drafts: Tensor, step: int, blo
             slots.block_tables.stride(0),
             STEP=step,
             QUERY=query,
+            LANES=triton.next_power_of_2(query),
+            SHIFT=shift,
             MAX_BLOCKS=max_blocks,
             BLOCK_SIZE=block_size,
             BLOCK=_BLOCK,

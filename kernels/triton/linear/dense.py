@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear.gemm import gemm
 from draftline.kernels.triton.linear.gemm_m16 import MAX_GEMM_M16_ROWS, gemm_m16
 from draftline.kernels.triton.linear.vendor import OWN_ROWS, VendorProducts
@@ -32,9 +33,9 @@ Norm = tuple[Tensor, float]
 """The weights and the epsilon of an RMSNorm."""
 
 
-def overlaps(x: Tensor, hopper: bool) -> bool:
+def overlaps(x: Tensor, limits: DeviceLimits) -> bool:
     """Whether launches overlap (`overlap.py`)."""
-    return hopper and x.shape[0] <= OWN_ROWS
+    return limits.overlaps and x.shape[0] <= OWN_ROWS
 
 
 def _padded(x: Tensor) -> Tensor:
@@ -47,11 +48,11 @@ class DenseKernels:
     """Dense layers on one device.
 
     Attributes:
-        hopper: whether the device has compute capability 9.0 or more.
+        limits: the device's.
         vendor: the vendor's products, or None to use none.
     """
 
-    hopper: bool
+    limits: DeviceLimits
     vendor: VendorProducts | None
 
     def settle(self) -> None:
@@ -74,23 +75,24 @@ class DenseKernels:
         """
         if not x.shape[0]:  # a step that decides no token
             return x.new_empty((0, weight.shape[0]))
-        overlap = overlaps(x, self.hopper)
+        overlap = overlaps(x, self.limits)
         if norm is not None:
             x = rms_norm(x, *norm, overlap=overlap)
         if x.shape[1] * x.element_size() % _ALIGNMENT:
             return self.linear(_padded(x), _padded(weight), bias, residual=residual)
         if x.shape[0] <= MAX_GEMM_M16_ROWS and x.element_size() == 2:
-            return gemm_m16(x, weight, bias, residual=residual, overlap=overlap)
+            return gemm_m16(x, weight, bias, residual=residual, overlap=overlap, limits=self.limits)
         if self.vendor is not None:
             result = self.vendor.run(x, weight, bias, residual)
             if result is not None:
                 return result
-        return gemm(x, weight, bias, residual=residual, overlap=overlap)
+        return gemm(x, weight, bias, residual=residual, overlap=overlap, limits=self.limits)
 
     def norm_swiglu(self, x: Tensor, norm: Norm, weight: Tensor, bias: Tensor | None) -> Tensor:
         """``silu(gate) * up`` of `linear` of the norm, the weight being [2 N, K], gates first: [T, K] -> [T, N]."""
-        (rows, k), overlap = x.shape, overlaps(x, self.hopper)
+        (rows, k), overlap = x.shape, overlaps(x, self.limits)
         if rows > OWN_ROWS or x.element_size() != 2 or k * x.element_size() % _ALIGNMENT:
             return silu_mul(self.linear(x, weight, bias, norm=norm), overlap=overlap)
         few = gemm_m16 if rows <= MAX_GEMM_M16_ROWS else gemm
-        return few(rms_norm(x, *norm, overlap=overlap), weight, bias, swiglu=True, overlap=overlap)
+        x = rms_norm(x, *norm, overlap=overlap)
+        return few(x, weight, bias, swiglu=True, overlap=overlap, limits=self.limits)

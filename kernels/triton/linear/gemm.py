@@ -17,7 +17,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 _TILES_TOGETHER = 8
@@ -44,6 +46,15 @@ class GemmConfig:
     block_k: int
     num_warps: int
     num_stages: int
+
+    def smaller(self) -> GemmConfig | None:
+        """See `Division`."""
+        return smaller_product(self, least_k=64)
+
+    def shared_bytes(self, limits: DeviceLimits, itemsize: int, *, swiglu: bool) -> int:
+        """Shared memory of a program."""
+        rows = self.block_m + (2 if swiglu else 1) * self.block_n
+        return limits.loop_bytes(rows * self.block_k * itemsize, self.num_stages)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -142,6 +153,7 @@ def gemm(
     residual: Tensor | None = None,
     overlap: bool = False,
     config: GemmConfig | None = None,
+    limits: DeviceLimits = UNLIMITED,
 ) -> Tensor:
     """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, accumulated in float32.
 
@@ -153,11 +165,16 @@ def gemm(
         residual: [M, N], added to the result, or None.
         overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `gemm_config`.
+        limits: the device's.
     """
     num_rows, k = x.shape
     n = weight.shape[0] // 2 if swiglu else weight.shape[0]
     wide = x.dtype == torch.float32
-    config = config or gemm_config(num_rows, n, swiglu=swiglu, wide=wide)
+    config = config or fitting(
+        gemm_config(num_rows, n, swiglu=swiglu, wide=wide),
+        lambda one: one.shared_bytes(limits, x.element_size(), swiglu=swiglu),
+        limits,
+    )
     out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
     tiles = triton.cdiv(num_rows, config.block_m) * triton.cdiv(n, config.block_n)
     _gemm_kernel[(tiles,)](

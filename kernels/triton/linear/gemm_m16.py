@@ -12,14 +12,16 @@ Not here: more tokens (`gemm.py`), quantized weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 MAX_GEMM_M16_ROWS = 16
@@ -40,18 +42,31 @@ class GemmM16Config:
     """How one product is divided.
 
     Attributes:
-        rows: weight rows a program, a power of two; with SwiGLU half of them are gates.
+        block_n: weight rows a program, a power of two; with SwiGLU half of them are gates.
         block_k: channels a tile, a power of two. Those that are left of K are a last tile.
         early: tiles loaded before the wait for the previous kernel; so is the last one.
         num_stages: depth of the pipeline that loads the others.
         ahead: where launches overlap, channels after the early ones to prefetch before that wait.
     """
 
-    rows: int
+    block_n: int
     block_k: int
     early: int
     num_stages: int
     ahead: int = 0
+
+    def smaller(self) -> GemmM16Config | None:
+        """See `Division`."""
+        if self.early:
+            return replace(self, early=self.early // 2, num_stages=max(self.num_stages, 3))
+        return smaller_product(self, least_k=64)
+
+    def shared_bytes(self, limits: DeviceLimits, k: int, itemsize: int) -> int:
+        """The most shared memory of a program, for ``k`` channels."""
+        row_bytes = (MAX_GEMM_M16_ROWS + self.block_n) * itemsize
+        early = self.early * self.block_k + k % self.block_k
+        loop = limits.loop_bytes(row_bytes * self.block_k, self.num_stages) if early < k else 0
+        return early * row_bytes + loop
 
 
 @triton.jit
@@ -171,6 +186,7 @@ def gemm_m16(
     residual: Tensor | None = None,
     overlap: bool = False,
     config: GemmM16Config | None = None,
+    limits: DeviceLimits = UNLIMITED,
 ) -> Tensor:
     """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, of 16-bit floats.
 
@@ -182,6 +198,7 @@ def gemm_m16(
         residual: [M, N], added to the result, or None.
         overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `gemm_m16_config`.
+        limits: the device's.
 
     Raises:
         ValueError: M is 0 or more than `MAX_GEMM_M16_ROWS`.
@@ -190,9 +207,13 @@ def gemm_m16(
     if not 1 <= num_rows <= MAX_GEMM_M16_ROWS:
         raise ValueError(f"gemm_m16: x has {num_rows} rows; it takes 1 to {MAX_GEMM_M16_ROWS}")
     n = weight.shape[0] // 2 if swiglu else weight.shape[0]
-    config = config or gemm_m16_config(weight.shape[0], k, overlap=overlap)
+    config = config or fitting(
+        gemm_m16_config(weight.shape[0], k, overlap=overlap),
+        lambda one: one.shared_bytes(limits, k, x.element_size()),
+        limits,
+    )
     out = torch.empty((num_rows, n), dtype=x.dtype, device=x.device)
-    _gemm_m16_kernel[(triton.cdiv(n, config.rows // 2 if swiglu else config.rows),)](
+    _gemm_m16_kernel[(triton.cdiv(n, config.block_n // 2 if swiglu else config.block_n),)](
         x,
         weight,
         bias if bias is not None else x,
@@ -202,7 +223,7 @@ def gemm_m16(
         N=n,
         K=k,
         BLOCK_M=MAX_GEMM_M16_ROWS,
-        ROWS=config.rows,
+        ROWS=config.block_n,
         BLOCK_K=config.block_k,
         EARLY=min(config.early, k // config.block_k),
         LAST=max(triton.next_power_of_2(k % config.block_k), 16) if k % config.block_k else 0,

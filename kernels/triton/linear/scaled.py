@@ -9,6 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from draftline.kernels.scaled import ScaledWeight
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear.dense import overlaps
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled_gemm import scaled_gemm
@@ -22,7 +23,7 @@ def scaled_linear(
     norm: tuple[Tensor, float] | None = None,
     swiglu: bool = False,
     residual: Tensor | None = None,
-    hopper: bool,
+    limits: DeviceLimits,
 ) -> Tensor:
     """``x @ weight.T + bias`` of quantized x: [M, K], [N, K], [N] -> [M, N].
 
@@ -33,12 +34,13 @@ def scaled_linear(
         norm: the [K] weights and the epsilon of an RMSNorm of x, or None.
         swiglu: return ``silu(gate) * up``.
         residual: [M, N], added to the result, or None.
-        hopper: whether the device has compute capability 9.0 or more.
+        limits: the device's.
     """
     if not x.shape[0]:  # a step that decides no token
         return x.new_empty((0, weight.data.shape[0] // 2 if swiglu else weight.data.shape[0]))
-    overlap = overlaps(x, hopper)
+    overlap = overlaps(x, limits)
     values, scale = quantize_rows(x, weight.data.dtype, grouped=weight.grouped, norm=norm, overlap=overlap)
     return scaled_gemm(
-        values, scale, weight, bias, dtype=x.dtype, swiglu=swiglu, residual=residual, overlap=overlap
+        values, scale, weight, bias,
+        dtype=x.dtype, swiglu=swiglu, residual=residual, overlap=overlap, limits=limits,
     )  # fmt: skip

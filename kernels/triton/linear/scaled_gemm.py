@@ -21,8 +21,10 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.scaled import GROUP, ScaledWeight
+from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.eight_bit import join_halves
 from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 _TILES_TOGETHER = 8
@@ -56,6 +58,15 @@ class ScaledGemmConfig:
     swap: bool = False
     block_k: int = GROUP
     ahead: int = 0
+
+    def smaller(self) -> ScaledGemmConfig | None:
+        """See `Division`."""
+        return smaller_product(self, least_k=GROUP)
+
+    def shared_bytes(self, limits: DeviceLimits, *, swiglu: bool) -> int:
+        """Shared memory of a program."""
+        rows = self.block_m + (2 if swiglu else 1) * self.block_n
+        return limits.loop_bytes(rows * self.block_k, self.num_stages)
 
 
 @triton.jit
@@ -215,6 +226,7 @@ def scaled_gemm(
     residual: Tensor | None = None,
     overlap: bool = False,
     config: ScaledGemmConfig | None = None,
+    limits: DeviceLimits = UNLIMITED,
 ) -> Tensor:
     """``x @ weight.T + bias``: [M, K], [N, K], [N] -> [M, N], all contiguous, accumulated in float32 or int32.
 
@@ -228,11 +240,16 @@ def scaled_gemm(
         residual: [M, N], added to the result, or None.
         overlap: start before the previous kernel has ended.
         config: how the product is divided, instead of `scaled_gemm_config`.
+        limits: the device's.
     """
     num_rows, halves, k = x.shape
     weight_rows = weight.data.shape[0]
     n = weight_rows // 2 if swiglu else weight_rows
-    config = config or scaled_gemm_config(num_rows * halves, n, swiglu=swiglu, grouped=weight.grouped)
+    config = config or fitting(
+        scaled_gemm_config(num_rows * halves, n, swiglu=swiglu, grouped=weight.grouped),
+        lambda one: one.shared_bytes(limits, swiglu=swiglu),
+        limits,
+    )
     out = torch.empty((num_rows, n), dtype=dtype, device=x.device)
     tiles = triton.cdiv(num_rows * halves, config.block_m) * triton.cdiv(n, config.block_n)
     _scaled_gemm_kernel[(tiles,)](

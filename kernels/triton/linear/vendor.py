@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
 from draftline.kernels.triton.linear.gemm import gemm
 
 OWN_ROWS = 64
@@ -57,13 +58,15 @@ class _Product(NamedTuple):
 class VendorProducts:
     """The verdicts for one device."""
 
-    def __init__(self, device: torch.device, folder: Path | None) -> None:
+    def __init__(self, device: torch.device, folder: Path | None, limits: DeviceLimits = UNLIMITED) -> None:
         """Read the verdicts of earlier processes.
 
         Args:
             device: a CUDA device.
             folder: where to keep verdicts; None keeps them in this process only.
+            limits: the device's.
         """
+        self._limits = limits
         self._path = folder / _FILE if folder is not None else None
         versions = (torch.__version__, torch.version.cuda)
         self._device = "/".join(map(str, (torch.cuda.get_device_name(device), *versions)))
@@ -102,14 +105,14 @@ class VendorProducts:
         """
         for key, unknown in self._unknown.items():
             try:
-                self._verdicts[key] = _equal(*unknown)
+                self._verdicts[key] = _equal(*unknown, self._limits)
             except torch.OutOfMemoryError:
                 # Both results have no room at the moment: our own kernel runs, and the next such step tries again.
                 continue
         for _, weight, bias, adds in self._captured.values():
             for rows in _OTHER_ROWS:
                 x, residual = weight.new_zeros(rows, weight.shape[1]), weight.new_zeros(rows, weight.shape[0])
-                gemm(x, weight, bias, residual=residual if adds else None)
+                gemm(x, weight, bias, residual=residual if adds else None, limits=self._limits)
         self._captured.clear()
         if self._unknown:
             self._keep()
@@ -138,7 +141,7 @@ def _read(path: Path | None) -> dict[str, dict[str, bool]]:
     return known if whole else {}
 
 
-def _equal(rows: int, weight: Tensor, bias: Tensor | None, adds: bool) -> bool:
+def _equal(rows: int, weight: Tensor, bias: Tensor | None, adds: bool, limits: DeviceLimits) -> bool:
     """Whether both products have the same bits, of random numbers and of this weight."""
     generator = torch.Generator(weight.device).manual_seed(0)
 
@@ -147,6 +150,6 @@ def _equal(rows: int, weight: Tensor, bias: Tensor | None, adds: bool) -> bool:
 
     x = draw(weight.shape[1])
     residual = draw(weight.shape[0]) if adds else None
-    ours = gemm(x, weight, bias, residual=residual)
+    ours = gemm(x, weight, bias, residual=residual, limits=limits)
     theirs = product(x, weight, bias, residual)
     return torch.equal(ours.view(torch.int16), theirs.view(torch.int16))

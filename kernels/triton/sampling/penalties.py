@@ -1,7 +1,8 @@
 """Penalties, logit bias and min_tokens: sparse edits of a copy of the logits, in time linear in the history.
 
-The order is the reference's: repetition penalty, frequency and presence penalties, bias, stop ids. Not here: the mask
-and the temperature, which touch every token and are applied where `sample.py` reads them.
+The order is the reference's: repetition penalty, frequency and presence penalties, bias, stop ids. Not here: bad words
+and allowed ids (`bans.py`), and the mask and the temperature, which touch every token and are applied where `sample.py`
+reads them.
 """
 
 from __future__ import annotations
@@ -121,12 +122,16 @@ def _bias_kernel(
             tl.store(edited + row * VOCAB + stop, float("-inf"), mask=(stop >= 0) & (stop < VOCAB))
 
 
-def edited_logits(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
-    """Logits [S, V] with the rows' penalties, bias and min_tokens applied, in float32; without any, the argument itself."""
-    if not rows.features & EDITS:
-        return logits
+def edit(edited: Tensor, logits: Tensor, rows: SampleRows, slots: SlotTable) -> None:
+    """Apply the rows' penalties, bias and min_tokens.
+
+    Args:
+        edited: [S, V] float32, contiguous: a copy of ``logits``, which this changes.
+        logits: [S, V].
+        rows: which sequence and position each row belongs to.
+        slots: the slot table.
+    """
     count, vocab = logits.shape
-    edited = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     if rows.features & SamplingFeatures.PENALTIES:
         counts = torch.zeros((count, vocab), dtype=torch.int32, device=logits.device)
         history = (rows.slots, rows.positions, slots.tokens)
@@ -168,4 +173,3 @@ def edited_logits(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
             LOGIT_BIAS=bool(rows.features & SamplingFeatures.LOGIT_BIAS),
             MIN_TOKENS=bool(rows.features & SamplingFeatures.MIN_TOKENS),
         )
-    return edited

@@ -10,7 +10,7 @@ survives, and a pass reads only the groups of 64 whose largest logit reaches the
 the reference's ties. (Sampling by rejection against such pivots is from FlashInfer. Here the noise is fixed, so the first
 survivor in the order of scores is the argmax over the survivors.)
 
-Not here: penalties, bias and min_tokens (`penalties.py`), reading logits (`scaled_logits.py`), log-probabilities.
+Not here: penalties, bias and min_tokens (`penalties.py`), banned tokens (`bans.py`), reading logits (`scaled_logits.py`), log-probabilities.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import triton.language as tl
 from torch import Tensor
 
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.triton.sampling.bans import BANS, ban
 from draftline.kernels.triton.sampling.gumbel import gumbel_noise
-from draftline.kernels.triton.sampling.penalties import edited_logits
+from draftline.kernels.triton.sampling.penalties import EDITS, edit
 from draftline.kernels.triton.sampling.scaled_logits import mask_of, read_one, read_scaled
 from draftline.kernels.triton.sampling.top_groups import GROUP, best_of_tile, select_groups
 from draftline.kernels.triton.sampling.truncation import read_tile, top_k_mass, weight
@@ -93,15 +94,19 @@ def _fallback(
     mask: tl.tensor,
     stop_ids: tl.tensor,
     early: tl.tensor,
+    allowed_ids: tl.tensor,
+    restricted: tl.tensor,
     VOCAB: tl.constexpr,
     STOPS: tl.constexpr,
     BLOCK: tl.constexpr,
     MASKED: tl.constexpr,
     MIN_TOKENS: tl.constexpr,
+    ALLOWED_IDS: tl.constexpr,
 ) -> tl.tensor:
-    """The token of a row without a finite logit: the lowest allowed id, if possible no early stop id."""
+    """The token of a row without a finite logit: the lowest that the mask, if possible the ids and min_tokens, allow."""
     token = VOCAB
     second = VOCAB
+    third = VOCAB
     base = 0
     while (token == VOCAB) & (base < VOCAB):
         ids = base + tl.arange(0, BLOCK)
@@ -109,6 +114,11 @@ def _fallback(
         if MASKED:
             word = tl.load(mask + ids // 32, mask=allowed, other=0)
             allowed = allowed & (((word >> (ids % 32)) & 1) != 0)
+        third = tl.minimum(third, tl.min(tl.where(allowed, ids, VOCAB), axis=0))
+        if ALLOWED_IDS:
+            if restricted:
+                word = tl.load(allowed_ids + ids // 32, mask=allowed, other=0)
+                allowed = allowed & (((word >> (ids % 32)) & 1) != 0)
         second = tl.minimum(second, tl.min(tl.where(allowed, ids, VOCAB), axis=0))
         if MIN_TOKENS:
             if early:
@@ -117,6 +127,7 @@ def _fallback(
         token = tl.minimum(token, tl.min(tl.where(allowed, ids, VOCAB), axis=0))
         base += BLOCK
     token = tl.where(token == VOCAB, second, token)
+    token = tl.where(token == VOCAB, third, token)
     return tl.where(token == VOCAB, 0, token)
 
 
@@ -135,6 +146,8 @@ def _choose_kernel(
     min_ps: tl.tensor,
     min_length: tl.tensor,
     stop_ids: tl.tensor,
+    only_allowed: tl.tensor,
+    allowed_ids: tl.tensor,
     block_score: tl.tensor,
     block_id: tl.tensor,
     block_max: tl.tensor,
@@ -151,8 +164,10 @@ def _choose_kernel(
     NUM_GROUPS: tl.constexpr,
     PADDED_GROUPS: tl.constexpr,
     STOPS: tl.constexpr,
+    ALLOWED_WORDS: tl.constexpr,
     MASKED: tl.constexpr,
     MIN_TOKENS: tl.constexpr,
+    ALLOWED_IDS: tl.constexpr,
     TRUNCATED: tl.constexpr,
     TOP_K: tl.constexpr,
     TOP_P: tl.constexpr,
@@ -171,7 +186,13 @@ def _choose_kernel(
         early = False
         if MIN_TOKENS:
             early = tl.load(row_positions + row) < tl.load(min_length + slot)
-        token = _fallback(mask, stop_ids + slot * STOPS, early, VOCAB, STOPS, 1024, MASKED, MIN_TOKENS)
+        restricted = False
+        if ALLOWED_IDS:
+            restricted = tl.load(only_allowed + slot) != 0
+        token = _fallback(
+            mask, stop_ids + slot * STOPS, early, allowed_ids + slot * ALLOWED_WORDS, restricted,
+            VOCAB, STOPS, 1024, MASKED, MIN_TOKENS, ALLOWED_IDS,
+        )  # fmt: skip
     elif TRUNCATED:
         temperature = tl.load(temperatures + slot)
         # Keep everything, unless the row truncates.
@@ -233,13 +254,23 @@ def _choose_kernel(
     tl.store(out + row, token.to(tl.int64))
 
 
+def _edited(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
+    """Logits [S, V] with sparse edits, as a copy in float32; without any, the argument itself."""
+    if not rows.features & (EDITS | BANS):
+        return logits
+    edited = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+    edit(edited, logits, rows, slots)
+    ban(edited, rows, slots)
+    return edited
+
+
 def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
     """``Ops.sample`` by Triton kernels."""
     count, vocab = logits.shape
     device = logits.device
     features = rows.features
     truncated = bool(features & (SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P))
-    values = edited_logits(logits, rows, slots)
+    values = _edited(logits, rows, slots)
     # An unused argument must still be a tensor.
     masks = rows.masks or Masks(rows.slots, rows.slots)
     num_groups = triton.cdiv(vocab, GROUP)
@@ -291,6 +322,8 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         slots.min_p,
         slots.min_length,
         slots.stop_ids,
+        slots.only_allowed,
+        slots.allowed,
         block_score,
         block_id,
         block_max,
@@ -307,8 +340,10 @@ def sample(logits: Tensor, rows: SampleRows, slots: SlotTable) -> Tensor:
         NUM_GROUPS=num_groups,
         PADDED_GROUPS=triton.next_power_of_2(num_groups),
         STOPS=slots.stop_ids.shape[1],
+        ALLOWED_WORDS=slots.allowed.shape[1],
         MASKED=rows.masks is not None,
         MIN_TOKENS=bool(features & SamplingFeatures.MIN_TOKENS),
+        ALLOWED_IDS=bool(features & SamplingFeatures.ALLOWED_IDS),
         TRUNCATED=truncated,
         TOP_K=bool(features & SamplingFeatures.TOP_K),
         TOP_P=bool(features & SamplingFeatures.TOP_P),

@@ -6,7 +6,6 @@ in any order, the 64-bit parameter of a rule records the properties written so f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -20,7 +19,7 @@ from draftline.structured.json_schema.forms.text import string_text
 from draftline.structured.json_schema.forms.whitespace import separators
 from draftline.structured.json_schema.graph import Graph
 from draftline.structured.json_schema.member_bits import BITS, Layout, both_of, when
-from draftline.structured.json_schema.multiples import InexpressibleNumbersError
+from draftline.structured.json_schema.multiples import InexpressibleNumbersError, native_schemas
 from draftline.structured.json_schema.numbers import NumberSet
 from draftline.structured.json_schema.shapes import (
     NEVER,
@@ -147,18 +146,11 @@ class LarkWriter:
         return self._named(" | ".join(bodies)) if bodies else ""
 
     def _native(self, numbers: NumberSet) -> str:
-        """Multiples without a short expression, as a JSON Schema for llguidance, which is exact for plain integers."""
-        assert numbers.step is not None
-        low, high = numbers.integral_bounds()
-        schema = {"type": "integer", "multipleOf": int(numbers.step)}
-        if low is not None:
-            schema["minimum"] = low * int(numbers.step)
-        if high is not None:
-            schema["maximum"] = high * int(numbers.step)
+        """Multiples without a short expression, as JSON Schemas for llguidance, which is exact for plain notation."""
         name = self._shared.get(numbers)
         if name is None:
             name = self._shared[numbers] = f"d{len(self._shared)}"
-            self._rule(name, [f"%json {json.dumps(schema)}"])
+            self._rule(name, [f"%json {schema}" for schema in native_schemas(numbers)])
         return name
 
     def _string_body(self, strings: StringSet) -> str:

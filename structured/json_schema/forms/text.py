@@ -21,6 +21,7 @@ _ESCAPED: Final = charset.union(
 _QUOTE: Final = literal('"')
 
 
+@functools.lru_cache(maxsize=4096)
 def string_text(value: Node) -> Node:
     """The JSON texts of the strings that ``value`` matches, an anchor-free tree over unescaped characters."""
     memo: dict[int, Node] = {}

@@ -37,21 +37,9 @@ def _reference(expander: Expander, location: Location, keyword: str) -> Clause:
     if not isinstance(reference, str):
         raise invalid(location, keyword, "a string")
     try:
-        target = expander.document.resolve(location, reference)
+        target = expander.document.target(location, keyword)
     except UnresolvedReferenceError as error:
         return unsupported(expander, location, keyword, str(error))
-    if keyword == "$dynamicRef" and isinstance(target.schema, dict):
-        anchor = target.schema.get("$dynamicAnchor")
-        by_anchor = isinstance(anchor, str) and reference.partition("#")[2] == anchor
-        if by_anchor and len(expander.document.dynamic_anchors(str(anchor))) > 1:
-            return unsupported(
-                expander,
-                location,
-                keyword,
-                "several schemas have this anchor, and which one it means depends on the evaluation path",
-            )
-    if keyword == "$recursiveRef" and isinstance(target.schema, dict) and target.schema.get("$recursiveAnchor"):
-        return unsupported(expander, location, keyword, "its target depends on the evaluation path")
     return Clause(
         keyword,
         lambda: expander.expand(expander.demand(target)),

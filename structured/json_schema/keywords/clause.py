@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -40,6 +41,9 @@ TYPES: Final = {
 
 MAX_COUNT: Final = 1_000_000
 """Counts of characters, items or members: a larger maximum is no bound, a larger minimum is rejected."""
+
+_SHOWN = 60
+"""Characters of a malformed value that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,10 @@ class Expander(Protocol):
 
 def invalid(location: Location, keyword: str, expected: str) -> InvalidConstraintError:
     """The error of a keyword with a malformed value."""
-    return InvalidConstraintError(f"{location.pointer}/{keyword}: expected {expected}")
+    shown = json.dumps(location.schema[keyword], ensure_ascii=False, default=str)
+    if len(shown) > _SHOWN:
+        shown = shown[: _SHOWN - 1] + "…"
+    return InvalidConstraintError(f"{location.pointer}/{keyword}: expected {expected}, not {shown}")
 
 
 def unsupported(expander: Expander, location: Location, keyword: str, reason: str) -> Clause:

@@ -119,7 +119,7 @@ def _cases(expander: Expander, location: Location, but: str, path: tuple[Locatio
     for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
         if isinstance(schema.get(keyword), str):
             try:
-                product(_cases(expander, expander.document.resolve(location, schema[keyword]), "", path))
+                product(_cases(expander, expander.document.target(location, keyword), "", path))
             except UnresolvedReferenceError:
                 raise _TooManyCasesError("a reference is not in this document") from None
     for index in range(_length(schema.get("allOf"))):
@@ -249,7 +249,7 @@ def _items(expander: Expander, location: Location, cases: list[Case]) -> Clause:
         # The location is synthetic: its pointer makes it unique, and its schema refers to schemas that stand elsewhere.
         options = [counted.schema for counted in case.counted]
         pointer = f"{location.pointer}/unevaluatedItems\0{number}"
-        return Location(pointer, {"anyOf": [*options, inner.schema]}, location.base, location.dialect)
+        return Location(pointer, {"anyOf": [*options, inner.schema]}, location.base, location.dialect, location.scope)
 
     rests = [later(case, number) for number, case in enumerate(cases)]
 

@@ -73,17 +73,17 @@ def read_answers(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-async def run(requests: Path, answers: Path, url: str, **options: Any) -> list[bool]:
-    errors: list[bool] = []
+async def run(requests: Path, answers: Path, url: str, **options: Any) -> int:
+    """Run a batch. Returns how many of its answers are errors."""
     with AnswerFile(answers, check_ids(requests, PLAIN)) as file:
         async with httpx2.AsyncClient(base_url=url, timeout=None, verify=False) as client:
             await run_batch(
                 read_lines(requests, PLAIN),
                 client,
                 file,
-                **({"concurrency": 8, "in_order": True, "progress": errors.append} | options),
+                **({"concurrency": 8, "in_order": True, "progress": lambda: None} | options),
             )
-    return errors
+    return file.failed
 
 
 async def test_every_form_of_line_and_one_error_a_line(url: str, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ async def test_every_form_of_line_and_one_error_a_line(url: str, tmp_path: Path)
     )
     errors = await run(requests, tmp_path / "out.jsonl", url)
     answers = read_answers(tmp_path / "out.jsonl")
-    assert sum(errors) == 8
+    assert errors == 8
     assert [answer["custom_id"] for answer in answers] == [
         *(
             "chat",
@@ -179,7 +179,24 @@ async def test_a_full_queue_is_waited_for(
     monkeypatch.setattr(engine, "_retry_after_s", 0.3)
     requests = write_lines(tmp_path / "in.jsonl", *({"prompt": "ab"} for _ in range(24)))
     errors = await run(requests, tmp_path / "out.jsonl", url)
-    assert errors == [False] * 24
+    assert errors == 0
+
+
+async def test_the_exit_code_says_whether_some_failed(url: str, tmp_path: Path) -> None:
+    requests = write_lines(tmp_path / "in.jsonl", {"custom_id": "a", "prompt": "ab"}, {"custom_id": "b", "prompt": 3})
+    answers = tmp_path / "out.jsonl"
+
+    async def exit_code() -> int:
+        command = [sys.executable, "-m", "draftline", "run-batch", str(requests), str(answers), "--server", url]
+        process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+        return await process.wait()
+
+    assert await exit_code() == 3
+    assert await exit_code() == 3  # nothing is left to do, and one line is still an error
+    first, _ = answers.read_text().splitlines(keepends=True)
+    answers.write_text(first)
+    write_lines(requests, {"custom_id": "a", "prompt": "ab"}, {"custom_id": "b", "prompt": "cd"})
+    assert await exit_code() == 0
 
 
 async def test_a_server_that_is_away_or_refuses_ends_the_run(

@@ -223,7 +223,10 @@ def test_info_shows_the_model_without_generating() -> None:
             ["--min-tokens", "9", "--max-tokens", "3"],
             "--min-tokens: min_tokens (9) exceeds max_tokens (3); --max-tokens: ",
         ),
-        (["--regex", "a", "--json-object"], "set exactly one of json_schema, regex, choice, json_object, "),
+        (
+            ["--regex", "a", "--json-object"],
+            "set exactly one of --schema, --regex, --choice, --json-object, --grammar and",
+        ),
         (["--reasoning-end", ""], "--reasoning-end: String should have at least 1 character"),
         (["--schema", "/no/such/file"], "--schema: cannot read /no/such/file: No such file or directory"),
         (["--draft-tokens", "17"], "--draft-tokens: Input should be less than or equal to 16, not 17"),

@@ -59,7 +59,7 @@ async def test_many_requests_come_back_in_order(client: AsyncClient) -> None:
 async def test_token_ids_chats_and_several_outputs(client: AsyncClient) -> None:
     [by_ids] = await client.generate({"prompt_token_ids": [65, 66, 67]}, params(3))
     assert (by_ids.prompt, by_ids.prompt_token_ids, by_ids.outputs[0].text) == (None, [65, 66, 67], "ABC")
-    [answer] = await client.chat([{"role": "user", "content": "x"}], params(4))
+    [answer] = await client.chat([{"role": "user", "content": "x"}], params(4), use_tqdm=False)
     assert answer.outputs[0].text == "user"
     several = await client.submit("abc", params(2, n=3, seed=5)).result()
     assert [o.text for o in several.outputs] == ["ab"] * 3
@@ -235,6 +235,16 @@ async def test_closing_fails_what_runs_and_leaves_no_task(server: Server, engine
             break
         await asyncio.sleep(0.01)
     assert {task.get_name() for task in asyncio.all_tasks() - before if "draftline" in repr(task)} == set()
+
+
+async def test_a_wrong_certificate_is_named() -> None:
+    with pytest.raises(InvalidRequestError, match=r"tls: must be Tls\(...\) or None, not an int"):
+        AsyncClient(tls=5)  # type: ignore[arg-type]
+
+
+async def test_a_progress_bar_counts_prompts(client: AsyncClient, capsys: pytest.CaptureFixture[str]) -> None:
+    await client.generate(["a", "b"], params(1), use_tqdm=True)
+    assert "2/2" in capsys.readouterr().err
 
 
 async def test_tls_and_tokens(engine: FakeEngine, tmp_path: Path) -> None:

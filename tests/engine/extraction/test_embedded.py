@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 import importlib.util
-from datetime import date
-from decimal import Decimal
-from typing import Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from common.invoice import Invoice
 
 from draftline import LLM, InvalidRequestError, SamplingParams
 
@@ -19,27 +15,6 @@ pytestmark = [
 ]
 
 
-class Unit(enum.Enum):
-    PIECE = "piece"
-    HOUR = "hour"
-
-
-class Line(BaseModel):
-    product: str = Field(max_length=20)
-    quantity: int = Field(ge=1, le=100)
-    unit: Unit
-    unit_price: Decimal = Field(max_digits=6, decimal_places=2, ge=0)
-
-
-class Invoice(BaseModel):
-    number: str = Field(pattern="^[A-Z]{2}-[0-9]{4}$")
-    issued: date
-    due: date | None
-    currency: Literal["EUR", "USD"]
-    lines: list[Line] = Field(min_length=1, max_length=2)
-    total: Decimal = Field(max_digits=8, decimal_places=2, ge=0)
-
-
 def test_twenty_invoices_are_invoices_and_the_impossible_text_has_an_error() -> None:
     texts = [
         f"Invoice AB-{1000 + index} of {1 + index} May 2025. {2 + index} lamps at {3 * index + 10}.50 EUR each, due in June."
@@ -47,7 +22,7 @@ def test_twenty_invoices_are_invoices_and_the_impossible_text_has_an_error() -> 
     ]
     texts.insert(7, "too long " * 9000)
     with LLM("smollm2", kv_cache_memory_gib=0.5) as llm:
-        results = llm.extract(texts, Invoice, SamplingParams(temperature=0, max_tokens=400), use_tqdm=False)
+        results = llm.extract(texts, Invoice, SamplingParams(temperature=0, max_tokens=1024), use_tqdm=False)
     invoices = [result.value for result in results if result.error is None]
     assert [result.index for result in results if result.error is not None] == [7]
     assert isinstance(results[7].error, InvalidRequestError)

@@ -178,9 +178,12 @@ def test_an_argument_for_all_texts_that_is_wrong_is_named(faces: FourFaces, face
         faces.call(face, "extract", "a", Flag, examples=[("a", {"colour": "green", "stripes": 2})])
 
 
-def test_the_progress_counts_what_failed(faces: FourFaces, capsys: pytest.CaptureFixture[str]) -> None:
-    faces.call("LLM", "extract", ["a", None, "c"], Flag, SHORT, use_tqdm=True)
-    last = capsys.readouterr().err.rpartition("\r")[2]
+@pytest.mark.parametrize("face", FACES)
+def test_the_progress_counts_what_failed(faces: FourFaces, face: str, capsys: pytest.CaptureFixture[str]) -> None:
+    faces.call(face, "extract", ["a", None, "c"], Flag, SHORT, use_tqdm=True)
+    first, *_, last = capsys.readouterr().err.lstrip("\r").split("\r")
+    assert first.startswith("Compiling")
+    assert last.startswith("Extracted")
     assert "3/3" in last
     assert "failed=1" in last
     assert "text/s" in last or "s/text" in last

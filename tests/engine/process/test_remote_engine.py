@@ -13,12 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from common.placeholder_tokenizer import write_placeholder_tokenizer
 
 from draftline import Client
+from draftline.engine.cache_journal import BlockRemoved, BlockStored, Change
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import (
     DuplicateRequestError,
@@ -98,6 +100,33 @@ class Inbox:
                 raise update.error
             count -= update.ends_output
         return tokens
+
+
+def test_the_prefix_cache_s_contents_are_followed(engine: RemoteEngine) -> None:
+    """The first reader gets what is in the cache already, and then what changes."""
+    inbox = Inbox(engine)
+    engine.flush_prefix_cache().result(30)
+    inbox.submit("before", range(5, 41), SamplingParams(max_tokens=1))
+    inbox.tokens(1)
+    woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+    with closing(engine.journal.follow(lambda: woken.put(None))) as reader:
+
+        def changes(until: int) -> list[Change]:
+            found: list[Change] = []
+            while len(found) < until:
+                woken.get(timeout=30)
+                found += reader.take()[1]
+            return found
+
+        first, second = changes(2)
+        assert isinstance(second, BlockStored)
+        assert (second.tokens, second.parent_hash) == (tuple(range(21, 37)), first.block_hash)
+        inbox.submit("after", range(5, 57), SamplingParams(max_tokens=1))
+        inbox.tokens(1)
+        [third] = changes(1)
+        assert third == BlockStored(third.block_hash, second.block_hash, tuple(range(37, 53)))
+        engine.flush_prefix_cache().result(30)
+        assert set(changes(3)) == {BlockRemoved(stored.block_hash) for stored in (first, second, third)}
 
 
 def test_outputs_are_those_of_an_engine_in_this_process(engine: RemoteEngine, config: EngineConfig) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 import torch
+from bans import write_bans
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,6 +49,8 @@ class Row:
     min_length: int = 0
     stop_ids: tuple[int, ...] = ()
     bias: dict[int, float] = field(default_factory=dict)
+    allowed_ids: frozenset[int] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
     allowed: frozenset[int] | None = None
 
     @property
@@ -65,6 +68,8 @@ def features_of(row: Row) -> SamplingFeatures:
         feature.PENALTIES: (row.repetition_penalty, row.presence_penalty, row.frequency_penalty) != (1, 0, 0),
         feature.LOGIT_BIAS: bool(row.bias),
         feature.MIN_TOKENS: row.position < row.min_length,
+        feature.ALLOWED_IDS: row.allowed_ids is not None,
+        feature.BAD_WORDS: bool(row.bad_words),
     }
     features = feature.NONE
     for one, is_used in used.items():
@@ -86,7 +91,7 @@ def pack(allowed: list[frozenset[int] | None], vocab: int) -> Masks:
 def batch(cases: list[Row]) -> tuple[Tensor, SampleRows, SlotTable]:
     """Put rows into a slot table, in slots of another order than the rows."""
     vocab = len(cases[0].logits)
-    slots = SlotTable.allocate(len(cases) + 2, max(case.position for case in cases) + 4, 1, torch.device("cpu"))
+    slots = SlotTable.allocate(len(cases) + 2, max(case.position for case in cases) + 4, 1, torch.device("cpu"), vocab)
     slots.tokens.fill_(vocab - 1)  # what lies beyond a row's position must not count
     order = list(range(len(cases) + 1, 1, -1))
     features = SamplingFeatures.NONE
@@ -101,6 +106,7 @@ def batch(cases: list[Row]) -> tuple[Tensor, SampleRows, SlotTable]:
         slots.stop_ids[slot, : len(case.stop_ids)] = torch.tensor(case.stop_ids, dtype=torch.int32)
         slots.bias_ids[slot, : len(case.bias)] = torch.tensor(list(case.bias), dtype=torch.int32)
         slots.bias_values[slot, : len(case.bias)] = torch.tensor(list(case.bias.values()))
+        write_bans(slots, slot, case.allowed_ids, case.bad_words)
         features |= features_of(case)
     has_mask = any(case.allowed is not None for case in cases)
     rows = SampleRows(
@@ -132,9 +138,16 @@ def naive_processed(row: Row) -> list[np.float32]:
             x[token] = x[token] + F32(row.bias[token])
         if row.position < row.min_length and token in row.stop_ids:
             x[token] = F32(-INF)
-        if row.allowed is not None and token not in row.allowed:
+        if any(word[-1] == token and ends_with(row.output, word[:-1]) for word in row.bad_words):
             x[token] = F32(-INF)
+        for allowed in (row.allowed_ids, row.allowed):
+            if allowed is not None and token not in allowed:
+                x[token] = F32(-INF)
     return x
+
+
+def ends_with(output: tuple[int, ...], end: tuple[int, ...]) -> bool:
+    return len(end) <= len(output) and output[len(output) - len(end) :] == end
 
 
 def naive_survivors(scaled: list[np.float32], row: Row, edge: float) -> list[int]:
@@ -163,7 +176,8 @@ def naive_tokens(row: Row) -> set[int]:
     if best == -INF:
         allowed = [token for token in range(vocab) if row.allowed is None or token in row.allowed]
         banned = row.stop_ids if row.position < row.min_length else ()
-        return {next(iter([t for t in allowed if t not in banned] + allowed + [0]))}
+        named = [token for token in allowed if row.allowed_ids is None or token in row.allowed_ids]
+        return {next(iter([t for t in named if t not in banned] + named + allowed + [0]))}
     if row.temperature < MIN_TEMPERATURE:
         return {x.index(best)}
     scaled = [value / F32(row.temperature) for value in x]
@@ -219,6 +233,8 @@ def any_row(draw: st.DrawFn, vocab: int, logits: st.SearchStrategy[float]) -> Ro
         min_length=draw(st.integers(0, 12)),
         stop_ids=draw(tokens_of(vocab, 3)),
         bias=draw(st.dictionaries(st.integers(0, vocab - 1), st.sampled_from([-1000.0, -1.5, 0.1, 3.0]), max_size=3)),
+        allowed_ids=draw(st.none() | st.frozensets(st.integers(0, vocab - 1), min_size=1)),
+        bad_words=draw(st.lists(tokens_of(min(vocab, 4), 4).filter(bool), max_size=4).map(tuple)),
         allowed=draw(st.none() | st.frozensets(st.integers(0, vocab - 1))),
     )
 
@@ -251,6 +267,10 @@ STAGES: dict[str, Callable[[Row], Row]] = {
     "bias": lambda row: replace(row, bias={0: 2.5, 3: -2.5}),
     "min-tokens": lambda row: replace(row, prompt=(1,), output=(2,), min_length=3, stop_ids=(0, 2)),
     "min-tokens-reached": lambda row: replace(row, prompt=(1,), output=(2,), min_length=2, stop_ids=(0, 2)),
+    "allowed-ids": lambda row: replace(row, allowed_ids=frozenset({1, 3})),
+    "bad-words": lambda row: replace(
+        row, prompt=(1, 2), output=(1, 2), bad_words=((4,), (1, 2, 0), (2, 2), (2, 1, 2, 3), (2, 1))
+    ),
     "mask": lambda row: replace(row, allowed=frozenset({1, 3})),
 }
 

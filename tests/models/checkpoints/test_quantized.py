@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from draftline import LLM, SamplingParams
+from draftline import LLM, SamplingParams, quant
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.scaled import scaled_up
 from draftline.models.errors import ModelLoadError
@@ -202,6 +202,9 @@ def test_conversion_marks_weights_and_keeps_them(quantization: str, tmp_path: Pa
     assert raw.convert_to == quantization
     kept = replace(raw, convert_to=None)
     assert torch.equal(kept.data.float(), plain.tensor(name).data.float())
+    # A GPU without FP8 runs an FP8 checkpoint in INT8.
+    made = quant.make_linear([raw], None, dtype=torch.float32, device=torch.device("cpu"), scaled=True)
+    assert made.format == quantization
 
 
 def test_an_unknown_conversion_is_refused() -> None:

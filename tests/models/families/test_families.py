@@ -14,12 +14,14 @@ import torch
 import transformers
 from closeness import assert_model_close, nudged, rounding
 from torch import Tensor
+from typing_extensions import override
 
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.families import build_model
+from draftline.models.hidden_states import HiddenStateSink
 from draftline.models.loader import open_checkpoint
 from draftline.models.model import Model
 
@@ -311,3 +313,38 @@ def test_max_positions_may_be_cut(family: Case) -> None:
     ops = ReferenceOps()
     paged = Paged(build_model(family.checkpoint, config, ops, torch.float32, CPU), ops, [random_tokens(40, 5)])
     assert_close(paged.run([(0, 0, 40)])[0], family, random_tokens(40, 5))
+
+
+class KeptStates(HiddenStateSink):
+    """Keeps every hidden state of each forward pass, by cache entry."""
+
+    def __init__(self, layers: int, entries: int, hidden: int) -> None:
+        self.layers = tuple(range(layers + 1))
+        self.states = torch.full((entries, layers + 1, hidden), float("nan"))
+
+    @override
+    def write(self, states: Tensor, batch: Batch) -> None:
+        assert states.shape[0] == batch.token_ids.shape[0]
+        self.states[batch.cache_index] = states
+
+
+def test_a_sink_receives_the_hidden_states(family: Case) -> None:
+    """The residual stream before every layer is transformers', whatever the batch, and the logits stay the same."""
+    tokens = [random_tokens(30, 1), random_tokens(21, 2)]
+    paged = Paged(family.model, family.ops, tokens)
+    config = family.model.config
+    kept = KeptStates(config.num_layers, paged.cache.layers[0].keys[..., 0, 0].numel(), config.hidden_size)
+    for rows in ([(0, 0, 17), (1, 0, 20)], [(0, 17, 13), (1, 20, 1)]):
+        batch = paged.batch(rows)
+        with torch.inference_mode():
+            logits = family.model.forward(batch, paged.cache, kept)
+            assert torch.equal(logits, family.model.forward(batch, paged.cache))
+    for slot, ids in enumerate(tokens):
+        with torch.inference_mode():
+            expected = family.reference(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        index = paged.batch([(slot, 0, len(ids))]).cache_index
+        states = kept.states[index]
+        assert not states.isnan().any()
+        # transformers gives the last one behind the final norm.
+        for layer in range(config.num_layers):
+            torch.testing.assert_close(states[:, layer], expected[layer][0], atol=2e-4, rtol=2e-4)

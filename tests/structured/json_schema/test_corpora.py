@@ -56,7 +56,7 @@ def test_real_schemas(chosen: list[Path]) -> None:
         case = json.loads(path.read_text())
         verdicts[verdict(case["schema"], case["tests"])] += 1
     assert verdicts["incomplete"] == 0
-    assert verdicts["exact"] >= 0.98 * len(chosen), verdicts
+    assert verdicts["exact"] >= 0.99 * len(chosen), verdicts
 
 
 @pytest.mark.skipif(not SUITE, reason=f"no official test suite in {DATA / 'jsts'}")
@@ -67,4 +67,4 @@ def test_official_suite() -> None:
             verdicts.setdefault(path.stem, Counter())[verdict(group["schema"], group["tests"])] += 1
     # Formats are enforced here; in the suite's draft they are annotations by default.
     assert [name for name, found in verdicts.items() if found["incomplete"]] == ["format"]
-    assert sum(found["exact"] for found in verdicts.values()) >= 325, verdicts
+    assert sum(found["exact"] for found in verdicts.values()) >= 344, verdicts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -28,6 +29,7 @@ from draftline.structured.tags.form import (
 )
 from draftline.structured.tags.lark import tag_grammar
 from draftline.structured.tags.machine import Machine
+from draftline.structured.tags.stored import from_json, to_json
 from draftline.structured.tags.walk import TagReader
 
 MARKS = st.text("ab<é", min_size=1, max_size=3)
@@ -125,7 +127,7 @@ def check(form: Form, texts: list[str]) -> None:
         grammar = Walker.of_grammar(tag_grammar(form))
     except (UnsupportedConstraintError, AssertionError):
         grammar = None  # it says so; or nothing matches
-    reader = TagReader(form)
+    reader = TagReader(from_json(json.loads(json.dumps(to_json(form)))))
     for text in texts:
         ways = readings(form, text)
         assert (automaton is not None and accepts(automaton, text)) == bool(ways), (form, text, ways)

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from small_vocabulary import allowed, vocabulary
 from tag_reference import readings
 
 from draftline.structured.automaton.limits import AutomatonLimits
+from draftline.structured.compiled import CompiledConstraint
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec, language
 from draftline.structured.matcher import Matcher
@@ -65,13 +67,24 @@ REASONINGS = (
 )
 
 
+class HostCompiler(ConstraintCompiler):
+    """No tables are ever built: outputs with an automaton stay on the host."""
+
+    def _do_later(self, work: Any) -> bool:
+        return True
+
+
 @pytest.fixture(scope="module")
-def compilers() -> Iterator[tuple[ConstraintCompiler, ConstraintCompiler]]:
-    """One that prefers automata, and one that has no room for them."""
-    limits = replace(AutomatonLimits(), parts_bytes=0)
-    both = ConstraintCompiler(WORDS), ConstraintCompiler(WORDS, CompilerLimits(automaton=limits))
-    yield both
-    for compiler in both:
+def compilers() -> Iterator[tuple[ConstraintCompiler, ...]]:
+    """One that prefers automata, one that has no room for them, and one that walks them on the host."""
+    limits = AutomatonLimits()
+    all_of_them = (
+        ConstraintCompiler(WORDS),
+        ConstraintCompiler(WORDS, CompilerLimits(automaton=replace(limits, parts_bytes=0))),
+        HostCompiler(WORDS, CompilerLimits(automaton=replace(limits, awaited_states=0))),
+    )
+    yield all_of_them
+    for compiler in all_of_them:
         compiler.close()
 
 
@@ -85,25 +98,26 @@ def legal(matcher: Matcher) -> set[int]:
 @pytest.mark.parametrize("name", forms(SCHEMA))
 @pytest.mark.parametrize("schema", [SCHEMA, NOT_REGULAR], ids=["regular", "not regular"])
 def test_walks(
-    compilers: tuple[ConstraintCompiler, ConstraintCompiler], name: str, schema: Any, reasoning: ReasoningSpec | None
+    compilers: tuple[ConstraintCompiler, ...], name: str, schema: Any, reasoning: ReasoningSpec | None
 ) -> None:
     source = json.dumps({"type": "structural_tag", "format": forms(schema)[name]})
     spec = ConstraintSpec("structural_tag", source, whitespace="compact", reasoning=reasoning)
-    whole, grammar = (compiler.compile(spec) for compiler in compilers)
+    whole, grammar, host = (compiler.compile(spec) for compiler in compilers)
     assert grammar.report.backend == "grammar"
-    assert whole.report.backend == ("automaton" if schema is SCHEMA else "grammar")
-    assert set(grammar.marking) == set(whole.marking) <= set(NAMES.values()) - {NAMES["<no>"]}
+    assert whole.report.backend == host.report.backend == ("automaton" if schema is SCHEMA else "grammar")
+    assert host.report.runs_on == "host"
+    assert set(grammar.marking) == set(whole.marking) == set(host.marking) <= set(NAMES.values()) - {NAMES["<no>"]}
     form = language(spec).form
     assert form is not None
     total = 0
     for number in range(12):
         draw = random.Random(number)
         took = 0
-        matchers = [whole.begin().matcher, grammar.begin().matcher]
+        matchers = [one.begin().matcher for one in (whole, grammar, host)]
         text = b""
         for _ in range(60):
             masks = [legal(matcher) for matcher in matchers]
-            assert masks[0] == masks[1], text
+            assert masks[0] == masks[1] == masks[2], text
             ends = masks[0] & WORDS.eos_ids
             assert matchers[0].complete == bool(ends), text
             # A token that begins a trigger has to go on, but its name alone is also free text.
@@ -126,6 +140,27 @@ def test_walks(
             ]
         total += took
     assert total
+
+
+def test_marks_come_from_the_folder_of_tables(tmp_path: Path) -> None:
+    spec = ConstraintSpec(
+        "structural_tag", json.dumps({"type": "structural_tag", "format": forms(SCHEMA)["separated"]})
+    )
+    made: list[CompiledConstraint] = []
+    for words in (WORDS, WORDS, replace(WORDS, special_names={"<t>": 1, "<e>": 0})):
+        compiler = ConstraintCompiler(words, cache_folder=tmp_path)
+        made.append(compiler.compile(spec))
+        assert bool(compiler._workers._processes._idle) == (len(made) != 2)
+        compiler._background.submit("", lambda _: None).join().result()
+        compiler.close()
+    first, found, other = made
+    assert len(list(tmp_path.glob("*.tables"))) == 2
+    assert found.marking == first.marking == {0: b"<t>", 1: b"<s>", 2: b"<e>"}
+    assert other.marking == {1: b"<t>", 0: b"<e>"}
+    assert found.tags is not None
+    walk = found.tags.begin()
+    walk.feed('f<s>"a"<e><t><s>g"a"b')
+    assert len(walk.spans) == 2
 
 
 def whole_text(form: Any, text: bytes) -> bool:

@@ -25,7 +25,7 @@ from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted
 from draftline.engine.server.http.messages import ChatMessage, Rendered, chat
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
-from draftline.engine.server.http.stream import DONE, error_events, event
+from draftline.engine.server.http.stream import DONE, error_events, event, event_of
 from draftline.engine.server.http.tools import PATHS, ChoiceBody, ToolBody, WithTools, choice_of, tool_paths, tools_of
 
 
@@ -152,4 +152,4 @@ class ChatAnswer:
 
     def _chunk(self, index: int, delta: dict[str, Any], logprobs: object, end: dict[str, Any]) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, **(end or {"finish_reason": None})}
-        return event(self._head.fields("chat.completion.chunk", [choice]))
+        return event_of(self._head.chunk("chat.completion.chunk", choice))

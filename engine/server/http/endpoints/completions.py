@@ -15,7 +15,7 @@ from draftline.engine.server.http.body import ResponseFormat, Streamed, check_st
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted, check_prompt
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
-from draftline.engine.server.http.stream import DONE, error_events, event
+from draftline.engine.server.http.stream import DONE, error_events, event, event_of
 
 DEFAULT_MAX_TOKENS = 16
 """Tokens of an output where the body sets none: OpenAI's default."""
@@ -152,7 +152,7 @@ class CompletionAnswer:
 
     def _chunk(self, number: int, text: str, logprobs: object, end: dict[str, Any]) -> bytes:
         choice = {"index": number, "text": text, "logprobs": logprobs, **(end or {"finish_reason": None})}
-        return event(self._head.fields("text_completion", [choice]))
+        return event_of(self._head.chunk("text_completion", choice))
 
     @property
     def _outputs(self) -> int:

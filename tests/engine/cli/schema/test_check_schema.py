@@ -44,7 +44,7 @@ from draftline.engine.cli import app
             1,
             ["refused: #/properties/a/$ref: $ref: ", "refused: #/properties/b/pattern: pattern: "],
         ),
-        ({"type": "nothing"}, [], 1, ["invalid: #/type: expected the name of a type or a list of them"]),
+        ({"type": "nothing"}, [], 1, ['invalid: #/type: expected the name of a type or a list of them, not "nothing"']),
     ],
     ids=["automaton", "grammar", "closed", "refused", "invalid"],
 )

@@ -69,7 +69,7 @@ def free_ports(count: int) -> list[int]:
 async def worker() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """A serving worker process, and its address."""
     options = ("--gateway", "--port", "0", "--model", MODEL, "--kv-cache-memory-gib", "0.25", "--drain-timeout", "60")
-    options += ("--drafter", "none")  # otherwise each worker first measures the cost of drafts
+    options += ("--engine-process", "--drafter", "none")  # otherwise each worker first measures the cost of drafts
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "draftline", "serve", *options),
         stdout=asyncio.subprocess.PIPE,

@@ -240,6 +240,14 @@ def test_block_hashes_follow_from_tokens_and_slow_readers_start_again(monkeypatc
     everything, now = reader.take()
     assert everything
     assert [stored.tokens for stored in now if isinstance(stored, BlockStored)] == [(1, 2), (20,), (21,), (22,), (23,)]
+    journals[1].copy(everything, now)
+    assert journals[1].known() == now
+    follower = journals[1].follow(lambda: woken.append(None))
+    follower.take()
+    journals[1].copy(False, [BlockRemoved(now[-1].block_hash)])
+    assert follower.take() == (False, [BlockRemoved(now[-1].block_hash)])
+    journals[1].copy(True, now[:2])
+    assert follower.take() == (True, now[:2])
     reader.close()
     journals[0].stored(30, ROOT, (30,))
     assert reader.take() == (False, [])

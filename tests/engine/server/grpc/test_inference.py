@@ -183,6 +183,32 @@ CONSTRAINED = pb.Constraint(regex="a+")
         pytest.param(text_request("a", stop=["s"] * 65), "sampling.stop", id="too many stops"),
         pytest.param(text_request("a", stop_token_ids=[VOCAB]), "sampling.stop_token_ids[0]", id="stop token"),
         pytest.param(text_request("a", logit_bias={3: 1e6}), "sampling.logit_bias[3]", id="bias"),
+        pytest.param(
+            pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage(role="user")])),
+            "chat.messages[0].content",
+            id="no content",
+        ),
+        pytest.param(
+            pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage(content="a")])),
+            "chat.messages[0].role",
+            id="no role",
+        ),
+        pytest.param(
+            pb.GenerateRequest(
+                chat=pb.Chat(messages=[pb.ChatMessage(role="user", content="a")], continue_final_message=True)
+            ),
+            "chat.messages",
+            id="nothing to continue",
+        ),
+        pytest.param(
+            pb.GenerateRequest(
+                chat=pb.Chat(messages=[pb.ChatMessage(role="user", content="a")], chat_template_kwargs="[1]")
+            ),
+            "chat.chat_template_kwargs",
+            id="no variables",
+        ),
+        pytest.param(text_request("a", allowed_token_ids=[999]), "sampling.allowed_token_ids[0]", id="allowed ids"),
+        pytest.param(text_request("a", bad_words=["a" * 256, "b" * 256]), "sampling.bad_words", id="bad words"),
         pytest.param(text_request("a", logprobs=21), "sampling.logprobs", id="logprobs"),
         pytest.param(text_request("a", prompt_logprobs=21), "sampling.prompt_logprobs", id="prompt_logprobs"),
         pytest.param(text_request("a", n=0), "sampling.n", id="n zero"),
@@ -271,7 +297,9 @@ async def test_tokenize_and_detokenize(stub: AsyncStub) -> None:
         pytest.param(pb.TokenizeRequest(), "prompt", id="nothing"),
         pytest.param(pb.TokenizeRequest(chat=pb.Chat()), "chat.messages", id="no messages"),
         pytest.param(
-            pb.TokenizeRequest(chat=pb.Chat(messages=[pb.ChatMessage(role="x")])), "chat.messages", id="unknown role"
+            pb.TokenizeRequest(chat=pb.Chat(messages=[pb.ChatMessage(role="x", content="y")])),
+            "chat.messages",
+            id="unknown role",
         ),
     ],
 )

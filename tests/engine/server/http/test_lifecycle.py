@@ -170,6 +170,9 @@ async def test_a_reader_that_stops_loses_its_requests(serve: Any, engine: FakeEn
         await server.wait_idle()
     assert engine.cancelled
     client.close()
+    async with http_client(server) as http:
+        metrics = (await http.get("/metrics")).text
+    assert 'call="/v1/completions",caller="",code="ABORTED"' in metrics
 
 
 async def test_slow_and_endless_headers_are_cut_off(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:

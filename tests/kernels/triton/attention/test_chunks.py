@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
 
 BLOCK_SIZE = 16
@@ -52,7 +53,7 @@ def test_as_the_operations_one_by_one(
     rope = draw(max(context_lens), 2, head_dim // 2)
     norms = (draw(head_dim), draw(head_dim))
     qkv = draw(sum(query_lens), (num_heads + 2 * num_kv_heads) * head_dim)
-    ops = TritonOps.sized(FEW_SMS, hopper=False, device=rng.device)
+    ops = TritonOps.sized(DeviceLimits.known(80, FEW_SMS), device=rng.device)
     spec = AttentionSpec(rope, head_dim**-0.5, window, norms=norms, eps=EPS)
     expected = ReferenceOps().rope_attention(qkv.clone(), batch, LayerCache(expected_keys, expected_values), spec)
     out = ops.rope_attention(qkv, batch, LayerCache(keys, values), spec)
@@ -69,7 +70,7 @@ def test_a_row_s_nan_stays_its_own(rng: torch.Generator) -> None:
     rope = torch.randn(45, 2, 8, generator=rng, device=rng.device)
     qkv = torch.randn(85, 4 * 16, generator=rng, device=rng.device)
     qkv[40:] = math.nan
-    ops = TritonOps.sized(132, hopper=False, device=rng.device)
+    ops = TritonOps.sized(DeviceLimits.known(80, 132), device=rng.device)
     out = ops.rope_attention(qkv, batch, LayerCache(keys, values), AttentionSpec(rope, 0.25))
     assert not out[:40].isnan().any()
     assert out[40:].isnan().all()

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
 
 BLOCK_SIZE = 16
@@ -71,7 +72,7 @@ def assert_as_one_by_one(
     norms = (draw(head_dim), draw(head_dim)) if qk_norm else None
     tokens = sum(query_lens)
     qkv = draw(tokens + 1, (num_heads + 2 * num_kv_heads) * head_dim)
-    ops = TritonOps.sized(num_sms, hopper=False, device=rng.device)
+    ops = TritonOps.sized(DeviceLimits.known(80, num_sms), device=rng.device)
     spec = AttentionSpec(rope, head_dim**-0.5, window, norms=norms, eps=EPS)
     # The second time on the first one's leftovers: decodes count arrivals.
     for _ in range(2 if max(query_lens) == 1 else 1):
@@ -183,7 +184,7 @@ def test_a_verify_writes_only_where_it_may(num_sms: int, rng: torch.Generator) -
     keys, values = torch.zeros(2, pool, BLOCK_SIZE, 1, 16, device=rng.device)
     rope = torch.randn(30, 2, 8, generator=rng, device=rng.device)
     qkv = torch.randn(7, 4 * 16, generator=rng, device=rng.device)
-    ops = TritonOps.sized(num_sms, hopper=False, device=rng.device)
+    ops = TritonOps.sized(DeviceLimits.known(80, num_sms), device=rng.device)
     ops.rope_attention(qkv, batch, LayerCache(keys, values), AttentionSpec(rope, 0.25))
     for cache in (keys, values):
         written = set(cache.flatten(0, 1).any(dim=(1, 2)).nonzero().flatten().tolist())

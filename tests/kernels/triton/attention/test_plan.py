@@ -12,8 +12,10 @@ from draftline.kernels.triton.attention.plan import (
     plan_attention,
     plan_decode,
 )
+from draftline.kernels.triton.device import DeviceLimits
 
-LLAMA_8B = AttentionShape(group=4, num_kv_heads=8, head_dim=128, num_sms=132)
+H200 = DeviceLimits.known(90, 132)
+LLAMA_8B = AttentionShape(group=4, num_kv_heads=8, head_dim=128, limits=H200)
 
 
 def test_decodes_are_one_launch_of_one_tile_a_row() -> None:
@@ -46,7 +48,7 @@ def test_search_tiles_cover_every_division_of_tokens_into_rows() -> None:
 
 
 def test_few_rows_are_split_and_many_are_not() -> None:
-    assert num_splits(LLAMA_8B, 1, 100_000, 1) * LLAMA_8B.num_kv_heads == 2 * LLAMA_8B.num_sms
+    assert num_splits(LLAMA_8B, 1, 100_000, 1) * LLAMA_8B.num_kv_heads == 2 * LLAMA_8B.limits.num_sms
     assert num_splits(dataclasses.replace(LLAMA_8B, num_kv_heads=1), 1, 100_000, 1) == MAX_SPLITS
     assert num_splits(LLAMA_8B, 256, 1000, 256) == 1
 
@@ -59,7 +61,11 @@ def test_states_that_would_fill_the_memory_are_not_kept() -> None:
 
 def test_the_tile_of_keys_depends_on_the_model_alone() -> None:
     """It belongs to the arithmetic: every launch of every batch, and of every device, has the same."""
-    for shape in (LLAMA_8B, dataclasses.replace(LLAMA_8B, num_sms=20), dataclasses.replace(LLAMA_8B, group=1)):
+    for shape in (
+        LLAMA_8B,
+        dataclasses.replace(LLAMA_8B, limits=DeviceLimits.known(86, 20)),
+        dataclasses.replace(LLAMA_8B, group=1),
+    ):
         for lengths in ((1,), (1,) * 300, (5, 3), (16,) * 16, (40, 1, 5), (2000,), (33, 33)):
             plan = plan_decode(shape, lengths, (2000,) * len(lengths))
             launches = plan_attention(shape, lengths, (2000,) * len(lengths), sum(lengths))
@@ -108,7 +114,7 @@ def test_a_decode_s_history_is_split_while_the_device_has_room() -> None:
 
 
 def test_rows_that_fill_the_device_are_rotated_and_written_by_their_own_kernel() -> None:
-    rows = max_programs(LLAMA_8B.num_sms) // LLAMA_8B.num_kv_heads
+    rows = max_programs(LLAMA_8B.limits.num_sms) // LLAMA_8B.num_kv_heads
     for length in (1, 5):
         assert plan_decode(LLAMA_8B, (length,) * rows, (500,) * rows) is not None
         assert plan_decode(LLAMA_8B, (length,) * (rows + 1), (500,) * (rows + 1)) is None

@@ -11,6 +11,7 @@ from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.triton.attention.plan import AttentionLaunch, Tile
 from draftline.kernels.triton.attention.ragged import attention, run_launch
+from draftline.kernels.triton.device import DeviceLimits
 
 
 def make_batch(
@@ -105,7 +106,9 @@ def test_attention(
     batch, pool = make_batch(query_lens, context_lens, 16, rng)
     cache = make_cache(batch, pool, 16, kv_heads, head_dim, rng)
     q = torch.randn(sum(query_lens), num_heads, head_dim, generator=rng, device=device)
-    out = attention(q, batch, LayerCache(*cache), spec_of(head_dim**-0.5, window), num_sms=num_sms)
+    out = attention(
+        q, batch, LayerCache(*cache), spec_of(head_dim**-0.5, window), limits=DeviceLimits.known(80, num_sms)
+    )
     assert_close(out, expected(q, cache, batch, head_dim**-0.5, window), rtol=1e-4, atol=1e-5)
 
 
@@ -114,7 +117,7 @@ def test_larger_blocks(block_size: int, device: torch.device, rng: torch.Generat
     batch, pool = make_batch((2, 45), (140, 100), block_size, rng)
     cache = make_cache(batch, pool, block_size, 2, 32, rng)
     q = torch.randn(47, 4, 32, generator=rng, device=device)
-    out = attention(q, batch, LayerCache(*cache), spec_of(0.2), num_sms=132)
+    out = attention(q, batch, LayerCache(*cache), spec_of(0.2), limits=DeviceLimits.known(80, 132))
     assert_close(out, expected(q, cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
 
 
@@ -123,7 +126,7 @@ def test_upper_bounds_on_the_host_are_enough(device: torch.device, rng: torch.Ge
     batch, pool = make_batch((3, 0, 2, 0), (40, 1, 200, 1), 16, rng, bounds=((3,) * 4, (512,) * 4))
     cache = make_cache(batch, pool, 16, 1, 32, rng)
     q = torch.randn(12, 2, 32, generator=rng, device=device)
-    out = attention(q, batch, LayerCache(*cache), spec_of(0.2), num_sms=132)
+    out = attention(q, batch, LayerCache(*cache), spec_of(0.2), limits=DeviceLimits.known(80, 132))
     assert_close(out[:5], expected(q[:5], cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
 
 
@@ -134,7 +137,7 @@ def test_any_row_may_be_the_long_one(device: torch.device, rng: torch.Generator)
         cache = make_cache(batch, pool, 16, 1, 32, rng)
         q = torch.randn(96, 2, 32, generator=rng, device=device)
         tokens = sum(query_lens)
-        out = attention(q, batch, LayerCache(*cache), spec_of(0.2), num_sms=132)
+        out = attention(q, batch, LayerCache(*cache), spec_of(0.2), limits=DeviceLimits.known(80, 132))
         assert_close(out[:tokens], expected(q[:tokens], cache, batch, 0.2, None), rtol=1e-4, atol=1e-5)
 
 
@@ -142,7 +145,7 @@ def test_soft_cap(device: torch.device, rng: torch.Generator) -> None:
     batch, pool = make_batch((3,), (50,), 16, rng)
     cache = make_cache(batch, pool, 16, 1, 32, rng)
     q = 10 * torch.randn(3, 2, 32, generator=rng, device=device)
-    out = attention(q, batch, LayerCache(*cache), spec_of(1.0, soft_cap=20.0), num_sms=1)
+    out = attention(q, batch, LayerCache(*cache), spec_of(1.0, soft_cap=20.0), limits=DeviceLimits.known(80, 1))
     assert_close(out, expected(q, cache, batch, 1.0, None, soft_cap=20.0), rtol=1e-4, atol=1e-4)
 
 

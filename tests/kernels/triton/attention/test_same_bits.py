@@ -20,6 +20,7 @@ from draftline.kernels.triton.attention.decode import decode_attention
 from draftline.kernels.triton.attention.plan import AttentionLaunch, AttentionShape, plan_decode, short_tile
 from draftline.kernels.triton.attention.ragged import run_launch
 from draftline.kernels.triton.attention.rope import rope_write_kv
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
 
 pytestmark = pytest.mark.usefixtures("dots_in_order")
@@ -43,7 +44,9 @@ def by_plan(num_sms: int) -> Run:
     """As the engine does on a device with so many multiprocessors."""
 
     def run(qkv: Tensor, batch: Batch, layer: LayerCache, spec: AttentionSpec) -> Tensor:
-        return TritonOps.sized(num_sms, hopper=False, device=qkv.device).rope_attention(qkv, batch, layer, spec)
+        return TritonOps.sized(DeviceLimits.known(80, num_sms), device=qkv.device).rope_attention(
+            qkv, batch, layer, spec
+        )
 
     return run
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear import dense
 from draftline.kernels.triton.linear.vendor import VendorProducts
 from draftline.kernels.triton.ops import TritonOps
@@ -18,7 +19,7 @@ ROWS = [1, 20, 70]
 
 @pytest.fixture
 def ops(device: torch.device) -> TritonOps:
-    return TritonOps.sized(132, hopper=False, device=device)
+    return TritonOps.sized(DeviceLimits.known(80, 132), device=device)
 
 
 def draw(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -92,7 +93,7 @@ def test_the_choice_of_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     def kernels(rows: int, dtype: torch.dtype = torch.bfloat16, *, vendor: VendorProducts | None = None) -> str:
         chosen.clear()
         x, weight = (torch.empty(n, 64, dtype=dtype, device="meta") for n in (rows, 512))
-        dense.DenseKernels(True, vendor).linear(x, weight, None)
+        dense.DenseKernels(DeviceLimits.known(90, 132), vendor).linear(x, weight, None)
         return " ".join(chosen)
 
     assert [kernels(rows) for rows in (1, 16, 17, 64, 1000)] == ["gemm_m16"] * 2 + ["gemm"] * 3

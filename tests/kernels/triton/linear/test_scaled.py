@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize, quantize_activations, scaled_product, scaled_up
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled import scaled_linear
 from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm, scaled_gemm_config
@@ -135,8 +136,12 @@ def test_quantization_and_product(rows: int, kind: str, rng: torch.Generator) ->
     normed = x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * norm
     # A value between two is rounded either way: one of some hundred, by a 16th (FP8) or by 2^-16 of the largest.
     bound = 1e-5 if kind.startswith("int8") else 1e-2
-    near(scaled_linear(x, weight, None, hopper=False), scaled_product(x, weight), bound)
-    near(scaled_linear(x, weight, None, norm=(norm, EPS), hopper=False), scaled_product(normed, weight), bound)
+    near(scaled_linear(x, weight, None, limits=DeviceLimits.known(80, 108)), scaled_product(x, weight), bound)
+    near(
+        scaled_linear(x, weight, None, norm=(norm, EPS), limits=DeviceLimits.known(80, 108)),
+        scaled_product(normed, weight),
+        bound,
+    )
 
 
 @pytest.mark.usefixtures("dots_in_order")
@@ -147,8 +152,10 @@ def test_a_row_has_the_same_bits_in_every_batch(kind: str, rng: torch.Generator)
 
     def layers(rows: slice) -> list[Tensor]:
         return [
-            scaled_linear(x[rows], weight, bias, norm=(norm, EPS), residual=residual[rows], hopper=False),
-            scaled_linear(x[rows], weight, bias, swiglu=True, hopper=False),
+            scaled_linear(
+                x[rows], weight, bias, norm=(norm, EPS), residual=residual[rows], limits=DeviceLimits.known(80, 108)
+            ),
+            scaled_linear(x[rows], weight, bias, swiglu=True, limits=DeviceLimits.known(80, 108)),
         ]
 
     together = layers(slice(0, 23))

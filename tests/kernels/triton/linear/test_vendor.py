@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from draftline.kernels.triton.device import UNLIMITED, DeviceLimits
 from draftline.kernels.triton.linear import vendor
 from draftline.kernels.triton.linear.vendor import OWN_ROWS, VendorProducts, compared_rows, product
 
@@ -26,8 +27,11 @@ class Device:
         self.has_equal_bits: Callable[[Tensor], bool] = lambda x: True
         self.compared: list[tuple[int, ...]] = []
 
-    def own_kernel(self, x: Tensor, weight: Tensor, bias: Tensor | None, *, residual: Tensor | None) -> Tensor:
+    def own_kernel(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, *, residual: Tensor | None, limits: DeviceLimits
+    ) -> Tensor:
         """The vendor's result, or that with one bit changed."""
+        assert limits is UNLIMITED
         self.compared.append((*x.shape, weight.shape[0]))
         result = product(x, weight, bias, None if residual is None else residual.clone())
         if not self.has_equal_bits(x):

@@ -7,6 +7,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from bans import write_bans
 from covering import covering
 from torch import Tensor
 from torch.testing import assert_close
@@ -28,6 +29,8 @@ MIN_P = SamplingFeatures.MIN_P
 PENALTIES = SamplingFeatures.PENALTIES
 LOGIT_BIAS = SamplingFeatures.LOGIT_BIAS
 MIN_TOKENS = SamplingFeatures.MIN_TOKENS
+ALLOWED_IDS = SamplingFeatures.ALLOWED_IDS
+BAD_WORDS = SamplingFeatures.BAD_WORDS
 
 ROWS = 6
 MAX_LEN = 40
@@ -50,7 +53,7 @@ def test_noise_is_the_reference_s(device: torch.device) -> None:
 
 def make_slots(vocab: int, device: torch.device, rng: torch.Generator) -> SlotTable:
     """Slots 0 to 7, each asking for something else."""
-    slots = SlotTable.allocate(8, MAX_LEN, 4, device)
+    slots = SlotTable.allocate(8, MAX_LEN, 4, device, vocab)
 
     def fill(target: Tensor, values: list[float]) -> None:
         target.copy_(torch.tensor(values, device=device))
@@ -71,6 +74,13 @@ def make_slots(vocab: int, device: torch.device, rng: torch.Generator) -> SlotTa
     slots.stop_ids[:, 1] = 1_000_000
     slots.bias_ids[:, :3] = torch.tensor([5, 11, 1_000_000], device=device)
     slots.bias_values[:, :3] = torch.tensor([30.0, 2.5, 99.0], device=device)
+    for slot in range(0, 8, 2):
+        write_bans(slots, slot, range(slot, vocab, 3), [])
+    for slot in range(1, 8):
+        # Words that the output's end begins, at some of the positions; more of them than a block holds.
+        ends = [slots.tokens[slot, end - size : end].tolist() for end in (15, 19, 30) for size in range(4)]
+        words = [[*end, token] for end in ends for token in range(slot, vocab, vocab // 20)]
+        write_bans(slots, slot, range(1, vocab, 2) if slot == 2 else None, words[: 1024 // 4])
     return slots
 
 
@@ -99,6 +109,8 @@ ASKED = {
     "truncated": (TEMPERATURE | TOP_K | TOP_P | MIN_P, 1100),
     "penalties": (PENALTIES, 300),
     "bias-min-tokens": (TEMPERATURE | LOGIT_BIAS | MIN_TOKENS, 300),
+    "allowed-ids": (ALLOWED_IDS, 300),
+    "bad-words": (TEMPERATURE | BAD_WORDS, 300),
     "everything": (~NONE, 500),
 }
 
@@ -122,6 +134,22 @@ def test_sample_is_the_reference_s(
     before = logits.clone()
     assert sample(logits, rows, slots).tolist() == sampling.sample(logits, rows, slots).tolist()
     assert torch.equal(logits, before)
+
+
+def test_allowed_ids_count_where_no_token_is_likely(device: torch.device, rng: torch.Generator) -> None:
+    """Before min_tokens, and after the mask."""
+    slots = make_slots(100, device, rng)
+    asked = [[5], [5, 70], [70, 80], None, [40], [41]]
+    for slot, ids in enumerate(asked):
+        write_bans(slots, slot, ids, [])
+    mask = torch.full((ROWS, 4), -1, dtype=torch.int32, device=device)
+    mask[4:] = torch.tensor([0, 1 << 8, 0, 0], dtype=torch.int32)  # token 40
+    positions = torch.full((ROWS,), 19, device=device)  # too early for token 5
+    rows = SampleRows(torch.arange(ROWS, device=device), positions, ~NONE, numbered(mask))
+    logits = torch.full((ROWS, 100), -math.inf, device=device)
+    chosen = sample(logits, rows, slots).tolist()
+    assert chosen == [5, 70, 70, 0, 40, 40]
+    assert chosen == sampling.sample(logits, rows, slots).tolist()
 
 
 @pytest.mark.parametrize("top_k", [1, 30])
@@ -173,6 +201,8 @@ def test_a_row_without_a_token_falls_back(device: torch.device, rng: torch.Gener
     """The lowest allowed id; a stop id, too early, only where nothing else is allowed; 0 if nothing is."""
     vocab = 2100
     slots = make_slots(vocab, device, rng)
+    for slot in range(ROWS):
+        write_bans(slots, slot, None, [[9]])
     allowed = [[5, 9], [5, 9], [5], [], [2050], [2099]]
     early = [True, False, True, True, True, True]
     bits = torch.zeros(ROWS, (vocab + 31) // 32 * 32, dtype=torch.int64, device=device)

@@ -1,7 +1,7 @@
-"""Arrays of strings that have to differ, of any length: which arrays of a document these are.
+"""Arrays whose items have to differ: which arrays of a document these are.
 
 Grammars cannot compare items, so a matcher on the host does (`structured/unique/`). It has to know from the path alone
-whether the strings of an array have to differ.
+whether the items of an array have to differ.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import Final
 
 from draftline.structured.json_schema.counting import all_kinds
 from draftline.structured.json_schema.enumerated import unique_values
-from draftline.structured.json_schema.graph import Graph
+from draftline.structured.json_schema.graph import Graph, where
 from draftline.structured.json_schema.normalise import Normaliser
-from draftline.structured.json_schema.shapes import NEVER, ArrayShape, Demands, ObjectShape, Shapes
-from draftline.structured.unique.paths import NOWHERE, PathState, UniquePaths
+from draftline.structured.json_schema.shapes import NEVER, NOTHING, ArrayShape, Demands, ObjectShape, Shapes
+from draftline.structured.json_schema.strings import ALL_STRINGS
+from draftline.structured.json_schema.variety import ENDLESS, Variety
+from draftline.structured.unique.paths import NOWHERE, TEXT, VARIED, PathState, UniquePaths
 
 MAX_STATES: Final = 2_000
 
@@ -22,28 +24,36 @@ _REASON: Final = "whether items have to differ depends on more than the array's 
 
 
 def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
-    """Where the strings of arrays have to differ; None if nowhere, or if a violation had to be reported."""
+    """Where the items of arrays have to differ; None if nowhere, or if a violation had to be reported."""
 
     def on_host(shape: ArrayShape) -> bool:
         return bool(shape.unique) and unique_values(shape, graph.nodes.__getitem__) is None
 
     arrays = [shape for shapes in graph.nodes.values() for shape in shapes.arrays if on_host(shape)]
-    if not arrays:
+    counting = [value for value, shapes in graph.nodes.items() if any(map(_counts_names, shapes.objects))]
+    if not arrays and not counting:
         return None
     everything = sorted({pointer for shape in arrays for pointer in shape.unique})
     root = frozenset([graph.root])
     numbers = {root: 0}
     queue = [root]
     states: list[PathState] = []
+    variety = Variety(lambda value: graph.nodes.get(value, NOTHING))
+
+    def never_ends(values: Iterable[Demands]) -> bool:
+        return all(variety.of(value) == ENDLESS for value in values)
 
     def number(values: Iterable[Demands]) -> int:
-        inside = frozenset(value for value in values if value in graph.nodes and not _is_scalar(graph.nodes[value]))
+        known = frozenset(value for value in values if value in graph.nodes)
+        inside = frozenset(value for value in known if not _is_scalar(graph.nodes[value]))
         if not inside:
-            return NOWHERE
-        if inside not in numbers:
-            numbers[inside] = len(queue)
-            queue.append(inside)
-        return numbers[inside]
+            if _all_strings(graph.nodes[value] for value in known):
+                return TEXT
+            return VARIED if known and never_ends(known) else NOWHERE
+        if known not in numbers:
+            numbers[known] = len(queue)
+            queue.append(known)
+        return numbers[known]
 
     for place in queue:
         if len(queue) > MAX_STATES:
@@ -65,10 +75,21 @@ def unique_paths(graph: Graph, normaliser: Normaliser) -> UniquePaths | None:
                 number(item for shape in here for item in (*shape.prefix, shape.rest, *all_items(shape))),
                 {name: number(value for shape in objects for value in _member(shape, name)) for name in names},
                 number(value for shape in objects for value in _others(shape)),
+                never_ends(place),
+                frozenset(name for name in names if all(_is_varied(shape, name, variety) for shape in objects)),
+                _all_strings(graph.nodes[value] for value in place),
+                any(map(_counts_names, objects)),
             )
         )
-    pointers = tuple(normaliser.place(pointer, "uniqueItems") for pointer in everything)
-    return UniquePaths(tuple(states), pointers) if any(state.unique for state in states) else None
+    pointers = [normaliser.place(pointer, "uniqueItems") for pointer in everything]
+    pointers.extend(normaliser.place(where(value, "minProperties"), "minProperties") for value in counting)
+    compares = any(state.unique or state.distinct for state in states)
+    return UniquePaths(tuple(states), tuple(pointers)) if compares else None
+
+
+def _counts_names(shape: ObjectShape) -> bool:
+    """Whether equal names of unnamed members would be counted twice."""
+    return bool(shape.others) and shape.min_members > len(shape.required) + 1
 
 
 def all_items(shape: ArrayShape) -> Iterable[Demands]:
@@ -85,6 +106,15 @@ def _member(shape: ObjectShape, name: str) -> Iterable[Demands]:
 
 def _others(shape: ObjectShape) -> Iterable[Demands]:
     return [members.value for members in (*shape.others, *shape.some)]
+
+
+def _is_varied(shape: ObjectShape, name: str, variety: Variety) -> bool:
+    return name in shape.required and variety.of(dict(shape.named)[name]) == ENDLESS
+
+
+def _all_strings(places: Iterable[Shapes]) -> bool:
+    """Whether every string may be in a place, whichever of its shapes a value has."""
+    return {shapes.strings for shapes in places} - {()} == {(ALL_STRINGS,)}
 
 
 def _is_scalar(shapes: Shapes) -> bool:

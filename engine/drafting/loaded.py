@@ -1,0 +1,143 @@
+"""``load_draft``: the weights that ``draft_model`` names, which are a small model's or a head's.
+
+What differs between the two is here: how much memory a block of their caches takes, and what their caches need.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from typing_extensions import override
+
+from draftline.engine.config import EngineConfig
+from draftline.engine.drafting.cache import CacheNeeds, known_tokens, tokens_with_states
+from draftline.engine.runner.memory import block_bytes, memory_explained, weight_bytes
+from draftline.kernels.batch import KVCache
+from draftline.kernels.constraints import ConstraintTable
+from draftline.kernels.ops import Ops
+from draftline.models.checkpoints.checkpoint import Checkpoint
+from draftline.models.config import ModelConfig
+from draftline.models.errors import ModelLoadError
+from draftline.models.families import build_model
+from draftline.models.heads.checkpoint import open_head
+from draftline.models.heads.eagle3 import Eagle3Head
+from draftline.models.loader import open_draft_checkpoint
+from draftline.models.model import Model
+from draftline.spec.draft_model import ROUND_BEGINS_WITH, DraftModel
+from draftline.spec.drafter import Drafter
+from draftline.spec.eagle3 import Eagle3, round_begins_with
+
+
+class LoadedDraft(Protocol):
+    """The weights of a drafter, which is built once it is known how many blocks there are."""
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What the duration of its passes depends on."""
+        ...
+
+    def block_bytes(self, block_size: int) -> int:
+        """Bytes of what it keeps for the tokens of one cache block."""
+        ...
+
+    def needs(self, draft_tokens: int) -> CacheNeeds:
+        """What its cache needs, where a round has at most ``draft_tokens`` drafts."""
+        ...
+
+    def build(
+        self, config: EngineConfig, blocks: int, ops: Ops, constraints: ConstraintTable, *, chunk_tokens: int
+    ) -> Drafter:
+        """The drafter with an empty cache of ``blocks`` blocks; see `DraftModel` for the other arguments."""
+        ...
+
+
+class LoadedDraftModel(LoadedDraft):
+    """A model with the target's vocabulary."""
+
+    def __init__(self, model: Model) -> None:
+        """``model`` is on the target's device."""
+        self._model = model
+
+    @property
+    @override
+    def facts(self) -> tuple[str, ...]:
+        return repr(self._model.config), self._model.quantization
+
+    @override
+    def block_bytes(self, block_size: int) -> int:
+        return block_bytes(self._model.config, block_size, self._model.cache_dtype)
+
+    @override
+    def needs(self, draft_tokens: int) -> CacheNeeds:
+        return CacheNeeds(self._model.config.max_positions, ROUND_BEGINS_WITH, known_tokens)
+
+    @override
+    def build(
+        self, config: EngineConfig, blocks: int, ops: Ops, constraints: ConstraintTable, *, chunk_tokens: int
+    ) -> Drafter:
+        model = self._model
+        cache = _cache(model.config, blocks, config.block_size, model.cache_dtype, model.device)
+        return DraftModel(model, cache, ops, config.draft_tokens, constraints, chunk_tokens=chunk_tokens)
+
+
+class LoadedHead(LoadedDraft):
+    """A head, which also keeps the target's hidden states."""
+
+    def __init__(self, head: Eagle3Head) -> None:
+        """``head`` is on the target's device."""
+        self._head = head
+
+    @property
+    @override
+    def facts(self) -> tuple[str, ...]:
+        return (repr(self._head.config), self._head.quantization)
+
+    @override
+    def block_bytes(self, block_size: int) -> int:
+        layer, dtype = self._head.config.layer, self._head.cache_dtype
+        return block_bytes(layer, block_size, dtype) + block_size * layer.hidden_size * dtype.itemsize
+
+    @override
+    def needs(self, draft_tokens: int) -> CacheNeeds:
+        return CacheNeeds(self._head.config.layer.max_positions, round_begins_with(draft_tokens), tokens_with_states)
+
+    @override
+    def build(
+        self, config: EngineConfig, blocks: int, ops: Ops, constraints: ConstraintTable, *, chunk_tokens: int
+    ) -> Drafter:
+        head = self._head
+        cache = _cache(head.config.layer, blocks, config.block_size, head.cache_dtype, head.device)
+        return Eagle3(head, cache, ops, config.draft_tokens, constraints, chunk_tokens=chunk_tokens)
+
+
+def load_draft(
+    config: EngineConfig, target: Checkpoint, ops: Ops, dtype: torch.dtype, device: torch.device
+) -> LoadedDraft:
+    """Load what ``config.draft_model`` names.
+
+    Raises:
+        ModelLoadError: it cannot be loaded, or does not fit the target.
+    """
+    name = config.draft_model
+    assert name is not None
+    options = {"load_format": config.load_format, "quantization": config.draft_quantization}
+    head = open_head(name, target, **options)
+    if head is not None:
+        with memory_explained(device, f"the weights of the head {name}"):
+            return LoadedHead(Eagle3Head(head, ops, dtype, device))
+    checkpoint = open_draft_checkpoint(name, target, **options)
+    mine, its = checkpoint.config.vocab_size, target.config.vocab_size
+    if mine != its:
+        raise ModelLoadError(
+            f"draft_model: {name} has a vocabulary of {mine} tokens and {config.model} one of {its}: "
+            "a draft model must have its target's"
+        )
+    with memory_explained(device, f"the weights of the draft model {name}", weight_bytes(checkpoint, dtype)):
+        return LoadedDraftModel(build_model(checkpoint, checkpoint.config, ops, dtype, device))
+
+
+def _cache(shape: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device) -> KVCache:
+    return KVCache.allocate(
+        shape.num_layers, blocks, block_size, shape.num_kv_heads, shape.head_dim, dtype=dtype, device=device
+    )

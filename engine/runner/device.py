@@ -1,0 +1,127 @@
+"""The device that an engine runs on: which one an option names, and whether it can run this."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from dataclasses import dataclass
+
+import torch
+
+from draftline.engine.config import EngineConfig
+from draftline.models.errors import ModelLoadError
+
+logger = logging.getLogger(__name__)
+
+_INSTEAD = "--device cpu (device='cpu' in Python) runs instead"
+
+_LEAST = (8, 0)
+"""Compute capability: older GPUs have no bfloat16 and no asynchronous copies, which the kernels are built on."""
+
+_FP8 = (8, 9)
+
+_OTHERS = {"mps": "Apple's GPUs", "xpu": "Intel's GPUs", "hip": "AMD's GPUs", "hpu": "Intel's Gaudi", "xla": "TPUs"}
+"""By torch's type of device."""
+
+
+@dataclass(frozen=True, slots=True)
+class _GPU:
+    """One CUDA device."""
+
+    index: int
+    name: str
+    capability: tuple[int, int]
+    memory: int
+
+    @staticmethod
+    def at(index: int) -> _GPU:
+        """The device with an index."""
+        properties = torch.cuda.get_device_properties(index)
+        return _GPU(index, properties.name, (properties.major, properties.minor), properties.total_memory)
+
+    def __str__(self) -> str:
+        return f"cuda:{self.index} ({self.name})"
+
+
+def select_device(config: EngineConfig) -> torch.device:
+    """The device that a configuration asks for. Nothing is loaded on it.
+
+    Where ``device`` is "auto" and the GPUs are of different kinds, it is the one with the most memory.
+
+    Raises:
+        ModelLoadError: there is no such device, or it cannot run this; the message says what can.
+    """
+    device = _named(config.device)
+    if device.type == "cuda":
+        gpu = _GPU.at(torch.cuda.current_device() if device.index is None else device.index)
+        _check(gpu, config)
+        return torch.device("cuda", gpu.index)
+    return device
+
+
+def _named(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda", _best().index) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ModelLoadError(f"device: {name!r} is no device: {str(error).splitlines()[0]}") from error
+    if device.type not in ("cpu", "cuda"):
+        whose = _OTHERS.get(device.type, f"devices of type {device.type}")
+        raise ModelLoadError(f"device: {name!r}: {whose} are not supported; {_INSTEAD}")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelLoadError(f"device: {name!r} cannot be used: {str(error).splitlines()[0]}; {_INSTEAD}") from error
+    return device
+
+
+def _best() -> _GPU:
+    """The GPU that "auto" takes: the current one, unless there are several kinds."""
+    current = torch.cuda.current_device()
+    gpus = [_GPU.at(index) for index in range(torch.cuda.device_count())]
+    if len({(gpu.name, gpu.memory) for gpu in gpus}) == 1:
+        return gpus[current]
+    best = max(gpus, key=lambda gpu: (gpu.capability >= _LEAST, gpu.memory, gpu.capability, -gpu.index))
+    others = ", ".join(str(gpu) for gpu in gpus if gpu is not best)
+    logger.info("device: auto takes %s, which has the most memory of those that can run it; not %s", best, others)
+    return best
+
+
+def _check(gpu: _GPU, config: EngineConfig) -> None:
+    """Refuse what this GPU cannot run."""
+    if torch.version.hip is not None:
+        raise ModelLoadError(f"device: {gpu}: AMD's GPUs are not supported; {_INSTEAD}")
+    has = ".".join(map(str, gpu.capability))
+    if gpu.capability < _LEAST:
+        raise ModelLoadError(
+            f"device: {gpu} has compute capability {has}; the kernels need 8.0 (Ampere, 2020) or newer; {_INSTEAD}"
+        )
+    if gpu.capability < _FP8:
+        for option, value in (
+            ("kv_cache_dtype", config.kv_cache_dtype),
+            ("quantization", config.quantization),
+            ("draft_quantization", config.draft_quantization),
+        ):
+            if value == "fp8":
+                raise ModelLoadError(
+                    f"{option}: FP8 needs a GPU of compute capability 8.9, and {gpu} has {has}; 'int8' runs there"
+                )
+    _check_compiler()
+
+
+def _check_compiler() -> None:
+    """Let Triton build its driver, which takes a C compiler once for each machine, before it is needed."""
+    from triton.runtime import driver  # imported here, since a CPU runs without Triton
+
+    try:
+        driver.active.utils  # noqa: B018 - it is built when it is first asked for
+    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        raise ModelLoadError(
+            f"Triton cannot build its driver, which takes a C compiler and Python's headers ({_last_line(error)}). "
+            "Debian and Ubuntu have them in gcc and python3-dev, Fedora in gcc and python3-devel; CC names another compiler."
+        ) from error
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]

@@ -1,0 +1,180 @@
+"""``train_head``: from a target to an EAGLE-3 head's folder, in one run or in several.
+
+A run that stops keeps its state in the folder: weights, optimizer, the best acceptance so far and the curve. The next run
+with the same options continues from there. The answers are kept by ``samples``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
+from draftline.engine.training.config import TrainDraftConfig
+from draftline.engine.training.train import measure, record_of, schedule_of, target_device, written_samples
+from draftline.models.families import is_llama_like
+from draftline.models.heads.checkpoint import open_head
+from draftline.models.heads.folder import write_head_folder
+from draftline.models.loader import open_checkpoint
+from draftline.spec.ngram import MAX_NGRAM
+from draftline.spec.train_draft.acceptance import Acceptance, ngram_acceptance
+from draftline.spec.train_draft.decoder import Target
+from draftline.spec.train_draft.distill import OnStep, Optimiser, optimise
+from draftline.spec.train_draft.head import TrainedHead, frequent_tokens, head_acceptance, head_loss, new_head
+from draftline.spec.train_draft.samples import Samples, Split
+
+STATE, CURVE = "training-state.pt", "curve.jsonl"
+_DRAFT_VOCAB, _UNROLL = 8192, 4
+
+
+def train_head(
+    output: Path, training: TrainDraftConfig, engine: EngineConfig, report: Callable[[str], None], on_step: OnStep
+) -> dict[str, dict[str, Acceptance]]:
+    """Train a head, and write it to a folder with a ``training.json`` that records how it was made.
+
+    Args:
+        output: the folder; the head is in EAGLE's own format, with the losses and acceptance lengths in ``curve.jsonl``.
+        training: the options of the training.
+        engine: the target, and the options of the engine that writes its answers.
+        report: receives lines of progress.
+        on_step: shows progress.
+
+    Returns:
+        The acceptance on held-out prompts, by drafter (the saved head, n-gram lookup) and kind of prompt.
+
+    Raises:
+        UsageError: the target's family is not supported, a layer does not exist, the file of samples is damaged, or the
+            folder has a training with other options.
+        ModelLoadError: the target cannot be loaded.
+    """
+    checkpoint = open_checkpoint(engine.model, load_format=engine.load_format)
+    count = checkpoint.config.num_layers
+    if not is_llama_like(checkpoint.config):
+        raise UsageError(
+            f"--model: {engine.model}: {checkpoint.config.family}: heads can be trained for Llama-like models only"
+        )
+    layers = training.layers or tuple(sorted({min(2, count), count // 2, max(0, count - 3)}))
+    if list(layers) != sorted(set(layers)) or layers[-1] > count:
+        raise UsageError(f"--layers: {list(layers)}: must ascend from 0 to the {count} layers of {engine.model}")
+    state = _state(output, training, engine)
+    samples = written_samples(training, engine, report)
+    device, dtype = target_device(engine)
+    target = Target(checkpoint, dtype, device)
+    if state is None:
+        torch.manual_seed(training.train_seed)
+    vocab = min(training.draft_vocab_size or _DRAFT_VOCAB, checkpoint.config.vocab_size)
+    head = new_head(target, layers, frequent_tokens(samples.part(Split.TRAIN), checkpoint.config.vocab_size, vocab))
+
+    run = _Run(output, training, engine, report)
+    run.train(head, target, samples, state, on_step)
+    saved = open_head(str(output), checkpoint)
+    assert saved is not None
+    kept = TrainedHead.from_checkpoint(target, saved)
+    held_out, drafts = samples.part(Split.REPORT), training.measured_drafts
+    measured = {
+        "head": measure(held_out, lambda part: head_acceptance(kept, target, part, drafts)),
+        "n-gram": measure(held_out, lambda part: ngram_acceptance(part, drafts, MAX_NGRAM)),
+    }
+    record = {
+        "target": engine.model,
+        "layers": list(layers),
+        "answer_tokens": samples.answer_tokens,
+        "training": training.model_dump(mode="json", exclude={"samples", "layers", "stop_after"}),
+        "finished": run.finished,
+        "acceptance": {name: {kind: record_of(found) for kind, found in by.items()} for name, by in measured.items()},
+    }
+    (output / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return measured
+
+
+def _options(training: TrainDraftConfig, engine: EngineConfig) -> str:
+    """What all runs of one training have in common."""
+    fixed = training.model_dump(mode="json", exclude={"samples", "stop_after"})
+    return json.dumps(fixed | {"model": engine.model}, sort_keys=True)
+
+
+def _state(output: Path, training: TrainDraftConfig, engine: EngineConfig) -> dict[str, Any] | None:
+    """The state of an earlier run in the folder."""
+    path = output / STATE
+    if not path.exists():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        options = state["options"]
+    except Exception as error:  # a damaged file fails in many ways
+        raise UsageError(f"{path}: is no state of a training: {error}") from error
+    if options != _options(training, engine):
+        raise UsageError(f"{path}: belongs to a training with other options; repeat these, or remove the file")
+    return state
+
+
+class _Run:
+    """One run of a training.
+
+    Attributes:
+        finished: whether the training has reached its end.
+    """
+
+    def __init__(
+        self, output: Path, training: TrainDraftConfig, engine: EngineConfig, report: Callable[[str], None]
+    ) -> None:
+        self.finished = False
+        self._output, self._training, self._engine, self._report = output, training, engine, report
+
+    def train(
+        self, head: TrainedHead, target: Target, samples: Samples, state: dict[str, Any] | None, on_step: OnStep
+    ) -> None:
+        """Train, and write the head whenever its acceptance length is the best so far."""
+        training, choose = self._training, samples.part(Split.CHOOSE)
+        optimiser = Optimiser(head, target.head.device)
+        best, curve = 0.0, list[dict[str, object]]()
+        if state is not None:
+            optimiser.restore(state["optimiser"])
+            best, curve, self.finished = state["best"], state["curve"], state["finished"]
+            self._report(f"continues after step {optimiser.step}")
+        if self.finished:
+            return
+        steps = training.unroll or _UNROLL
+        schedule = schedule_of(training)
+        for progress in optimise(
+            optimiser,
+            lambda packed: head_loss(head, target, packed, steps),
+            samples.part(Split.TRAIN),
+            schedule,
+            target.head.device,
+            on_step,
+        ):
+            measured = measure(choose, lambda part: head_acceptance(head, target, part, training.measured_drafts))
+            score = sum(found.length for found in measured.values())
+            kept = score > best
+            if kept:
+                best = score
+                write_head_folder(self._output, head.config, head.weights(), head.target_ids)
+            point = {kind: round(found.length, 4) for kind, found in measured.items()}
+            curve.append({"step": progress.step, "steps": progress.steps, "loss": progress.loss, "acceptance": point})
+            self.finished = progress.ended
+            self._save(optimiser, best, curve)
+            lengths = ", ".join(f"{kind} {length:.3f}" for kind, length in point.items())
+            self._report(
+                f"step {progress.step} of {progress.steps}: loss {progress.loss:.4f}, acceptance length {lengths}"
+                + (", kept" if kept else "")
+            )
+
+    def _save(self, optimiser: Optimiser, best: float, curve: list[dict[str, object]]) -> None:
+        state = {
+            "options": _options(self._training, self._engine),
+            "optimiser": optimiser.state(),
+            "best": best,
+            "curve": curve,
+            "finished": self.finished,
+        }
+        path = self._output / STATE
+        unfinished = path.with_name(f"{STATE}.unfinished")
+        torch.save(state, unfinished)
+        unfinished.replace(path)
+        (self._output / CURVE).write_text("".join(json.dumps(point) + "\n" for point in curve), encoding="utf-8")

@@ -1,0 +1,191 @@
+"""``Eagle3Head``: drafts a token from the tokens and the target's hidden states before it.
+
+An entry stands for a position i of a sequence: its inputs are the hidden state of position i and the embedding of token
+i + 1. The hidden state is the target's, three layers fused into one vector, or where the target has not computed token i
+yet, the head's own output for position i - 1. One decoder layer over all entries gives that output, which also predicts
+token i + 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from draftline import quant
+from draftline.kernels.attention_spec import AttentionSpec
+from draftline.kernels.batch import Batch, LayerCache
+from draftline.kernels.ops import Ops
+from draftline.models.config import ModelConfig
+from draftline.models.errors import ModelLoadError
+from draftline.models.heads.checkpoint import HeadCheckpoint
+from draftline.models.heads.config import HeadConfig
+from draftline.models.layers import GatedMlp
+from draftline.models.rope import rope_table
+from draftline.models.weights import Weights
+from draftline.quant import UnsupportedFormatError
+from draftline.quant.linear import Linear
+
+
+class Eagle3Head:
+    """A head with its weights, on one device.
+
+    Args:
+        checkpoint: the weights.
+        ops: the device's operations.
+        dtype: of the weights.
+        device: of the weights.
+
+    Attributes:
+        config: its shape.
+        cache_dtype: of activations and cache.
+        device: of the weights.
+        target_ids: [draft_vocab] int64, the target's token of each token that it can draft.
+        quantization: the formats of its projections, joined with ``+``.
+
+    Raises:
+        ModelLoadError: a tensor is missing, or has another shape or format than it should.
+    """
+
+    def __init__(self, checkpoint: HeadCheckpoint, ops: Ops, dtype: torch.dtype, device: torch.device) -> None:
+        self.config, self.device, self._ops = checkpoint.config, device, ops
+        self.cache_dtype = quant.compute_dtype(dtype, device)
+        self.target_ids = checkpoint.target_ids.to(device)
+        weights = Weights(checkpoint.weights, dtype, device, scaled=ops.runs_scaled)
+        try:
+            layer, hidden = self.config.layer, self.config.layer.hidden_size
+            self._embedding = weights.embedding(layer.vocab_size, hidden)
+            self._fusion = _fusion(weights, self.config, ops)
+            self._layer = _layer(weights, layer, device)
+            self._norm = weights.vector("model.norm.weight", hidden)
+            self._head = weights.head(self.config.draft_vocab_size, hidden)
+        except UnsupportedFormatError as error:
+            raise ModelLoadError(str(error)) from error
+        self.quantization = weights.formats
+
+    def fuse(self, states: Tensor) -> Tensor:
+        """One hidden state from those of several layers: [T, layers, target_hidden] -> [T, hidden]."""
+        return self._fusion(states)
+
+    def fill_cache(self, batch: Batch, hidden: Tensor, cache: LayerCache) -> None:
+        """Write the keys and values of the batch's entries, and compute nothing else.
+
+        Args:
+            batch: the entries: ``token_ids`` are the tokens behind ``positions``.
+            hidden: [T, hidden], each entry's hidden state.
+            cache: the keys and values.
+        """
+        self._ops.rope_write_kv(self._qkv(batch, hidden)[0], batch, cache, self._layer.spec)
+
+    def forward(self, batch: Batch, hidden: Tensor, cache: LayerCache) -> tuple[Tensor, Tensor]:
+        """Write the batch's keys and values to the cache, and predict from the S entries of ``logits_index``.
+
+        Arguments are those of `fill_cache`.
+
+        Returns:
+            [S, draft_vocab] logits of the token after each entry's, and [S, hidden], the hidden state of the next entry.
+        """
+        ops, layer, eps = self._ops, self._layer, self.config.layer.norm_eps
+        qkv, residual = self._qkv(batch, hidden)
+        attended = ops.rope_attention(qkv, batch, cache, layer.spec)
+        # Only the entries that predict need the rest of the layer.
+        attended, residual = (x.index_select(0, batch.logits_index) for x in (attended, residual))
+        residual = layer.output.linear_add(attended, residual, ops)
+        residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
+        logits = self._head.norm_linear(residual, self._norm, eps, ops)
+        return logits, ops.rms_norm(residual, self._norm, eps) if self.config.norm_output else residual
+
+    def _qkv(self, batch: Batch, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries, keys and values of the entries, and the residual stream before the layer."""
+        ops, layer, eps = self._ops, self._layer, self.config.layer.norm_eps
+        embedded = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype)
+        normed = ops.rms_norm(hidden, layer.hidden_norm, eps)
+        inputs = torch.cat((ops.rms_norm(embedded, layer.token_norm, eps), normed), dim=1)
+        return layer.qkv.linear(inputs, ops), normed if self.config.norm_before_residual else hidden
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The decoder layer, whose attention reads a token's embedding and a hidden state side by side."""
+
+    token_norm: Tensor
+    hidden_norm: Tensor
+    qkv: Linear
+    output: Linear
+    spec: AttentionSpec
+    mlp_norm: Tensor
+    mlp: GatedMlp
+
+
+def _layer(weights: Weights, config: ModelConfig, device: torch.device) -> _Layer:
+    hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
+    queries, keys = config.num_heads * head_dim, config.num_kv_heads * head_dim
+    prefix = "model.layers.0."
+    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+    norms = None
+    if config.qk_norm:
+        norms = (
+            weights.vector(f"{attention}q_norm.weight", head_dim),
+            weights.vector(f"{attention}k_norm.weight", head_dim),
+        )
+    qkv = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+    gate_up = {"gate_proj": inner, "up_proj": inner}
+    return _Layer(
+        token_norm=weights.vector(f"{prefix}input_layernorm.weight", hidden),
+        hidden_norm=weights.vector(f"{prefix}hidden_norm.weight", hidden),
+        qkv=weights.linear(attention, qkv, 2 * hidden, bias=config.qkv_bias),
+        output=weights.linear(attention, {"o_proj": hidden}, queries, bias=config.output_bias),
+        spec=AttentionSpec(
+            rope_table(config, device),
+            config.score_scale,
+            config.sliding_windows[0],
+            norms=norms,
+            eps=config.norm_eps,
+        ),
+        mlp_norm=weights.vector(f"{prefix}post_attention_layernorm.weight", hidden),
+        mlp=GatedMlp(
+            gate_up=weights.linear(mlp, gate_up, hidden, bias=config.mlp_bias),
+            down=weights.linear(mlp, {"down_proj": hidden}, inner, bias=config.mlp_bias),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fusion:
+    """The projection of several hidden states to one, with the norms that a format may have before it.
+
+    Attributes:
+        projection: of the states side by side.
+        each: the [target_hidden] weights of each state's norm; empty without such norms.
+        joined: the weights of the norm of all side by side; empty without it.
+        eps: the norms' epsilon.
+        ops: the device's operations.
+    """
+
+    projection: Linear
+    each: tuple[Tensor, ...]
+    joined: tuple[Tensor, ...]
+    eps: float
+    ops: Ops
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """[T, layers, target_hidden] -> [T, hidden]."""
+        for index, norm in enumerate(self.each):
+            states[:, index] = self.ops.rms_norm(states[:, index].contiguous(), norm, self.eps)
+        inputs = states.flatten(1)
+        for norm in self.joined:
+            inputs = self.ops.rms_norm(inputs, norm, self.eps)
+        return self.projection.linear(inputs, self.ops)
+
+
+def _fusion(weights: Weights, config: HeadConfig, ops: Ops) -> _Fusion:
+    size, layers = config.target_hidden_size, len(config.target_layers)
+    return _Fusion(
+        projection=weights.linear("", {"fc": config.layer.hidden_size}, layers * size, bias=False),
+        each=tuple(weights.vector(f"fc_norm.{index}.weight", size) for index in range(layers * config.fc_norm)),
+        joined=(weights.vector("input_norm.weight", layers * size),) if config.norm_before_fc else (),
+        eps=config.layer.norm_eps,
+        ops=ops,
+    )

@@ -1,0 +1,53 @@
+"""``write_head_folder``: a head as files, in EAGLE's own format, which other engines read too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from draftline.models.checkpoints.hf_fields import hf_fields
+from draftline.models.heads.config import HeadConfig, head_shapes
+
+_EMBEDDING = "model.embed_tokens.weight"
+_FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+
+
+def write_head_folder(folder: Path, config: HeadConfig, weights: Mapping[str, Tensor], target_ids: Tensor) -> None:
+    """Write a head that takes its embedding from its target.
+
+    Args:
+        folder: created if missing; its files are overwritten.
+        config: the head's shape.
+        weights: its weights by the names of `head_shapes`, all but the embedding. Saved in bfloat16.
+        target_ids: [draft_vocab_size], the target's token of each token that it can draft, ascending.
+    """
+    own = head_shapes(config).keys() - {_EMBEDDING}
+    if own != weights.keys():
+        raise ValueError(f"the configuration and the weights differ in {sorted(own ^ weights.keys())}")
+    fields = hf_fields(config.layer) | {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "torch_dtype": "bfloat16",
+        "tie_word_embeddings": False,
+        "draft_vocab_size": config.draft_vocab_size,
+        "target_hidden_size": config.target_hidden_size,
+        "eagle_aux_hidden_state_layer_ids": list(config.target_layers),
+        **{name: getattr(config, name) for name in _FLAGS},
+    }
+    named = {
+        name.replace("model.layers.0.", "midlayer.").removeprefix("model."): value.to(
+            "cpu", torch.bfloat16
+        ).contiguous()
+        for name, value in weights.items()
+    }
+    ids = target_ids.cpu()
+    named["d2t"] = ids - torch.arange(len(ids))
+    named["t2d"] = torch.zeros(config.layer.vocab_size, dtype=torch.bool).index_fill_(0, ids, True)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Not save_file: only the owner may read its file.
+    (folder / "model.safetensors").write_bytes(save(named, metadata={"format": "pt"}))
+    (folder / "config.json").write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,137 @@
+"""``Eagle3``: drafts with a head that reads the target's hidden states (Li et al. 2025, https://arxiv.org/abs/2503.01840).
+
+The head sees an entry for each token but the newest: the hidden state of its position, and the token after it (see
+`draftline.models.heads.eagle3`). Every forward pass of the target leaves its hidden states, fused to one vector a token, in
+a store with the block numbers of the target's cache. So they are there for chunks of prompts, prefix hits and sequences
+that did not draft until now, and the head's own cache can catch up at any time.
+
+A round of K drafts takes K passes. The entries of its drafts have the head's own output in the place of hidden states.
+The verification replaces these, so the first pass of the next round reads the last K + 1 entries again, however many drafts
+were accepted: entries that were right are written once more with the same values.
+
+A key and a value depend on their entry alone. The last entry of a block therefore depends on the first token of the next
+block: after a prefix hit that ends there, it may be another continuation's. That can cost a draft, never change an output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.constraints import ConstraintTable
+from draftline.kernels.ops import Ops
+from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.zeros import zeros
+from draftline.models.heads.eagle3 import Eagle3Head
+from draftline.models.hidden_states import HiddenStateSink
+from draftline.spec.draft_model import batches, gather_chunks
+from draftline.spec.drafter import DraftChunk, Drafter, DraftRows
+
+
+def round_begins_with(max_draft_tokens: int) -> int:
+    """The newest tokens that the first pass of a round reads: those of K + 1 entries, and the one before them."""
+    return max_draft_tokens + 2
+
+
+class StateStore(HiddenStateSink):
+    """The target's hidden states of all cached tokens, fused to one vector each.
+
+    Attributes:
+        layers: see `HiddenStateSink`.
+    """
+
+    def __init__(self, head: Eagle3Head, blocks: int, block_size: int) -> None:
+        """For a target's cache of ``blocks`` blocks."""
+        self.layers = head.config.target_layers
+        self._head = head
+        # One entry more than the cache has: index -1, which padding writes and reads.
+        shape = (blocks * block_size + 1, head.config.layer.hidden_size)
+        self._states = zeros(shape, head.cache_dtype, head.device)
+
+    @override
+    def write(self, states: Tensor, batch: Batch) -> None:
+        self._states[batch.cache_index] = self._head.fuse(states)
+
+    def read(self, batch: Batch) -> Tensor:
+        """The states of a batch's positions, [T, hidden]."""
+        return self._states[batch.cache_index]
+
+
+class Eagle3(Drafter):
+    """Drafts with a head on the target's device.
+
+    Attributes:
+        sink: the store of the hidden states that it reads.
+    """
+
+    name = "eagle3"
+
+    def __init__(
+        self,
+        head: Eagle3Head,
+        cache: KVCache,
+        ops: Ops,
+        max_draft_tokens: int,
+        constraints: ConstraintTable,
+        *,
+        chunk_tokens: int,
+    ) -> None:
+        """Start with an empty cache.
+
+        Args:
+            head: the head, made for the target.
+            cache: its keys and values, one layer with as many blocks as the target's cache.
+            ops: the device's operations.
+            max_draft_tokens: the most tokens that it proposes at once.
+            constraints: the constraint table. Forced tokens replace the head's own drafts, as its next inputs too.
+            chunk_tokens: the most tokens of one pass in `catch_up`.
+        """
+        self.max_draft_tokens = max_draft_tokens
+        self.sink = self._store = StateStore(head, cache.layers[0].keys.shape[0], cache.block_size)
+        self._head = head
+        self._cache = cache.layers[0]
+        self._ops = ops
+        self._constraints = constraints
+        self._chunk_tokens = chunk_tokens
+        self._block_size = cache.block_size
+
+    @override
+    def propose(self, rows: DraftRows, table: SlotTable) -> None:
+        ops, hidden, slots = self._ops, None, rows.slots
+        for step in range(rows.max_drafts):
+            query = 1 if step else self.max_draft_tokens + 1
+            inputs = ops.gather_drafts(table, rows.slots, rows.drafts, step, self._block_size, query, shift=1)
+            # The target's hidden states first, then the head's own.
+            hidden = self._store.read(inputs.batch) if hidden is None else _of_slots(hidden, slots, inputs.slots)
+            slots = inputs.slots
+            logits, hidden = self._head.forward(inputs.batch, hidden, self._cache)
+            # As in `DraftModel`: the target applies everything but the temperature, and forced tokens come first.
+            sampled = SampleRows(inputs.slots, inputs.positions, SamplingFeatures.TEMPERATURE, masks=None)
+            ops.write_drafts(ops.sample(self._of_target(logits), sampled, table), sampled, table)
+            ops.draft_forced(rows.slots, step + 1, table, self._constraints)
+
+    @override
+    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
+        for part in batches(chunks, self._chunk_tokens):
+            entries = gather_chunks(part, table, self._ops, self._block_size)
+            tokens = gather_chunks(part, table, self._ops, self._block_size, shift=1).token_ids
+            batch = replace(entries, token_ids=tokens)
+            self._head.fill_cache(batch, self._store.read(batch), self._cache)
+
+    def _of_target(self, logits: Tensor) -> Tensor:
+        """Logits of the target's vocabulary, so that drafts are sampled with the noise of the target's tokens."""
+        ids, vocab = self._head.target_ids, self._head.config.layer.vocab_size
+        return logits.new_full((logits.shape[0], vocab), float("-inf")).index_copy_(1, ids, logits)
+
+
+def _of_slots(hidden: Tensor, before: Tensor, slots: Tensor) -> Tensor:
+    """The rows of ``hidden``, one for each of the slots ``before``, that belong to ``slots``.
+
+    They differ only where `Ops.gather_drafts` leaves rows out, instead of padding them.
+    """
+    return hidden if len(before) == len(slots) else hidden[torch.isin(before, slots)]

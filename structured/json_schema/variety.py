@@ -1,0 +1,131 @@
+"""How many values meet demands, at least: whether arrays whose items have to differ can be as long as they must."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from draftline.structured.json_schema.numbers import NumberSet
+from draftline.structured.json_schema.shapes import ArrayShape, Demands, ObjectShape, Shapes
+from draftline.structured.json_schema.strings import StringSet, string_tree
+from draftline.structured.regular import dfa
+
+ENDLESS: Final = 10**9
+"""Stands for this many values and more: no text holds them."""
+
+_CHARACTERS: Final = 0x110000 - 0x800
+
+
+class Variety:
+    """Counts values.
+
+    Args:
+        expand: the shapes of the values that meet demands.
+    """
+
+    def __init__(self, expand: Callable[[Demands], Shapes]) -> None:
+        self._expand = expand
+        self._known: dict[Demands, int] = {}
+
+    def of(self, value: Demands) -> int:
+        """A number of different values that meet demands; there may be more. At most ``ENDLESS``."""
+        known = self._known.get(value)
+        if known is None:
+            self._known[value] = 0  # values that contain themselves count nothing inside
+            shapes = self._expand(value)
+            kinds = (shapes.null + len(shapes.booleans), _numbers(shapes.numbers), _strings(shapes.strings))
+            largest = [
+                max(map(self._array, shapes.arrays), default=0),
+                max(map(self._object, shapes.objects), default=0),
+            ]
+            known = self._known[value] = min(sum(kinds) + sum(largest), ENDLESS)
+        return known
+
+    def _array(self, shape: ArrayShape) -> int:
+        longest = ENDLESS if shape.max_items is None else shape.max_items
+        length = max(shape.min_items, min(longest, len(shape.prefix) + 1))
+        if shape.contains:
+            return 0
+        if shape.unique:
+            return ENDLESS if longest and self.of(shape.item(0)) == ENDLESS else int(shape.min_items == 0)
+        if shape.max_items is None and self.of(shape.rest) and all(self.of(one) for one in shape.prefix):
+            return ENDLESS
+        items = (self.of(shape.item(index)) for index in range(min(length, longest)))
+        return min(_product(items) + (shape.min_items == 0), ENDLESS)
+
+    def _object(self, shape: ObjectShape) -> int:
+        if shape.some or shape.min_members:
+            return 0
+        values = dict(shape.named)
+        count = _product(self.of(values[name]) for name in sorted(shape.required))
+        if count and shape.max_members is None:
+            if any(self.of(members.value) for members in shape.others):
+                return ENDLESS  # members of any name
+            further = (1 + self.of(value) for name, value in shape.named if name not in shape.required)
+            count = min(count * _product(further), ENDLESS)
+        return count
+
+
+def _product(factors: Iterator[int]) -> int:
+    product = 1
+    for factor in factors:
+        product = min(product * factor, ENDLESS)
+        if not product:
+            break
+    return product
+
+
+def _numbers(sets: tuple[NumberSet, ...]) -> int:
+    points = {one.low for one in sets if one.is_point() and not one.is_empty()}
+    return len(points) + max((_of_numbers(one) for one in sets if not one.is_point()), default=0)
+
+
+def _of_numbers(numbers: NumberSet) -> int:
+    if numbers.not_steps:
+        return 0
+    if numbers.step is None:
+        return ENDLESS
+    low, high = numbers.integral_bounds()
+    return ENDLESS if low is None or high is None else max(0, min(high - low + 1, ENDLESS))
+
+
+def _strings(sets: tuple[StringSet, ...]) -> int:
+    return max(map(_of_strings, sets), default=0)
+
+
+def _of_strings(strings: StringSet) -> int:
+    if strings.only is not None:
+        return len(strings.only)
+    if not strings.patterns and not strings.not_patterns:
+        longest = 3 if strings.max_length is None else min(strings.max_length, 3)
+        count = int(math.pow(_CHARACTERS, longest)) if longest >= min(strings.min_length, 3) else 0
+        return max(0, min(count, ENDLESS) - len(strings.without))
+    try:
+        return _words(dfa.build(string_tree(strings)))
+    except dfa.TooComplexError:
+        return 0
+
+
+def _words(automaton: dfa.Dfa) -> int:
+    """The number of texts of an automaton."""
+    alive = set(dfa.alive_states(automaton))
+    ends = (*automaton.starts[1:], 0x110000)
+    widths: dict[int, int] = {}
+    for start, end, letter in zip(automaton.starts, ends, automaton.letters, strict=True):
+        if not 0xD800 <= start <= 0xDFFF:
+            widths[letter] = widths.get(letter, 0) + end - start
+    layer = {0: 1} if 0 in alive else {}
+    total = 0
+    for _ in range(len(automaton.steps)):
+        total += sum(count for state, count in layer.items() if automaton.accepts[state])
+        after: dict[int, int] = {}
+        for state, count in layer.items():
+            for letter, width in widths.items():
+                target = automaton.steps[state][letter]
+                if target in alive:
+                    after[target] = min(after.get(target, 0) + count * width, ENDLESS)
+        layer = after
+        if total >= ENDLESS or not layer:
+            return min(total, ENDLESS)
+    return ENDLESS  # a text as long as there are states goes through one of them twice

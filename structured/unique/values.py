@@ -1,0 +1,219 @@
+"""JSON values as readers compare them, and whether an unfinished text may become a given one.
+
+``2`` equals ``2.0``, and members have no order. Readers round fractions to 64-bit floats, so equal floats are equal values.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable, Iterator, Mapping
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
+
+Value = Hashable
+"""A value: a string, a Fraction, bytes for ``null``, ``true`` and ``false``, a tuple for an array, or `Object`."""
+
+
+class Object(NamedTuple):
+    """An object: its members without order."""
+
+    members: frozenset[tuple[str, Value]]
+
+
+_WHITE: Final = b" \t\n\r"
+_NUMBER: Final = re.compile(rb"[-+0-9.eE]*")
+_LITERALS: Final[Mapping[Any, bytes]] = {None: b"null", True: b"true", False: b"false"}
+_ROUNDING: Final = Fraction(1, 2**52)
+_EXACT_DIGITS: Final = 17
+
+
+def value_of(text: bytes) -> Value | None:
+    """The value of a text; None if readers disagree about it: a number that is an integer only before rounding."""
+    try:
+        return _value(json.loads(text, parse_float=_rounded, parse_int=Fraction))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _rounded(text: str) -> Fraction:
+    exact, read = Fraction(text), Fraction(float(text))
+    if exact.denominator == 1 and exact != read:
+        raise ValueError(text)
+    return read
+
+
+def _value(parsed: Any) -> Value:
+    if isinstance(parsed, list):
+        return tuple(map(_value, parsed))
+    if isinstance(parsed, dict):
+        return Object(frozenset((name, _value(member)) for name, member in parsed.items()))
+    if isinstance(parsed, str):
+        parsed.encode()  # a lone surrogate is half a character
+    return parsed if isinstance(parsed, str | Fraction) else _LITERALS[parsed]
+
+
+def string_of(text: bytes) -> str | None:
+    """The string that raw bytes between quotes stand for; None if they end within a character or an escape."""
+    try:
+        value: str = json.loads(b'"' + text + b'"')
+        value.encode()  # a lone surrogate is half a character
+    except ValueError:
+        return None
+    return value
+
+
+def may_become(text: bytes, value: Value) -> bool:
+    """Whether a text that begins with ``text`` may be one of ``value``. True may be wrong for numbers."""
+    return _match(text, 0, value) is not None
+
+
+def endings(begun: str, value: Value) -> Iterator[bytes]:
+    """The byte that may follow ``begun``, the beginning of a string, for each string in a value that begins so."""
+    if isinstance(value, str):
+        if value.startswith(begun):
+            rest = value[len(begun) :][:1]
+            yield rest.encode()[:1] if rest else b'"'
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from endings(begun, item)
+    elif isinstance(value, Object):
+        for name, member in value.members:
+            yield from endings(begun, name)
+            yield from endings(begun, member)
+
+
+def _skip(text: bytes, at: int) -> int:
+    while at < len(text) and text[at] in _WHITE:
+        at += 1
+    return at
+
+
+def _match(text: bytes, at: int, value: Value) -> int | None:
+    """The end of a text of the value from an index on, or of the whole text within it; None if it has another value."""
+    at = _skip(text, at)
+    if at == len(text):
+        return at
+    if isinstance(value, str):
+        return _match_string(text, at, value)
+    if isinstance(value, Object):
+        return _match_object(text, at, value)
+    if isinstance(value, tuple):
+        return _match_array(text, at, value)
+    if isinstance(value, bytes):
+        word = text[at : at + len(value)]
+        return at + len(word) if value.startswith(word) else None
+    assert isinstance(value, Fraction)
+    found = _NUMBER.match(text, at)
+    assert found is not None
+    end = found.end()
+    if end == at:
+        return None
+    if end == len(text):
+        return end if _number_may_become(found[0], value) else None
+    return end if value_of(found[0]) == value else None
+
+
+def _string_end(text: bytes, at: int) -> int:
+    """The index of the quote that ends the string which begins before ``at``; -1 if it is open."""
+    while at < len(text):
+        if text[at] == ord('"'):
+            return at
+        at += 2 if text[at] == ord("\\") else 1
+    return -1
+
+
+def _begun(text: bytes) -> str:
+    """The whole characters of an unfinished string."""
+    for cut in range(12):  # half a pair of escaped surrogates
+        value = string_of(text[: len(text) - cut])
+        if value is not None:
+            return value
+    return ""
+
+
+def _match_string(text: bytes, at: int, value: str) -> int | None:
+    if text[at] != ord('"'):
+        return None
+    end = _string_end(text, at + 1)
+    if end < 0:
+        return len(text) if value.startswith(_begun(text[at + 1 :])) else None
+    return end + 1 if string_of(text[at + 1 : end]) == value else None
+
+
+def _match_array(text: bytes, at: int, value: tuple[Value, ...]) -> int | None:
+    if text[at] != ord("["):
+        return None
+    at = _skip(text, at + 1)
+    for index, item in enumerate(value):
+        if index:
+            if at == len(text):
+                return at
+            if text[at] != ord(","):
+                return None
+            at += 1
+        found = _match(text, at, item)
+        if found is None:
+            return None
+        at = _skip(text, found)
+    if at == len(text):
+        return at
+    return at + 1 if text[at] == ord("]") else None
+
+
+def _match_object(text: bytes, at: int, value: Object) -> int | None:
+    if text[at] != ord("{"):
+        return None
+    left = dict(value.members)
+    at = _skip(text, at + 1)
+    first = True
+    while at < len(text):
+        if text[at] == ord("}"):
+            return None if left else at + 1
+        if not first:
+            if text[at] != ord(","):
+                return None
+            at = _skip(text, at + 1)
+            if at == len(text):
+                return at if left else None
+        first = False
+        if text[at] != ord('"'):
+            return None
+        end = _string_end(text, at + 1)
+        if end < 0:
+            begun = _begun(text[at + 1 :])
+            return len(text) if any(name.startswith(begun) for name in left) else None
+        name = string_of(text[at + 1 : end])
+        if name is None or name not in left:
+            return None
+        at = _skip(text, end + 1)
+        if at == len(text):
+            return at
+        found = _match(text, at + 1, left.pop(name))
+        if found is None:
+            return None
+        at = _skip(text, found)
+    return at
+
+
+def _number_may_become(token: bytes, value: Fraction) -> bool:
+    if value and token.startswith(b"-") != (value < 0):
+        return False
+    mantissa, exponential, _ = token.lower().partition(b"e")
+    digits = re.sub(rb"[^0-9]", b"", mantissa)
+    if not value:
+        return not digits.strip(b"0") or exponential != b"" or len(digits) > 300  # readers round tiny numbers to zero
+    if not digits.strip(b"0"):
+        return True
+    if len(digits) > 1_000:
+        return False
+    size, first = abs(value), Fraction(digits.decode())
+    # Some power of ten brings the numbers that begin with these digits to the value.
+    power = len(str(size.numerator)) - len(str(size.denominator)) - len(digits.lstrip(b"0"))
+    rounds = exponential != b"" or b"." in mantissa or len(digits) <= _EXACT_DIGITS
+    slack = _ROUNDING if rounds else Fraction(0)
+    for near in range(power - 1, power + 3):
+        scale = Fraction(10) ** near
+        if first * scale * (1 - slack) <= size <= (first + 1) * scale * (1 + slack):
+            return True
+    return False

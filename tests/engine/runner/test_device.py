@@ -1,0 +1,150 @@
+"""Which device runs an engine, and what is refused before a model is loaded."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from draftline.engine.build import build_core
+from draftline.engine.config import EngineConfig
+from draftline.engine.runner.device import select_device
+from draftline.models.errors import ModelLoadError
+
+OLD = ("NVIDIA GeForce GTX 1080 Ti", (6, 1), 11)
+SMALL = ("NVIDIA RTX A2000", (8, 6), 6)
+AMPERE = ("NVIDIA GeForce RTX 3090", (8, 6), 24)
+ADA = ("NVIDIA GeForce RTX 4090", (8, 9), 24)
+BLACKWELL = ("NVIDIA GeForce RTX 5080", (12, 0), 16)
+
+GPU = tuple[str, tuple[int, int], int]
+
+
+class Machine:
+    """Stands in for torch.cuda."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gpus: list[GPU] = []
+        self.has_compiler = True
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(self.gpus))
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(self.gpus))
+        monkeypatch.setattr(torch.cuda, "get_device_properties", self._properties)
+        monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+        monkeypatch.setattr("triton.runtime.driver", SimpleNamespace(active=self))
+
+    @property
+    def utils(self) -> None:
+        """Triton's driver, which is built when it is first asked for."""
+        if not self.has_compiler:
+            raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable.")
+
+    def _properties(self, index: int) -> SimpleNamespace:
+        name, (major, minor), gib = self.gpus[index]
+        return SimpleNamespace(name=name, major=major, minor=minor, total_memory=gib << 30)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def selected(device: str = "auto", **options: object) -> str:
+    return str(select_device(EngineConfig.model_validate({"device": device, **options})))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "taken"),
+    [
+        ([], "cpu"),
+        ([ADA], "cuda:0"),
+        ([ADA, ADA], "cuda:0"),
+        ([BLACKWELL, ADA], "cuda:1"),
+        ([OLD, SMALL], "cuda:1"),
+        ([AMPERE, ADA], "cuda:1"),
+        ([SMALL, AMPERE, BLACKWELL], "cuda:1"),
+    ],
+    ids=["none", "one", "two alike", "most memory", "can run", "newer", "three"],
+)
+def test_auto_takes_the_gpu_with_the_most_memory(
+    machine: Machine, gpus: list[GPU], taken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.gpus = gpus
+    with caplog.at_level(logging.INFO):
+        assert selected() == taken
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == (len(set(gpus)) > 1)
+    assert all(taken in line and "most memory" in line for line in lines)
+
+
+def test_a_device_by_name_is_taken_as_it_is(machine: Machine) -> None:
+    machine.gpus = [BLACKWELL, ADA]
+    assert selected("cpu") == "cpu"
+    assert selected("cuda") == "cuda:0"
+    assert selected("cuda:0") == "cuda:0"
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("mps", "device: 'mps': Apple's GPUs are not supported; --device cpu"),
+        ("xpu", "device: 'xpu': Intel's GPUs are not supported; --device cpu"),
+        ("meta", "device: 'meta': devices of type meta are not supported; --device cpu"),
+        ("gpu", "device: 'gpu' is no device"),
+    ],
+)
+def test_other_devices_are_refused_by_name(device: str, message: str) -> None:
+    with pytest.raises(ModelLoadError) as caught:
+        selected(device)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda", "cuda:0"])
+def test_an_old_gpu_is_refused_before_a_model_is_loaded(machine: Machine, device: str) -> None:
+    machine.gpus = [OLD]
+    with pytest.raises(ModelLoadError) as caught:
+        build_core(EngineConfig(model="no such model", device=device))
+    assert str(caught.value) == (
+        "device: cuda:0 (NVIDIA GeForce GTX 1080 Ti) has compute capability 6.1; the kernels need 8.0 (Ampere, 2020) or "
+        "newer; --device cpu (device='cpu' in Python) runs instead"
+    )
+
+
+def test_amd_s_gpus_are_refused(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.gpus = [("AMD Instinct MI300X", (9, 4), 192)]
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    with pytest.raises(ModelLoadError, match=r"AMD Instinct MI300X\): AMD's GPUs are not supported; --device cpu"):
+        selected()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kv_cache_dtype": "fp8"},
+        {"quantization": "fp8"},
+        {"draft_model": "x", "draft_quantization": "fp8"},
+    ],
+    ids=["cache", "weights", "draft"],
+)
+def test_fp8_is_refused_where_the_gpu_has_none(machine: Machine, options: dict[str, object]) -> None:
+    machine.gpus = [AMPERE]
+    name = list(options)[-1]
+    with pytest.raises(
+        ModelLoadError, match=rf"^{name}: FP8 needs a GPU of compute capability 8\.9, .* has 8\.6; 'int8'"
+    ):
+        selected(**options)
+    assert selected(**options | {name: "int8"}) == "cuda:0"
+    machine.gpus = [ADA]
+    assert selected(**options) == "cuda:0"
+
+
+def test_a_missing_c_compiler_is_one_line(machine: Machine) -> None:
+    machine.gpus, machine.has_compiler = [ADA], False
+    with pytest.raises(ModelLoadError) as caught:
+        selected()
+    assert "Failed to find C compiler" in str(caught.value)
+    assert "gcc and python3-dev" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert selected("cpu") == "cpu"

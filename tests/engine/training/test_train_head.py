@@ -1,0 +1,133 @@
+"""``draftline train-draft --kind eagle3`` from end to end, on a tiny random model in a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from byte_tokenizer import VOCAB, write_byte_tokenizer
+from tiny_head import head_fields, random_weights, write_head
+from typer.testing import CliRunner, Result
+
+from draftline import SamplingParams
+from draftline.engine.cli import app
+from draftline.engine.llm import LLM
+from draftline.models.heads.config import head_config
+from draftline.models.loader import open_checkpoint
+
+ENGINE = {"device": "cpu", "dtype": "float32", "max_num_seqs": 16, "kv_cache_memory_gib": 0.05}
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama over bytes, with a chat template. Its next token mostly depends on the newest one."""
+    folder = tmp_path_factory.mktemp("target")
+    write_byte_tokenizer(folder)
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        initializer_range=0.3,
+        tie_word_embeddings=False,
+        eos_token_id=256,
+    )
+    model = transformers.LlamaForCausalLM(config)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.data *= 0.1
+        layer.mlp.down_proj.weight.data *= 0.1
+    model.save_pretrained(folder)
+    return folder
+
+
+def run(output: Path, target: Path, answers: Path, *arguments: object) -> Result:
+    options = {
+        **ENGINE,
+        "model": target,
+        "kind": "eagle3",
+        "samples": answers,
+        "answer_tokens": 24,
+        "held_out": 3,
+        "sample_tokens": 600,
+        "batch_tokens": 1024,
+        "draft_vocab_size": 200,
+        "unroll": 2,
+        "measured_drafts": 2,
+        "epochs": 12,
+        "evaluations": 2,
+        "learning_rate": 5e-3,
+    }
+    named = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
+    command = ["train-draft", str(output), *map(str, (*named, *arguments))]
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, command)
+
+
+@pytest.mark.slow
+def test_a_trained_head_is_accepted_more_often_than_a_random_one(target: Path, tmp_path: Path) -> None:
+    """Two runs, the second of which continues the first; then the head drafts."""
+    output, answers = tmp_path / "head", tmp_path / "answers.npz"
+    begun = run(output, target, answers, "--stop-after", 1e-6)
+    assert begun.exit_code == 0, begun.output
+    assert not json.loads((output / "training.json").read_text())["finished"]
+    ended = run(output, target, answers)
+    assert ended.exit_code == 0, ended.output
+    assert "continues after step 1" in ended.stderr
+    facts = json.loads((output / "training.json").read_text())
+    assert facts["finished"]
+    assert facts["layers"] == [0, 1, 2]
+    curve = [json.loads(line) for line in (output / "curve.jsonl").read_text().splitlines()]
+    assert curve[0]["step"] == 1
+    assert curve[-1]["step"] == curve[-1]["steps"]
+    assert curve[-1]["loss"] < curve[0]["loss"] - 0.3
+    assert set(curve[-1]["acceptance"]) == {"general", "json"}
+    # It has nothing left to do.
+    assert run(output, target, answers).exit_code == 0
+    assert len((output / "curve.jsonl").read_text().splitlines()) == len(curve)
+    other = run(output, target, answers, "--epochs", 2)
+    assert other.exit_code == 2
+    assert "belongs to a training with other options" in " ".join(other.stderr.split())
+
+    shape = open_checkpoint(str(target)).config
+    fields = head_fields(shape, draft_vocab_size=200)
+    random_head = write_head(tmp_path / "random", fields, random_weights(head_config(fields, "head", shape)))
+    prompts = [f"What is {word}?" for word in ("a sea", "red", "an owl", "seven", "iron", "rain")]
+    sampling = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    with LLM(str(target), drafter="none", **ENGINE) as llm:
+        plain = [answer.outputs[0].token_ids for answer in llm.generate(prompts, sampling, use_tqdm=False)]
+    accepted = {}
+    for name, folder in (("trained", output), ("random", random_head)):
+        with LLM(str(target), draft_model=str(folder), draft_length="fixed", **ENGINE) as llm:
+            assert [a.outputs[0].token_ids for a in llm.generate(prompts, sampling, use_tqdm=False)] == plain
+            drafter = llm.stats().drafter
+            assert drafter.name == "eagle3"
+            accepted[name] = drafter.accepted / drafter.drafted
+    assert accepted["trained"] > max(0.01, 3 * accepted["random"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--kind", "model"], "draft_vocab_size: is only used where kind is eagle3"),
+        (["--layers", 2, "--layers", 1], "--layers: [2, 1]: must ascend from 0 to the 3 layers of"),
+        (["--layers", 1, "--layers", 4], "must ascend from 0 to the 3 layers"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(target: Path, tmp_path: Path, arguments: list[object], message: str) -> None:
+    result = run(tmp_path / "head", target, tmp_path / "answers.npz", *arguments)
+    assert result.exit_code == 2, result.output
+    assert message.replace("_", "-") in " ".join(result.stderr.split()).replace("_", "-")
+    assert not (tmp_path / "head").exists()
+
+
+def test_a_damaged_state_is_named(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "training-state.pt").write_bytes(b"nothing")
+    result = run(tmp_path, target, tmp_path / "answers.npz")
+    assert result.exit_code == 2
+    assert "training-state.pt: is no state of a training" in " ".join(result.stderr.split())

@@ -1,0 +1,87 @@
+"""The choice of a division by a device's shared memory. `compile/test_aot.py` compiles what is chosen."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from draftline.kernels.triton.attention.plan import AttentionShape, long_tile
+from draftline.kernels.triton.device import SHARED_BYTES, DeviceLimits, fitting
+from draftline.kernels.triton.linear.gemm import GemmConfig, gemm_config
+from draftline.kernels.triton.linear.gemm_m16 import gemm_m16_config
+from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm_config
+
+H200 = DeviceLimits.known(90, 132)
+LARGE = GemmConfig(block_m=64, block_n=64, block_k=256, num_warps=4, num_stages=4)
+
+
+def needs(config: GemmConfig, limits: DeviceLimits) -> int:
+    return config.shared_bytes(limits, 2, swiglu=False)
+
+
+def test_what_fits_is_not_replaced() -> None:
+    assert needs(LARGE, replace(H200, shared_bytes=1 << 20)) == 4 * 128 * 256 * 2 + 1024
+    roomy = replace(H200, shared_bytes=4 * 128 * 256 * 2 + 1024)
+    assert fitting(LARGE, lambda one: needs(one, roomy), roomy) is LARGE
+
+
+def test_the_next_smaller_one_that_fits_is_taken_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    limits = replace(H200, shared_bytes=99 << 10)
+    with caplog.at_level(logging.INFO):
+        chosen = [fitting(LARGE, lambda one: needs(one, limits), limits) for _ in range(3)]
+    assert set(chosen) == {replace(LARGE, num_stages=3, block_k=128)}
+    [record] = caplog.records
+    assert f"takes {needs(LARGE, limits)} bytes of shared memory of {99 << 10}" in record.getMessage()
+
+
+def test_everything_but_the_rows_becomes_smaller_in_the_end() -> None:
+    limits, seen = replace(H200, shared_bytes=(64 + 16) * 64 * 2 * 2 + 1024), [LARGE]
+    while (smaller := seen[-1].smaller()) is not None:
+        assert needs(smaller, limits) < needs(seen[-1], limits)
+        seen.append(smaller)
+    assert (
+        fitting(LARGE, lambda one: needs(one, limits), limits)
+        == seen[-1]
+        == replace(LARGE, num_stages=2, block_k=64, block_n=16)
+    )
+    none = replace(limits, shared_bytes=100)
+    with pytest.raises(ValueError, match="bytes of shared memory, and the device has 100"):
+        fitting(LARGE, lambda one: needs(one, none), none)
+
+
+@pytest.mark.parametrize("capability", SHARED_BYTES)
+def test_every_division_has_one_that_fits(capability: int) -> None:
+    limits = DeviceLimits.known(capability, 100)
+    for rows, n, swiglu in product(
+        (1, 17, 64, 65, 256, 257, 4096), (64, 1024, 2048, 4096, 8192, 128_000), (False, True)
+    ):
+        # Dense products of more rows have SwiGLU in a launch of its own.
+        for wide in () if swiglu and rows > 64 else (False, True):
+            check(gemm_config(rows, n, swiglu=swiglu, wide=wide), limits, itemsize=4 if wide else 2, swiglu=swiglu)
+        check(gemm_m16_config(n, 4096 if n > 64 else 576, swiglu=swiglu), limits, itemsize=2, swiglu=swiglu)
+        for grouped in (False, True):
+            check(scaled_gemm_config(rows, n, swiglu=swiglu, grouped=grouped), limits, swiglu=swiglu)
+
+
+def check(division: Any, limits: DeviceLimits, **options: Any) -> None:
+    """What is chosen fits, has the same rows, and on the device that it was tuned on it is the division itself."""
+    chosen = fitting(division, lambda one: one.shared_bytes(limits, **options), limits)
+    assert chosen.shared_bytes(limits, **options) <= limits.shared_bytes
+    assert getattr(chosen, "block_m", 16) == getattr(division, "block_m", 16)
+    assert not isinstance(chosen, ScaledGemmConfig) or chosen.block_k % 128 == 0
+    if limits.capability == 90:
+        assert chosen is division
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("capability", SHARED_BYTES)
+def test_the_tile_of_keys_is_the_same_on_every_device(capability: int, head_dim: int) -> None:
+    shape = AttentionShape(group=4, num_kv_heads=8, head_dim=head_dim, limits=DeviceLimits.known(capability, 100))
+    tuned = long_tile(replace(shape, limits=H200))
+    tile = long_tile(shape)
+    assert tile.block_n == tuned.block_n == shape.key_tile
+    assert tile == (replace(tuned, num_stages=2) if capability == 120 and head_dim > 64 else tuned)

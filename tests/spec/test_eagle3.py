@@ -1,0 +1,74 @@
+"""The head's rounds by the Triton operations, against the reference operations. On a CPU the kernels are interpreted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from random_checkpoint import llama
+from tiny import free_constraints
+from tiny_head import InMemory, head_fields, random_weights
+from torch import Tensor
+
+from draftline.kernels.batch import KVCache
+from draftline.kernels.ops import Ops
+from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.slots import SlotTable
+from draftline.kernels.triton.ops import TritonOps
+from draftline.models.heads.checkpoint import HeadCheckpoint
+from draftline.models.heads.config import head_config
+from draftline.models.heads.eagle3 import Eagle3Head
+from draftline.spec.drafter import DraftChunk, DraftRows
+from draftline.spec.eagle3 import Eagle3
+
+BLOCK, BLOCKS, DRAFTS = 8, 24, 3
+TARGET = llama(vocab_size=61, hidden_size=24, num_layers=4)
+LENGTHS = [40, 9, 5, 17]
+DEVICE = torch.device("cpu")
+
+
+def drafted(ops: Ops, drafts: list[int], chunk_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The slots' tokens after a round of some rows, and the head's keys and values."""
+    config = head_config(head_fields(TARGET, draft_vocab_size=37, head_dim=16), "head", TARGET)
+    weights = random_weights(config)
+    ids = torch.arange(37) + weights["d2t"]
+    head = Eagle3Head(HeadCheckpoint(config, InMemory(config.layer, weights), ids), ops, torch.float32, DEVICE)
+    cache = KVCache.allocate(1, BLOCKS, BLOCK, 2, 16, dtype=torch.float32, device=DEVICE)
+    constraints = free_constraints(4, DRAFTS, vocab=61)
+    drafter = Eagle3(head, cache, ops, DRAFTS, constraints, chunk_tokens=chunk_tokens)
+    draw = torch.Generator().manual_seed(2)
+    table = SlotTable.allocate(4, 48, 6, DEVICE)
+    table.tokens.copy_(torch.randint(0, 61, table.tokens.shape, generator=draw))
+    table.block_tables.copy_(torch.randperm(BLOCKS, generator=draw).view(4, 6))
+    table.lengths.copy_(torch.tensor(LENGTHS))
+    table.temperature.copy_(torch.tensor([0.0, 0.8, 0.0, 1.1]))
+    table.seed.copy_(torch.arange(4))
+    drafter._store._states[:-1] = torch.randn((BLOCK * BLOCKS, 32), generator=draw)
+    # The first pass of a round reads the newest DRAFTS + 1 entries itself.
+    chunks = [DraftChunk(slot, 0, length - DRAFTS - 2) for slot, length in enumerate(LENGTHS)]
+    drafter.catch_up([chunk for chunk in chunks if chunk.count], table)
+    rows = DraftRows(torch.tensor([3, 0, 2, 1]), torch.tensor(drafts, dtype=torch.int32), max(drafts))
+    drafter.propose(rows, table)
+    # Beyond a row's drafts, the kernels may write or not.
+    for slot, count in zip([3, 0, 2, 1], drafts, strict=True):
+        table.tokens[slot, LENGTHS[slot] + count :] = 0
+    entries = [
+        int(table.block_tables[slot, position // BLOCK]) * BLOCK + position % BLOCK
+        for slot, count in zip([3, 0, 2, 1], drafts, strict=True)
+        for position in range(LENGTHS[slot] - 1 + max(0, count - 1) if count else LENGTHS[slot] - DRAFTS - 2)
+    ]
+    keys, values = (kept.flatten(0, 1)[entries] for kept in (cache.layers[0].keys, cache.layers[0].values))
+    return table.tokens, keys, values
+
+
+@pytest.mark.parametrize(
+    ("drafts", "chunk_tokens"),
+    [([1, 3, 2, 0], 7), pytest.param([3, 3, 3, 3], 64, marks=pytest.mark.slow)],
+    ids=["different", "alike"],
+)
+@torch.inference_mode()
+def test_the_kernels_draft_as_the_reference_does(drafts: list[int], chunk_tokens: int) -> None:
+    expected = drafted(ReferenceOps(), drafts, 64)
+    tokens, keys, values = drafted(TritonOps.sized(8, hopper=False, device=DEVICE), drafts, chunk_tokens)
+    assert torch.equal(tokens, expected[0])
+    torch.testing.assert_close(keys, expected[1], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(values, expected[2], atol=1e-4, rtol=1e-4)

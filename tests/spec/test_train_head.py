@@ -1,0 +1,207 @@
+"""Training a head, on a tiny random target: the unrolled forward pass is the engine's, and training makes it better."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from random_checkpoint import RandomCheckpoint, llama
+from torch import Tensor
+
+from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.reference.ops import ReferenceOps
+from draftline.models.heads.checkpoint import open_head
+from draftline.models.heads.eagle3 import Eagle3Head
+from draftline.models.heads.folder import write_head_folder
+from draftline.spec.train_draft.acceptance import Acceptance
+from draftline.spec.train_draft.decoder import Target
+from draftline.spec.train_draft.distill import Optimiser, Schedule, optimise
+from draftline.spec.train_draft.head import (
+    TrainedHead,
+    frequent_tokens,
+    head_acceptance,
+    head_loss,
+    new_head,
+)
+from draftline.spec.train_draft.packing import Packed, pack
+from draftline.spec.train_draft.samples import Kind, Sample, Split
+
+CPU = torch.device("cpu")
+CONFIG = llama(vocab_size=61, hidden_size=32, num_layers=4, sliding_windows=(None,) * 4, max_positions=64)
+LAYERS = (1, 2, 4)
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> RandomCheckpoint:
+    return RandomCheckpoint(CONFIG, std=0.3)
+
+
+@pytest.fixture(scope="module")
+def target(checkpoint: RandomCheckpoint) -> Target:
+    return Target(checkpoint, torch.float32, CPU)
+
+
+def answered(target: Target, count: int, seed: int, length: int = 24) -> list[Sample]:
+    """Random prompts with the target's greedy answers."""
+    draw = random.Random(seed)
+    samples = []
+    for _ in range(count):
+        tokens = [draw.randrange(61) for _ in range(draw.randint(3, 8))]
+        prompt_len = len(tokens)
+        while len(tokens) < length:
+            whole = Sample(np.array([*tokens, 0], np.int32), len(tokens), Kind.GENERAL, Split.TRAIN)
+            logits = target.hidden(pack([whole], CPU)) @ target.head.T
+            tokens.append(int(logits[0].argmax()))
+        samples.append(Sample(np.array(tokens, np.int32), prompt_len, Kind.GENERAL, Split.TRAIN))
+    return samples
+
+
+@pytest.fixture(scope="module")
+def samples(target: Target) -> list[Sample]:
+    return answered(target, 24, seed=1)
+
+
+def fresh(target: Target, samples: list[Sample], vocab: int = 40) -> TrainedHead:
+    torch.manual_seed(0)
+    return new_head(target, LAYERS, frequent_tokens(samples, 61, vocab))
+
+
+def entries(token_ids: Tensor, start: int) -> Batch:
+    """One row of entries from a position on; the last one predicts."""
+    count = len(token_ids)
+    positions = torch.arange(start, start + count)
+    return Batch(
+        token_ids=token_ids,
+        positions=positions,
+        cache_index=positions,
+        query_starts=torch.tensor([0, count], dtype=torch.int32),
+        context_lens=torch.tensor([start + count], dtype=torch.int32),
+        block_tables=torch.arange(4, dtype=torch.int32)[None],
+        logits_index=torch.tensor([count - 1]),
+        query_lens_host=(count,),
+        context_lens_host=(start + count,),
+    )
+
+
+@torch.inference_mode()
+def test_unrolled_steps_are_the_rounds_that_the_engine_drafts(
+    target: Target, checkpoint: RandomCheckpoint, samples: list[Sample], tmp_path: Path
+) -> None:
+    """Of sequences of several lengths, at every position: each step continues from the head's own output before it."""
+    head, steps = fresh(target, samples), 3
+    for weight in head.weights().values():
+        weight.copy_(weight.to(torch.bfloat16))  # as it is saved
+    write_head_folder(tmp_path, head.config, head.weights(), head.target_ids)
+    opened = open_head(str(tmp_path), checkpoint)
+    assert opened is not None
+    assert torch.equal(opened.target_ids, head.target_ids)
+    engine = Eagle3Head(opened, ReferenceOps(), torch.float32, CPU)
+    cut = Sample(samples[1].tokens[:15], samples[1].prompt_len, Kind.GENERAL, Split.TRAIN)
+    packed = pack([samples[0], cut], CPU)
+    _, states = target.hidden_and_states(packed, LAYERS)
+    outputs = head.unrolled(packed, states, steps)
+    start = 0
+    for row, sample in enumerate((samples[0], cut)):
+        tokens, length = torch.from_numpy(sample.tokens.astype(np.int64)), len(sample.tokens)
+        fused = engine.fuse(torch.stack([state[start : start + length] for state in states], dim=1))
+        start += length
+        for last in range(length - 1 - steps):
+            cache = KVCache.allocate(1, 4, 16, 2, 8, dtype=torch.float32, device=CPU).layers[0]
+            batch, hidden = entries(tokens[1 : last + 2], 0), fused[: last + 1]
+            for step in range(steps):
+                logits, hidden = engine.forward(batch, hidden, cache)
+                got = outputs[step][row, last + step]
+                torch.testing.assert_close(got, hidden[0], atol=1e-3, rtol=1e-3)
+                torch.testing.assert_close(head.logits(got), logits[0], atol=1e-3, rtol=1e-3)
+                batch = entries(tokens[last + step + 2 : last + step + 3], last + step + 1)
+
+
+def test_a_few_steps_lower_the_loss_and_raise_the_acceptance(target: Target, samples: list[Sample]) -> None:
+    head = fresh(target, samples)
+    before = head_acceptance(head, target, samples, 3)
+    schedule = Schedule(epochs=30, batch_tokens=200, learning_rate=5e-3, pauses=5)
+    losses = [
+        progress.loss
+        for progress in optimise(
+            Optimiser(head, CPU), lambda packed: head_loss(head, target, packed, 3), samples, schedule, CPU
+        )
+    ]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0] - 0.5
+    after = head_acceptance(head, target, samples, 3)
+    assert after.length > before.length + 0.5
+    assert after.rates[0] > 0.25 + before.rates[0]
+
+
+def test_a_training_in_two_runs_is_one(target: Target, samples: list[Sample]) -> None:
+    schedule = Schedule(epochs=3, batch_tokens=200, pauses=3)
+
+    def loss_of(head: TrainedHead, packed: Packed) -> Tensor:
+        return head_loss(head, target, packed, 2)
+
+    whole = fresh(target, samples)
+    steps: list[int] = []
+    list(
+        optimise(
+            Optimiser(whole, CPU),
+            lambda packed: loss_of(whole, packed),
+            samples,
+            schedule,
+            CPU,
+            lambda step, total: steps.append(step),
+        )
+    )
+    first = fresh(target, samples)
+    begun = Optimiser(first, CPU)
+    stopping = Schedule(epochs=3, batch_tokens=200, pauses=3, stop_after=1e-9)
+    [progress] = optimise(begun, lambda packed: loss_of(first, packed), samples, stopping, CPU)
+    assert (progress.step, progress.steps, progress.ended) == (1, len(steps), False)
+    second = fresh(target, samples)
+    going_on = Optimiser(second, CPU)
+    going_on.restore(begun.state())
+    *_, last = optimise(going_on, lambda packed: loss_of(second, packed), samples, schedule, CPU)
+    assert last.ended
+    for name, weight in whole.weights().items():
+        assert torch.equal(weight, second.weights()[name])
+
+
+def test_the_most_frequent_tokens_can_be_drafted() -> None:
+    answers = [[5, 5, 9, 3], [9, 5, 60]]
+    samples = [Sample(np.array([7, 7, 7, *answer], np.int32), 3, Kind.GENERAL, Split.TRAIN) for answer in answers]
+    assert frequent_tokens(samples, 61, 2).tolist() == [5, 9]
+    assert frequent_tokens(samples, 61, 5).tolist() == [0, 3, 5, 9, 60]
+
+
+def test_acceptance_counts_whole_rounds(target: Target, samples: list[Sample]) -> None:
+    """A head that is always right is accepted in full, and one that never is decides a token a round."""
+
+    class Told(TrainedHead):
+        right = True
+
+        def unrolled(self, packed: Packed, states: object, steps: int) -> list[Tensor]:
+            following = torch.zeros(packed.count * packed.longest, dtype=torch.int64)
+            following[packed.padded] = packed.tokens
+            # The entry of position i predicts token i + 2.
+            rows = following.view(packed.count, -1).roll(-2, dims=1)
+            return [torch.nn.functional.one_hot(rows, 61).float() * (1 if self.right else -1)] * steps
+
+        def logits(self, outputs: Tensor) -> Tensor:
+            return outputs
+
+    head = Told(target, fresh(target, samples, 61).config, torch.arange(61))
+    assert head_acceptance(head, target, samples[:1], 3) == served_in_full(samples[0].answer_len, 3)
+    head.right = False
+    assert head_acceptance(head, target, samples[:1], 3).accepted == (0, 0, 0)
+
+
+def served_in_full(answer_len: int, drafts: int) -> Acceptance:
+    accepted, index, verifies = [0] * drafts, 1, 0
+    while index < answer_len:
+        for position in range(min(drafts, answer_len - index)):
+            accepted[position] += 1
+        index += min(drafts + 1, answer_len - index)
+        verifies += 1
+    return Acceptance(verifies, answer_len - 1, tuple(accepted))
