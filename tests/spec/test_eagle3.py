@@ -13,6 +13,7 @@ from draftline.kernels.batch import KVCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
+from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
 from draftline.models.heads.checkpoint import HeadCheckpoint
 from draftline.models.heads.config import head_config
@@ -68,7 +69,7 @@ def drafted(ops: Ops, drafts: list[int], chunk_tokens: int) -> tuple[Tensor, Ten
 @torch.inference_mode()
 def test_the_kernels_draft_as_the_reference_does(drafts: list[int], chunk_tokens: int) -> None:
     expected = drafted(ReferenceOps(), drafts, 64)
-    tokens, keys, values = drafted(TritonOps.sized(8, hopper=False, device=DEVICE), drafts, chunk_tokens)
+    tokens, keys, values = drafted(TritonOps.sized(DeviceLimits.known(80, 8), device=DEVICE), drafts, chunk_tokens)
     assert torch.equal(tokens, expected[0])
     torch.testing.assert_close(keys, expected[1], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(values, expected[2], atol=1e-4, rtol=1e-4)

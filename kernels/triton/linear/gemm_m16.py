@@ -66,7 +66,8 @@ class GemmM16Config:
         row_bytes = (MAX_GEMM_M16_ROWS + self.block_n) * itemsize
         early = self.early * self.block_k + k % self.block_k
         loop = limits.loop_bytes(row_bytes * self.block_k, self.num_stages) if early < k else 0
-        return early * row_bytes + loop
+        # Registers hold the early tiles of few weight rows, which only pass through.
+        return max(loop, row_bytes * self.block_k) if self.block_n < 64 else early * row_bytes + loop
 
 
 @triton.jit

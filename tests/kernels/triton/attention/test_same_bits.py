@@ -54,7 +54,7 @@ def by_plan(num_sms: int) -> Run:
 def shape_of(qkv: Tensor, layer: LayerCache, spec: AttentionSpec) -> AttentionShape:
     kv_heads, head_dim = layer.keys.shape[2:]
     group = qkv.shape[1] // head_dim // kv_heads - 2
-    return AttentionShape.of(group, qkv, layer, 132, qk_norm=spec.norms is not None)
+    return AttentionShape.of(group, qkv, layer, DeviceLimits.known(80, 132), qk_norm=spec.norms is not None)
 
 
 def in_one_launch(num_splits: int) -> Run:
