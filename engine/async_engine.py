@@ -14,11 +14,11 @@ from draftline.engine.errors import QueueFullError
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts, run_attempts
 from draftline.engine.outputs import ConstraintReport, RequestOutput
-from draftline.engine.params import RequestOptions, SamplingParams, T
+from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.request.constraints import compile_ahead
 from draftline.engine.request.keywords import ConstraintInput, as_request, known_constraint
-from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chat, as_prompt
+from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chat, as_prompt, chats_with_options
 from draftline.engine.stats import EngineStats
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.engine.streaming.mailbox import Hub, Mailbox
@@ -105,10 +105,11 @@ class AsyncEngine:
         *,
         constraint: ConstraintInput[T] | None = None,
         request_id: str | None = None,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[ChatOptions],
     ) -> AsyncGenerator[RequestOutput[T], None]:
-        """Answer a conversation through the model's chat template. See `generate`."""
-        return self._outputs(as_request(as_chat(messages), sampling_params, constraint, options), request_id)
+        """Answer a conversation through the model's chat template. See `generate` and `ChatOptions`."""
+        [(prompt, _)], rest = chats_with_options([as_chat(messages)], options)
+        return self._outputs(as_request(prompt, sampling_params, constraint, rest), request_id)
 
     async def extract(
         self,

@@ -36,6 +36,7 @@ from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
+from draftline.engine.tools.formats import find_format, find_reasoning
 from draftline.kernels import select_ops
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.compile_workers import KernelCompileWorkers
@@ -191,6 +192,11 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         has_chat_template=loaded.tokenizer.has_chat_template,
         max_token_bytes=loaded.tokenizer.max_token_bytes,
         synthetic_acceptance=config.synthetic_acceptance,
+        tool_format=find_format(
+            config.tool_format, loaded.tokenizer.chat_template, shows_tools=loaded.tokenizer.shows_tools
+        ),
+        reasoning=find_reasoning(loaded.tokenizer.chat_template),
+        shows_tools=loaded.tokenizer.shows_tools,
     )
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",

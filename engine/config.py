@@ -36,6 +36,12 @@ class EngineConfig(Options):
     chat_template: str | None = Field(
         default=None, min_length=1, description="file with a Jinja chat template; the model's own where unset"
     )
+    tool_format: str = Field(
+        default="auto",
+        min_length=1,
+        description="how the model writes tool calls: hermes, llama3_json, mistral, pythonic, deepseek, json, …; 'auto' is "
+        "what its chat template shows",
+    )
     load_format: LoadFormat = Field(
         default="auto", description="'dummy' takes the model's shape with random weights, for benchmarks"
     )
@@ -157,6 +163,7 @@ class EngineOptions(TypedDict, total=False):
 
     tokenizer: str | None
     chat_template: str | None
+    tool_format: str
     load_format: LoadFormat
     dtype: DType
     quantization: Conversion

@@ -21,11 +21,11 @@ from draftline.engine.extraction.progress import ProgressBar, compiling
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts
 from draftline.engine.outputs import ConstraintReport, RequestOutput, Update
-from draftline.engine.params import RequestOptions, SamplingParams, T
+from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import EngineInfo, GenerateRequest
 from draftline.engine.request.constraints import compile_ahead_blocking
 from draftline.engine.request.keywords import ConstraintInput, as_requests, known_constraint
-from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chats, as_prompts
+from draftline.engine.request.prompt_input import Conversation, PromptInput, as_prompts, chats_with_options
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.stats import EngineStats
 from draftline.engine.streaming.accumulator import Accumulator
@@ -114,10 +114,11 @@ class LLM:
         *,
         constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
         use_tqdm: bool = True,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[ChatOptions],
     ) -> list[RequestOutput[T]]:
-        """Answer one conversation, or each of several, through the model's chat template. See `generate`."""
-        return self._finish(as_requests(as_chats(messages), sampling_params, constraint, options), use_tqdm)
+        """Answer one conversation, or each of several, through the model's chat template. See `generate` and `ChatOptions`."""
+        chats, rest = chats_with_options(messages, options)
+        return self._finish(as_requests(chats, sampling_params, constraint, rest), use_tqdm)
 
     def extract(
         self,

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic
 
 from pydantic import ValidationError
 
+from draftline.engine.calls import ToolCall, ToolCallDelta
 from draftline.engine.errors import FieldViolation, IncompleteOutputError, InvalidOutputError
 from draftline.engine.params import Constraint, T
 from draftline.engine.stats import NO_TIME, StepTimes
@@ -126,6 +127,8 @@ class ConstraintReport:
 class Delta:
     """New tokens of output ``index``. The text has whole characters only; text that may become a stop string is held back.
 
+    Of a chat, ``reasoning`` and ``tool_calls`` are no part of the text. Text that may become a call is held back too.
+
     Read-only, but not frozen: a frozen dataclass takes several times as long to make.
     """
 
@@ -137,6 +140,8 @@ class Delta:
     text: str
     logprobs: tuple[PositionLogprobs, ...] = ()
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
     @staticmethod
     def merge(deltas: Sequence[Delta]) -> Delta:
@@ -150,6 +155,8 @@ class Delta:
             "".join([delta.text for delta in deltas]),
             tuple(flat([delta.logprobs for delta in deltas])),
             tuple(flat([delta.prompt_logprobs for delta in deltas])),
+            "".join([delta.reasoning for delta in deltas]),
+            tuple(flat([delta.tool_calls for delta in deltas])),
         )
 
 
@@ -185,7 +192,10 @@ class Finished:
         system_fingerprint: of the engine; see `EngineInfo`.
         unenforced: JSON pointers of the parts of the constraint that are not enforced.
         broken_off: where the text broke off if ``json_valid`` is False; None otherwise.
-        tags: the tags that the output completed, in the order of their ends; reasoning is one of them.
+        tags: the tags that the output completed, in the order of their ends; reasoning is one of them. Of a chat whose
+            reasoning and calls are no part of the text, they are not listed.
+        tool_calls: the calls that the output completed.
+        reasoning_tokens: the tokens of a chat's reasoning, its marks included: those of all steps until it has ended.
     """
 
     ends_output: ClassVar[bool] = True
@@ -205,6 +215,8 @@ class Finished:
     unenforced: tuple[str, ...] = ()
     broken_off: BrokenOff | None = None
     tags: tuple[TagSpan, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning_tokens: int = 0
 
     @property
     def reasoning(self) -> TagSpan | None:
@@ -241,6 +253,7 @@ class CompletionOutput(Generic[T]):
     stop_reason: str | int | None = None
     finished: Finished | None = None
     constraint: Constraint[T] | None = field(default=None, repr=False, compare=False)
+    reasoning_text: str = ""
     _value: T = field(default=_UNREAD, init=False, repr=False, compare=False)
 
     @property
@@ -259,7 +272,12 @@ class CompletionOutput(Generic[T]):
 
     @property
     def reasoning(self) -> str | None:
-        """The reasoning between its marks; None without one, or before the output has ended."""
+        """The reasoning between its marks; None without one.
+
+        Of a constraint with reasoning, it is known when the output has ended. Of a chat it grows with the output.
+        """
+        if self.reasoning_text:
+            return self.reasoning_text
         span = None if self.finished is None else self.finished.reasoning
         return None if span is None else self.text[span.content_start : span.content_end]
 
@@ -269,10 +287,17 @@ class CompletionOutput(Generic[T]):
         span = None if self.finished is None else self.finished.reasoning
         return self.text if span is None else self.text[span.end :]
 
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls that the output completed; none before it has ended."""
+        return () if self.finished is None else self.finished.tool_calls
+
     def _parse(self) -> T:
         if self.finished is None:
             state = "has not ended" if self.finish_reason is None else f"was {self.finish_reason}"
             raise IncompleteOutputError(f"the output {state}", self.text)
+        if self.finished.tool_calls:
+            raise IncompleteOutputError("the output calls tools, and has no answer", self.text)
         if self.constraint is None:
             text: Any = self.text
             return text  # type: ignore[no-any-return]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypedDict
 
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar, override
 
+from draftline.engine.calls import Tool, ToolChoice
 from draftline.engine.options import FieldsError, Options
 from draftline.engine.vllm_names import SAMPLING_FOREIGN
 from draftline.kernels.limits import MAX_LOGIT_BIAS
@@ -170,6 +171,7 @@ class Reasoning(_Params):
         description="mark before the reasoning; empty where the prompt has it already, as many chat templates do",
     )
     end: str = Field(default="</think>", min_length=1, max_length=256, description="mark behind the reasoning")
+    required: bool = Field(default=True, description="whether the output cannot come without reasoning")
     max_tokens: int | None = Field(
         default=None, ge=1, le=2**31 - 1, description="max tokens of the reasoning with its marks"
     )
@@ -294,6 +296,22 @@ class RequestOptions(TypedDict, total=False):
 
     timeout: float | None
     """Seconds from the submission to the end; past them the request fails with `DeadlineExceededError`."""
+
+
+class ChatOptions(RequestOptions, total=False):
+    """The options of a chat: keywords of ``chat``."""
+
+    tools: Iterable[Tool | Mapping[str, Any]] | None
+    """The functions that the model may call: `Tool`, or mappings in OpenAI's form."""
+
+    tool_choice: ToolChoice | str | Mapping[str, Any] | None
+    """"auto" (the default), "none", "required", or OpenAI's mapping that names a function."""
+
+    parallel_tool_calls: bool
+    """Whether an output may make several calls; true by default."""
+
+    max_reasoning_tokens: int | None
+    """The reasoning of a reasoning model ends within this many tokens, its marks included."""
 
 
 def _struct_fields(value: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -74,6 +75,7 @@ class CompiledConstraint(Protocol):
         shortest_reasoning: the fewest tokens of the reasoning with its marks; 0 if it has no limit.
         nbytes: its approximate size in memory.
         tags: finds the tags of outputs; None for a constraint without tags.
+        marking: the names of the special tokens that its marks may be written with, by token. They are part of the text.
     """
 
     @property
@@ -86,6 +88,8 @@ class CompiledConstraint(Protocol):
     def nbytes(self) -> int: ...  # noqa: D102
     @property
     def tags(self) -> TagReader | None: ...  # noqa: D102
+    @property
+    def marking(self) -> Mapping[int, bytes]: ...  # noqa: D102
     @property
     def whole(self) -> Future[CompiledConstraint]:
         """The constraint once all of it is compiled. Outputs may begin before that."""

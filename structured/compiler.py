@@ -13,9 +13,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.language import Language
 from draftline.structured.table_cache import CachedTables, TableCache
 from draftline.structured.tags.form import Form
+from draftline.structured.tags.special import marking_tokens, with_names
 from draftline.structured.tags.walk import TagReader
 from draftline.structured.unique.cursor import Cursor, Position, Reasoning
 from draftline.structured.unique.paths import UniquePaths
@@ -94,13 +95,16 @@ class ConstraintCompiler:
         """
         limits = limits or CompilerLimits()
         self.vocabulary = vocabulary
+        # As automata read it.
+        self._read_vocabulary = replace(vocabulary, tokens=with_names(vocabulary.tokens, vocabulary.special_names))
         self._tables = None if cache_folder is None else TableCache(cache_folder, vocabulary)
         self._workers = AutomatonWorkerPool(
-            vocabulary.tokens,
+            self._read_vocabulary.tokens,
             vocabulary.eos_ids,
             vocabulary.special_ids,
             limits.automaton,
             limits.grammar,
+            special_names=vocabulary.special_names,
             max_workers=limits.threads + 1,
         )
         self._queue: CompileQueue[CompiledConstraint] = CompileQueue(limits.threads, limits.max_waiting)
@@ -233,8 +237,8 @@ class ConstraintCompiler:
             no_automaton=None,
             closed=allowed.closed,
         )
-        host = HostAutomaton(automaton, trie, self.vocabulary)
-        starting = StartingAutomaton(report, host, _tag_reader(allowed.form))
+        host = HostAutomaton(automaton, trie, self._read_vocabulary)
+        starting = StartingAutomaton(report, host, _tag_reader(allowed.form), self._marking(allowed.form))
         if self._do_later(partial(self._tabulate, constraint, allowed, starting)):
             return starting
         tables = self._workers.tabulate(automaton, on_abandon=job.on_abandon)
@@ -244,7 +248,7 @@ class ConstraintCompiler:
         """The vocabulary as a tree, built once."""
         with self._trie_lock:
             if self._tokens is None:
-                self._tokens = TokenTrie.of(self.vocabulary.tokens)
+                self._tokens = TokenTrie.of(self._read_vocabulary.tokens)
             return self._tokens
 
     def _prepare(self, job: CompileJob[object]) -> None:
@@ -311,7 +315,8 @@ class ConstraintCompiler:
             no_automaton=None,
             closed=tables.closed,
         )
-        return CompiledAutomaton(report, automaton, drafts, _tag_reader(tables.form))
+        marking = self._marking(tables.form)
+        return CompiledAutomaton(report, automaton, drafts, _tag_reader(tables.form), marking)
 
     def _grammar(
         self,
@@ -331,6 +336,7 @@ class ConstraintCompiler:
         if job.is_over:
             raise InvalidConstraintError("no caller waits for it any more")
         matcher = self._grammar_backend().compile(grammar)
+        marking = self._marking(allowed.form)
         report = CompileReport(
             backend="grammar",
             runs_on="host",
@@ -347,19 +353,29 @@ class ConstraintCompiler:
             matcher,
             len(grammar),
             self.vocabulary,
-            self._unique(allowed, constraint.reasoning),
+            self._unique(allowed, constraint.reasoning, marking),
             self._guard(constraint.reasoning, job),
             _tag_reader(allowed.form),
+            marking,
         )
 
+    def _marking(self, form: Form | None) -> dict[int, bytes]:
+        """`CompiledConstraint.marking` of a form."""
+        marking = {} if form is None else marking_tokens(form, self.vocabulary.special_names)
+        return {token: name.encode() for name, token in marking.items()}
+
     def _unique(
-        self, allowed: Language, reasoning: ReasoningSpec | None
+        self, allowed: Language, reasoning: ReasoningSpec | None, marking: Mapping[int, bytes]
     ) -> tuple[UniquePaths, ItemTokens, Position] | None:
         if allowed.unique is None:
             return None
+        tokens = self._item_tokens
         if reasoning is None:
-            return allowed.unique, self._item_tokens, Cursor()
-        return allowed.unique, self._item_tokens, Reasoning(reasoning.end.encode(), len(reasoning.begin.encode()))
+            return allowed.unique, tokens, Cursor()
+        if marking:
+            tokens = replace(tokens, texts=tuple(marking.get(token, text) for token, text in enumerate(tokens.texts)))
+        start = Reasoning(reasoning.end.encode(), reasoning.begin.encode(), required=reasoning.required)
+        return allowed.unique, tokens, start
 
     @cached_property
     def _item_tokens(self) -> ItemTokens:

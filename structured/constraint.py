@@ -34,11 +34,13 @@ class ReasoningSpec:
         begin: the mark before it; it may be empty.
         end: the mark behind it.
         limited: whether it has to end within a number of tokens.
+        required: whether the text cannot come without it.
     """
 
     begin: str
     end: str
     limited: bool
+    required: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def language(constraint: ConstraintSpec) -> Language:
     if reasoning is None:
         return allowed
     is_json = constraint.kind in JSON_KINDS
-    return with_reasoning(allowed, reasoning.begin, reasoning.end, is_json=is_json)
+    return with_reasoning(allowed, reasoning.begin, reasoning.end, required=reasoning.required, is_json=is_json)
 
 
 def _json_schema(constraint: ConstraintSpec) -> Language:
@@ -124,8 +126,9 @@ def _grammar(constraint: ConstraintSpec) -> Language:
 
 
 def _structural_tag(constraint: ConstraintSpec) -> Language:
-    def inner(kind: ConstraintKind, source: str) -> Language:
-        inside = replace(constraint, kind=kind, source=source, reasoning=None)
+    def inner(kind: ConstraintKind, source: str, close_objects: bool) -> Language:
+        close = constraint.close_objects or close_objects
+        inside = replace(constraint, kind=kind, source=source, close_objects=close, reasoning=None)
         return _inner_language(inside) if len(source) < _MAX_CACHED else _embedded(inside)
 
     return form_language(read_structural_tag(constraint.source, inner))

@@ -104,7 +104,8 @@ class TableCache:
     @cached_property
     def _context(self) -> bytes:
         """A digest of what all tables depend on."""
-        tokens = (self._tokens.tokens, sorted(self._tokens.eos_ids))
+        vocabulary = self._tokens
+        tokens = (vocabulary.tokens, sorted(vocabulary.eos_ids), sorted(vocabulary.special_names.items()))
         return hashlib.sha256(_code_digest() + repr(tokens).encode()).digest()
 
     def _path(self, constraint: ConstraintSpec) -> Path:

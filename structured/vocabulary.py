@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,12 +19,14 @@ class ByteVocabulary:
         eos_ids: the tokens that end an output. Their bytes are empty.
         special_ids: control tokens. Their bytes are empty too.
         encode: the model's tokenizer: from a text to ids, without special tokens.
+        special_names: the control tokens by name, without those that end an output. They may be marks of tags.
     """
 
     tokens: tuple[bytes, ...]
     eos_ids: frozenset[int]
     special_ids: frozenset[int]
     encode: Callable[[str], list[int]] = field(repr=False)
+    special_names: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     @property
     def mask_words(self) -> int:
@@ -42,4 +44,7 @@ class ByteVocabulary:
         """
         silent = tokenizer.special_ids | eos_ids
         tokens = tuple(b"" if index in silent else tokenizer.token_bytes(index) for index in range(size))
-        return ByteVocabulary(tokens, eos_ids, silent, tokenizer.encode_text)
+        names = {
+            name: index for name, index in tokenizer.special_names.items() if index < size and index not in eos_ids
+        }
+        return ByteVocabulary(tokens, eos_ids, silent, tokenizer.encode_text, names)

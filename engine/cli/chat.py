@@ -6,7 +6,9 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from typing import Annotated
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -14,7 +16,8 @@ from pydantic import ValidationError
 from draftline.engine.cli.backend import Backend, RefusedError, backend
 from draftline.engine.cli.connection import Connection
 from draftline.engine.cli.errors import print_error
-from draftline.engine.cli.generate import print_stream, summary, summary_with_seed
+from draftline.engine.cli.generate import summary, summary_with_seed
+from draftline.engine.cli.local_tools import LocalTool, print_answer, read_tools
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import InvalidRequestError
@@ -34,8 +37,11 @@ COMMANDS: Mapping[str, str] = {
 }
 _COMMAND = re.compile(r"/[a-z]+")
 
-Messages = tuple[tuple[str, str], ...]
-"""A conversation: roles and contents."""
+Messages = tuple[Mapping[str, Any], ...]
+"""A conversation."""
+
+MAX_ROUNDS = 8
+"""Answers to one question: a model that calls tools again and again is stopped."""
 
 
 def chat(
@@ -44,6 +50,13 @@ def chat(
     ] = None,
     server: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="use a running server instead of loading the model")
+    ] = None,
+    tool: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=COMMAND", help="a command that the model may run, after asking; may be given again"),
+    ] = None,
+    max_reasoning_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="max tokens of a reasoning model's reasoning")
     ] = None,
     *,
     sampling: SamplingParams,
@@ -56,22 +69,28 @@ def chat(
     It remembers the conversation until /reset; /help lists all commands. Ctrl-C stops an answer, Ctrl-D ends. Without a
     terminal each line of standard input is a message.
 
+    A tool's command gets the model's argument as its last argument, and its output goes back to the model.
+
     Temperature, top-p and top-k come from the model's generation_config.json where they are not given.
 
     **Examples**
 
     - `draftline chat --system "Answer in one sentence." --temperature 0.7`
+    - `draftline chat --tool 'list_files=ls -l'`
     - `printf 'Hello!\nWhat did I just say?\n' | draftline chat --server localhost:50051`
     """
     if sampling.n != 1:
         raise typer.BadParameter("a conversation has one answer at a time", param_hint="--n")
     if server is None:
         sampling = with_recommended(sampling, find_models(engine))
+    tools = read_tools(tool or ())
     with backend(server, engine, connection) as generator:
         _say(f"{generator.description()}; temperature {sampling.temperature:g}, top-p {sampling.top_p:g}")
         _say(f"Type a message. {HELP} lists the commands, {EXIT} or Ctrl-D ends.")
         summarize = summary_with_seed if sampling.seed is not None else summary
-        _converse(generator, _opening(system), sampling, speculation, summarize)
+        asking = partial(Chat, tools=[each.tool for each in tools.values()], max_reasoning_tokens=max_reasoning_tokens)
+        talk = _Talk(generator, asking, tools, sampling, speculation, summarize)
+        talk.converse(_opening(system))
 
 
 def with_recommended(sampling: SamplingParams, model: ModelSource) -> SamplingParams:
@@ -88,47 +107,59 @@ def with_recommended(sampling: SamplingParams, model: ModelSource) -> SamplingPa
         raise ModelLoadError(f"{model.name}: generation_config.json: {wrong}") from error
 
 
-def _converse(
-    generator: Backend,
-    opening: Messages,
-    sampling: SamplingParams,
-    speculation: Speculation,
-    summarize: Callable[[Finished], str],
-) -> None:
-    """Answer the user's lines until the end of input, or until a command ends the conversation."""
-    history = opening
-    for line in _lines():
-        if line == EXIT:
-            return
-        if line == RESET:
-            history = opening
-            _say("A new conversation begins.")
-        elif line == HELP:
-            for command, meaning in COMMANDS.items():
-                _say(f"{command:8}{meaning}")
-        elif _COMMAND.fullmatch(line):
-            _say(f"{line} is not a command; {HELP} lists them.")
-        elif line:
-            question = (*history, ("user", line))
-            request = GenerateRequest(Chat(question), sampling, speculation=speculation)
-            answer = _answer(generator, request, summarize)
-            history = history if answer is None else (*question, ("assistant", answer))
+@dataclass(frozen=True, slots=True)
+class _Talk:
+    """A conversation's model, tools and options."""
 
+    generator: Backend
+    asking: Callable[[Messages], Chat]
+    tools: Mapping[str, LocalTool]
+    sampling: SamplingParams
+    speculation: Speculation
+    summarize: Callable[[Finished], str]
 
-def _answer(generator: Backend, request: GenerateRequest, summarize: Callable[[Finished], str]) -> str | None:
-    """Print the answer, and return it; None where there is none, and the question is dropped."""
-    try:
-        with closing(generator.generate(request)) as updates:
-            return print_stream(updates, summarize)
-    except KeyboardInterrupt:
-        _say("\n(stopped; the question is forgotten)")
-    except (InvalidRequestError, RefusedError) as error:  # such as a conversation that has become too long
-        print_error(f"{error}; {RESET} begins a new conversation")
-    return None
+    def converse(self, opening: Messages) -> None:
+        """Answer the user's lines until the end of input, or until a command ends the conversation."""
+        history = opening
+        for line in _lines():
+            if line == EXIT:
+                return
+            if line == RESET:
+                history = opening
+                _say("A new conversation begins.")
+            elif line == HELP:
+                for command, meaning in COMMANDS.items():
+                    _say(f"{command:8}{meaning}")
+            elif _COMMAND.fullmatch(line):
+                _say(f"{line} is not a command; {HELP} lists them.")
+            elif line:
+                history = self._answer((*history, {"role": "user", "content": line})) or history
+
+    def _answer(self, question: Messages) -> Messages | None:
+        """Print the answer, and the calls before it. The conversation with it; None if the question is dropped."""
+        messages = question
+        try:
+            for _ in range(MAX_ROUNDS):
+                request = GenerateRequest(self.asking(messages), self.sampling, speculation=self.speculation)
+                with closing(self.generator.generate(request)) as updates:
+                    answer = print_answer(updates, self.summarize)
+                messages = (*messages, answer)
+                calls = answer.get("tool_calls", ())
+                if not calls:
+                    return messages
+                for call in calls:
+                    result = self.tools[call.name].run(call)
+                    messages = (*messages, {"role": "tool", "tool_call_id": call.id, "content": result})
+            _say(f"(stopped after {MAX_ROUNDS} rounds of calls)")
+        except KeyboardInterrupt:
+            _say("\n(stopped; the question is forgotten)")
+        except (InvalidRequestError, RefusedError) as error:  # such as a conversation that has become too long
+            print_error(f"{error}; {RESET} begins a new conversation")
+        return None
 
 
 def _opening(system: str | None) -> Messages:
-    return () if system is None else (("system", system),)
+    return () if system is None else ({"role": "system", "content": system},)
 
 
 def _lines() -> Iterator[str]:

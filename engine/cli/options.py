@@ -37,6 +37,7 @@ _FLAGS: Mapping[tuple[type[Options], str], str] = {
     (Reasoning, "begin"): "reasoning_begin",
     (Reasoning, "end"): "reasoning_end",
     (Reasoning, "max_tokens"): "reasoning_max_tokens",
+    (Reasoning, "required"): "reasoning_required",
 }
 """Options with another name than their field, whose name says too little outside its model."""
 

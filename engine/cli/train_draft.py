@@ -20,7 +20,7 @@ def train_draft(
     training: TrainDraftConfig,
     engine: EngineConfig,
 ) -> None:
-    """Train a small draft model on the model's own answers, or an EAGLE-3 head.
+    """Train a draft model or head on the model's own answers.
 
     The draft model has a few of the model's layers, and shares its embeddings. A head (`--kind eagle3`) has one layer, and
     reads the model's hidden states. The checkpoint with the longest acceptance on held-out prompts is kept, and compared

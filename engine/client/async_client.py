@@ -30,10 +30,16 @@ from draftline.engine.errors import CallFailedError, FieldViolation, InvalidRequ
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions, extraction_attempts, run_attempts
 from draftline.engine.outputs import ConstraintReport, RequestOutput
-from draftline.engine.params import RequestOptions, SamplingParams, T
+from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.protocol import GenerateRequest, kind_of
 from draftline.engine.request.keywords import ConstraintInput, as_request, as_requests, known_constraint
-from draftline.engine.request.prompt_input import Conversation, PromptInput, as_chats, as_prompt, as_prompts
+from draftline.engine.request.prompt_input import (
+    Conversation,
+    PromptInput,
+    as_prompt,
+    as_prompts,
+    chats_with_options,
+)
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 
@@ -183,10 +189,11 @@ class AsyncClient:
         *,
         constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
         use_tqdm: bool = False,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[ChatOptions],
     ) -> list[RequestOutput[T]]:
-        """Answer one conversation, or each of several. See `generate`."""
-        return await self._finish(as_requests(as_chats(messages), sampling_params, constraint, options), use_tqdm)
+        """Answer one conversation, or each of several. See `generate` and `ChatOptions`."""
+        chats, rest = chats_with_options(messages, options)
+        return await self._finish(as_requests(chats, sampling_params, constraint, rest), use_tqdm)
 
     async def extract(
         self,

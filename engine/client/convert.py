@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from draftline.engine.calls import ToolCall, ToolCallDelta, ToolChoice
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import (
     BrokenOff,
@@ -20,7 +21,7 @@ from draftline.engine.outputs import (
     Usage,
 )
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import Chat, GenerateRequest
+from draftline.engine.protocol import NO_DETAILS, Chat, GenerateRequest
 from draftline.engine.stats import StepTimes
 from draftline.v1 import engine_pb2 as pb
 
@@ -66,17 +67,47 @@ def chat_message(chat: Chat) -> pb.Chat:
     Raises:
         InvalidRequestError: a variable of its template has no JSON.
     """
+    if chat.rendering.tools or chat.rendering.members:
+        raise InvalidRequestError(FieldViolation("chat.rendering", "cannot have tools or members; the chat has them"))
     message = pb.Chat(
-        messages=[pb.ChatMessage(role=role, content=content) for role, content in chat.messages],
+        tools=[
+            pb.Tool(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in chat.tools
+        ],
+        max_reasoning_tokens=chat.max_reasoning_tokens,
         add_generation_prompt=None if chat.rendering.add_generation_prompt else False,
         continue_final_message=chat.rendering.continue_final_message,
     )
+    for index, (role, content) in enumerate(chat.messages):
+        details = chat.details.get(index, NO_DETAILS)
+        message.messages.add(
+            role=role,
+            content=content,
+            tool_calls=map(_call_message, details.tool_calls),
+            tool_call_id=details.tool_call_id,
+            reasoning=details.reasoning,
+        )
+    if chat.tool_choice != ToolChoice():
+        message.tool_choice.mode = _MODES[chat.tool_choice.mode]
+        message.tool_choice.names.extend(chat.tool_choice.names)
+    if not chat.parallel_tool_calls:
+        message.parallel_tool_calls = False
     if chat.rendering.variables:
         try:
             message.chat_template_kwargs = json.dumps(dict(chat.rendering.variables))
         except (TypeError, ValueError) as error:
             raise InvalidRequestError(FieldViolation("chat.chat_template_kwargs", str(error))) from error
     return message
+
+
+def _call_message(call: ToolCall) -> pb.ToolCall:
+    return pb.ToolCall(id=call.id, name=call.name, arguments=call.arguments)
+
+
+_MODES = {
+    "auto": pb.ToolChoice.MODE_AUTO,
+    "none": pb.ToolChoice.MODE_NONE,
+    "required": pb.ToolChoice.MODE_REQUIRED,
+}
 
 
 def update(response: pb.GenerateResponse) -> Update:
@@ -89,6 +120,10 @@ def update(response: pb.GenerateResponse) -> Update:
             text=delta.text,
             logprobs=tuple(map(_logprobs, delta.logprobs)),
             prompt_logprobs=tuple(map(_logprobs, delta.prompt_logprobs)),
+            reasoning=delta.reasoning,
+            tool_calls=tuple(
+                ToolCallDelta(call.index, call.id, call.name, call.arguments) for call in delta.tool_calls
+            ),
         )
     return finished(response.finished)
 
@@ -157,6 +192,8 @@ def finished(end: pb.Finished) -> Finished:
         tags=tuple(
             TagSpan(tag.name, tag.begin, tag.start, tag.content_start, tag.content_end, tag.end) for tag in end.tags
         ),
+        tool_calls=tuple(ToolCall(call.id, call.name, call.arguments) for call in end.tool_calls),
+        reasoning_tokens=end.reasoning_tokens,
     )
 
 

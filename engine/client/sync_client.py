@@ -15,7 +15,7 @@ from draftline.engine.errors import CallFailedError
 from draftline.engine.extraction.result import Extraction
 from draftline.engine.extraction.task import ExtractionOptions
 from draftline.engine.outputs import ConstraintReport, RequestOutput
-from draftline.engine.params import RequestOptions, SamplingParams, T
+from draftline.engine.params import ChatOptions, RequestOptions, SamplingParams, T
 from draftline.engine.request.keywords import ConstraintInput
 from draftline.engine.request.prompt_input import Conversation, PromptInput
 from draftline.v1 import engine_pb2 as pb
@@ -144,7 +144,7 @@ class Client:
         *,
         constraint: ConstraintInput[T] | Sequence[ConstraintInput[T] | None] | None = None,
         use_tqdm: bool = False,
-        **options: Unpack[RequestOptions],
+        **options: Unpack[ChatOptions],
     ) -> list[RequestOutput[T]]:
         """Answer one conversation, or each of several. See `AsyncClient.chat`."""
         return self._loop.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -49,7 +49,7 @@ def structured_constraint(asked: params.Constraint) -> ConstraintSpec:
         close_objects=asked.close_objects,
         reasoning=None
         if reasoning is None
-        else ReasoningSpec(reasoning.begin, reasoning.end, reasoning.max_tokens is not None),
+        else ReasoningSpec(reasoning.begin, reasoning.end, reasoning.max_tokens is not None, reasoning.required),
     )
 
 
@@ -163,6 +163,7 @@ class OutputConstraint:
         is_json: whether the text must be a JSON document, behind the reasoning.
         tags: finds the output's tags; None for a constraint without tags.
         unenforced: JSON pointers of what the constraint asks for and does not enforce.
+        marking: the text of the special tokens that write marks.
         fault: an error of the progress, which ends the output; None while there is none.
     """
 
@@ -173,6 +174,7 @@ class OutputConstraint:
     is_json: bool
     tags: TagWalk | None
     unenforced: tuple[str, ...]
+    marking: Mapping[int, bytes]
     fault: Exception | None = None
 
     def forced(self, max_drafts: int) -> tuple[int, ...]:
@@ -209,4 +211,5 @@ class OutputConstraint:
             is_json=asked.is_json,
             tags=tags,
             unenforced=tuple(violation.pointer for violation in compiled.report.unenforced),
+            marking=compiled.marking,
         )

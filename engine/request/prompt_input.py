@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import SupportsIndex, TypeGuard, TypeVar
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
-from draftline.engine.params import UINT32_MAX
+from draftline.engine.params import UINT32_MAX, ChatOptions, RequestOptions
 from draftline.engine.protocol import Chat, Message, Prompt, check_unicode, kind_of
 
 PromptInput = str | Sequence[int] | Mapping[str, object] | Chat
@@ -39,6 +39,25 @@ def as_prompts(prompts: PromptInput | Iterable[PromptInput]) -> list[Located]:
     if several and _is_integer(type(several[0])):
         return [(as_prompt(several), "")]
     return located("prompts", several, as_prompt)
+
+
+def chats_with_options(
+    messages: Conversation | Iterable[Conversation], options: ChatOptions
+) -> tuple[list[Located], RequestOptions]:
+    """Convert one conversation, or several, with the options that are a chat's. Returns the other options too.
+
+    Raises:
+        InvalidRequestError: a conversation, a message or an option has another type.
+    """
+    rest = dict(options)
+    chosen = {name: rest.pop(name) for name in _OF_CHATS if name in rest}
+    chats = as_chats(messages)
+    if chosen:
+        chats = [(prompt.with_options(**chosen), path) for prompt, path in chats if isinstance(prompt, Chat)]
+    return chats, rest  # type: ignore[return-value]
+
+
+_OF_CHATS = ChatOptions.__annotations__.keys() - RequestOptions.__annotations__.keys()
 
 
 def as_chats(messages: Conversation | Iterable[Conversation]) -> list[Located]:

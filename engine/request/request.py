@@ -18,7 +18,8 @@ from draftline.engine.request.constraints import OutputConstraint, constraint_er
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
 from draftline.engine.request.sequence import Sequence
-from draftline.engine.request.tokenization import last_tokens, tokenize
+from draftline.engine.request.tokenization import last_tokens, prompt_end, tokenize
+from draftline.engine.tools.plan import ChatPlan, Reading, plan_chat
 from draftline.kernels.limits import MAX_BAD_WORD_TOKENS
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.structured.compiled import CompiledConstraint
@@ -41,6 +42,7 @@ class Request:
         weight: the caller's share, relative to other callers.
         head_start_s: the head start in the queue that its priority buys, in seconds.
         constraint_compile_s: seconds that it has waited for its constraint to compile, after its submission.
+        reading: how its outputs are taken apart; None if their text is the answer.
     """
 
     request_id: str
@@ -54,6 +56,7 @@ class Request:
     weight: float = 1.0
     head_start_s: float = 0.0
     constraint_compile_s: float = 0.0
+    reading: Reading | None = None
 
     @property
     def max_tokens(self) -> int:
@@ -85,6 +88,7 @@ class Request:
             request.weight,
             request.head_start_s,
             request.constraint_compile_s,
+            request.reading,
         )
 
 
@@ -164,11 +168,14 @@ class RequestBuilder:
         bad_words = self._bad_words(request.sampling, violations)
         compiled: CompiledConstraint | None = None
         compile_s = 0.0
-        if request.constraint is not None:
-            try:
-                compiled, compile_s = self._compile(request.constraint)
-            except InvalidRequestError as error:
-                violations.extend(error.violations)
+        plan = ChatPlan(request.constraint, None)
+        try:
+            plan = plan_chat(request, self._info, lambda: prompt_end(token_ids or (), self._tokenizer))
+            if plan.constraint is not None:
+                compiled, compile_s = self._compile(plan.constraint)
+        except InvalidRequestError as error:
+            violations.extend(plan.error(error).violations)
+        constraint = plan.constraint
         if violations or token_ids is None:
             raise InvalidRequestError(*violations).within(request.path)
 
@@ -182,21 +189,20 @@ class RequestBuilder:
             raise InvalidRequestError(FieldViolation("sampling.min_tokens", f"{problem}: {why}"))
 
         # A text that must be complete within the limit must fit at all.
-        closes = request.constraint is not None and request.constraint.close_within_budget
+        closes = constraint is not None and constraint.close_within_budget
         if closes and compiled is not None and (compiled.shortest or 0) > max_tokens:
             problem = (
                 f"the shortest text that the constraint allows takes {compiled.shortest} tokens, but only {max_tokens} "
                 "may be generated"
             )
             raise InvalidRequestError(FieldViolation("constraint.close_within_budget", problem)).within(request.path)
-        reasoning = None if request.constraint is None else request.constraint.reasoning
+        reasoning = None if constraint is None else constraint.reasoning
         if reasoning is not None and reasoning.max_tokens is not None and compiled is not None:
             marks = compiled.shortest_reasoning
             if marks > reasoning.max_tokens:
                 problem = f"is {reasoning.max_tokens}, but the marks of the reasoning alone take {marks} tokens"
-                raise InvalidRequestError(FieldViolation("constraint.reasoning.max_tokens", problem)).within(
-                    request.path
-                )
+                field = "constraint.reasoning.max_tokens" if plan.reading is None else "chat.max_reasoning_tokens"
+                raise InvalidRequestError(FieldViolation(field, problem)).within(request.path)
         engine_request = EngineRequest(
             request_id=request_id,
             prompt=request.prompt if isinstance(request.prompt, str) else None,
@@ -205,12 +211,13 @@ class RequestBuilder:
             seed=self._new_seed(64) if sampling.seed is None else sampling.seed,
             max_len=len(token_ids) + max_tokens,
             draft_tokens=_draft_tokens(request.speculation) if self._info.drafters else 0,
-            constraint=request.constraint,
+            constraint=constraint,
             head_start_s=request.priority * self._ageing_s,
             timeout_s=request.timeout_s,
             caller=request.caller,
             weight=request.weight,
             constraint_compile_s=request.constraint_compile_s + compile_s,
+            reading=plan.reading,
             bad_words=bad_words,
         )
         return engine_request, compiled

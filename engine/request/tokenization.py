@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import Chat, EngineInfo
+from draftline.engine.tools.prompt import rendered_chat
 from draftline.models.tokenization.rendering import RoleError
 
 if TYPE_CHECKING:
@@ -46,8 +47,17 @@ def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list
     try:
         if isinstance(prompt, str):
             return tokenizer.encode(prompt)
-        return tokenizer.encode_chat(prompt.messages, prompt.rendering)
+        return tokenizer.encode_chat(*rendered_chat(prompt, info))
     except RoleError as error:
         raise InvalidRequestError(FieldViolation(f"chat.messages[{error.index}].role", str(error))) from error
     except ValueError as error:
         raise InvalidRequestError(FieldViolation(field, str(error))) from error
+
+
+def prompt_end(token_ids: Sequence[int], tokenizer: Tokenizer) -> str:
+    """The end of a prompt's text, with the names of special tokens: more than a mark of reasoning."""
+    return tokenizer.decode(list(token_ids[-_LAST:]), skip_special=False)
+
+
+_LAST = 64
+"""The last tokens of a prompt."""

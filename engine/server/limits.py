@@ -7,7 +7,7 @@ server's ``max_request_mib`` bounds the size of a whole message.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Sized
-from typing import Protocol
+from typing import Any, Protocol
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.protocol import EngineInfo
@@ -68,6 +68,10 @@ def text_violations(size: int, info: EngineInfo, field: str) -> Iterator[FieldVi
         )
 
 
+MAX_TOOLS = 1024
+"""Tools of one chat."""
+
+
 def utf8_size(text: str) -> int:
     """The bytes of a text in UTF-8, in which surrogate code points count as three bytes."""
     return len(text.encode(errors="surrogatepass"))
@@ -81,6 +85,15 @@ def chat_violations(messages: Sequence[Message], info: EngineInfo, field: str) -
     for index, message in enumerate(messages):
         yield from length_violations(message.role, MAX_ROLE, f"{field}[{index}].role", "characters")
     yield from text_violations(sum(utf8_size(message.content) for message in messages), info, field)
+
+
+def tool_violations(tools: Sequence[Any], info: EngineInfo, field: str) -> Iterator[FieldViolation]:
+    """The violations of a chat's tools: too many, or too long together."""
+    if len(tools) > MAX_TOOLS:
+        yield from length_violations(tools, MAX_TOOLS, field, "tools")
+        return
+    size = sum(utf8_size(tool.description) + utf8_size(tool.parameters) for tool in tools)
+    yield from text_violations(size, info, field)
 
 
 def choice_violations(choices: Sequence[str], field: str) -> Iterator[FieldViolation]:

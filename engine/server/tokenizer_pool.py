@@ -82,5 +82,6 @@ def prompt_size(prompt: Prompt) -> int:
     if isinstance(prompt, str):
         return len(prompt)
     if isinstance(prompt, Chat):
-        return sum(len(content) for _, content in prompt.messages)
+        tools = sum(len(tool.description) + len(tool.parameters) for tool in prompt.tools)
+        return tools + sum(len(content) for _, content in prompt.messages)
     return 0

@@ -68,6 +68,7 @@ class Accumulator:
     def _add(self, delta: Delta) -> None:
         output = self._output.outputs[delta.index]
         output.text += delta.text
+        output.reasoning_text += delta.reasoning
         output.token_ids.extend(delta.token_ids)
         if delta.logprobs:
             output.logprobs = [*(output.logprobs or ()), *delta.logprobs]

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tokenizers import AddedToken
@@ -73,8 +73,13 @@ class ChatEncoder:
             check_unicode(role)
             check_unicode(content)
         hidden = [(self._hide(role), self._hide(content)) for role, content in messages]
-        variables = {name: self._hide_in(value) for name, value in rendering.variables.items()}
-        rendered = self._template.render(hidden, replace(rendering, variables=variables))
+        choices = replace(
+            rendering,
+            variables={name: self._hide_in(value) for name, value in rendering.variables.items()},
+            tools=tuple(self._hide_members(tool) for tool in rendering.tools),
+            members={index: self._hide_members(members) for index, members in rendering.members.items()},
+        )
+        rendered = self._template.render(hidden, choices)
         marked = self._added.sub(lambda match: self._markers.get(match[0], match[0]), rendered)
         marked = self._any_stand_in.sub(lambda match: self._names[match[0]], marked)
         if self._hidden in marked:
@@ -95,9 +100,12 @@ class ChatEncoder:
             return self._hide(value)
         if isinstance(value, list):
             return [self._hide_in(each) for each in value]
-        if isinstance(value, dict):
-            return {name: self._hide_in(each) for name, each in value.items()}
-        return value
+        return self._hide_members(value) if isinstance(value, dict) else value
+
+    def _hide_members(self, members: Mapping[str, object]) -> dict[str, object]:
+        for name in members:
+            check_unicode(name)
+        return {self._hide(name): self._hide_in(each) for name, each in members.items()}
 
     def _plain_id(self, token: str) -> int:
         index = self._plain.token_to_id(token)

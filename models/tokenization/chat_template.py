@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -19,7 +19,11 @@ COMMON_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 class ChatTemplate:
-    """A compiled template. Thread-safe."""
+    """A compiled template. Thread-safe.
+
+    Attributes:
+        shows_tools: whether it reads the variable ``tools``.
+    """
 
     def __init__(self, source: str, variables: Mapping[str, str]) -> None:
         """Compile a template.
@@ -36,6 +40,7 @@ class ChatTemplate:
         except jinja2.TemplateSyntaxError as error:
             raise ValueError(f"line {error.lineno} of the chat template: {error.message}") from error
         constants = _ENVIRONMENT.parse(source).find_all(nodes.Const)
+        self.shows_tools = "tools" in meta.find_undeclared_variables(_ENVIRONMENT.parse(source))
         self._roles = COMMON_ROLES | {node.value for node in constants if isinstance(node.value, str)}
         self._variables = dict(variables)
 
@@ -58,12 +63,15 @@ class ChatTemplate:
             if role not in self._roles:
                 known = ", ".join(sorted(COMMON_ROLES))
                 raise RoleError(index, f"the chat template does not know {role!r} ({known})")
-        conversation = [{"role": role, "content": content} for role, content in messages]
+        conversation = [
+            {"role": role, "content": content, **rendering.members.get(index, {})}
+            for index, (role, content) in enumerate(messages)
+        ]
         new_message = rendering.add_generation_prompt and not rendering.continue_final_message
         try:
             text = self._template.render(
                 messages=conversation,
-                tools=None,
+                tools=list(rendering.tools) or None,
                 documents=None,
                 add_generation_prompt=new_message,
                 **self._variables,

@@ -26,11 +26,15 @@ class Rendering:
         variables: the template's own variables, such as ``enable_thinking``; JSON values.
         add_generation_prompt: end where the assistant's next message begins.
         continue_final_message: end in the midst of the last message, which the model then continues.
+        tools: the tools that the template shows, in OpenAI's form; JSON values.
+        members: what messages have besides role and content, by their index: ``tool_calls``, ``tool_call_id``, …; JSON values.
     """
 
     variables: Mapping[str, object] = field(default_factory=dict)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    tools: tuple[Mapping[str, object], ...] = ()
+    members: Mapping[int, Mapping[str, object]] = field(default_factory=dict)
 
 
 AS_USUAL = Rendering()

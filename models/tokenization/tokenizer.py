@@ -32,6 +32,9 @@ class Tokenizer:
         bos_id: the beginning-of-sequence id, or None.
         eos_ids: the ids that end a sequence, from all places where the model's files name one.
         special_ids: control tokens: they stand for no text.
+        special_names: their ids by name.
+        chat_template: the Jinja source of the chat template, or None.
+        shows_tools: whether the chat template shows tools.
     """
 
     def __init__(self, data: TokenizerData) -> None:
@@ -53,6 +56,9 @@ class Tokenizer:
         self.bos_id = data.bos_id
         self.eos_ids = data.eos_ids
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
+        self.special_names = {token.content: index for index, token in sorted(added.items()) if token.special}
+        self.chat_template = data.chat_template
+        self.shows_tools = template is not None and template.shows_tools
         silent = self.special_ids | data.unused_ids
         self._bytes = tuple(b"" if index in silent else data for index, data in enumerate(decoded.table))
         self._bytes_and_names = decoded.table

@@ -12,6 +12,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 if TYPE_CHECKING:
     from draftline.engine.async_engine import AsyncEngine
+    from draftline.engine.calls import Tool, ToolCall, ToolChoice
     from draftline.engine.client.async_client import AsyncClient, Tls
     from draftline.engine.client.retry import RetryPolicy
     from draftline.engine.client.sync_client import Client
@@ -80,6 +81,9 @@ __all__ = [
     "StalledReaderError",
     "StepFailedError",
     "Tls",
+    "Tool",
+    "ToolCall",
+    "ToolChoice",
     "UnauthenticatedError",
     "__version__",
 ]
@@ -119,6 +123,9 @@ _MODULES = {
     "StalledReaderError": "engine.errors",
     "StepFailedError": "engine.errors",
     "Tls": "engine.client.async_client",
+    "Tool": "engine.calls",
+    "ToolCall": "engine.calls",
+    "ToolChoice": "engine.calls",
     "UnauthenticatedError": "engine.errors",
 }
 

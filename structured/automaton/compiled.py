@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from draftline.structured.automaton.draft_table import DraftTable
 from draftline.structured.automaton.matcher import AutomatonMatcher
@@ -20,6 +21,7 @@ class CompiledAutomaton:
     automaton: TokenAutomaton
     drafts: DraftTable
     tags: TagReader | None = None
+    marking: Mapping[int, bytes] = field(default_factory=dict)
 
     @property
     def shortest(self) -> int:

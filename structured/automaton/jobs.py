@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Union
 
 from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
@@ -25,6 +25,7 @@ class WorkerSetup:
     special_ids: tuple[int, ...]
     limits: AutomatonLimits
     grammar_limits: GrammarLimits
+    special_names: dict[str, int] = field(default_factory=dict)
 
     @property
     def mask_words(self) -> int:

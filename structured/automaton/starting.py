@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
 
 from draftline.structured.automaton.host_automaton import HostAutomaton, HostProgress
@@ -18,6 +19,7 @@ class StartingAutomaton:
         report: of the automaton over bytes.
         host: the automaton over bytes.
         tags: see `CompiledConstraint`.
+        marking: likewise.
         shortest: None; with ``close_within_budget``, the compiler builds the tables first.
         shortest_reasoning: 0; where it has a limit, likewise.
         whole: the constraint with its tables.
@@ -26,11 +28,14 @@ class StartingAutomaton:
     shortest: None = None
     shortest_reasoning: int = 0
 
-    def __init__(self, report: CompileReport, host: HostAutomaton, tags: TagReader | None) -> None:
+    def __init__(
+        self, report: CompileReport, host: HostAutomaton, tags: TagReader | None, marking: Mapping[int, bytes]
+    ) -> None:
         """There are no tables yet."""
         self.report = report
         self.host = host
         self.tags = tags
+        self.marking = marking
         self.whole: Future[CompiledConstraint] = Future()
 
     @property

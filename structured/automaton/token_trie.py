@@ -11,6 +11,9 @@ import numpy.typing as npt
 from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.automaton.rows import Indices, spans
 
+_LAST_BYTE = 0xF4
+"""The greatest byte of UTF-8."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenTrie:
@@ -69,8 +72,9 @@ class TokenTrie:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every byte that is in a token is a token itself. Then tokens write every text of such bytes."""
+        """Whether every byte of UTF-8 that is in a token is a token itself. Then tokens write every text of such bytes."""
         ends = np.zeros(len(self.byte), np.bool_)
         ends[self.node] = True
         single = np.arange(self.first[0], self.first[1])
-        return int(ends[single].sum()) == int(self.bytes_used.sum())
+        single = single[self.byte[single] <= _LAST_BYTE]
+        return int(ends[single].sum()) == int(self.bytes_used[: _LAST_BYTE + 1].sum())

@@ -26,12 +26,13 @@ from draftline.structured.automaton.jobs import (
     TrialAnswer,
     WorkerSetup,
 )
-from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
+from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.grammar.lark import regex_error
 from draftline.structured.language import Language
 from draftline.structured.tags.form import leaves
+from draftline.structured.tags.special import SpecialNames, marking_tokens
 from draftline.structured.worker_processes import ALARMS, serve
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def compile_language(setup: WorkerSetup, allowed: Language, job: ConstraintSpec)
     """
 
     def work() -> TokenAutomaton | ByteAutomaton:
-        automaton = _byte_automaton(setup.limits, allowed)
+        automaton = _byte_automaton(setup, allowed)
         limited = job.reasoning is not None and job.reasoning.limited
         if automaton.states > setup.limits.awaited_states and not (job.close_within_budget or limited):
             return automaton
@@ -115,11 +116,12 @@ def compile_tables(setup: WorkerSetup, automaton: ByteAutomaton) -> Answer:
     return _answer(setup, lambda: _tables(setup, automaton, budgets=False))
 
 
-def _byte_automaton(limits: AutomatonLimits, allowed: Language) -> ByteAutomaton:
+def _byte_automaton(setup: WorkerSetup, allowed: Language) -> ByteAutomaton:
     """The automaton over bytes of a regular language."""
     from draftline.structured.automaton.byte_automaton import ByteAutomaton
     from draftline.structured.tags.machine import Machine
 
+    limits = setup.limits
     if allowed.regex is not None:
         size = len(allowed.regex.encode())
         if size > limits.regex_bytes:
@@ -134,7 +136,8 @@ def _byte_automaton(limits: AutomatonLimits, allowed: Language) -> ByteAutomaton
     if size > limits.parts_bytes:
         problem = f"the regular expressions inside it have {size} bytes; at most {limits.parts_bytes} are allowed"
         raise AutomatonTooLargeError(problem)
-    return Machine(allowed.form, limits.states).automaton()
+    names = SpecialNames(marking_tokens(allowed.form, setup.special_names))
+    return Machine(allowed.form, limits.states, names).automaton()
 
 
 def _tables(
@@ -173,7 +176,7 @@ def try_grammar(setup: WorkerSetup, grammars: GrammarBackend, allowed: Language)
         if allowed.form is not None:
             from draftline.structured.tags.lark import tag_grammar
 
-            grammar = tag_grammar(allowed.form)
+            grammar = tag_grammar(allowed.form, marking_tokens(allowed.form, setup.special_names))
         try_masks(grammars.compile(grammar), setup.mask_words, setup.grammar_limits)
     except (InvalidConstraintError, UnsupportedConstraintError) as error:
         return error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -30,16 +30,18 @@ class AutomatonWorkerPool:
         limits: AutomatonLimits | None = None,
         grammar_limits: GrammarLimits | None = None,
         *,
+        special_names: Mapping[str, int] | None = None,
         max_workers: int = 2,
     ) -> None:
         """No worker is started yet.
 
         Args:
-            tokens: each token's bytes; empty where it stands for no text.
+            tokens: each token's bytes, as automata read them (`tags.special.with_names`); empty where it is in no text.
             eos_ids: the tokens that end an output.
             special_ids: control tokens.
             limits: bounds on one constraint.
             grammar_limits: bounds on one grammar.
+            special_names: the control tokens that may be marks, by name.
             max_workers: the most processes at once; other jobs wait.
         """
         setup = WorkerSetup(
@@ -48,6 +50,7 @@ class AutomatonWorkerPool:
             tuple(sorted(special_ids)),
             limits or AutomatonLimits(),
             grammar_limits or GrammarLimits(),
+            dict(special_names or {}),
         )
         self._limits = setup.limits
         self._grammar_limits = setup.grammar_limits

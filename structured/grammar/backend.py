@@ -68,6 +68,9 @@ class _Tokens:
         # llguidance marks the names of special tokens with 0xFF, which UTF-8 never contains: no text token may have it.
         self.tokens = [b"" if b"\xff" in text else text for text in vocabulary.tokens]
         self.special_token_ids = sorted(vocabulary.special_ids)
+        for token in self.special_token_ids:
+            # Without names it would not tell them apart.
+            self.tokens[token] = f"[{token}]".encode()
         self._encode = vocabulary.encode
 
     def __call__(self, text: str | bytes) -> list[int]:

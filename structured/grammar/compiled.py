@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import TokenAutomaton
@@ -33,6 +34,7 @@ class CompiledGrammar:
             None if nowhere.
         guard: the automaton of reasoning with a limit, and of any text behind it; None without such reasoning.
         tags: see `CompiledConstraint`.
+        marking: see `CompiledConstraint`.
         shortest: unknown.
     """
 
@@ -43,6 +45,7 @@ class CompiledGrammar:
     unique: tuple[UniquePaths, ItemTokens, Position] | None = None
     guard: TokenAutomaton | None = None
     tags: TagReader | None = None
+    marking: Mapping[int, bytes] = field(default_factory=dict)
     shortest: None = None
 
     @property

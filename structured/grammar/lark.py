@@ -58,5 +58,6 @@ def grammar_error(message: str) -> str:
     if message.startswith("rollback not supported"):
         return "the attributes max_tokens and stop of a rule are not supported"
     message = message.replace("<non-verbose/>", "").replace(" (in regex)", "")
+    message = re.sub(r"; following special tokens are available: .*", "", message)  # their names are ours
     lines = [line for line in message.splitlines() if NO_FORCING not in line]
     return re.sub(r"^(?:at )?(\d+)\((\d+)\): ", r"line \1, column \2: ", "\n".join(lines).strip())

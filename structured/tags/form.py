@@ -9,7 +9,7 @@ All of it is a set of texts, defined by concatenation, choice and repetition, bu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from draftline.structured.errors import Violation
 from draftline.structured.language import Language
@@ -43,9 +43,15 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """Any text in which no excluded text appears."""
+    """Any text in which no excluded text appears.
+
+    Attributes:
+        excluded: the excluded texts.
+        not_first: ASCII characters that the text does not begin with.
+    """
 
     excluded: tuple[str, ...] = ()
+    not_first: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,14 @@ class Repeat:
     body: Form
     low: int
     high: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Separated:
+    """A form once or more often, with a separator between."""
+
+    body: Form
+    separator: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +121,7 @@ class Triggered:
     excluded: tuple[str, ...]
 
 
-Form = Literal | Leaf | Free | Sequence | Choice | Repeat | Tag | Triggered
+Form = Literal | Leaf | Free | Sequence | Choice | Repeat | Separated | Tag | Triggered
 
 
 def children(form: Form) -> tuple[Form, ...]:
@@ -117,7 +131,7 @@ def children(form: Form) -> tuple[Form, ...]:
             return parts
         case Choice(options):
             return options
-        case Repeat(body):
+        case Repeat(body) | Separated(body):
             return (body,)
         case Tag(content=content):
             return (content,)
@@ -143,18 +157,50 @@ def form_language(form: Form, unique: UniquePaths | None = None) -> Language:
     return Language(None, "", tuple(inside), not_regular(form), tuple(closed), unique, form)
 
 
-def with_reasoning(language: Language, begin: str, end: str, *, is_json: bool) -> Language:
+def with_reasoning(language: Language, begin: str, end: str, *, required: bool, is_json: bool) -> Language:
     """Reasoning between two marks, then the texts of a language.
 
     Args:
         language: the texts behind the end mark.
         begin: the begin mark; it may be empty.
         end: the end mark.
+        required: whether the texts cannot come without reasoning. If they can, free text at their beginning has no begin
+            mark.
         is_json: whether the texts are JSON documents.
     """
     answer = language.form if language.form is not None else Leaf(language, "", is_json)
     reasoning = Tag(REASONING, begin, Free(), (end,))
-    return form_language(Sequence((reasoning, answer)), language.unique)
+    if required:
+        return form_language(Sequence((reasoning, answer)), language.unique)
+    return form_language(Sequence((Repeat(reasoning, 0, 1), _without(begin, answer))), language.unique)
+
+
+def _without(mark: str, form: Form) -> Form:
+    """A form whose free text, where it begins with some, has no such mark."""
+    match form:
+        case Free(excluded) | Triggered(excluded=excluded):
+            return replace(form, excluded=(*excluded, mark))
+        case Sequence((first, *more)):
+            return Sequence((_without(mark, first), *more))
+        case Choice(options):
+            return Choice(tuple(_without(mark, option) for option in options))
+        case _:
+            return form
+
+
+def marks(form: Form) -> Iterator[str]:
+    """The texts that stand in the form itself, outside of its leaves: those where special tokens may appear."""
+    match form:
+        case Literal(text):
+            yield text
+        case Tag(_, begin, _, ends):
+            yield from (begin, *ends)
+        case Separated(_, separator):
+            yield separator
+        case Triggered(triggers):
+            yield from triggers
+    for child in children(form):
+        yield from marks(child)
 
 
 def leaves(form: Form) -> Iterator[Leaf]:
@@ -172,6 +218,8 @@ def size(form: Form) -> int:
             return 1 + len(text)
         case Free(excluded):
             return _FREE_TEXT * (1 + sum(map(len, excluded)))
+        case Separated(body, separator):
+            return 1 + len(separator) + size(body)
         case Tag(_, begin, content, ends):
             return 1 + len(begin) + sum(map(len, ends)) + size(content)
         case Repeat(body, low, high):

@@ -23,11 +23,13 @@ from draftline.structured.tags.form import (
     Leaf,
     Literal,
     Repeat,
+    Separated,
     Sequence,
     Tag,
     Triggered,
 )
 from draftline.structured.tags.free_text import FreeText, free_text
+from draftline.structured.tags.special import NO_NAMES, SpecialNames, special_bytes
 
 Positions = tuple[int, ...]
 """A state: the positions that the text so far can be at, ascending. No position is a dead end."""
@@ -64,12 +66,13 @@ class Machine:
         boundary: the position behind the reasoning; None without reasoning.
     """
 
-    def __init__(self, form: Form, max_states: int) -> None:
+    def __init__(self, form: Form, max_states: int, names: SpecialNames = NO_NAMES) -> None:
         """Build it.
 
         Args:
             form: every leaf has a regular expression.
             max_states: the most states of one leaf's automaton, before minimisation.
+            names: of the special tokens that may write their names in marks.
 
         Raises:
             AutomatonTooLargeError: a leaf has too many states, or all of them together.
@@ -79,6 +82,7 @@ class Machine:
         self.inside: list[tuple[int, ...]] = []
         self.boundary: int | None = None
         self._max_states = max_states
+        self._names = names
         self._numbers: dict[int, int] = {}
         self._rows: list[Row | None] = []
         self._empty: list[list[int]] = []
@@ -94,8 +98,8 @@ class Machine:
         return self.final in state
 
     def is_early(self, state: Positions) -> bool:
-        """Whether the reasoning has not ended."""
-        return self.boundary is not None and state[-1] < self.boundary
+        """Whether the text may be in its reasoning."""
+        return self.boundary is not None and state[0] < self.boundary
 
     def step(self, state: Positions, byte: int) -> tuple[Positions, tuple[Close, ...]]:
         """The state after a byte, which is empty if the byte cannot follow, and the tags that end with it."""
@@ -213,8 +217,8 @@ class Machine:
                 return self._literal(text, start)
             case Leaf():
                 return self._leaf(form, start)
-            case Free(excluded):
-                return self._free(free_text((), excluded), start, {})
+            case Free(excluded, not_first):
+                return self._free(free_text((), excluded), start, {}, not_first)
             case Sequence(parts):
                 for part in parts:
                     start = self._build(part, start)
@@ -224,6 +228,11 @@ class Machine:
                 return self._join(ends)
             case Repeat():
                 return self._repeat(form, start)
+            case Separated(body, separator):
+                loop = self._after(start)
+                end = self._build(body, loop)
+                self._empty[self._literal(separator, end)].append(loop)
+                return self._after(end)
             case Tag():
                 return self._tag(form, self._literal(form.begin, start), self._number(form))
             case Triggered():
@@ -242,12 +251,36 @@ class Machine:
         return end
 
     def _literal(self, text: str, start: int) -> int:
-        at = self._after(start)
+        return self._after(self._path(text, start))
+
+    def _path(self, text: str, start: int) -> int:
+        """Add a text; the position right behind its last byte."""
+        path = [self._after(start)]
         for byte in text.encode():
-            after = self._position()
-            self._rows[at] = {byte: after}
-            at = after
-        return self._after(at)
+            path.append(self._position())
+            self._rows[path[-2]] = {byte: path[-1]}
+        for begin, end, name in self._names.spans(text):
+            self._special(name, self._row(path[begin]), path[end])
+        return path[-1]
+
+    def _row(self, position: int) -> dict[int, int]:
+        """The moves of a position that is not inside a leaf or free text."""
+        row = self._rows[position]
+        if row is None:
+            row = self._rows[position] = {}
+        assert isinstance(row, dict)
+        return row
+
+    def _special(self, name: str, row: Row, end: int) -> None:
+        """Add the special token of a name, from the position with these moves to the end of the name."""
+        first, *middle, last = special_bytes(name)
+        at = row.get(first, -1) if isinstance(row, dict) else int(row[first])
+        if at < 0:
+            at = row[first] = self._position()
+        for byte in middle:
+            moves = self._row(at)
+            at = moves[byte] if byte in moves else moves.setdefault(byte, self._position())
+        self._row(at).setdefault(last, end)
 
     def _leaf(self, leaf: Leaf, start: int) -> int:
         regex = leaf.language.regex
@@ -266,8 +299,8 @@ class Machine:
         self._empty[start].append(base)
         return self._join((base + np.flatnonzero(automaton.accepting)).tolist())
 
-    def _free(self, text: FreeText, start: int, hits: Mapping[int, int]) -> int:
-        """Add free text; ``hits`` are the positions behind each trigger."""
+    def _free(self, text: FreeText, start: int, hits: Mapping[int, int], not_first: str = "") -> int:
+        """Add free text; ``hits`` are the positions behind each trigger, ``not_first`` as in `Free`."""
         base = len(self._rows)
         for _ in text.rows:
             self._position()
@@ -277,8 +310,35 @@ class Machine:
             for hit, position in hits.items():
                 targets[moves == -2 - hit] = position
             self._rows[base + index] = targets
-        self._empty[start].append(base)
-        return self._join(base + index for index, between in enumerate(text.between) if between)
+        ends = [base + index for index, between in enumerate(text.between) if between]
+        if not not_first:
+            self._empty[start].append(base)
+            return self._join(ends)
+        beginning = self._after(start)
+        first = self._dense(base).copy()
+        first[list(not_first.encode())] = -1
+        self._rows[beginning] = first
+        return self._join([beginning, *ends])
+
+    def _special_in_free(self, name: str, text: FreeText, base: int, begun: int, hits: Mapping[int, int]) -> None:
+        """Let the special token of a name begin a trigger, or be one, wherever the name may.
+
+        Args:
+            name: the token's name.
+            text: the free text.
+            base: the position of its first state.
+            begun: the position behind the name, in the trigger that it begins.
+            hits: the positions behind each trigger.
+        """
+        for state, between in enumerate(text.between):
+            *before, last = name.encode()
+            at = state
+            for byte in before:
+                at = text.rows[at][byte] if at >= 0 else at
+            found = text.rows[at][last] if at >= 0 else -1
+            row = self._rows[base + state]
+            if between and at >= 0 and found != -1 and row is not None:
+                self._special(name, row, begun if found >= 0 else hits[-2 - found])
 
     def _repeat(self, form: Repeat, start: int) -> int:
         for _ in range(form.low):
@@ -307,11 +367,10 @@ class Machine:
         content = self._build(tag.content, self._after(begun))
         ends: list[int] = []
         for mark in tag.ends:
-            end = self._literal(mark, content)
+            last = self._path(mark, content)
+            end = self._after(last)
             self.inside[end] = outside
             if mark:
-                # The literal's last byte leads to the position before ``end``.
-                last = end - 1
                 self.inside[last] = outside
                 self._closes[last] = Close(number, len(mark))
             ends.append(end)
@@ -330,16 +389,19 @@ class Machine:
             for length in range(1, len(begin) + 1):
                 if begin[:length] not in nodes:
                     node = nodes[begin[:length]] = self._position()
-                    row = self._rows[nodes[begin[: length - 1]]]
-                    if row is None:
-                        row = self._rows[nodes[begin[: length - 1]]] = {}
-                    assert isinstance(row, dict)
-                    row[begin[length - 1]] = node
+                    self._row(nodes[begin[: length - 1]])[begin[length - 1]] = node
+            for first, last, name in self._names.spans(tag.begin):
+                self._special(name, self._row(nodes[begin[:first]]), nodes[begin[:last]])
             ends.append(self._tag(tag, nodes[begin], self._number(tag)))
         text = free_text(form.triggers, form.excluded)
         hits = {index: nodes[trigger.encode()] for index, trigger in enumerate(form.triggers)}
         loop = self._position()
+        base = len(self._rows)
         outside = self._free(text, loop, hits)
+        for trigger in form.triggers:
+            for first, last, name in self._names.spans(trigger):
+                if first == 0:
+                    self._special_in_free(name, text, base, nodes[trigger.encode()[:last]], hits)
         over = self._join(ends)
         self._empty[start].append(root if form.at_least_one else loop)
         if not form.stop_after_first:

@@ -9,10 +9,21 @@ from dataclasses import fields
 from typing import Any
 
 from draftline.structured.language import Language
-from draftline.structured.tags.form import Choice, Form, Free, Leaf, Literal, Repeat, Sequence, Tag, Triggered
+from draftline.structured.tags.form import (
+    Choice,
+    Form,
+    Free,
+    Leaf,
+    Literal,
+    Repeat,
+    Separated,
+    Sequence,
+    Tag,
+    Triggered,
+)
 
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Literal, Leaf, Free, Sequence, Choice, Repeat, Tag, Triggered)
+    kind.__name__: kind for kind in (Literal, Leaf, Free, Sequence, Choice, Repeat, Separated, Tag, Triggered)
 }
 
 

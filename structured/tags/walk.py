@@ -55,11 +55,12 @@ class _Node:
     It lasts, so that others can use it, unless a thread changes itself.
     """
 
-    __slots__ = ("inside", "lasts", "moves", "threads")
+    __slots__ = ("inside", "lasts", "moves", "surely", "threads")
 
-    def __init__(self, threads: tuple[_Thread, ...], inside: frozenset[int], *, lasts: bool) -> None:
+    def __init__(self, threads: tuple[_Thread, ...], inside: list[frozenset[int]], *, lasts: bool) -> None:
         self.threads = threads
-        self.inside = inside
+        self.inside = frozenset[int]().union(*inside)
+        self.surely = frozenset[int]() if not inside else inside[0].intersection(*inside)
         self.lasts = lasts
         self.moves: dict[int, tuple[_Node, tuple[Close, ...]]] = {}
 
@@ -112,7 +113,7 @@ class TagReader:
         threads = tuple(dict.fromkeys((*kept, *begun)))
         node = self._known.get(threads)
         if node is None:
-            inside = frozenset(tag for position, _ in threads for tag in self._machine.inside[position])
+            inside = [frozenset(self._machine.inside[position]) for position, _ in threads]
             node = _Node(threads, inside, lasts=all(type(inner) is not GrammarScan for _, inner in threads))
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
@@ -143,6 +144,11 @@ class TagWalk:
         """Where the text behind the reasoning begins, in characters; the end of the text so far if that has not ended."""
         ends = (span.end for span in self.spans if span.name == REASONING)
         return next(ends, self._length if self._reader.has_reasoning else 0)
+
+    def open(self, *, in_every_reading: bool) -> dict[str, int]:
+        """The tags that are open, by name, each with where its content starts, in characters."""
+        tags = self._node.surely if in_every_reading else self._node.inside
+        return {self._reader.tags[tag].name: self.begun[tag] for tag in tags}
 
     def feed(self, text: str) -> None:
         """Read more of the text."""

@@ -16,7 +16,7 @@ from draftline.structured.errors import InvalidConstraintError, UnsupportedConst
 from draftline.structured.grammar.lark import ebnf_grammar
 from draftline.structured.language import Language
 from draftline.structured.tags import form as forms
-from draftline.structured.tags.form import Choice, Form, Free, Leaf, Repeat, Sequence, Tag, Triggered
+from draftline.structured.tags.form import Choice, Form, Free, Leaf, Repeat, Separated, Sequence, Tag, Triggered
 
 MAX_BYTES: Final = 4 << 20
 """The largest structural tag."""
@@ -27,8 +27,8 @@ MAX_SIZE: Final = 200_000
 _MAX_NESTING: Final = 64
 _MAX_COUNT: Final = 1000
 
-InnerLanguage = Callable[[Literal["json_schema", "regex", "grammar"], str], Language]
-"""The language of another constraint, by its kind and source."""
+InnerLanguage = Callable[[Literal["json_schema", "regex", "grammar"], str, bool], Language]
+"""The language of another constraint, by its kind and source, and whether its objects are closed in any case."""
 
 
 def read_structural_tag(source: str, inner: InnerLanguage) -> Form:
@@ -165,14 +165,18 @@ class _Reader:
         return forms.Literal(members.text("value"))
 
     def _any_text(self, members: _Members) -> Form:
-        return Free(members.texts("excludes", empty=True))
+        not_first = members.text("not_first", "")
+        if not not_first.isascii():
+            raise _invalid(members.at("not_first"), "has a character that is not ASCII")
+        return Free(members.texts("excludes", empty=True), not_first)
 
     def _json_schema(self, members: _Members) -> Form:
-        return self._schema(members.take("json_schema"), members.at("json_schema"))
+        schema, close = members.take("json_schema"), members.flag("close_objects")
+        return self._schema(schema, members.at("json_schema"), close_objects=close)
 
-    def _schema(self, schema: object, pointer: str) -> Form:
+    def _schema(self, schema: object, pointer: str, *, close_objects: bool = False) -> Form:
         source = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
-        return self._leaf("json_schema", source, pointer)
+        return self._leaf("json_schema", source, pointer, close_objects=close_objects)
 
     def _regex(self, members: _Members) -> Form:
         return self._leaf("regex", members.text("pattern"), members.at("pattern"))
@@ -187,9 +191,16 @@ class _Reader:
                 raise _invalid(pointer, str(error)) from None
         return self._leaf("grammar", source, pointer)
 
-    def _leaf(self, kind: Literal["json_schema", "regex", "grammar"], source: str, pointer: str) -> Form:
+    def _leaf(
+        self,
+        kind: Literal["json_schema", "regex", "grammar"],
+        source: str,
+        pointer: str,
+        *,
+        close_objects: bool = False,
+    ) -> Form:
         try:
-            language = self._inner(kind, source)
+            language = self._inner(kind, source, close_objects)
         except UnsupportedConstraintError as error:
             self.violations += [Violation(pointer + one.pointer, one.keyword, one.reason) for one in error.violations]
             return Free()
@@ -284,12 +295,10 @@ class _Reader:
         options = self._tags(members)
         _check_apart(options)
         tags = Choice(tuple(options))
-        separator = forms.Literal(members.text("separator"))
-        low = int(members.flag("at_least_one"))
-        if members.flag("stop_after_first"):
-            return Repeat(tags, low, 1)
-        some = Sequence((tags, Repeat(Sequence((separator, tags)), 0, None)))
-        return Repeat(some, low, 1)
+        separator = members.text("separator")
+        required = members.flag("at_least_one")
+        some = tags if members.flag("stop_after_first") else Separated(tags, separator)
+        return some if required else Repeat(some, 0, 1)
 
 
 def _check_apart(tags: Iterable[Tag]) -> None:

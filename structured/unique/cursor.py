@@ -134,22 +134,31 @@ class Reasoning(NamedTuple):
 
     Attributes:
         end: the mark behind it.
-        begin: the bytes of the begin mark that are still to come.
+        begin: the begin mark, until all of it has come.
+        begun: the bytes of it that have come.
+        required: whether the document cannot come without reasoning.
         tail: the bytes behind the begin mark, as many as the end mark may begin with.
         comparing: no array is open.
         text: no string is open.
     """
 
     end: bytes
-    begin: int
+    begin: bytes
+    begun: int = 0
+    required: bool = True
     tail: bytes = b""
     comparing: int = 0
     text: int = -1
 
-    def step(self, byte: int, paths: UniquePaths) -> Position:
-        """The position after a byte: in the document behind the first end mark."""
-        if self.begin:
-            return self._replace(begin=self.begin - 1)
+    def step(self, byte: int, paths: UniquePaths) -> Position | None:
+        """The position after a byte: in the document behind the first end mark, or if there is no begin mark."""
+        if self.begun < len(self.begin):
+            if self.required or byte == self.begin[self.begun]:
+                return self._replace(begun=self.begun + 1)
+            cursor: Cursor | None = Cursor()
+            for one in (*self.begin[: self.begun], byte):
+                cursor = None if cursor is None else cursor.step(one, paths)
+            return cursor
         tail = self.tail + bytes([byte])
         if tail.endswith(self.end):
             return Cursor()

@@ -95,6 +95,8 @@ class UniqueMatcher(WrappedMatcher):
     def _ending(self, cursor: Position) -> npt.NDArray[np.int64]:
         """The tokens that may end a name that has been there, or an item and then another one."""
         tokens = self._tokens
+        if isinstance(cursor, Reasoning) and not cursor.required and 0 < cursor.begun < len(cursor.begin):
+            return tokens.order  # these bytes may be the document's own
         if not cursor.comparing or not isinstance(cursor, Cursor):
             return tokens.opening
         level = cursor.level

@@ -5,7 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from draftline.structured.tags.form import Choice, Form, Free, Leaf, Literal, Repeat, Sequence, Tag, Triggered
+from draftline.structured.tags.form import (
+    Choice,
+    Form,
+    Free,
+    Leaf,
+    Literal,
+    Repeat,
+    Separated,
+    Sequence,
+    Tag,
+    Triggered,
+)
 from draftline.structured.tags.span import TagSpan
 
 Reading = tuple[int, tuple[TagSpan, ...]]
@@ -26,8 +37,9 @@ def _read(form: Form, text: str, start: int) -> Iterator[Reading]:
         case Leaf(language):
             assert language.regex is not None
             yield from ((end, ()) for end in rest if re.fullmatch(language.regex, text[start:end], re.DOTALL))
-        case Free(excluded):
-            yield from ((end, ()) for end in rest if not any(one in text[start:end] for one in excluded))
+        case Free(excluded, not_first):
+            free = [end for end in rest if end == start or text[start] not in not_first]
+            yield from ((end, ()) for end in free if not any(one in text[start:end] for one in excluded))
         case Sequence(parts):
             yield from _one_after_the_other(parts, text, start)
         case Choice(options):
@@ -37,6 +49,10 @@ def _read(form: Form, text: str, start: int) -> Iterator[Reading]:
             most = len(text) - start + low if high is None else high
             for count in range(low, most + 1):
                 yield from _one_after_the_other((body,) * count, text, start)
+        case Separated(body, separator):
+            for count in range(len(text) - start + 1):
+                more = (Literal(separator), body) * count
+                yield from _one_after_the_other((body, *more), text, start)
         case Tag():
             if text.startswith(form.begin, start):
                 yield from _tag(form, text, start)

@@ -14,7 +14,7 @@ from draftline.engine.drafting.cache import CachedDrafting, CacheNeeds, known_to
 from draftline.engine.drafting.policy import DraftPolicy, FixedDrafting, ForcedTextDrafting
 from draftline.engine.outputs import RequestOutput, Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.protocol import EngineInfo, GenerateRequest
+from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import ExecutorParts, Executors
@@ -71,6 +71,8 @@ def tiny_core(
     constraints: ConstraintTable | None = None,
     compiler: ConstraintCompiler | None = None,
     budget: StepBudget | None = None,
+    tool_format: str = "",
+    reasoning: tuple[str, str] | None = None,
 ) -> Core:
     """A core on the CPU in float32.
 
@@ -104,6 +106,9 @@ def tiny_core(
         has_chat_template=True,
         max_token_bytes=4,
         synthetic_acceptance=synthetic_acceptance,
+        tool_format=tool_format,
+        shows_tools=bool(tool_format),
+        reasoning=reasoning,
     )
     scheduler = Scheduler(
         num_blocks=num_blocks,
@@ -218,7 +223,7 @@ class Client:
     def submit(
         self,
         name: str,
-        prompt: Sequence[int],
+        prompt: Sequence[int] | Chat,
         sampling: SamplingParams,
         priority: int = 0,
         speculation: Speculation | None = None,
@@ -228,8 +233,9 @@ class Client:
         weight: float = 1.0,
     ) -> None:
         """Queue a request called ``name``."""
+        asked = prompt if isinstance(prompt, Chat) else tuple(prompt)
         wanted = GenerateRequest(
-            tuple(prompt), sampling, constraint, speculation or Speculation(), priority, caller=caller, weight=weight
+            asked, sampling, constraint, speculation or Speculation(), priority, caller=caller, weight=weight
         )
         request = self._builder.build(name, wanted, self._sink, self.core.now())
         self._accumulators[name] = Accumulator(name, wanted, request.prompt_token_ids)

@@ -257,7 +257,7 @@ def test_a_grammar_at_a_dead_end_reports_it_and_ends() -> None:
         ('start: "a" b\nb: /(a/', 'line 2, column 4: invalid regex "(a": regex parse error:'),
         ("", "no start rule found"),
         ("start: /[a&&b]/", "no text matches it"),
-        ("start: <foo>", "the grammar cannot be read: a name in angle brackets is not a special token"),
+        ("start: <foo>", 'line 1, column 8: unknown special token: "<foo>"\n   1 | start: <foo>'),
         ("start: a\na[max_tokens=1]: /a*/", "the attributes max_tokens and stop of a rule are not supported"),
     ],
 )

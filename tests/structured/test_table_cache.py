@@ -31,7 +31,7 @@ def tables(regex: str = SPEC.source) -> CachedTables:
 
 def reasoned() -> CachedTables:
     """Tables with a boundary, which has distances of its own."""
-    form = with_reasoning(form_language(Free()), "<r>", "</r>", is_json=False).form
+    form = with_reasoning(form_language(Free()), "<r>", "</r>", required=True, is_json=False).form
     assert form is not None
     eos = sorted(VOCABULARY.eos_ids)
     automaton = compile_tokens(
@@ -82,11 +82,13 @@ def test_another_constraint_vocabulary_or_version_has_other_tables(
     assert list(changes) == [field.name for field in fields(ConstraintSpec)]
     others = [replace(SPEC, **{name: value}) for name, value in changes.items()]  # type: ignore[arg-type]
     others.append(replace(SPEC, reasoning=ReasoningSpec("<r>", "</r>", limited=False)))
+    others.append(replace(SPEC, reasoning=ReasoningSpec("<r>", "</r>", limited=False, required=False)))
     for index, other in enumerate(others):
         assert TableCache(folder, VOCABULARY).get(other) is None
         TableCache(folder, VOCABULARY).put(other, tables())
         assert len(list(folder.iterdir())) == 2 + index
     assert TableCache(folder, vocabulary("ab", "abd")).get(SPEC) is None
+    assert TableCache(folder, replace(VOCABULARY, special_names={"<r>": 0})).get(SPEC) is None
     monkeypatch.setattr("draftline.structured.table_cache._code_digest", lambda: b"other code")
     assert TableCache(folder, VOCABULARY).get(SPEC) is None
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from draftline import __version__
+from draftline.engine.calls import Tool, ToolCall, ToolChoice, ToolMode
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import ConstraintReport, Delta, Finished, PositionLogprobs
 from draftline.engine.params import Constraint, SamplingParams, Speculation
@@ -41,6 +42,13 @@ _INTEGERS = {
 _ORDERS = {
     pb.MEMBER_ORDER_SCHEMA: "schema",
     pb.MEMBER_ORDER_ANY: "any",
+}
+
+_MODES: dict[int, ToolMode] = {
+    pb.ToolChoice.MODE_UNSPECIFIED: "auto",
+    pb.ToolChoice.MODE_AUTO: "auto",
+    pb.ToolChoice.MODE_NONE: "none",
+    pb.ToolChoice.MODE_REQUIRED: "required",
 }
 
 _T = TypeVar("_T")
@@ -94,43 +102,70 @@ def constraint_params(constraint: pb.Constraint) -> Constraint:
 
 
 def chat(message: pb.Chat) -> Chat:
-    """Convert chat messages.
+    """Convert a chat.
 
     Raises:
-        InvalidRequestError: a message has no role or no content, or the rendering's fields contradict one another.
+        InvalidRequestError: listing every invalid field by its path in the proto.
     """
-    missing = [
+    violations = [
         FieldViolation(f"chat.messages[{index}].{name}", "is missing")
         for index, entry in enumerate(message.messages)
-        for name, is_set in (("role", bool(entry.role)), ("content", entry.HasField("content")))
+        for name, is_set in (("role", bool(entry.role)), ("content", _has_content(entry)))
         if not is_set
     ]
-    if missing:
-        raise InvalidRequestError(*missing)
+    mode = message.tool_choice.mode
+    if mode not in _MODES:
+        violations.append(FieldViolation("chat.tool_choice.mode", f"unknown value {mode}"))
     if message.continue_final_message and message.add_generation_prompt:
         problem = "cannot come with add_generation_prompt: one continues a message, the other begins one"
-        raise InvalidRequestError(FieldViolation("chat.continue_final_message", problem))
+        violations.append(FieldViolation("chat.continue_final_message", problem))
+    if violations:
+        raise InvalidRequestError(*violations)
     rendering = Rendering(
         _variables(message.chat_template_kwargs),
         add_generation_prompt=message.add_generation_prompt or not message.HasField("add_generation_prompt"),
         continue_final_message=message.continue_final_message,
     )
-    return Chat(tuple((entry.role, entry.content) for entry in message.messages), rendering)
+    return Chat(
+        [_message(entry) for entry in message.messages],
+        rendering,
+        tools=[Tool(tool.name, tool.description, tool.parameters) for tool in message.tools],
+        tool_choice=ToolChoice(_MODES[mode], tuple(message.tool_choice.names)),
+        parallel_tool_calls=message.parallel_tool_calls if message.HasField("parallel_tool_calls") else True,
+        max_reasoning_tokens=message.max_reasoning_tokens if message.HasField("max_reasoning_tokens") else None,
+    )
+
+
+def _has_content(entry: pb.ChatMessage) -> bool:
+    """Whether a message says what its content is: calls may be all that the assistant answered."""
+    return entry.HasField("content") or (entry.role == "assistant" and bool(entry.tool_calls))
+
+
+def _message(entry: pb.ChatMessage) -> dict[str, object]:
+    values: dict[str, object] = {"role": entry.role, "content": entry.content}
+    if entry.tool_calls:
+        values["tool_calls"] = [ToolCall(call.id, call.name, call.arguments) for call in entry.tool_calls]
+    if entry.tool_call_id:
+        values["tool_call_id"] = entry.tool_call_id
+    if entry.reasoning:
+        values["reasoning"] = entry.reasoning
+    return values
 
 
 def deltas(delta: Delta) -> Iterator[pb.Delta]:
     """Convert a delta to one message, or to several if log-probabilities would make it larger than clients accept."""
+    message = pb.Delta(index=delta.index, token_ids=delta.token_ids, text=delta.text)
+    if delta.reasoning:
+        message.reasoning = delta.reasoning
+    for call in delta.tool_calls:
+        message.tool_calls.add(index=call.index, id=call.id, name=call.name, arguments=call.arguments)
     if not delta.logprobs and not delta.prompt_logprobs:  # the usual case
-        yield pb.Delta(index=delta.index, token_ids=delta.token_ids, text=delta.text)
+        yield message
         return
     first, *more = _pieces(delta)
-    yield pb.Delta(
-        index=delta.index,
-        token_ids=delta.token_ids,
-        text=delta.text,
-        logprobs=map(_logprobs, first[0]),
-        prompt_logprobs=map(_logprobs, first[1]),
-    )
+    message.logprobs.extend(map(_logprobs, first[0]))
+    message.prompt_logprobs.extend(map(_logprobs, first[1]))
+    yield message
     for logprobs, prompt_logprobs in more:
         yield pb.Delta(
             index=delta.index, logprobs=map(_logprobs, logprobs), prompt_logprobs=map(_logprobs, prompt_logprobs)
@@ -186,6 +221,8 @@ def finished(end: Finished) -> pb.Finished:
             )
             for tag in end.tags
         ],
+        tool_calls=[pb.ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in end.tool_calls],
+        reasoning_tokens=end.reasoning_tokens,
     )
 
 
@@ -209,6 +246,8 @@ def model_response(info: EngineInfo) -> pb.GetModelResponse:
         version=__version__,
         synthetic_acceptance=info.synthetic_acceptance,
         system_fingerprint=info.system_fingerprint,
+        tool_format=info.tool_format,
+        reasoning=None if info.reasoning is None else pb.ReasoningMarks(begin=info.reasoning[0], end=info.reasoning[1]),
     )
 
 

@@ -17,6 +17,7 @@ from draftline.engine.server.limits import (
     length_violations,
     refuse,
     text_violations,
+    tool_violations,
     utf8_size,
 )
 from draftline.v1 import engine_pb2 as pb
@@ -31,6 +32,7 @@ def check_generate(request: pb.GenerateRequest, info: EngineInfo) -> None:
     refuse(
         *text_violations(utf8_size(request.text), info, "text"),
         *chat_violations(request.chat.messages, info, "chat.messages"),
+        *tool_violations(request.chat.tools, info, "chat.tools"),
         *_prompt_violations(request, info),
         *(
             violation

@@ -10,7 +10,15 @@ from uuid import uuid4
 
 from pydantic_core import to_json
 
-from draftline.engine.outputs import Finished, FinishReason, PositionLogprobs, RequestOutput, TokenLogprob
+from draftline.engine.calls import ToolCallDelta
+from draftline.engine.outputs import (
+    CompletionOutput,
+    Finished,
+    FinishReason,
+    PositionLogprobs,
+    RequestOutput,
+    TokenLogprob,
+)
 from draftline.engine.protocol import EngineInfo
 from draftline.models.tokenization.tokenizer import Tokenizer
 
@@ -73,7 +81,26 @@ def finish(end: Finished) -> dict[str, Any]:
     matched: str | int | None = int(end.matched_stop) if end.stopped_by_token else end.matched_stop or None
     if end.finish_reason is not FinishReason.STOP:
         matched = None
-    return {"finish_reason": _FINISH[end.finish_reason], "stop_reason": matched}
+    calls = end.tool_calls and end.finish_reason is FinishReason.EOS
+    return {"finish_reason": "tool_calls" if calls else _FINISH[end.finish_reason], "stop_reason": matched}
+
+
+def message_of(output: CompletionOutput[Any]) -> dict[str, Any]:
+    """The message of a whole output."""
+    message: dict[str, Any] = {"role": "assistant", "content": output.text, "refusal": None}
+    if output.tool_calls:
+        message["content"] = output.text or None
+        message["tool_calls"] = [call.function() for call in output.tool_calls]
+    if output.reasoning:
+        message["reasoning_content"] = output.reasoning
+    return message
+
+
+def call_delta(part: ToolCallDelta) -> dict[str, Any]:
+    """A part of a call in a chunk."""
+    function = {"name": part.name, "arguments": part.arguments} if part.name else {"arguments": part.arguments}
+    head = {"index": part.index, "id": part.id, "type": "function"} if part.id else {"index": part.index}
+    return {**head, "function": function}
 
 
 class UsageCount:
@@ -85,23 +112,27 @@ class UsageCount:
         self._completion = 0
         self._accepted = 0
         self._drafted = 0
+        self._reasoning = 0
 
     def add(self, prompt: int, end: Finished) -> None:
         """Count an output of the prompt with this index."""
         if end.index == 0 or prompt not in self._prompts:
             self._prompts[prompt] = (end.usage.prompt_tokens, end.usage.cached_tokens)
         self._completion += end.usage.completion_tokens
+        self._reasoning += end.reasoning_tokens
         self._accepted += end.speculation.accepted
         self._drafted += end.speculation.drafted
 
     def fields(self) -> dict[str, Any]:
         """``usage`` of completions and chats."""
         prompt = sum(tokens for tokens, _ in self._prompts.values())
+        details = {"completion_tokens_details": {"reasoning_tokens": self._reasoning}} if self._reasoning else {}
         return {
             "prompt_tokens": prompt,
             "completion_tokens": self._completion,
             "total_tokens": prompt + self._completion,
             "prompt_tokens_details": {"cached_tokens": sum(cached for _, cached in self._prompts.values())},
+            **details,
         }
 
     def response_fields(self) -> dict[str, Any]:
@@ -111,7 +142,7 @@ class UsageCount:
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": usage["prompt_tokens_details"],
             "output_tokens": self._completion,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self._reasoning},
             "total_tokens": usage["total_tokens"],
         }
 

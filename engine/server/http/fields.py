@@ -52,7 +52,7 @@ class Inert:
 
 
 _ANY = None
-_TOOLS = "this server calls no tools"
+_TOOLS = "only chats and responses call tools"
 _STORE = "this server stores nothing"
 _GUIDED = "use structured_outputs or response_format"
 
@@ -71,13 +71,13 @@ INERT: Mapping[str, Inert] = {
     "tools": Inert(([],), _TOOLS),
     "tool_choice": Inert(("none", "auto"), _TOOLS),
     "parallel_tool_calls": Inert((True, False), _TOOLS),
-    "functions": Inert(([],), _TOOLS),
-    "function_call": Inert(("none", "auto"), _TOOLS),
+    "functions": Inert(([],), "use tools"),
+    "function_call": Inert(("none", "auto"), "use tool_choice"),
     "modalities": Inert((["text"],), "the model writes text"),
     "audio": Inert((), "the model writes text"),
-    "reasoning_effort": Inert((), "this server controls no reasoning; use chat_template_kwargs"),
-    "reasoning": Inert(({},), "this server controls no reasoning; use chat_template_kwargs"),
-    "include_reasoning": Inert((), "this server separates no reasoning"),
+    "reasoning_effort": Inert((), "use max_reasoning_tokens, or chat_template_kwargs"),
+    "reasoning": Inert(({},), "use max_reasoning_tokens, or chat_template_kwargs"),
+    "include_reasoning": Inert((True,), "reasoning is a field of its own"),
     "verbosity": Inert((), "the model has no such control"),
     "web_search_options": Inert((), "this server searches nothing"),
     "moderation": Inert((), "this server moderates nothing"),
@@ -86,7 +86,7 @@ INERT: Mapping[str, Inert] = {
     "conversation": Inert((), f"{_STORE}; send the whole conversation as input"),
     "prompt": Inert((), f"{_STORE}, templates included"),
     "truncation": Inert(("disabled",), "use truncate_prompt_tokens"),
-    "max_tool_calls": Inert(_ANY, "there are no tools to call"),
+    "max_tool_calls": Inert(_ANY, "the client makes the calls"),
     "context_management": Inert((), "this server compacts nothing"),
     "suffix": Inert(("",), "this server inserts no text"),
     "best_of": Inert((1,), "set n, and choose among the outputs"),
@@ -102,7 +102,7 @@ INERT: Mapping[str, Inert] = {
     "return_token_ids": Inert((False,), "log-probabilities have the tokens"),
     "return_tokens_as_token_ids": Inert((False,), "tokens are listed as text"),
     "logits_processors": Inert(([],), "this server runs no code of clients"),
-    "thinking_token_budget": Inert((), "this server controls no reasoning"),
+    "thinking_token_budget": Inert((), "use max_reasoning_tokens"),
     "chat_template": Inert((), "the server's operator chooses it: --chat-template"),
     "documents": Inert(([],), "put them into the messages"),
     "echo": Inert((False,), "only /v1/completions echoes"),
@@ -124,11 +124,7 @@ INERT_IN_MESSAGE: Mapping[str, Inert] = {
     "refusal": Inert((), "a message has content"),
     "audio": Inert((), "the model reads text"),
     "annotations": Inert(([],), "a message has text alone"),
-    "tool_calls": Inert(([],), _TOOLS),
-    "function_call": Inert((), _TOOLS),
-    "tool_call_id": Inert(_ANY, "the order of messages says which call a result belongs to"),
-    "reasoning_content": Inert((), "this server separates no reasoning"),
-    "reasoning": Inert((), "this server separates no reasoning"),
+    "function_call": Inert((), "use tool_calls"),
 }
 """The same for chat messages, as clients send back those that they got."""
 

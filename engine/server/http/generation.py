@@ -134,6 +134,8 @@ class Generation:
         ids = await token_ids(wanted.request.prompt, self._state, self._call)
         if wanted.keep_tokens is not None:
             ids = list(last_tokens(ids, wanted.keep_tokens, engine.info))
+        if isinstance(wanted.request.prompt, Chat) and not wanted.needs_ids:
+            return replace(wanted, request=replace(wanted.request, prompt_token_ids=ids))
         return replace(wanted, request=replace(wanted.request, prompt=ids))
 
     def close(self, error: BaseException | None = None) -> None:

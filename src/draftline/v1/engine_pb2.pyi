@@ -276,9 +276,17 @@ class Chat(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MESSAGES_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    TOOL_CHOICE_FIELD_NUMBER: _builtins.int
+    PARALLEL_TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    MAX_REASONING_TOKENS_FIELD_NUMBER: _builtins.int
     CHAT_TEMPLATE_KWARGS_FIELD_NUMBER: _builtins.int
     ADD_GENERATION_PROMPT_FIELD_NUMBER: _builtins.int
     CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _builtins.int
+    parallel_tool_calls: _builtins.bool
+    """Whether an output may make several calls. Default true."""
+    max_reasoning_tokens: _builtins.int
+    """A reasoning model's reasoning ends within this many tokens, its marks included: the end mark is forced."""
     chat_template_kwargs: _builtins.str
     """Variables of the chat template, such as {"enable_thinking": false}: a JSON object as JSON text."""
     add_generation_prompt: _builtins.bool
@@ -287,21 +295,42 @@ class Chat(_message.Message):
     """Continue the last message, which must be the assistant's."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]: ...
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]:
+        """The functions that the model may call. The model's chat template shows them to it."""
+
+    @_builtins.property
+    def tool_choice(self) -> Global___ToolChoice:
+        """Unset: auto."""
+
     def __init__(
         self,
         *,
         messages: _abc.Iterable[Global___ChatMessage] | None = ...,
+        tools: _abc.Iterable[Global___Tool] | None = ...,
+        tool_choice: Global___ToolChoice | None = ...,
+        parallel_tool_calls: _builtins.bool | None = ...,
+        max_reasoning_tokens: _builtins.int | None = ...,
         chat_template_kwargs: _builtins.str = ...,
         add_generation_prompt: _builtins.bool | None = ...,
         continue_final_message: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "add_generation_prompt", b"add_generation_prompt"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_max_reasoning_tokens", b"_max_reasoning_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "add_generation_prompt", b"add_generation_prompt", "max_reasoning_tokens", b"max_reasoning_tokens", "parallel_tool_calls", b"parallel_tool_calls", "tool_choice", b"tool_choice"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "add_generation_prompt", b"add_generation_prompt", "chat_template_kwargs", b"chat_template_kwargs", "continue_final_message", b"continue_final_message", "messages", b"messages"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt", "_max_reasoning_tokens", b"_max_reasoning_tokens", "_parallel_tool_calls", b"_parallel_tool_calls", "add_generation_prompt", b"add_generation_prompt", "chat_template_kwargs", b"chat_template_kwargs", "continue_final_message", b"continue_final_message", "max_reasoning_tokens", b"max_reasoning_tokens", "messages", b"messages", "parallel_tool_calls", b"parallel_tool_calls", "tool_choice", b"tool_choice", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__add_generation_prompt: _TypeAlias = _typing.Literal["add_generation_prompt"]  # noqa: Y015
     _WhichOneofArgType__add_generation_prompt: _TypeAlias = _typing.Literal["_add_generation_prompt", b"_add_generation_prompt"]  # noqa: Y015
+    _WhichOneofReturnType__max_reasoning_tokens: _TypeAlias = _typing.Literal["max_reasoning_tokens"]  # noqa: Y015
+    _WhichOneofArgType__max_reasoning_tokens: _TypeAlias = _typing.Literal["_max_reasoning_tokens", b"_max_reasoning_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__parallel_tool_calls: _TypeAlias = _typing.Literal["parallel_tool_calls"]  # noqa: Y015
+    _WhichOneofArgType__parallel_tool_calls: _TypeAlias = _typing.Literal["_parallel_tool_calls", b"_parallel_tool_calls"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__add_generation_prompt) -> _WhichOneofReturnType__add_generation_prompt | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_reasoning_tokens) -> _WhichOneofReturnType__max_reasoning_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parallel_tool_calls) -> _WhichOneofReturnType__parallel_tool_calls | None: ...
 
 Global___Chat: _TypeAlias = Chat  # noqa: Y015
 
@@ -311,24 +340,177 @@ class ChatMessage(_message.Message):
 
     ROLE_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     content: _builtins.str
-    """May be empty, but not unset."""
+    """May be empty. Unset only in an assistant's message with calls."""
+    tool_call_id: _builtins.str
+    """Of a tool's message: the call whose result it is."""
+    reasoning: _builtins.str
+    """Of an assistant's message: the reasoning before its content."""
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
+        """Of an assistant's message: the calls that it made."""
+
     def __init__(
         self,
         *,
         role: _builtins.str = ...,
         content: _builtins.str | None = ...,
+        tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
+        tool_call_id: _builtins.str = ...,
+        reasoning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_content", b"_content", "content", b"content"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_content", b"_content", "content", b"content", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_content", b"_content", "content", b"content", "reasoning", b"reasoning", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__content: _TypeAlias = _typing.Literal["content"]  # noqa: Y015
     _WhichOneofArgType__content: _TypeAlias = _typing.Literal["_content", b"_content"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__content) -> _WhichOneofReturnType__content | None: ...
 
 Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
+
+@_typing.final
+class Tool(_message.Message):
+    """A function that the model may call. The arguments of its calls always match its schema."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Letters, digits, "_" and "-", at most 64."""
+    description: _builtins.str
+    parameters: _builtins.str
+    """A JSON Schema of an object as JSON text. Empty: no parameters. Objects have no members that it does not mention, unless it
+    says so.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        description: _builtins.str = ...,
+        parameters: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name", "parameters", b"parameters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tool: _TypeAlias = Tool  # noqa: Y015
+
+@_typing.final
+class ToolChoice(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Mode:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[ToolChoice._Mode.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        MODE_UNSPECIFIED: ToolChoice._Mode.ValueType  # 0
+        MODE_AUTO: ToolChoice._Mode.ValueType  # 1
+        """Text, calls, or both."""
+        MODE_NONE: ToolChoice._Mode.ValueType  # 2
+        """No calls."""
+        MODE_REQUIRED: ToolChoice._Mode.ValueType  # 3
+        """Calls, and no text."""
+
+    class Mode(_Mode, metaclass=_ModeEnumTypeWrapper): ...
+    MODE_UNSPECIFIED: ToolChoice.Mode.ValueType  # 0
+    MODE_AUTO: ToolChoice.Mode.ValueType  # 1
+    """Text, calls, or both."""
+    MODE_NONE: ToolChoice.Mode.ValueType  # 2
+    """No calls."""
+    MODE_REQUIRED: ToolChoice.Mode.ValueType  # 3
+    """Calls, and no text."""
+
+    MODE_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    mode: Global___ToolChoice.Mode.ValueType
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Only these tools may be called. Empty: all of them."""
+
+    def __init__(
+        self,
+        *,
+        mode: Global___ToolChoice.Mode.ValueType = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolChoice: _TypeAlias = ToolChoice  # noqa: Y015
+
+@_typing.final
+class ToolCall(_message.Message):
+    """A call that an output made."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Unique among the calls of all outputs."""
+    name: _builtins.str
+    arguments: _builtins.str
+    """The arguments: a JSON object as text."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "id", b"id", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
+
+@_typing.final
+class ToolCallDelta(_message.Message):
+    """A part of a call. The first one of a call has its id and name. The arguments of all are one text."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """The index of the call in the output."""
+    id: _builtins.str
+    name: _builtins.str
+    arguments: _builtins.str
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "id", b"id", "index", b"index", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCallDelta: _TypeAlias = ToolCallDelta  # noqa: Y015
 
 @_typing.final
 class SamplingParams(_message.Message):
@@ -591,22 +773,26 @@ class Reasoning(_message.Message):
     BEGIN_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     MAX_TOKENS_FIELD_NUMBER: _builtins.int
+    REQUIRED_FIELD_NUMBER: _builtins.int
     begin: _builtins.str
     """Default "<think>". Empty if the prompt has it already."""
     end: _builtins.str
     """Default "</think>"."""
     max_tokens: _builtins.int
     """The reasoning ends within this many tokens, its marks included: the end mark is forced. Default: no limit of its own."""
+    required: _builtins.bool
+    """Whether the output cannot come without reasoning. Default true."""
     def __init__(
         self,
         *,
         begin: _builtins.str | None = ...,
         end: _builtins.str | None = ...,
         max_tokens: _builtins.int | None = ...,
+        required: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_begin", b"_begin", "_end", b"_end", "_max_tokens", b"_max_tokens", "begin", b"begin", "end", b"end", "max_tokens", b"max_tokens"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_begin", b"_begin", "_end", b"_end", "_max_tokens", b"_max_tokens", "_required", b"_required", "begin", b"begin", "end", b"end", "max_tokens", b"max_tokens", "required", b"required"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_begin", b"_begin", "_end", b"_end", "_max_tokens", b"_max_tokens", "begin", b"begin", "end", b"end", "max_tokens", b"max_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_begin", b"_begin", "_end", b"_end", "_max_tokens", b"_max_tokens", "_required", b"_required", "begin", b"begin", "end", b"end", "max_tokens", b"max_tokens", "required", b"required"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__begin: _TypeAlias = _typing.Literal["begin"]  # noqa: Y015
     _WhichOneofArgType__begin: _TypeAlias = _typing.Literal["_begin", b"_begin"]  # noqa: Y015
@@ -614,12 +800,16 @@ class Reasoning(_message.Message):
     _WhichOneofArgType__end: _TypeAlias = _typing.Literal["_end", b"_end"]  # noqa: Y015
     _WhichOneofReturnType__max_tokens: _TypeAlias = _typing.Literal["max_tokens"]  # noqa: Y015
     _WhichOneofArgType__max_tokens: _TypeAlias = _typing.Literal["_max_tokens", b"_max_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__required: _TypeAlias = _typing.Literal["required"]  # noqa: Y015
+    _WhichOneofArgType__required: _TypeAlias = _typing.Literal["_required", b"_required"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__begin) -> _WhichOneofReturnType__begin | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end) -> _WhichOneofReturnType__end | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_tokens) -> _WhichOneofReturnType__max_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__required) -> _WhichOneofReturnType__required | None: ...
 
 Global___Reasoning: _TypeAlias = Reasoning  # noqa: Y015
 
@@ -728,10 +918,14 @@ class Delta(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """The index of the output, from 0 to n - 1."""
     text: _builtins.str
     """Whole characters only. Text that may become a stop string is held back."""
+    reasoning: _builtins.str
+    """Of a chat: the reasoning of a reasoning model, without its marks. It is no part of the text."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -742,6 +936,10 @@ class Delta(_message.Message):
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprobs]:
         """One for each prompt token after the first, if the request asks for them. They precede the output's tokens."""
 
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallDelta]:
+        """Of a chat with tools: parts of calls. They are no part of the text."""
+
     def __init__(
         self,
         *,
@@ -750,10 +948,12 @@ class Delta(_message.Message):
         text: _builtins.str = ...,
         logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
         prompt_logprobs: _abc.Iterable[Global___TokenLogprobs] | None = ...,
+        reasoning: _builtins.str = ...,
+        tool_calls: _abc.Iterable[Global___ToolCallDelta] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "reasoning", b"reasoning", "text", b"text", "token_ids", b"token_ids", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -832,6 +1032,8 @@ class Finished(_message.Message):
     UNENFORCED_FIELD_NUMBER: _builtins.int
     BROKEN_OFF_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    REASONING_TOKENS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     finish_reason: Global___FinishReason.ValueType
     matched_stop: _builtins.str
@@ -844,6 +1046,8 @@ class Finished(_message.Message):
     """Whether the text behind the reasoning is a JSON document. Unset unless the constraint is a JSON schema or object."""
     system_fingerprint: _builtins.str
     """Of the engine that made the output. See GetModelResponse."""
+    reasoning_tokens: _builtins.int
+    """The tokens of a reasoning model's reasoning, its marks included."""
     @_builtins.property
     def usage(self) -> Global___Usage: ...
     @_builtins.property
@@ -862,6 +1066,10 @@ class Finished(_message.Message):
     def tags(self) -> _containers.RepeatedCompositeFieldContainer[Global___TagSpan]:
         """The tags of a structural tag that the output completed, in the order of their ends. The reasoning is one of them."""
 
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
+        """The calls that the output completed."""
+
     def __init__(
         self,
         *,
@@ -878,10 +1086,12 @@ class Finished(_message.Message):
         unenforced: _abc.Iterable[_builtins.str] | None = ...,
         broken_off: Global___BrokenOff | None = ...,
         tags: _abc.Iterable[Global___TagSpan] | None = ...,
+        tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
+        reasoning_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "broken_off", b"broken_off", "constraint_complete", b"constraint_complete", "json_valid", b"json_valid", "speculation", b"speculation", "timing", b"timing", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "broken_off", b"broken_off", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "json_valid", b"json_valid", "matched_stop", b"matched_stop", "seed", b"seed", "speculation", b"speculation", "system_fingerprint", b"system_fingerprint", "tags", b"tags", "timing", b"timing", "unenforced", b"unenforced", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete", "_json_valid", b"_json_valid", "broken_off", b"broken_off", "constraint_complete", b"constraint_complete", "finish_reason", b"finish_reason", "index", b"index", "json_valid", b"json_valid", "matched_stop", b"matched_stop", "reasoning_tokens", b"reasoning_tokens", "seed", b"seed", "speculation", b"speculation", "system_fingerprint", b"system_fingerprint", "tags", b"tags", "timing", b"timing", "tool_calls", b"tool_calls", "unenforced", b"unenforced", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__constraint_complete: _TypeAlias = _typing.Literal["constraint_complete"]  # noqa: Y015
     _WhichOneofArgType__constraint_complete: _TypeAlias = _typing.Literal["_constraint_complete", b"_constraint_complete"]  # noqa: Y015
@@ -1293,6 +1503,8 @@ class GetModelResponse(_message.Message):
     SYNTHETIC_ACCEPTANCE_FIELD_NUMBER: _builtins.int
     SYSTEM_FINGERPRINT_FIELD_NUMBER: _builtins.int
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _builtins.int
+    TOOL_FORMAT_FIELD_NUMBER: _builtins.int
+    REASONING_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """The model as given to the server: a name or a path."""
     family: _builtins.str
@@ -1314,12 +1526,18 @@ class GetModelResponse(_message.Message):
     """
     has_chat_template: _builtins.bool
     """Whether the model has a chat template. Without one, requests with a chat are invalid."""
+    tool_format: _builtins.str
+    """How the model writes tool calls: the name of a format. Empty: it is not known, and chats cannot have tools."""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def drafters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def constraint_kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def reasoning(self) -> Global___ReasoningMarks:
+        """The marks of the model's reasoning. Unset if it does not reason."""
+
     def __init__(
         self,
         *,
@@ -1340,13 +1558,37 @@ class GetModelResponse(_message.Message):
         synthetic_acceptance: _builtins.float | None = ...,
         system_fingerprint: _builtins.str = ...,
         has_chat_template: _builtins.bool = ...,
+        tool_format: _builtins.str = ...,
+        reasoning: Global___ReasoningMarks | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance", "synthetic_acceptance", b"synthetic_acceptance"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance", "reasoning", b"reasoning", "synthetic_acceptance", b"synthetic_acceptance"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance", "block_size", b"block_size", "cache_blocks", b"cache_blocks", "constraint_kinds", b"constraint_kinds", "device", b"device", "drafters", b"drafters", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "family", b"family", "has_chat_template", b"has_chat_template", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model", b"model", "quantization", b"quantization", "synthetic_acceptance", b"synthetic_acceptance", "system_fingerprint", b"system_fingerprint", "version", b"version", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance", "block_size", b"block_size", "cache_blocks", b"cache_blocks", "constraint_kinds", b"constraint_kinds", "device", b"device", "drafters", b"drafters", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "family", b"family", "has_chat_template", b"has_chat_template", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model", b"model", "quantization", b"quantization", "reasoning", b"reasoning", "synthetic_acceptance", b"synthetic_acceptance", "system_fingerprint", b"system_fingerprint", "tool_format", b"tool_format", "version", b"version", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__synthetic_acceptance: _TypeAlias = _typing.Literal["synthetic_acceptance"]  # noqa: Y015
     _WhichOneofArgType__synthetic_acceptance: _TypeAlias = _typing.Literal["_synthetic_acceptance", b"_synthetic_acceptance"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__synthetic_acceptance) -> _WhichOneofReturnType__synthetic_acceptance | None: ...
 
 Global___GetModelResponse: _TypeAlias = GetModelResponse  # noqa: Y015
+
+@_typing.final
+class ReasoningMarks(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    begin: _builtins.str
+    end: _builtins.str
+    def __init__(
+        self,
+        *,
+        begin: _builtins.str = ...,
+        end: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "end", b"end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReasoningMarks: _TypeAlias = ReasoningMarks  # noqa: Y015

@@ -15,7 +15,18 @@ from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.grammar.lark import regex_grammar
 from draftline.structured.language import Language
-from draftline.structured.tags.form import Choice, Form, Free, Leaf, Literal, Repeat, Sequence, Tag, Triggered
+from draftline.structured.tags.form import (
+    Choice,
+    Form,
+    Free,
+    Leaf,
+    Literal,
+    Repeat,
+    Separated,
+    Sequence,
+    Tag,
+    Triggered,
+)
 from draftline.structured.tags.lark import tag_grammar
 from draftline.structured.tags.machine import Machine
 from draftline.structured.tags.stored import from_json, to_json
@@ -30,7 +41,7 @@ def leaf(regex: str) -> Leaf:
 
 CONTENTS = st.one_of(
     st.sampled_from(["b*", "[ab]+", "a|ab", "(aé)*", "<?b", "b<a|b"]).map(leaf),
-    st.lists(MARKS, max_size=1).map(lambda texts: Free(tuple(texts))),
+    st.builds(lambda texts, first: Free(tuple(texts), first), st.lists(MARKS, max_size=1), st.sampled_from(["", "a<"])),
     MARKS.map(Literal),
 )
 """What may stand inside a tag."""
@@ -67,6 +78,9 @@ FORMS = st.one_of(
     st.builds(
         lambda tag, mark: Sequence((tag, Repeat(Sequence((Literal(mark), tag)), 0, None))), _tags(CONTENTS), MARKS
     ),
+    st.builds(Separated, _tags(CONTENTS), MARKS),
+    _tags(st.builds(Separated, _tags(CONTENTS), MARKS)),
+    _tags(CONTENTS).map(lambda tag: Sequence((Repeat(tag, 0, 1), Free((tag.begin,))))),
     st.lists(_tags(CONTENTS), min_size=2, max_size=2, unique_by=lambda tag: tag.begin[0]).map(
         lambda tags: Choice(tuple(tags))
     ),
@@ -94,6 +108,8 @@ def _marks(form: Form) -> list[str]:
             return [mark for part in forms for mark in _marks(part)]
         case Repeat(body):
             return _marks(body)
+        case Separated(body, separator):
+            return [separator, *_marks(body)]
         case Tag(_, begin, content, ends):
             return [begin, *ends, *_marks(content), begin + "b" + ends[0]]
         case Triggered(triggers, tags):

@@ -68,9 +68,9 @@ def compiled() -> CompiledConstraint:
 
 
 @functools.cache
-def reasoned(begin: str) -> CompiledConstraint:
+def reasoned(begin: str, *, required: bool = True) -> CompiledConstraint:
     compiler = ConstraintCompiler(VOCABULARY)
-    reasoning = ReasoningSpec(begin, "</r>", limited=True)
+    reasoning = ReasoningSpec(begin, "</r>", limited=required, required=required)
     compiled = compiler.compile(
         ConstraintSpec("json_schema", json.dumps(UNIQUE), whitespace="compact", reasoning=reasoning)
     )
@@ -184,6 +184,26 @@ def test_behind_reasoning_a_document_is_allowed_exactly_if_its_strings_differ(
     again = compiled.begin(None, len(text.encode())).matcher
     assert all(again.advance(token) for token in tokens[: taken - taken // 2])
     assert mask(matcher) == mask(again) != set()
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    st.sampled_from(["", "[r]</r>", '[r]["a","a"</r>']),
+    st.lists(st.sampled_from("ab"), max_size=3),
+    st.integers(0, 2**32),
+)
+def test_reasoning_may_be_left_out_of_a_document_that_begins_like_its_mark(
+    thought: str, value: list[str], seed: int
+) -> None:
+    text = thought + json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    matcher = reasoned("[r]", required=False).begin().matcher
+    legal = True
+    for token in tokenizations(text, random.Random(seed)):
+        legal = token in mask(matcher)
+        assert matcher.advance(token) == legal
+        if not legal:
+            break
+    assert (legal and matcher.complete) == (len(set(value)) == len(value))
 
 
 def test_random_texts_hold_different_strings() -> None:

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import CompletionOutput, Delta, Finished, RequestOutput
 from draftline.engine.protocol import EngineClient, GenerateRequest
-from draftline.engine.server.http.answers import Head, TokenTexts, UsageCount, finish, prompt_logprobs, usage_of
+from draftline.engine.server.http.answers import (
+    Head,
+    TokenTexts,
+    UsageCount,
+    call_delta,
+    finish,
+    message_of,
+    prompt_logprobs,
+    usage_of,
+)
 from draftline.engine.server.http.body import ResponseFormat, Streamed, check_stream
 from draftline.engine.server.http.fields import Names
 from draftline.engine.server.http.generation import Generation, Wanted
 from draftline.engine.server.http.messages import ChatMessage, Rendered, chat
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
 from draftline.engine.server.http.stream import DONE, error_events, event, event_of
+from draftline.engine.server.http.tools import PATHS, ChoiceBody, ToolBody, WithTools, choice_of, tool_paths, tools_of
 
 
-class ChatBody(Streamed, Rendered):
+class ChatBody(Streamed, Rendered, WithTools):
     """The body."""
 
     messages: list[ChatMessage]
@@ -28,6 +38,11 @@ class ChatBody(Streamed, Rendered):
     logprobs: bool | None = Field(default=None, description="list each token's log-probability")
     top_logprobs: int | None = Field(default=None, description="and those of this many of the likeliest tokens")
     response_format: ResponseFormat | None = None
+    tools: list[ToolBody] | None = Field(default=None, description="functions that the model may call")
+    tool_choice: Literal["auto", "none", "required"] | ChoiceBody | None = None
+
+
+_TOOL = "tools[{}].function"
 
 
 def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted]:
@@ -43,8 +58,25 @@ def wanted(body: ChatBody, engine: EngineClient, max_tokens: int) -> list[Wanted
         body, max_tokens=max_tokens, logprobs=(body.top_logprobs or 0) if body.logprobs else None
     )
     constrained, names = constraint(body, body.response_format)
-    paths = [("chat.messages", "messages"), ("chat", "messages"), *names, *sampling_names(body)]
-    prompt = chat(body.messages, body, engine.info, "messages")
+    tools = tools_of([tool.function for tool in body.tools or ()], engine.info, _TOOL)
+    paths = [
+        *tool_paths(len(tools), _TOOL),
+        *PATHS,
+        ("chat.messages", "messages"),
+        ("chat", "messages"),
+        *names,
+        *sampling_names(body),
+    ]
+    prompt = chat(
+        body.messages,
+        body,
+        engine.info,
+        "messages",
+        tools=tools,
+        tool_choice=choice_of(body.tool_choice),
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        max_reasoning_tokens=body.max_reasoning_tokens,
+    )
     request = GenerateRequest(prompt, sampling, constrained, speculation(body), body.priority or 0, body.timeout)
     return [Wanted(request, Names(tuple(paths)), body.truncate_prompt_tokens)]
 
@@ -76,8 +108,15 @@ class ChatAnswer:
         match update:
             case Delta():
                 logprobs = {"content": self._texts.chat(update.logprobs)} if update.logprobs else None
-                if update.text or logprobs:
-                    yield self._chunk(update.index, {"content": update.text}, logprobs, {})
+                delta: dict[str, Any] = {}
+                if update.reasoning:
+                    delta["reasoning_content"] = update.reasoning
+                if update.text or (logprobs and not update.reasoning and not update.tool_calls):
+                    delta["content"] = update.text
+                if update.tool_calls:
+                    delta["tool_calls"] = [call_delta(part) for part in update.tool_calls]
+                if delta:
+                    yield self._chunk(update.index, delta, logprobs, {})
             case Finished():
                 self._usage.add(prompt, update)
                 yield self._chunk(update.index, {}, None, finish(update))
@@ -106,7 +145,7 @@ class ChatAnswer:
         logprobs = {"content": self._texts.chat(each.logprobs or ()), "refusal": None} if self._body.logprobs else None
         return {
             "index": each.index,
-            "message": {"role": "assistant", "content": each.text, "refusal": None},
+            "message": message_of(each),
             "logprobs": logprobs,
             **finish(each.finished),
         }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from draftline.engine.calls import ToolCallDelta, as_tool_choice
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Delta, Finished, FinishReason, PositionLogprobs, RequestOutput
 from draftline.engine.protocol import EngineClient, GenerateRequest
@@ -17,11 +18,73 @@ from draftline.engine.server.http.body import Body, Generating, JsonSchema, Resp
 from draftline.engine.server.http.errors import error_body
 from draftline.engine.server.http.fields import INERT, Inert, Names
 from draftline.engine.server.http.generation import Generation, Wanted
+from draftline.engine.server.http.items import Events, Items
 from draftline.engine.server.http.messages import ChatMessage, Rendered, chat
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
 from draftline.engine.server.http.stream import event
+from draftline.engine.server.http.tools import (
+    PATHS,
+    CallBody,
+    CalledFunction,
+    FunctionBody,
+    WithTools,
+    tool_paths,
+    tools_of,
+)
 
 LOGPROBS = "message.output_text.logprobs"
+
+
+class FunctionTool(FunctionBody):
+    """A tool in the form of responses."""
+
+    type: Literal["function"]
+
+
+class NamedFunction(Body):
+    """A choice of one function, in the form of responses."""
+
+    type: Literal["function"]
+    name: str
+
+
+class CallItem(Body):
+    """A call of an earlier answer."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    id: str | None = Field(default=None, description="no effect: nothing is stored")
+    status: str | None = Field(default=None, description="no effect: of an earlier answer")
+
+
+class ResultItem(Body):
+    """The result of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str
+    id: str | None = Field(default=None, description="no effect: nothing is stored")
+    status: str | None = Field(default=None, description="no effect: nothing is stored")
+
+
+class ReasoningText(Body):
+    """Text of an earlier answer's reasoning."""
+
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+class ReasoningItem(Body):
+    """The reasoning of an earlier answer."""
+
+    type: Literal["reasoning"]
+    content: list[ReasoningText] | None = None
+    summary: list[ReasoningText] | None = Field(default=None, description="no effect: the content says all")
+    encrypted_content: str | None = Field(default=None, description="no effect: nothing is encrypted")
+    id: str | None = Field(default=None, description="no effect: nothing is stored")
+    status: str | None = Field(default=None, description="no effect: of an earlier answer")
 
 
 class InputItem(ChatMessage):
@@ -56,10 +119,12 @@ class ResponseStreamOptions(Body):
     include_obfuscation: bool | None = Field(default=None, description="no effect: events are not padded")
 
 
-class ResponseBody(Generating, Rendered):
+class ResponseBody(Generating, Rendered, WithTools):
     """The body."""
 
-    input: str | list[InputItem]
+    input: str | list[InputItem | CallItem | ResultItem | ReasoningItem]
+    tools: list[FunctionTool] | None = Field(default=None, description="functions that the model may call")
+    tool_choice: Literal["auto", "none", "required"] | NamedFunction | None = None
     instructions: str | None = Field(default=None, description="a system message before the input")
     max_output_tokens: int | None = Field(default=None, description="as many as the context has room for if unset")
     text: TextOptions | None = None
@@ -82,9 +147,27 @@ def wanted(body: ResponseBody, engine: EngineClient, max_tokens: int) -> list[Wa
     )
     form = None if body.text is None or body.text.format is None else _form(body.text.format)
     constrained, names = constraint(body, form, "text.format", "schema")
-    paths = [("chat.messages", "input"), ("chat", "input"), *names, *sampling_names(body)]
+    tools = tools_of(body.tools or (), engine.info, "tools[{}]")
+    paths = [
+        *tool_paths(len(tools), "tools[{}]"),
+        *PATHS,
+        ("chat.messages", "input"),
+        ("chat", "input"),
+        *names,
+        *sampling_names(body),
+    ]
+    choice = body.tool_choice
     request = GenerateRequest(
-        chat(_messages(body), body, engine.info, "input"),
+        chat(
+            _messages(body),
+            body,
+            engine.info,
+            "input",
+            tools=tools,
+            tool_choice=as_tool_choice(choice.model_dump() if isinstance(choice, NamedFunction) else choice),
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            max_reasoning_tokens=body.max_reasoning_tokens,
+        ),
         sampling,
         constrained,
         speculation(body),
@@ -100,7 +183,32 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
     )
     if isinstance(body.input, str):
         return [*items, ChatMessage(role="user", content=body.input)]
-    return [*items, *body.input]
+    for item in body.input:
+        _add(items, item)
+    return items
+
+
+def _add(messages: list[ChatMessage], item: InputItem | CallItem | ResultItem | ReasoningItem) -> None:
+    """Add an item to the conversation: reasoning, text and calls of one answer are one message."""
+    if isinstance(item, ResultItem):
+        messages.append(ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id))
+        return
+    if isinstance(item, InputItem) and item.role != "assistant":
+        messages.append(item)
+        return
+    last = (
+        messages.pop() if messages and messages[-1].role == "assistant" else ChatMessage(role="assistant", content="")
+    )
+    if isinstance(item, CallItem):
+        call = CallBody(id=item.call_id, function=CalledFunction(name=item.name, arguments=item.arguments))
+        messages.append(last.model_copy(update={"tool_calls": [*(last.tool_calls or ()), call]}))
+    elif isinstance(item, ReasoningItem):
+        text = "".join(part.text for part in item.content or ())
+        messages.append(last.model_copy(update={"reasoning_content": (last.reasoning_content or "") + text}))
+    elif last.content or last.tool_calls:
+        messages += [last, item]
+    else:
+        messages.append(item.model_copy(update={"reasoning_content": last.reasoning_content}))
 
 
 def _form(form: TextFormat) -> ResponseFormat:
@@ -123,53 +231,40 @@ class ResponseAnswer:
         self._body = body
         self._texts = TokenTexts(engine.tokenizer)
         self._id = new_id("resp_")
-        self._message_id = new_id("msg_")
         self._created = time.time()
         self._model = model
         self._fingerprint = engine.info.system_fingerprint
         self._numbers = count()
-        self._text = ""
-        self._logprobs: list[dict[str, Any]] = []
+        self._items = Items()
         self._end: Finished | None = None
         self._usage = UsageCount()
 
     def begin(self) -> Iterator[bytes]:
         """The events before the first update."""
-        yield self._event("response.created", response=self._response("in_progress", []))
-        yield self._event("response.in_progress", response=self._response("in_progress", []))
-        yield self._event("response.output_item.added", output_index=0, item=self._message("in_progress", []))
-        yield self._event("response.content_part.added", **self._place, part=self._part("", []))
+        yield self._event("response.created", response=self._response("in_progress"))
+        yield self._event("response.in_progress", response=self._response("in_progress"))
 
     def update(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
         """The events of an update."""
         match update:
             case Delta():
-                logprobs = self._add(update.text, update.logprobs)
-                if update.text or logprobs:
-                    yield self._event(
-                        "response.output_text.delta", **self._place, delta=update.text, logprobs=_briefly(logprobs)
-                    )
+                for name, fields in self._parts(update.text, update.reasoning, update.tool_calls, update.logprobs):
+                    yield self._event(name, **fields)
             case Finished():
                 self._finish(update)
 
     def end(self) -> Iterator[bytes]:
         """The events after the last update."""
-        part = self._part(self._text, self._logprobs)
-        status = self._status
-        yield self._event(
-            "response.output_text.done", **self._place, text=self._text, logprobs=_briefly(self._logprobs)
-        )
-        yield self._event("response.content_part.done", **self._place, part=part)
-        message = self._message(status, [part])
-        yield self._event("response.output_item.done", output_index=0, item=message)
-        yield self._event(f"response.{status}", response=self._response(status, [message]))
+        for name, fields in self._items.end(self._status):
+            yield self._event(name, **fields)
+        yield self._event(f"response.{self._status}", response=self._response(self._status))
 
     def fail(self, error: Exception) -> Iterator[bytes]:
         """The events of an error that ends the stream."""
-        problem = error_body(error)["error"]
-        message = self._message("incomplete", [self._part(self._text, self._logprobs)])
-        response = self._response("failed", [message])
-        response["error"] = {"code": "server_error", "message": problem["message"]}
+        for _ in self._items.end("incomplete"):
+            pass
+        response = self._response("failed")
+        response["error"] = {"code": "server_error", "message": error_body(error)["error"]["message"]}
         yield self._event("response.failed", response=response)
 
     def whole(self, outputs: Sequence[RequestOutput[Any]]) -> dict[str, Any]:
@@ -177,16 +272,24 @@ class ResponseAnswer:
         [output] = outputs
         [each] = output.outputs
         assert each.finished is not None, "outputs are whole"
-        self._add(each.text, each.logprobs or ())
+        calls = [ToolCallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(each.tool_calls)]
         self._finish(each.finished)
-        message = self._message(self._status, [self._part(self._text, self._logprobs)])
-        return self._response(self._status, [message])
+        for _ in self._parts(each.text, each.reasoning or "", calls, each.logprobs or ()):
+            pass
+        for _ in self._items.end(self._status):
+            pass
+        return self._response(self._status)
 
-    def _add(self, text: str, positions: Sequence[PositionLogprobs]) -> list[dict[str, Any]]:
+    def _parts(
+        self, text: str, reasoning: str, calls: Iterable[ToolCallDelta], positions: Sequence[PositionLogprobs]
+    ) -> Events:
+        if reasoning:
+            yield from self._items.add_reasoning(reasoning)
         logprobs = self._texts.chat(positions)
-        self._text += text
-        self._logprobs += logprobs
-        return logprobs
+        if text or (logprobs and self._items.has_message and not (reasoning or calls)):
+            yield from self._items.add_text(text, logprobs)
+        for part in calls:
+            yield from self._items.add_call(part)
 
     def _finish(self, end: Finished) -> None:
         self._end = end
@@ -198,20 +301,10 @@ class ResponseAnswer:
         complete = self._end is not None and self._end.finish_reason in (FinishReason.EOS, FinishReason.STOP)
         return "completed" if complete else "incomplete"
 
-    @property
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self._message_id, "output_index": 0, "content_index": 0}
+    def _event(self, kind: str, /, **fields: Any) -> bytes:
+        return event({"type": kind, "sequence_number": next(self._numbers), **fields}, kind)
 
-    def _event(self, name: str, **fields: Any) -> bytes:
-        return event({"type": name, "sequence_number": next(self._numbers), **fields}, name)
-
-    def _part(self, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
-
-    def _message(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"id": self._message_id, "type": "message", "status": status, "role": "assistant", "content": content}
-
-    def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+    def _response(self, status: str) -> dict[str, Any]:
         body, end = self._body, self._end
         form = {"type": "text"}
         if body.text is not None and body.text.format is not None:
@@ -230,14 +323,14 @@ class ResponseAnswer:
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "model": self._model,
-            "output": output,
-            "parallel_tool_calls": False,
+            "output": self._items.whole() if status != "in_progress" else [],
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
             "store": False,
             "temperature": 1.0 if body.temperature is None else body.temperature,
             "text": {"format": form},
-            "tool_choice": "none",
-            "tools": [],
+            "tool_choice": _dumped(body.tool_choice or "auto"),
+            "tools": [_dumped(tool) for tool in body.tools or ()],
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
             "usage": None if end is None else self._usage.response_fields(),
@@ -246,13 +339,5 @@ class ResponseAnswer:
         }
 
 
-def _briefly(logprobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Log-probabilities as events have them: without bytes."""
-    return [
-        {
-            "token": entry["token"],
-            "logprob": entry["logprob"],
-            "top_logprobs": [{"token": top["token"], "logprob": top["logprob"]} for top in entry["top_logprobs"]],
-        }
-        for entry in logprobs
-    ]
+def _dumped(value: str | Body) -> object:
+    return value.model_dump(exclude_none=True) if isinstance(value, Body) else value

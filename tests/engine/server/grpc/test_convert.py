@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from draftline.engine.client.convert import update
+from draftline.engine.calls import Tool
+from draftline.engine.client.convert import chat_message, update
+from draftline.engine.errors import InvalidRequestError
 from draftline.engine.outputs import (
     BrokenOff,
     Delta,
@@ -17,8 +19,10 @@ from draftline.engine.outputs import (
     TokenLogprob,
     Usage,
 )
+from draftline.engine.protocol import Chat
 from draftline.engine.server.grpc import convert
 from draftline.engine.stats import StepTimes
+from draftline.models.tokenization.rendering import Rendering
 from draftline.v1 import engine_pb2 as pb
 
 # Values that float32 represents exactly.
@@ -56,3 +60,37 @@ def test_the_end_of_an_output_arrives_whole() -> None:
 def test_a_delta_arrives_whole(delta: Delta) -> None:
     (message,) = convert.deltas(delta)
     assert update(pb.GenerateResponse(delta=message)) == delta
+
+
+def test_a_chat_arrives_whole() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    sent = Chat(
+        [
+            {"role": "user", "content": "1 + 1?"},
+            {"role": "assistant", "content": None, "tool_calls": [call], "reasoning": "hm"},
+            {"role": "tool", "content": "2", "tool_call_id": "1"},
+            {"role": "assistant", "content": "It is"},
+        ],
+        Rendering({"enable_thinking": False}, add_generation_prompt=False, continue_final_message=True),
+        tools=[Tool("add", "Adds.", '{"type": "object"}')],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_reasoning_tokens=7,
+    )
+    assert convert.chat(chat_message(sent)) == sent
+
+
+def test_only_calls_may_stand_for_an_assistants_content() -> None:
+    calls = [pb.ToolCall(name="add", arguments="{}")]
+    chat = convert.chat(pb.Chat(messages=[pb.ChatMessage(role="assistant", tool_calls=calls)]))
+    assert chat.messages == (("assistant", ""),)
+    for message in (pb.ChatMessage(role="user", tool_calls=calls), pb.ChatMessage(role="assistant")):
+        with pytest.raises(InvalidRequestError) as caught:
+            convert.chat(pb.Chat(messages=[message]))
+        assert [one.field for one in caught.value.violations] == ["chat.messages[0].content"]
+
+
+@pytest.mark.parametrize("rendering", [Rendering(tools=({"type": "function"},)), Rendering(members={0: {"name": "a"}})])
+def test_what_a_chat_has_itself_is_not_sent_in_its_rendering(rendering: Rendering) -> None:
+    with pytest.raises(InvalidRequestError, match=r"chat\.rendering"):
+        chat_message(Chat([("user", "a")], rendering))

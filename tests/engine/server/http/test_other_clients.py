@@ -88,3 +88,27 @@ def test_pydantic_ai(url: str) -> None:
     model = models.OpenAIChatModel("smollm2", provider=providers.OpenAIProvider(base_url=url, api_key="unused"))
     agent = pydantic_ai.Agent(model, output_type=pydantic_ai.NativeOutput(Person))
     assert isinstance(agent.run_sync(TEXT).output, Person)
+
+
+def test_langchain_binds_tools(url: str) -> None:
+    chat = imported("langchain_openai").ChatOpenAI(
+        base_url=url, api_key="unused", model="smollm2", max_tokens=80, temperature=0
+    )
+    messages = imported("langchain_core.messages")
+    bound = chat.bind_tools([Person], tool_choice="required", parallel_tool_calls=False)
+    answer = bound.invoke(TEXT)
+    [call] = answer.tool_calls
+    assert Person.model_validate(call["args"])
+    first, *more = bound.stream(TEXT)
+    [streamed] = sum(more, start=first).tool_calls
+    assert streamed["args"] == call["args"]
+    result = messages.ToolMessage("stored", tool_call_id=call["id"])
+    assert chat.invoke([messages.HumanMessage(TEXT), answer, result]).content
+
+
+def test_pydantic_ai_calls_tools(url: str) -> None:
+    pydantic_ai = imported("pydantic_ai")
+    models, providers = imported("pydantic_ai.models.openai"), imported("pydantic_ai.providers.openai")
+    model = models.OpenAIChatModel("smollm2", provider=providers.OpenAIProvider(base_url=url, api_key="unused"))
+    agent = pydantic_ai.Agent(model, output_type=Person)  # by a tool's call, which is required
+    assert isinstance(agent.run_sync(TEXT, model_settings={"max_tokens": 200}).output, Person)

@@ -1,0 +1,1 @@
+"""Tool calls and reasoning: formats, a request's constraint, and the parts of an output."""

@@ -1,0 +1,181 @@
+"""Tools over HTTP, with OpenAI's client and the embedded model, and over gRPC with the client: calls always match."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema_rs
+import openai
+import pytest
+from loaded_once import loaded_once
+
+from draftline import Client, SamplingParams
+from draftline.engine.config import EngineConfig
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.server import Server
+from draftline.engine.threaded_engine import start_engine
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}, "unit": {"enum": ["celsius", "fahrenheit"]}},
+    "required": ["city", "unit"],
+}
+TOOL: Any = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "The weather.", "parameters": SCHEMA},
+}
+OTHER: Any = {"type": "function", "function": {"name": "now"}}
+MESSAGES: Any = [{"role": "user", "content": "What is the weather in Paris, in celsius?"}]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server of the embedded model, on a thread of its own."""
+    with loaded_once():
+        engine = start_engine(EngineConfig(device="cpu", dtype="float32", max_num_seqs=8, max_model_len=2048))
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def start() -> Server:
+        server = Server(ServerConfig(port=0, http_port=0))
+        await server.start()
+        await server.serve(engine)
+        return server
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+    yield server
+    asyncio.run_coroutine_threadsafe(server.abort(), loop).result(60)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"http://{server.http_address}/v1", api_key="unused", max_retries=0) as client:
+        yield client
+
+
+def ask(client: openai.OpenAI, messages: Any = MESSAGES, **options: Any) -> Any:
+    options = {"tools": [TOOL, OTHER], "max_completion_tokens": 120, "temperature": 0, **options}
+    return client.chat.completions.create(model="smollm2", messages=messages, **options)
+
+
+def check(call: Any) -> None:
+    schema = {"get_weather": SCHEMA, "now": {"type": "object", "maxProperties": 0}}[call.function.name]
+    assert jsonschema_rs.is_valid(schema, json.loads(call.function.arguments))
+
+
+def test_a_required_call_is_made(client: openai.OpenAI) -> None:
+    [choice] = ask(client, tool_choice="required", parallel_tool_calls=False).choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    [call] = choice.message.tool_calls
+    check(call)
+
+
+def test_a_named_tool_is_called_in_every_output(client: openai.OpenAI) -> None:
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    answer = ask(client, tool_choice=named, n=3, temperature=1, seed=7)
+    ids = [call.id for choice in answer.choices for call in choice.message.tool_calls]
+    assert len(set(ids)) == 3
+    for choice in answer.choices:
+        [call] = choice.message.tool_calls
+        assert call.function.name == "get_weather"
+        check(call)
+
+
+def test_streamed_parts_are_the_whole_call(client: openai.OpenAI) -> None:
+    named = {"type": "function", "function": {"name": "get_weather"}}
+    [whole] = ask(client, tool_choice=named).choices[0].message.tool_calls
+    name, parts, reasons = "", [], []
+    for chunk in ask(client, tool_choice=named, stream=True):
+        [choice] = chunk.choices
+        reasons.append(choice.finish_reason)
+        for part in choice.delta.tool_calls or ():
+            assert part.index == 0
+            name += part.function.name or ""
+            parts.append(part.function.arguments)
+    assert reasons[-1] == "tool_calls"
+    assert (name, "".join(parts)) == ("get_weather", whole.function.arguments)
+    assert len(parts) > 2
+
+
+def test_results_are_fed_back(client: openai.OpenAI) -> None:
+    message = ask(client, tool_choice="required", parallel_tool_calls=False).choices[0].message
+    [call] = message.tool_calls
+    result = {"role": "tool", "tool_call_id": call.id, "content": "18 degrees"}
+    history = [{"role": "developer", "content": "Be brief."}, *MESSAGES, message.to_dict(), result]
+    [choice] = ask(client, history, tool_choice="none", max_completion_tokens=20).choices
+    assert choice.message.content
+    assert choice.message.tool_calls is None
+
+
+def test_text_without_a_call_is_text(client: openai.OpenAI) -> None:
+    with_tools = ask(client, [{"role": "user", "content": "Hi!"}], tool_choice="none", tools=[OTHER]).choices[0]
+    assert with_tools.message.content
+    assert with_tools.finish_reason in ("stop", "length")
+
+
+@pytest.mark.parametrize(
+    ("options", "param", "problem"),
+    [
+        (
+            {"tools": [OTHER, {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"$ref": "http://x/y"}}}}}]},
+            "tools[1].function.parameters#/properties/a",
+            "http://x/y",
+        ),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "is no name"),
+        ({"tools": [OTHER, OTHER]}, "tools[1].function.name", "is there twice"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]}, "tools[0].function.parameters#/type", "object"),
+        ({"tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice", "no tool 'g'"),
+        ({"tools": [], "tool_choice": "required"}, "tool_choice", "there are no tools"),
+        ({"extra_body": {"max_reasoning_tokens": 5}}, "max_reasoning_tokens", "does not reason"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_place(client: openai.OpenAI, options: Any, param: str, problem: str) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        ask(client, **options)
+    assert error.value.param is not None
+    assert error.value.param.startswith(param)
+    assert problem in error.value.message
+
+
+def test_responses_call_tools_too(client: openai.OpenAI) -> None:
+    tool: Any = {"type": "function", **TOOL["function"]}
+    asked: Any = {"model": "smollm2", "tools": [tool], "temperature": 0, "max_output_tokens": 120}
+    first: Any = {**asked, "input": MESSAGES, "tool_choice": "required", "parallel_tool_calls": False}
+    answer = client.responses.create(**first)
+    [call] = answer.output
+    assert (answer.status, call.type, call.name) == ("completed", "function_call", "get_weather")
+    assert jsonschema_rs.is_valid(SCHEMA, json.loads(call.arguments))
+    with client.responses.stream(**first) as stream:
+        names = [event.type for event in stream]
+        [streamed] = stream.get_final_response().output
+    assert streamed.arguments == call.arguments
+    assert names.count("response.function_call_arguments.done") == 1
+    assert names.count("response.function_call_arguments.delta") > 2
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}
+    history = [*MESSAGES, call.to_dict(), result]
+    [message] = client.responses.create(**asked, input=history, tool_choice="none").output
+    assert message.type == "message"
+    assert message.content[0].text
+
+
+def test_the_grpc_client_gets_the_same_call(server: Server, client: openai.OpenAI) -> None:
+    [want] = ask(client, tool_choice="required", parallel_tool_calls=False).choices[0].message.tool_calls
+    sampling = SamplingParams(temperature=0, max_tokens=120)
+    with Client(server.address) as grpc:
+        [answer] = grpc.chat(MESSAGES, sampling, tools=[TOOL, OTHER], tool_choice="required", parallel_tool_calls=False)
+    [output] = answer.outputs
+    [call] = output.tool_calls
+    assert (call.name, call.arguments) == (want.function.name, want.function.arguments)
+    assert output.text == ""
+    with pytest.raises(Exception, match="calls tools"):
+        _ = output.parsed
