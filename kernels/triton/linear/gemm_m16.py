@@ -125,6 +125,7 @@ def _gemm_m16_kernel(
         last_tile = tl.load(row_start + last_channel, mask=last_channel < K, other=0.0)
     if OVERLAP and AHEAD > 0:
         prefetch(row_start + tl.minimum(EARLY * BLOCK_K + tl.arange(0, AHEAD // 64)[None, :] * 64, K - 1))
+    # The next kernel starts only now: kernels that are further ahead would take the room of those whose turn it is.
     wait_for_previous(OVERLAP)
     values = _none()
     for early in tl.static_range(EARLY):
