@@ -133,7 +133,9 @@ async def test_a_server_of_a_dead_engine_says_so(server: Server, channel: grpc.a
     await server.serve(engine)
     with pytest.raises(grpc.RpcError):
         await InferenceServiceStub(channel).Generate(text_request("DIE")).read()
-    assert await check(channel, "") == NOT_SERVING
+    async with asyncio.timeout(10):
+        while await check(channel, "") != NOT_SERVING:  # the call learns of it first
+            await asyncio.sleep(0.01)
     assert await reason(channel) == "stopped"
 
 
