@@ -1,10 +1,10 @@
 """The worker process that compiles constraints: ``python -m draftline.structured.automaton.worker``.
 
 Two answers follow a constraint: its language, then, if that is regular, its automaton. One answer follows a language that
-is to be enforced by a grammar: the grammar, or why it cannot be used. None follows a preparation. All of them take work of untrusted size: in Python,
-which would hold up the threads of a process that streams, or in native code that cannot be stopped, and may crash. A
-worker's own alarm kills it when a job takes too long; the system kills it when it asks for too much memory. `worker_pool`
-is the other end of its pipes.
+is to be enforced by a grammar: the grammar, or why it cannot be used. None follows a preparation. All of them take work of
+untrusted size: in Python, which would hold up the threads of a process that streams, or in native code that cannot be
+stopped, and may crash. A worker's own alarm kills it when a job takes too long; the system kills it when it asks for too
+much memory. `worker_pool` is the other end of its pipes.
 """
 
 from __future__ import annotations

@@ -12,15 +12,10 @@ from torch import Tensor
 from draftline.kernels.batch import Batch
 from draftline.kernels.triton.attention.online_softmax import NO_KEY
 from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.tuples import no_tensors
 
 _TOGETHER = tl.constexpr(8)
 """Tiles that are loaded at a time."""
-
-
-@triton.jit
-def _none() -> tl.tensor:
-    """An empty tuple of tensors, to append to."""
-    return ()
 
 
 @triton.jit
@@ -70,9 +65,9 @@ def join_stored(
     total_max = tl.full(col.shape, NO_KEY, tl.float32)
     for base in range(0, num_tiles, _TOGETHER):
         # Loads first: the sums are a chain. Not through the L1 cache, which may lack other multiprocessors' stores.
-        accs = _none()
-        maxima = _none()
-        sums = _none()
+        accs = no_tensors()
+        maxima = no_tensors()
+        sums = no_tensors()
         for ahead in tl.static_range(_TOGETHER):
             tile = base + ahead + tl.zeros_like(col)
             mask = col_mask & (tile < num_tiles)

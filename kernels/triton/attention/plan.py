@@ -58,7 +58,7 @@ class Tile:
     num_stages: int
 
     def smaller(self) -> Tile | None:
-        """See `Division`. The tile of keys stays."""
+        """The next smaller launch with the same tile of keys; None if there is none."""
         if self.num_stages > 2:
             return replace(self, num_stages=2)
         return replace(self, block_m=self.block_m // 2) if self.block_m > 16 else None

@@ -48,7 +48,7 @@ class GemmConfig:
     num_stages: int
 
     def smaller(self) -> GemmConfig | None:
-        """See `Division`."""
+        """The next smaller division with the same results; None if there is none."""
         return smaller_product(self, least_k=64)
 
     def shared_bytes(self, limits: DeviceLimits, itemsize: int, *, swiglu: bool) -> int:

@@ -23,6 +23,7 @@ from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
+from draftline.kernels.triton.tuples import no_tensors
 
 MAX_GEMM_M16_ROWS = 16
 """The largest number of rows of x."""
@@ -56,7 +57,7 @@ class GemmM16Config:
     ahead: int = 0
 
     def smaller(self) -> GemmM16Config | None:
-        """See `Division`."""
+        """The next smaller division with the same results; None if there is none."""
         if self.early:
             return replace(self, early=self.early // 2, num_stages=max(self.num_stages, 3))
         return smaller_product(self, least_k=64)
@@ -68,12 +69,6 @@ class GemmM16Config:
         loop = limits.loop_bytes(row_bytes * self.block_k, self.num_stages) if early < k else 0
         # Registers hold the early tiles of few weight rows, which only pass through.
         return max(loop, row_bytes * self.block_k) if self.block_n < 64 else early * row_bytes + loop
-
-
-@triton.jit
-def _none() -> tl.tensor:
-    """An empty tuple of tensors, to append to."""
-    return ()
 
 
 @triton.jit
@@ -117,7 +112,7 @@ def _gemm_m16_kernel(
     x_start = x + m * K
     seen = m < num_rows
     channel = tl.arange(0, BLOCK_K)[None, :]
-    tiles = _none()
+    tiles = no_tensors()
     for early in tl.static_range(EARLY):
         tiles += (tl.load(row_start + early * BLOCK_K + channel),)
     if LAST:
@@ -127,7 +122,7 @@ def _gemm_m16_kernel(
         prefetch(row_start + tl.minimum(EARLY * BLOCK_K + tl.arange(0, AHEAD // 64)[None, :] * 64, K - 1))
     # The next kernel starts only now: kernels that are further ahead would take the room of those whose turn it is.
     wait_for_previous(OVERLAP)
-    values = _none()
+    values = no_tensors()
     for early in tl.static_range(EARLY):
         values += (tl.load(x_start + early * BLOCK_K + channel, mask=seen, other=0.0),)
     if LAST:

@@ -60,7 +60,7 @@ class ScaledGemmConfig:
     ahead: int = 0
 
     def smaller(self) -> ScaledGemmConfig | None:
-        """See `Division`."""
+        """The next smaller division with the same results; None if there is none."""
         return smaller_product(self, least_k=GROUP)
 
     def shared_bytes(self, limits: DeviceLimits, *, swiglu: bool) -> int:
