@@ -24,7 +24,7 @@ PRODUCTS = {
     "dense, tens": ("llama-8b-tens", "_gemm_kernel", {"SWIGLU": False}, 4096),
     "dense, many": ("llama-8b-chunk", "_gemm_kernel", {"SWIGLU": False}, 4096),
     # Their loops count groups of 128 channels.
-    "fp8, few rows": ("llama-8b-fp8-4", "_scaled_gemm_kernel", {"SWIGLU": False}, 4096),
+    "fp8, few rows": ("llama-8b-fp8-4", "_scaled_gemm_m16_kernel", {"SWIGLU": False}, 4096),
     "fp8-block, tens": ("llama-8b-fp8-block-40", "_scaled_gemm_kernel", {"SWIGLU": False}, 4096),
     "int8, many": ("llama-8b-int8-512", "_scaled_gemm_kernel", {"SWIGLU": True}, 4096),
 }
