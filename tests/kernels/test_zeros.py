@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import resource
 
 import pytest
@@ -40,3 +41,12 @@ def test_unused_blocks_of_a_cache_take_no_memory_on_a_cpu() -> None:
         layer.keys.numpy().fill(1)
     assert pages_taken() - before > 3 * allocated
     assert not any(layer.values.any() for layer in cache.layers)
+
+
+@pytest.mark.skipif(not hasattr(resource, "RUSAGE_THREAD"), reason="counts a thread's page faults, which Linux does")
+def test_no_first_write_clears_a_huge_page() -> None:
+    """A step writes to the cache of every layer: with huge pages it would clear 2 MiB for each of them."""
+    made = zeros((64 << 20,), torch.uint8, CPU)
+    before = pages_taken()
+    made.fill_(1)
+    assert pages_taken() - before >= 0.9 * made.nbytes / mmap.PAGESIZE
