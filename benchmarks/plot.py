@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class Comparison:
     workload: str
 
 
-def speed(line: dict[str, Any]) -> float:
+def speed(line: Mapping[str, Any]) -> float:
     """The tokens/s of a result: generated tokens, or prompt tokens if the workload only processes prompts."""
     return float(line["prompt_tokens_per_s" if line["workload"] == "prefill" else "tokens_per_s"])
 

@@ -68,6 +68,8 @@ GPU_WORKLOADS = (
     Workload("bs64", 64, (512, 512), (256, 256)),
     Workload("bs256", 256, (512, 512), (256, 256)),
     Workload("prefill", 32, (2048, 2048), (1, 1)),
+    Workload("long1", 1, (3500, 3500), (256, 256)),
+    Workload("long32", 32, (3500, 3500), (256, 256)),
 )
 """Workloads that compare engines on GPUs; ``nano`` is nano-vLLM's own benchmark."""
 
