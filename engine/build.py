@@ -16,7 +16,7 @@ from draftline.engine.core import Core
 from draftline.engine.drafting.build import DrafterParts
 from draftline.engine.fingerprint import SystemFingerprint
 from draftline.engine.protocol import EngineInfo
-from draftline.engine.runner.device import select_device
+from draftline.engine.runner.device import check_weights, select_device
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import ExecutorParts, Executors
 from draftline.engine.runner.masks import ConstraintMasks
@@ -292,6 +292,7 @@ class _Loaded:
 def _load(config: EngineConfig, device: torch.device, undo: ExitStack) -> _Loaded:
     """Load tokenizer, model and drafter. ``undo`` gets what has to end if a later part fails."""
     checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
+    check_weights(config.model, checkpoint, device, "quantization")
     shape = checkpoint.config
     tokenizer = load_tokenizer(
         config.tokenizer or config.model, shape, None if config.chat_template is None else Path(config.chat_template)

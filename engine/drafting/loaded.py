@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.cache import CacheNeeds, known_tokens, tokens_with_states
+from draftline.engine.runner.device import check_weights
 from draftline.engine.runner.memory import block_bytes, memory_explained, weight_bytes
 from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
@@ -127,6 +128,7 @@ def load_draft(
         with memory_explained(device, f"the weights of the head {name}"):
             return LoadedHead(Eagle3Head(head, ops, dtype, device))
     checkpoint = open_draft_checkpoint(name, target, **options)
+    check_weights(name, checkpoint, device, "draft_quantization")
     mine, its = checkpoint.config.vocab_size, target.config.vocab_size
     if mine != its:
         raise ModelLoadError(

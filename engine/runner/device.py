@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from draftline.engine.config import EngineConfig
+from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.errors import ModelLoadError
+from draftline.models.weight_kinds import weight_kinds
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,30 @@ def select_device(config: EngineConfig) -> torch.device:
     return device
 
 
+def check_weights(model: str, checkpoint: Checkpoint, device: torch.device, option: str) -> None:
+    """Refuse a checkpoint in FP8 where the GPU has none, before its weights are read.
+
+    Args:
+        model: the checkpoint as it was asked for.
+        checkpoint: the opened checkpoint.
+        device: where it is to run.
+        option: the option that converts its weights.
+
+    Raises:
+        ModelLoadError: it cannot run there.
+    """
+    if device.type != "cuda" or (gpu := _GPU.at(device.index)).capability >= _FP8:
+        return
+    for raw, _ in weight_kinds(checkpoint):
+        if raw.format == "F8_E4M3" and raw.scales is not None and raw.convert_to is None:
+            raise ModelLoadError(f"{option}: {model} is in FP8: {_no_fp8(gpu)}")
+
+
+def _no_fp8(gpu: _GPU) -> str:
+    has = ".".join(map(str, gpu.capability))
+    return f"FP8 needs a GPU of compute capability 8.9, and {gpu} has {has}; 'int8' runs there"
+
+
 def _named(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda", _best().index) if torch.cuda.is_available() else torch.device("cpu")
@@ -104,9 +130,7 @@ def _check(gpu: _GPU, config: EngineConfig) -> None:
             ("draft_quantization", config.draft_quantization),
         ):
             if value == "fp8":
-                raise ModelLoadError(
-                    f"{option}: FP8 needs a GPU of compute capability 8.9, and {gpu} has {has}; 'int8' runs there"
-                )
+                raise ModelLoadError(f"{option}: {_no_fp8(gpu)}")
     _check_compiler()
 
 

@@ -5,7 +5,6 @@ On a CPU the cache has a fixed budget. On a GPU it takes what the weights and th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
@@ -18,9 +17,9 @@ from draftline.kernels.batch import Batch, KVCache, bytes_a_head
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
-from draftline.models.families import weight_shapes
 from draftline.models.hidden_states import HiddenStateSink
 from draftline.models.model import Model
+from draftline.models.weight_kinds import weight_kinds
 from draftline.quant.tensor import RawTensor
 
 GIB = 1 << 30
@@ -74,22 +73,11 @@ def _check_host(what: str, needs: int, memory: HostMemory | None) -> None:
 def weight_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
     """About how many bytes a checkpoint's weights take once they are loaded.
 
-    Layers are alike, so one tensor of each kind is looked at.
-
     Args:
         checkpoint: the weights.
         dtype: of the weights that are not quantized.
     """
-    kinds: dict[str, float] = {}
-    total = 0.0
-    for name, shape in weight_shapes(checkpoint.config).items():
-        if name not in checkpoint:
-            continue
-        kind = re.sub(r"\d+", "", name)
-        if kind not in kinds:
-            kinds[kind] = _bytes_a_number(checkpoint.tensor(name), dtype)
-        total += prod(shape) * kinds[kind]
-    return int(total)
+    return int(sum(numbers * _bytes_a_number(raw, dtype) for raw, numbers in weight_kinds(checkpoint)))
 
 
 def _bytes_a_number(raw: RawTensor, dtype: torch.dtype) -> float:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from random_checkpoint import RandomCheckpoint, llama
 
+from draftline.engine import build
 from draftline.engine.build import build_core
 from draftline.engine.config import EngineConfig
+from draftline.engine.drafting import loaded
 from draftline.engine.runner.device import select_device
+from draftline.kernels.reference.ops import ReferenceOps
 from draftline.models.errors import ModelLoadError
+from draftline.quant.tensor import RawTensor, Scales
+
+_CONVERSIONS = {"auto": None, "int8": "int8"}
 
 OLD = ("NVIDIA GeForce GTX 1080 Ti", (6, 1), 11)
 SMALL = ("NVIDIA RTX A2000", (8, 6), 6)
@@ -138,6 +146,53 @@ def test_fp8_is_refused_where_the_gpu_has_none(machine: Machine, options: dict[s
     assert selected(**options | {name: "int8"}) == "cuda:0"
     machine.gpus = [ADA]
     assert selected(**options) == "cuda:0"
+
+
+class InFP8(RandomCheckpoint):
+    """A checkpoint whose projections are in FP8 with a scale, converted to ``convert_to`` if that is asked for."""
+
+    def __init__(self, convert_to: str | None) -> None:
+        super().__init__(llama(), std=0.1)
+        self._convert_to = convert_to
+
+    def tensor(self, name: str) -> RawTensor:
+        raw = super().tensor(name)
+        if "_proj" not in name:
+            return raw
+        scales = Scales(torch.ones(1, 1), raw.shape[0], raw.shape[1])
+        return replace(raw, format="F8_E4M3", scales=scales, convert_to=self._convert_to)
+
+
+def test_a_checkpoint_in_fp8_is_refused_before_its_weights_are_read(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "open_checkpoint", lambda *_, quantization, **__: InFP8(_CONVERSIONS[quantization]))
+    machine.gpus = [AMPERE]
+    options: dict[str, object] = {"model": "no such tokenizer", "device": "cuda", "enforce_eager": True}
+    with pytest.raises(ModelLoadError) as caught:
+        build_core(EngineConfig.model_validate(options))
+    assert str(caught.value) == (
+        "quantization: no such tokenizer is in FP8: FP8 needs a GPU of compute capability 8.9, and cuda:0 (NVIDIA GeForce "
+        "RTX 3090) has 8.6; 'int8' runs there"
+    )
+    others: list[tuple[GPU, dict[str, object]]] = [(AMPERE, {"quantization": "int8"}), (ADA, {})]
+    for gpu, fields in others:
+        machine.gpus = [gpu]
+        with pytest.raises(ModelLoadError, match=r"^no such tokenizer: "):
+            build_core(EngineConfig.model_validate(options | fields))
+
+
+def test_a_draft_model_in_fp8_is_refused_before_its_weights_are_read(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaded, "open_head", lambda *_, **__: None)
+    monkeypatch.setattr(loaded, "open_draft_checkpoint", lambda *_, **__: InFP8(None))
+    monkeypatch.setattr(loaded, "build_model", lambda *_: pytest.fail("its weights are read"))
+    machine.gpus = [AMPERE]
+    target = RandomCheckpoint(llama(), std=0.1)
+    config = EngineConfig(draft_model="small")
+    with pytest.raises(ModelLoadError, match=r"^draft_quantization: small is in FP8: .* has 8\.6; 'int8' runs there$"):
+        loaded.load_draft(config, target, ReferenceOps(), torch.bfloat16, torch.device("cuda", 0))
 
 
 def test_a_missing_c_compiler_is_one_line(machine: Machine) -> None:
