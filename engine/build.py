@@ -125,7 +125,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         from draftline.engine.runner.warmup import compile_kernels
 
         with memory_explained(device, "the largest step"):
-            compile_kernels(loaded.allocate(1, loaded.max_len), ahead, largest)
+            later = compile_kernels(loaded.allocate(1, loaded.max_len), ahead, largest)
 
     # The cache and the graphs take the memory that the weights and the largest step leave.
     loaded, cache_bytes = _share_memory(loaded, largest)
@@ -152,6 +152,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
 
         with memory_explained(device, "the CUDA graphs"):
             graphs = capture_graphs(parts)
+        later.start()
     runner = Runner(
         Executors(EagerExecutor(parts), loaded.shapes, graphs),
         parts.drafter,

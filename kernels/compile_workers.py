@@ -87,17 +87,18 @@ class KernelCompileWorkers:
         with suppress(OSError):  # the processes have ended or are stuck: `finish` logs it
             self._jobs.send(dumps(asdict(job)).encode())
 
-    def finish(self) -> None:
-        """Wait until all jobs are done."""
+    def finish(self) -> bool:
+        """Wait until all jobs are done. False if some are not, since the processes failed or took too long."""
         self._jobs.close()
         try:
             code = self._process.wait(_LIMIT_S)
         except subprocess.TimeoutExpired:
             logger.warning("the processes that compile kernels take too long; the rest is compiled here")
             self.stop()
-        else:
-            if code:
-                logger.warning("the processes that compile kernels ended with %d; the rest is compiled here", code)
+            return False
+        if code:
+            logger.warning("the processes that compile kernels ended with %d; the rest is compiled here", code)
+        return not code
 
     def stop(self) -> None:
         """End the processes at once. Idempotent."""

@@ -29,6 +29,25 @@ from draftline.spec.drafter import DraftRows
 COMMON_FEATURES = (SamplingFeatures.NONE, SamplingFeatures.TEMPERATURE)
 """The sets of sampling features that are captured in advance; others are when they first come up."""
 
+_WARM = SamplingFeatures.TEMPERATURE
+FURTHER_FEATURES = (
+    _WARM | SamplingFeatures.TOP_P,
+    _WARM | SamplingFeatures.TOP_K,
+    _WARM | SamplingFeatures.TOP_K | SamplingFeatures.TOP_P,
+    _WARM | SamplingFeatures.MIN_P,
+    SamplingFeatures.PENALTIES,
+    SamplingFeatures.LOGIT_BIAS,
+    SamplingFeatures.MIN_TOKENS,
+    SamplingFeatures.BAD_WORDS,
+    SamplingFeatures.ALLOWED_IDS,
+    _WARM | SamplingFeatures.TOP_P | SamplingFeatures.MASK,
+)
+"""The sets whose kernels are compiled behind a start. A kernel knows few of the features, so these are most kernels of other
+sets too."""
+
+FURTHER_LOGPROBS = (0, 1, 5)
+"""Counts of most likely tokens: that of none, the least, and OpenAI's limit for completions."""
+
 
 class GraphExecutor(Executor):
     """The graphs of one shape. It runs the rows of any step that the shape holds."""
@@ -86,6 +105,13 @@ class GraphExecutor(Executor):
         self._sampling[features] = captured
         return captured
 
+    def launch_logprobs(self, top: int) -> None:
+        """Launch the log-probabilities of all samples, without a graph, as steps do."""
+        logits, positions = self._result.logits, self._result.positions
+        # As rows are selected, which makes the tensors contiguous.
+        every = torch.arange(len(positions), device=positions.device)
+        self._parts.ops.logprobs(logits[every], positions[every], top)
+
     @override
     def draft(self, rows: tuple[Row, ...]) -> None:
         assert self._draft is not None, "the round of drafts is not captured"
@@ -124,6 +150,17 @@ def capture_executors(parts: ExecutorParts, recorder: Recorder) -> dict[StepShap
     for shape in sorted(drafting, key=lambda shape: -shape.tokens):
         executors[shape].add_drafts()
     return dict(executors)
+
+
+def launch_further_sampling(parts: ExecutorParts, recorder: Recorder) -> None:
+    """Launch the sampling that no graph has in advance, in steps of one row and of the most rows."""
+    shapes = sorted(parts.shapes.decodes, key=lambda shape: shape.samples)
+    for shape in (shapes[0], shapes[-1]):
+        executor = GraphExecutor(shape, parts, recorder, recorder)
+        for features in FURTHER_FEATURES:
+            executor.add_sampling(features)
+        for top in FURTHER_LOGPROBS:
+            executor.launch_logprobs(top)
 
 
 # The host writes the inputs of graphs as arithmetic on arrays: no tensor, no object a row.

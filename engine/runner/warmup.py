@@ -9,18 +9,22 @@ import torch
 
 from draftline.engine.runner.capture import GraphRecorder, Rehearsal
 from draftline.engine.runner.executor import Executor, ExecutorParts
-from draftline.engine.runner.graphs import capture_executors
+from draftline.engine.runner.graphs import capture_executors, launch_further_sampling
 from draftline.engine.runner.shapes import StepShape
 from draftline.kernels.batch import Batch
 from draftline.kernels.triton.compile.ahead import CompileAhead
+from draftline.kernels.triton.compile.later import CompileLater
 
 logger = logging.getLogger(__name__)
 
 
-def compile_kernels(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -> None:
+def compile_kernels(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -> CompileLater:
     """Compile the kernels of the largest step, and if this machine lacked any of them, those of all graphs.
 
     Nothing is computed: the cache may be smaller than the step.
+
+    Returns:
+        The kernels of what few requests ask for, to be compiled once the engine serves; none if the machine lacked none.
     """
     started = time.monotonic()
     with ahead.rehearsal():
@@ -30,6 +34,11 @@ def compile_kernels(parts: ExecutorParts, ahead: CompileAhead, largest: Batch) -
     parts.ops.settle()
     if ahead.missing:
         logger.info("kernels compiled in %.1f s", time.monotonic() - started)
+    later = CompileLater(parts.table.tokens.device)
+    if ahead.missing:
+        with later.recording():
+            launch_further_sampling(parts, Rehearsal())
+    return later
 
 
 def capture_graphs(parts: ExecutorParts) -> dict[StepShape, Executor]:

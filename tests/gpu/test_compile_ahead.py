@@ -12,6 +12,7 @@ import triton.language as tl
 from triton import knobs
 
 from draftline.kernels.triton.compile.ahead import CompileAhead
+from draftline.kernels.triton.compile.later import CompileLater
 from draftline.kernels.triton.pointwise.activations import silu_mul
 
 
@@ -85,3 +86,20 @@ def test_what_is_compiled_needs_no_rehearsal(compiled: Compiled) -> None:
     assert not ahead.missing
     assert torch.equal(silu_mul(batch, overlap=False), expected)
     assert compiled() == 1
+
+
+def test_kernels_are_compiled_behind_a_start(compiled: Compiled) -> None:
+    batches = [torch.randn(3, 2 * n, device="cuda", dtype=torch.bfloat16) for n in (112, 144)]
+    later = CompileLater(torch.device("cuda"))
+    with later.recording():
+        for batch in batches:
+            silu_mul(batch, overlap=False)
+    assert compiled() == 0
+    later.run()
+    before = compiled()
+    for batch in batches:
+        gate, up = batch.float().chunk(2, -1)
+        torch.testing.assert_close(
+            silu_mul(batch, overlap=False).float(), torch.nn.functional.silu(gate) * up, rtol=1e-2, atol=1e-2
+        )
+    assert compiled() == before == 0

@@ -1,4 +1,5 @@
-"""Prints the kernels that steps launch by operation and that no graph has: each would be compiled while a step waits.
+"""Prints the kernels that steps launch by operation, and that are neither in a graph nor compiled behind the start: each
+would be compiled while a step waits. Constraints are left out.
 
     python tests/helpers/launch_variants.py qwen3 256 4 640
 
@@ -26,7 +27,7 @@ from draftline.engine.runner.executor import ExecutorParts
 from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
 from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
-from draftline.kernels.slots import SlotTable
+from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.kernels.triton.compile.aot import Launch, captured_launches
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.ops import TritonOps
@@ -118,7 +119,7 @@ def steps(
 
 
 def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int) -> tuple[set[Launch], set[Launch]]:
-    """The launches of ``count`` steps by operation, and those of them that no graph has."""
+    """The launches of ``count`` steps by operation, and those of them that a start does not compile."""
     for name, stand_in in (("GraphInput", _input), ("unowned", lambda tensor: tensor)):
         setattr(graphs, name, stand_in)
     eager.upload = _upload  # type: ignore[attr-defined]
@@ -135,14 +136,21 @@ def unforeseen(shape: str, max_rows: int, drafts: int, max_len: int, count: int)
     foreseen: dict[Launch, None] = {}
     with captured_launches(foreseen):
         graphs.capture_executors(parts, _Recorder())  # type: ignore[arg-type]
+        graphs.launch_further_sampling(parts, _Recorder())  # type: ignore[arg-type]
     executor = eager.EagerExecutor(parts)
+    every = (*graphs.COMMON_FEATURES, *graphs.FURTHER_FEATURES)
     rng = random.Random(0)
     drawn = steps(rng, shapes, max_rows, drafts, max_len)
     launched: dict[Launch, None] = {}
     with captured_launches(launched):
         for _ in range(count):
             rows = next(drawn)
-            executor.sample(rows, executor.forward(rows), rng.choice(graphs.COMMON_FEATURES))
+            forward = executor.forward(rows)
+            features = rng.choice([each for each in every if SamplingFeatures.MASK not in each])
+            samples = executor.sample(rows, forward, features)
+            deciding = torch.empty(len(samples.tokens), dtype=torch.int64, device=META)
+            if len(deciding):
+                ops.logprobs(forward.logits[deciding], samples.tokens, rng.choice(graphs.FURTHER_LOGPROBS))
     return set(launched), launched.keys() - foreseen.keys()
 
 

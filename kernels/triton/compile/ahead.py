@@ -7,7 +7,7 @@ lock. So processes compile (`kernels/compile_workers.py`), and leave the results
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class _Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class _Missing:
+class MissingKernel:
     """A kernel that was launched and is not compiled.
 
     Attributes:
@@ -51,6 +51,26 @@ class _Missing:
     signature: tuple[str, ...]
     variants: dict[str, object]
     key: str
+
+    @staticmethod
+    def replaced(key: str, fn: Any, compile: dict[str, Any], capability: int) -> MissingKernel:
+        """Put a placeholder where Triton looks for the kernel; the arguments are those of Triton's ``jit_cache_hook``."""
+        function = fn.jit_function
+        variants = function.device_caches[compile["device"]][0]
+        variants[key] = _Pending()
+        job = CompileJob(str(fn.module), str(fn.name), compile["specialization_data"], capability)
+        # Descriptors of all block sizes are passed alike.
+        signature = tuple(str(kind).partition("[")[0] for kind in compile["signature"].values())
+        return MissingKernel(function, job, signature, variants, key)
+
+    def restore(self) -> None:
+        """Remove the placeholder."""
+        del self.variants[self.key]
+
+    def load(self) -> None:
+        """Load the kernel from Triton's cache, or compile it if it is not there."""
+        compiled = self.function.preload(self.job.specialization)
+        _ = compiled.run  # the launcher, which Triton builds at the first access
 
 
 class CompileAhead:
@@ -68,9 +88,8 @@ class CompileAhead:
         """
         self.missing = False
         self._device = device
-        major, minor = torch.cuda.get_device_capability(device)
-        self._capability = 10 * major + minor
-        self._found: list[_Missing] = []
+        self._capability = capability_of(device)
+        self._found: list[MissingKernel] = []
         self._workers = KernelCompileWorkers.start_if_useful() if workers is None and nothing_compiled() else workers
 
     def close(self) -> None:
@@ -90,32 +109,28 @@ class CompileAhead:
         hooks = knobs.runtime.jit_cache_hook, knobs.compilation.listener
         knobs.runtime.jit_cache_hook, knobs.compilation.listener = self._launched, self._compiled
         try:
-            with _never_run(self._device):
+            with never_run(self._device):
                 yield
         finally:
             knobs.runtime.jit_cache_hook, knobs.compilation.listener = hooks
             for kernel in self._found:
-                del kernel.variants[kernel.key]
+                kernel.restore()
         if self._workers is not None:
             self._workers.finish()
-        self._load()
+        load(self._device, self._found)
+        self._found.clear()
 
     def _launched(self, *, key: str, fn: Any, compile: dict[str, Any], is_manual_warmup: bool, **_: object) -> bool:
         """Triton's ``jit_cache_hook``: returns whether to skip compiling a kernel at its first launch."""
         if is_manual_warmup:  # by `preload`
             return False
-        function, data = fn.jit_function, compile["specialization_data"]
         if not self.missing:
-            function.preload(data)  # from the cache, if it is there; calls `_compiled`
+            fn.jit_function.preload(compile["specialization_data"])  # from the cache, if it is there; calls `_compiled`
             return True
-        variants = function.device_caches[compile["device"]][0]
-        variants[key] = _Pending()
-        job = CompileJob(str(fn.module), str(fn.name), data, self._capability)
-        # Descriptors of all block sizes are passed alike.
-        signature = tuple(str(kind).partition("[")[0] for kind in compile["signature"].values())
-        self._found.append(_Missing(function, job, signature, variants, key))
+        kernel = MissingKernel.replaced(key, fn, compile, self._capability)
+        self._found.append(kernel)
         if self._workers is not None:
-            self._workers.compile(job)
+            self._workers.compile(kernel.job)
         elif len(self._found) == _FEW + 1:
             self._start_workers()
         return True
@@ -130,30 +145,31 @@ class CompileAhead:
             for kernel in self._found:
                 self._workers.compile(kernel.job)
 
-    def _load(self) -> None:
-        """Load the kernels from Triton's cache, and compile those that are not there.
 
-        Threads help here: Triton builds a C module for each kernel's arguments, and waits for the C compiler.
-        """
-        index = torch.cuda.current_device() if self._device.index is None else self._device.index
-        # One kernel of each signature first, then the others, which find its module: a module that a second thread builds
-        # and replaces while the first loads it can be mistaken for another later, since Python knows it by its inode.
-        first = {kernel.signature: kernel for kernel in self._found}
-        others = [kernel for kernel in self._found if first[kernel.signature] is not kernel]
-        with ThreadPoolExecutor(initializer=lambda: torch.cuda.set_device(index)) as pool:
-            for kernels in (first.values(), others):
-                for done in [pool.submit(_loaded, kernel) for kernel in kernels]:
-                    done.result()
-        self._found.clear()
+def capability_of(device: torch.device) -> int:
+    """The compute capability of a device, as 80 or 90."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
 
 
-def _loaded(kernel: _Missing) -> None:
-    compiled = kernel.function.preload(kernel.job.specialization)
-    _ = compiled.run  # the launcher, which Triton builds at the first access
+def load(device: torch.device, kernels: Sequence[MissingKernel]) -> None:
+    """Load kernels from Triton's cache, and compile those that are not there.
+
+    Threads help here: Triton builds a C module for each kernel's arguments, and waits for the C compiler.
+    """
+    index = torch.cuda.current_device() if device.index is None else device.index
+    # One kernel of each signature first, then the others, which find its module: a module that a second thread builds
+    # and replaces while the first loads it can be mistaken for another later, since Python knows it by its inode.
+    first = {kernel.signature: kernel for kernel in kernels}
+    others = [kernel for kernel in kernels if first[kernel.signature] is not kernel]
+    with ThreadPoolExecutor(initializer=lambda: torch.cuda.set_device(index)) as pool:
+        for some in (first.values(), others):
+            for done in [pool.submit(kernel.load) for kernel in some]:
+                done.result()
 
 
 @contextmanager
-def _never_run(device: torch.device) -> Iterator[None]:
+def never_run(device: torch.device) -> Iterator[None]:
     """Capture launches and discard them: kernels that are compiled already must not run either."""
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     stream = torch.cuda.Stream(device)

@@ -1,4 +1,4 @@
-"""On a GPU nothing is compiled while a step waits for it, as long as requests ask for nothing out of the ordinary."""
+"""On a GPU nothing is compiled while a step waits for it: neither common sampling, nor top-p, penalties, log-probabilities, …"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.long
     ],
     ids=["common", "others"],
 )
-def test_steps_by_operation_launch_what_graphs_have_too(engines: list[tuple[str, int, int, int]]) -> None:
+def test_a_start_compiles_what_steps_by_operation_launch(engines: list[tuple[str, int, int, int]]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     lines = [f"main({', '.join(repr(str(part)) for part in engine)}); print({NEXT!r})" for engine in engines]
     program = "\n".join(

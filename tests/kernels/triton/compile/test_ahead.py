@@ -2,102 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fake_triton import Function, Kernel, Workers
 from triton import knobs
 
-from draftline.kernels.compile_workers import CompileJob
 from draftline.kernels.triton.compile import ahead
 from draftline.kernels.triton.compile.ahead import CompileAhead
-
-
-@dataclass
-class Kernel:
-    """Stands for a CompiledKernel."""
-
-    launches: int = 0
-
-    @property
-    def run(self) -> object:
-        return None
-
-
-@dataclass(eq=False)
-class Function:
-    """Stands in for a JITFunction and its cache on disk."""
-
-    disk: set[str] = field(default_factory=set)
-    compiled: list[str] = field(default_factory=list)
-    device_caches: Any = field(default_factory=lambda: defaultdict(lambda: ({},)))
-
-    def __call__(self, variant: str) -> None:
-        """As JITFunction.run does it."""
-        kernel = self.device_caches[0][0].get(variant) or self._compile(variant, warmup=False)
-        if isinstance(kernel, Kernel):
-            kernel.launches += 1
-        elif kernel is not None:
-            kernel.launch_metadata((1,), 0)
-            kernel.run(1, 1, 1, 0, kernel.function, kernel.packed_metadata)
-
-    def preload(self, variant: str) -> Kernel | None:
-        return self._compile(variant, warmup=True)
-
-    def _compile(self, variant: str, *, warmup: bool) -> Kernel | None:
-        hook = knobs.runtime.jit_cache_hook
-        told: dict[str, Any] = {"specialization_data": variant, "signature": {"x": variant}, "device": 0}
-        named = Named("kernels", "function", self)
-        if hook and hook(key=variant, fn=named, compile=told, is_manual_warmup=warmup, repr="", already_compiled=False):
-            return None
-        if variant == "broken":
-            raise RuntimeError("does not compile")
-        if knobs.compilation.listener:
-            knobs.compilation.listener(
-                src=None, metadata={}, metadata_group={}, times=None, cache_hit=variant in self.disk
-            )
-        if variant not in self.disk:
-            self.compiled.append(variant)
-        kernel = self.device_caches[0][0][variant] = Kernel()
-        return kernel
-
-
-@dataclass(frozen=True)
-class Named:
-    """Stands for a JitFunctionInfo."""
-
-    module: str
-    name: str
-    jit_function: Function
-
-
-class Workers:
-    """Stands in for KernelCompileWorkers: submitted jobs are on disk once it has finished."""
-
-    def __init__(self, function: Function) -> None:
-        self.started = 0
-        self.stopped = False
-        self.submitted: list[str] = []
-        self._function = function
-
-    def start_if_useful(self) -> Workers:
-        self.started += 1
-        return self
-
-    def compile(self, job: CompileJob) -> None:
-        assert (job.module, job.name, job.capability) == ("kernels", "function", 90)
-        self.submitted.append(job.specialization)
-
-    def finish(self) -> None:
-        self._function.disk.update(self.submitted)
-
-    def stop(self) -> None:
-        self.stopped = True
 
 
 @contextmanager
@@ -114,7 +30,7 @@ def function() -> Function:
 def workers(function: Function, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
     (tmp_path / "something").touch()
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(ahead, "_never_run", _no_capture)
+    monkeypatch.setattr(ahead, "never_run", _no_capture)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
     workers = Workers(function)

@@ -1,0 +1,83 @@
+"""Compiling kernels that a request may ask for one day, while the engine already serves.
+
+A start compiles what every request launches (`ahead.py`). Top-p, penalties or log-probabilities need further kernels. They
+are recorded at the start, and compiled by other processes behind it, so that the first such request neither waits for the
+compiler nor makes the other requests of its step wait.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+
+import torch
+from triton import knobs
+
+from draftline.kernels.compile_workers import KernelCompileWorkers
+from draftline.kernels.triton.compile.ahead import MissingKernel, capability_of, load, never_run
+
+logger = logging.getLogger(__name__)
+
+_SHARE_OF_CORES = 2
+"""One process for this many cores: the engine's own threads need the others."""
+
+
+class CompileLater:
+    """Kernels of one device that are compiled in the background."""
+
+    def __init__(self, device: torch.device) -> None:
+        """No kernel is recorded."""
+        self._device = device
+        self._capability = capability_of(device)
+        self._found: list[MissingKernel] = []
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Run no launch of this context, and record the kernels that it launches and this process has not loaded.
+
+        Code in it must neither wait for the device nor read its results. No other thread may launch kernels meanwhile.
+        """
+        hook = knobs.runtime.jit_cache_hook
+        knobs.runtime.jit_cache_hook = self._launched
+        try:
+            with never_run(self._device):
+                yield
+        finally:
+            knobs.runtime.jit_cache_hook = hook
+            for kernel in self._found:
+                kernel.restore()
+
+    def start(self) -> None:
+        """Begin to compile what was recorded."""
+        if self._found:
+            Thread(target=self.run, name="draftline-compile", daemon=True).start()
+
+    def run(self) -> None:
+        """Compile what was recorded. Failures are logged: the first launch compiles its kernel."""
+        started = time.monotonic()
+        try:
+            workers = KernelCompileWorkers(max(1, len(os.sched_getaffinity(0)) // _SHARE_OF_CORES))
+            atexit.register(workers.stop)
+            try:
+                for kernel in self._found:
+                    workers.compile(kernel.job)
+                done = workers.finish()
+            finally:
+                atexit.unregister(workers.stop)
+            # Only what is compiled is loaded: compiling here would hold up the steps.
+            if done:
+                load(self._device, self._found)
+                logger.info("%d more kernels compiled in %.1f s", len(self._found), time.monotonic() - started)
+        except Exception:
+            logger.exception("kernels could not be compiled in the background")
+
+    def _launched(self, *, key: str, fn: Any, compile: dict[str, Any], **_: object) -> bool:
+        """Triton's ``jit_cache_hook``: returns whether to skip compiling a kernel at its first launch."""
+        self._found.append(MissingKernel.replaced(key, fn, compile, self._capability))
+        return True

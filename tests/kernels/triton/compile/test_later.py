@@ -1,0 +1,100 @@
+"""What is recorded at the start is compiled behind it, by other processes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from fake_triton import Function, Kernel, Workers
+from triton import knobs
+
+from draftline.kernels.triton.compile import later
+from draftline.kernels.triton.compile.later import CompileLater
+
+
+@contextmanager
+def _no_capture(device: torch.device) -> Iterator[None]:
+    yield
+
+
+@pytest.fixture
+def function() -> Function:
+    return Function()
+
+
+@pytest.fixture
+def workers(function: Function, monkeypatch: pytest.MonkeyPatch) -> Workers:
+    monkeypatch.setattr(later, "never_run", _no_capture)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
+    workers = Workers(function)
+
+    def start(processes: int) -> Workers:
+        assert processes >= 1
+        workers.started += 1
+        return workers
+
+    monkeypatch.setattr(later, "KernelCompileWorkers", start)
+    return workers
+
+
+def recorded(function: Function, *variants: str) -> CompileLater:
+    made = CompileLater(torch.device("cuda:0"))
+    with made.recording():
+        for variant in variants:
+            function(variant)
+    return made
+
+
+def test_recorded_kernels_neither_run_nor_are_compiled_here(function: Function, workers: Workers) -> None:
+    function("known")
+    made = recorded(function, "known", "one", "two", "one")
+    kernels = function.device_caches[0][0]
+    assert list(kernels) == ["known"]
+    assert knobs.runtime.jit_cache_hook is None
+    made.run()
+    assert workers.submitted == ["one", "two"]
+    assert function.compiled == ["known"]
+    assert set(kernels) == {"known", "one", "two"}
+    function("two")
+    assert isinstance(kernels["two"], Kernel)
+    assert kernels["two"].launches == 1
+
+
+def test_a_kernel_that_is_wanted_meanwhile_is_compiled_at_once(function: Function, workers: Workers) -> None:
+    made = recorded(function, "one")
+    function("one")
+    assert function.compiled == ["one"]
+    made.run()
+    function("one")
+    assert function.compiled == ["one"]
+
+
+def test_where_processes_fail_nothing_is_compiled_here(
+    function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Workers, "finish", lambda self: False)
+    recorded(function, "one").run()
+    assert not function.device_caches[0][0]
+    assert function.compiled == []
+
+
+def test_failures_are_logged(
+    function: Function, workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none_start(processes: int) -> Any:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(later, "KernelCompileWorkers", none_start)
+    with caplog.at_level(logging.ERROR):
+        recorded(function, "one").run()
+    assert "kernels could not be compiled in the background" in caplog.text
+
+
+def test_nothing_recorded_starts_no_process(function: Function, workers: Workers) -> None:
+    recorded(function).start()
+    assert not workers.started
