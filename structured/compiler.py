@@ -425,8 +425,9 @@ class _Cache:
         found = self._kept.get(constraint)
         if found is None:
             return None
-        self._kept.move_to_end(constraint)
-        return found[0]
+        compiled, _ = found
+        self.put(constraint, compiled)  # counted again: it may have grown
+        return compiled
 
     def put(self, constraint: ConstraintSpec, compiled: CompiledConstraint) -> None:
         """Keep a compiled constraint in place of an earlier form, and evict others until all fit."""

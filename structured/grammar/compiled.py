@@ -55,8 +55,8 @@ class CompiledGrammar:
 
     @property
     def nbytes(self) -> int:
-        """An estimate: llguidance does not report its size, and its lexer creates states on demand."""
-        return (1 << 20) + 64 * self.source_bytes
+        """An estimate: llguidance does not report its size. It grows as texts use up the lexer."""
+        return self.pristine.parsers.nbytes + 64 * self.source_bytes
 
     @property
     def whole(self) -> Future[CompiledConstraint]:

@@ -24,6 +24,10 @@ logger = logging.getLogger(__name__)
 _SLOW_BUILD_S = 0.005
 """A build that takes longer holds up the steps of other requests, so the next one is built beforehand."""
 
+_NEW_LEXER_BYTES = 1 << 20
+_STATE_BYTES = 420
+"""Memory of a lexer's state: one with 50,000 states takes 20 MiB."""
+
 _MAX_FORCED_REPEATS = 4096
 """The product of the two largest least counts in a grammar. Most long forced text is a repetition, perhaps a nested one."""
 
@@ -91,6 +95,12 @@ class GrammarParsers:
         started = time.perf_counter()
         self.current = build()
         self._builds_slowly = time.perf_counter() - started > _SLOW_BUILD_S
+
+    @property
+    def nbytes(self) -> int:
+        """An estimate. A grammar that has used up a lexer will use up the next one; others build few states."""
+        states = self.limits.lexer_states if self.generations > 1 else 0
+        return _NEW_LEXER_BYTES + _STATE_BYTES * states
 
     def begin(self) -> ParserGeneration:
         """The generation of a new text. If the next one takes long to build, building it begins now."""

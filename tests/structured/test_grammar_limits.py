@@ -15,6 +15,7 @@ from small_vocabulary import allowed, vocabulary
 from draftline.structured.automaton.byte_automaton import compile_bytes
 from draftline.structured.automaton.matcher import AutomatonMatcher
 from draftline.structured.automaton.token_automaton import compile_tokens
+from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec, language
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.grammar.backend import GrammarBackend
@@ -71,6 +72,32 @@ def test_many_texts_of_one_grammar_are_exact_whatever_states_they_use_up(
         assert matcher.error is None
         exact.rollback(exact.consumed)
     assert compiled.parsers.generations > 5
+
+
+def test_a_grammar_that_uses_up_lexers_is_counted_with_a_full_one() -> None:
+    """The cache has room for two grammars with few states, and for one whose lexer is full."""
+    limits = CompilerLimits(cache_bytes=(2 << 20) + (1 << 17), grammar=GrammarLimits(lexer_states=500))
+    compiler = ConstraintCompiler(VOCABULARY, limits)
+    try:
+        growing, other = [ConstraintSpec("grammar", regex_grammar(text)) for text in (GROWING, "a{3}")]
+        beside = compiler.compile(other)
+        kept = compiler.compile(growing)
+        before = kept.nbytes
+        assert compiler.compile(other) is beside
+        assert compiler.compile(growing) is kept
+        rng = random.Random(1)
+        for _ in range(2000):
+            matcher = kept.begin().matcher
+            for _ in range(12):
+                mask(matcher)
+                assert matcher.advance(rng.choice(ids("ab")))
+            if kept.nbytes != before:
+                break
+        assert kept.nbytes == before + 420 * limits.grammar.lexer_states
+        assert compiler.compile(growing) is kept
+        assert compiler.compile(other) is not beside
+    finally:
+        compiler.close()
 
 
 @pytest.mark.parametrize("rounds", [20, pytest.param(60, marks=pytest.mark.slow)])
