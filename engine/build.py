@@ -152,7 +152,6 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
 
         with memory_explained(device, "the CUDA graphs"):
             graphs = capture_graphs(parts)
-        later.start()
     runner = Runner(
         Executors(EagerExecutor(parts), loaded.shapes, graphs),
         parts.drafter,
@@ -204,6 +203,8 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         config.model, time.monotonic() - started, info.quantization, info.dtype, info.device, blocks, config.block_size,
     )  # fmt: skip
     logger.info("system fingerprint %s: %s", fingerprint, fingerprint.facts)
+    if ahead is not None:
+        later.start()  # only now: the start has measured how long steps take
     return Core(
         scheduler,
         runner,
