@@ -22,7 +22,6 @@ from draftline.engine.protocol import EngineClient, GenerateRequest, Sink
 from draftline.engine.request.backlog import displaced_by
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.request import Request, RequestBuilder
-from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.stats import EngineStats
 from draftline.kernels.compile_workers import KernelCompileWorkers
 
@@ -60,7 +59,6 @@ class ThreadedEngine(EngineClient):
         self._displaced: set[str] = set()
         self._cancels: deque[str] = deque()
         self._commands: deque[Callable[[], None]] = deque()
-        self._profiler = StepProfiler()
         self._stats = core.stats()
         self._stopping = False
         self._thread = threading.Thread(target=self._loop, name="draftline-step", daemon=True)
@@ -103,11 +101,11 @@ class ThreadedEngine(EngineClient):
 
     @override
     def start_profile(self) -> Future[None]:
-        return self._between_steps(self._profiler.start)
+        return self._between_steps(self._core.profiler.start)
 
     @override
     def stop_profile(self, path: Path) -> Future[None]:
-        return self._between_steps(lambda: self._profiler.stop(path))
+        return self._between_steps(lambda: self._core.profiler.stop(path))
 
     def close(self) -> None:
         """Stop after the step in progress; unfinished requests fail with `EngineStoppedError`. Idempotent."""

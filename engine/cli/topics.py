@@ -27,6 +27,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
             "quantization",
             "device",
             "enforce_eager",
+            "kernels",
             "constraint_cache",
         ),
         "Memory": (
@@ -43,8 +44,10 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
             "inter_token_target",
             "max_waiting",
             "max_waiting_tokens",
+            "scheduling",
             "ageing_s",
             "default_seed",
+            "log_steps",
         ),
         "Speculation": (
             "drafter",

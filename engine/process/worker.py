@@ -191,7 +191,7 @@ def _read(connection: Connection, inbox: SimpleQueue[ToEngine]) -> None:
 
 def _workers(config: EngineConfig) -> KernelCompileWorkers | None:
     """Processes that compile kernels, if kernels surely must be compiled: they import torch while this process does."""
-    wanted = has_gpu() and config.device != "cpu" and not config.enforce_eager and nothing_compiled()
+    wanted = has_gpu() and config.device != "cpu" and config.uses_graphs and nothing_compiled()
     return KernelCompileWorkers.start_if_useful() if wanted else None
 
 
