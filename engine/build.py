@@ -36,7 +36,6 @@ from draftline.engine.runner.memory import (
     weight_bytes,
 )
 from draftline.engine.runner.peaks import peak_of
-from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
 from draftline.engine.scheduling.scheduler import Scheduler
@@ -191,7 +190,6 @@ def _build(
         activations=activation_bytes,
         graphs=max(0, used_bytes(device) - used),
     )
-    profiler = StepProfiler()
     runner = Runner(
         Executors(EagerExecutor(parts), loaded.shapes, graphs),
         parts.drafter,
@@ -199,7 +197,6 @@ def _build(
         ConstraintMasks(parts.constraints, parts.table),
         loaded.ops,
         loaded.eos_ids,
-        profiler,
     )
     fingerprint = SystemFingerprint.of(
         device,
@@ -259,7 +256,6 @@ def _build(
         compiler=loaded.compiler,
         work=ModelWork.of(model, loaded.cache_dtype),
         step_log=StepLines() if config.log_steps else NO_STEP_LOG,
-        profiler=profiler,
     )
 
 

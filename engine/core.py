@@ -21,7 +21,6 @@ from draftline.engine.request.deadlines import Deadlines
 from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.engine.runner.launched_step import LaunchedStep, StepResults
-from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.runner.runner import Runner
 from draftline.engine.scheduling.ordering import ORDERS
 from draftline.engine.scheduling.scheduler import Scheduler
@@ -73,7 +72,6 @@ class Core:
         compiler: ConstraintCompiler | None = None,
         work: ModelWork | None = None,
         step_log: StepLog = NO_STEP_LOG,
-        profiler: StepProfiler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """An idle core.
@@ -89,7 +87,6 @@ class Core:
             compiler: compiles requests' constraints. The core only keeps it for its callers.
             work: counts the work of its steps; None counts none.
             step_log: receives each step's plan and time.
-            profiler: the runner's.
             clock: gives seconds; requests' ``submitted_at`` must be on the same clock.
         """
         self.info = info
@@ -108,7 +105,7 @@ class Core:
         self._work = work
         self._meter = WorkMeter(info.peak)
         self._step_log = step_log
-        self.profiler = profiler or StepProfiler()
+        self.profiler = runner.profiler
         self.backlog = Backlog()
         self._policy = policy
         self._steps_ahead = steps_ahead

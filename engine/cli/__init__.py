@@ -11,6 +11,7 @@ import typer
 
 from draftline import __version__
 from draftline.engine.cli import bench, chat, demo, generate, info, run_batch, serve, token, top, train_draft
+from draftline.engine.cli.bench.profile import profile
 from draftline.engine.cli.errors import print_error, writable_output
 from draftline.engine.cli.help import HelpCommand, HelpGroup
 from draftline.engine.cli.options import CONFIGURATIONS, command
@@ -31,6 +32,7 @@ for function in (
     info.info,
     token.token,
     check_schema.check_schema,
+    profile,
     demo.demo,
     train_draft.train_draft,
 ):

@@ -23,7 +23,11 @@ from draftline.spec.drafter import DraftChunk, Drafter
 
 
 class Runner:
-    """Launches steps, each on the state that the one before it leaves on the device."""
+    """Launches steps, each on the state that the one before it leaves on the device.
+
+    Attributes:
+        profiler: records the steps, also the host's part of them.
+    """
 
     def __init__(
         self,
@@ -33,7 +37,6 @@ class Runner:
         masks: ConstraintMasks,
         ops: Ops,
         eos_ids: tuple[int, ...],
-        profiler: StepProfiler | None = None,
     ) -> None:
         """Everything is of one device.
 
@@ -44,7 +47,6 @@ class Runner:
             masks: bring constraints to the device.
             ops: the device's operations.
             eos_ids: the model's end-of-sequence ids.
-            profiler: records its steps.
         """
         self._executors = executors
         self._drafter = drafter
@@ -53,7 +55,7 @@ class Runner:
         self._slots = SlotWriter(table, eos_ids)
         self._masks = masks
         self._device = table.tokens.device
-        self._profiler = profiler or StepProfiler()
+        self.profiler = StepProfiler()
 
     @torch.inference_mode()
     def launch(self, plan: Plan, catch_up: Seq[DraftChunk] = (), in_flight: Seq[LaunchedStep] = ()) -> LaunchedStep:
@@ -64,7 +66,7 @@ class Runner:
             catch_up: known tokens that the drafter must see before it drafts.
             in_flight: the launched steps before this one that are not committed yet.
         """
-        rows, part = plan.rows, self._profiler.part
+        rows, part = plan.rows, self.profiler.part
         # Bring the device's tables up to date: slots and blocks, constraints, the drafter's own cache.
         with part("upload"):
             features = self._slots.apply(plan)
