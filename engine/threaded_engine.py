@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 from typing_extensions import override
 
-from draftline.engine.build import build_core
+from draftline.engine.build import NO_SUBSTITUTES, Substitutes, build_core
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError
@@ -249,18 +249,21 @@ class ThreadedEngine(EngineClient):
         self._run_commands()
 
 
-def start_engine(config: EngineConfig, workers: KernelCompileWorkers | None = None) -> ThreadedEngine:
+def start_engine(
+    config: EngineConfig, workers: KernelCompileWorkers | None = None, substitutes: Substitutes | None = None
+) -> ThreadedEngine:
     """Load the model and start the step thread. Blocks until it is loaded.
 
     Args:
         config: the engine's options.
         workers: see `build_core`.
+        substitutes: see `build_core`.
 
     Raises:
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
     """
     return ThreadedEngine(
-        build_core(config, workers),
+        build_core(config, workers, substitutes or NO_SUBSTITUTES),
         max_waiting=config.max_waiting,
         max_waiting_tokens=config.max_waiting_tokens,
         ageing_s=config.ageing_s,

@@ -16,6 +16,7 @@ from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.profile.tables import kernel_table, memory_table, phase_table
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.backend import connected, server_errors
+from draftline.engine.cli.bench.shape import engine_of_shape
 from draftline.engine.cli.connection import NEEDS_SERVER, Connection
 from draftline.engine.cli.models import find_models
 from draftline.engine.cli.views.top import Snapshot
@@ -124,7 +125,7 @@ def _local(
 
     name = engine.model if shape is None else shape
     if shape is not None:
-        engine = _of_shape(shape, engine, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        engine = engine_of_shape(shape, engine, Path(stack.enter_context(tempfile.TemporaryDirectory())))
     find_models(engine)
     console = _console()
     with console.status(f"loading {name}"):
@@ -138,19 +139,6 @@ def _local(
         _memory(runner, common, prompt_len, lines, console)
     else:
         _phases(runner, common, rows, prompt_len, steps, traces, lines, console)
-
-
-def _of_shape(shape: str, engine: EngineConfig, folder: Path) -> EngineConfig:
-    from draftline.engine.bench.contenders.engines import BenchmarkModel
-    from draftline.engine.bench.contenders.shapes import find_shape
-
-    if engine.model_fields_set & {"model", "load_format"}:
-        raise UsageError("--shape: takes random weights; give neither --model nor --load-format with it")
-    try:
-        model = BenchmarkModel.of_shape(shape, find_shape(shape), folder)
-    except ValueError as error:
-        raise UsageError(f"--{error}") from error
-    return engine.model_copy(update={"model": model.checkpoint, "load_format": "dummy"})
 
 
 def _phases(
