@@ -6,7 +6,18 @@ from collections.abc import Callable
 
 import typer
 
-from draftline.engine.cli.bench import ablate, serve, sweep
+from draftline.engine.cli.bench import (
+    ablate,
+    compare,
+    exactness,
+    latency,
+    report,
+    serve,
+    speculation,
+    structured,
+    sweep,
+    throughput,
+)
 from draftline.engine.cli.help import HelpCommand, HelpGroup
 from draftline.engine.cli.options import command
 
@@ -14,7 +25,14 @@ app = typer.Typer(name="bench", add_completion=False, pretty_exceptions_enable=F
 _SUBCOMMANDS: tuple[Callable[..., None], ...] = (
     serve.serve,
     sweep.sweep,
+    compare.compare,
+    throughput.throughput,
+    latency.latency,
+    speculation.speculation,
+    structured.structured,
+    exactness.exactness,
     ablate.ablate,
+    report.report,
 )
 for function in _SUBCOMMANDS:
     app.command(cls=HelpCommand)(command(function))
