@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, make_batch, randn
@@ -23,6 +24,7 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize, quantize_activations, scaled_up
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm
+from draftline.kernels.triton.linear.scaled_gemm_m16 import ScaledGemmM16Config, scaled_gemm_m16
 from draftline.kernels.triton.ops import TritonOps
 from draftline.models.families import build_model
 from draftline.models.loader import open_checkpoint
@@ -216,9 +218,12 @@ def memory(bench: Bench, ops: TritonOps) -> None:
 
 
 _FEW = [
-    ScaledGemmConfig(16, block_n, num_warps, num_stages, swap=True)
-    for block_n, num_warps, num_stages in ((64, 4, 4), (64, 4, 6), (64, 4, 10), (128, 4, 4), (128, 8, 6), (128, 8, 10))
-]
+    ScaledGemmM16Config(*numbers)
+    for numbers in (
+        (64, 256, 4, 5, 512), (64, 256, 0, 6, 1024), (64, 512, 2, 4, 512), (64, 512, 1, 4, 1024), (64, 128, 8, 8, 512),
+        (128, 128, 4, 5, 512), (128, 256, 2, 4, 512),
+    )
+]  # fmt: skip
 _MANY = [
     ScaledGemmConfig(*numbers)
     for numbers in (
@@ -230,10 +235,17 @@ _OVERLAPPED_ROWS = 64
 
 def divisions(bench: Bench, ops: TritonOps) -> None:
     """Every product alone, in several tile configurations; ``default`` is the engine's choice."""
-    cases = [("fp8", 1, _FEW), ("int8", 1, _FEW), ("fp8", 16, _FEW), ("fp8", 64, _MANY), ("int8", 2048, _MANY)]
+    cases: list[tuple[str, int, Callable[..., Tensor], Sequence[Any]]] = [
+        ("fp8", 1, scaled_gemm_m16, _FEW),
+        ("int8", 1, scaled_gemm_m16, _FEW),
+        ("fp8", 16, scaled_gemm_m16, _FEW),
+        ("int8", 8, scaled_gemm_m16, _FEW),
+        ("fp8", 64, scaled_gemm, _MANY),
+        ("int8", 2048, scaled_gemm, _MANY),
+    ]
     for name, (n, k) in LLAMA_8B.linears.items():
         swiglu, adds = name == "gate_up", name in ("o", "down")
-        for kind, rows, configs in cases:
+        for kind, rows, multiply, configs in cases:
             copies = [make_scaled(randn(n, k, scale=0.02), kind) for _ in range(copies_beyond_cache(n * k))]
             plain = randn(rows, k)
             x, scale = quantize_rows(plain, copies[0].data.dtype, grouped=copies[0].grouped)
@@ -247,7 +259,7 @@ def divisions(bench: Bench, ops: TritonOps) -> None:
             expected = expected if residual is None else expected + residual.double()
             for config in (None, *configs):
                 run = partial(
-                    scaled_gemm,
+                    multiply,
                     x,
                     scale,
                     bias=None,

@@ -58,6 +58,9 @@ MODELS = {
 """Every head size, grouping and option of the kernels."""
 
 
+ONE_TILE = ModelShape(4, 2, 32, 128, 128, 256, False, None)
+"""All channels of a product are one tile."""
+
 GPT2 = ModelShape(12, 12, 64, 768, 3072, 50257, False, None)
 GEMMA3 = ModelShape(4, 1, 256, 1152, 6912, 262144, True, 512)
 """Families with their own layers."""
@@ -294,6 +297,7 @@ CASES: dict[str, Case] = {
         if name in _MAIN or kind in ("decode", "chunk")
     },
     **{f"{name}-verifies": _layer_case(model, _verifies(model), torch.bfloat16) for name, model in MODELS.items()},
+    "one-tile": _layer_case(ONE_TILE, BATCHES["one"], torch.bfloat16),
     "float16": _layer_case(MODELS["llama-1b"], BATCHES["decode"], torch.float16),
     "float32-decode": _layer_case(MODELS["llama-8b"], BATCHES["decode"], torch.float32),
     "float32-verifies": _layer_case(MODELS["llama-1b"], _verifies(MODELS["llama-1b"]), torch.float32),

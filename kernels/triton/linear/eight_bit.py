@@ -14,6 +14,10 @@ _TO_INTEGER = tl.constexpr(12582912.0)
 _TO_SMALLEST = tl.constexpr(24576.0)
 
 
+EXACT_SUMS = tl.constexpr(128)
+"""How many FP8 products the matrix units may sum on their own."""
+
+
 @triton.jit
 def _to_integer(value: tl.tensor) -> tl.tensor:
     """A float32 of less than 2^22 as the nearest integer, ties to even."""

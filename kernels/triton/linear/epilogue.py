@@ -1,7 +1,7 @@
 """The end of a linear layer's kernel: bias, SwiGLU's activation and the addition to the residual stream.
 
 The result is rounded once. Gates and their partners are rounded before the activation, as a separate activation would find
-them.
+them. What is added comes after all products of the sum, at every number of rows.
 """
 
 from __future__ import annotations
@@ -16,6 +16,12 @@ def swiglu(gate: tl.tensor, up: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
     gate = gate.to(dtype).to(tl.float32)
     up = up.to(dtype).to(tl.float32)
     return gate / (1.0 + tl.exp(-gate)) * up
+
+
+@triton.jit
+def _add(acc: tl.tensor, value: tl.tensor) -> tl.tensor:
+    """``acc + value``, in float32. The compiler would begin a sum of one product with a value that a plain + adds to it."""
+    return tl.fma(acc, tl.full(acc.shape, 1.0, tl.float32), value.to(tl.float32))
 
 
 @triton.jit
@@ -50,11 +56,11 @@ def load_and_finish(
         ADD: whether the residual is added.
     """
     if BIAS:
-        acc += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
+        acc = _add(acc, tl.load(bias + n, mask=n < N, other=0.0))
         if SWIGLU:
-            up += tl.load(bias + N + n, mask=n < N, other=0.0).to(tl.float32)
+            up = _add(up, tl.load(bias + N + n, mask=n < N, other=0.0))
     if SWIGLU:
         acc = swiglu(acc, up, dtype)
     if ADD:
-        acc += tl.load(residual + offset, mask=mask, other=0.0).to(tl.float32)
+        acc = _add(acc, tl.load(residual + offset, mask=mask, other=0.0))
     return acc

@@ -1,7 +1,8 @@
-"""Eight-bit linear layers: quantization of the input, with its norm (`quantize.py`), then the product (`scaled_gemm.py`).
+"""Eight-bit linear layers: quantization of the input, with its norm, then the product.
 
-Both have one rule at every number of rows, so a token's result does not depend on the others. The vendor's products of FP8
-add in another order, so they are not used.
+The first is `quantize.py`, the second `scaled_gemm.py`, or `scaled_gemm_m16.py` for few rows. They have one rule at every
+number of rows, so a token's result does not depend on the others. The vendor's products of FP8 add in another order, so
+they are not used.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.linear.dense import overlaps
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled_gemm import scaled_gemm
+from draftline.kernels.triton.linear.scaled_gemm_m16 import MAX_SCALED_GEMM_M16_ROWS, scaled_gemm_m16
 
 
 def scaled_linear(
@@ -40,7 +42,8 @@ def scaled_linear(
         return x.new_empty((0, weight.data.shape[0] // 2 if swiglu else weight.data.shape[0]))
     overlap = overlaps(x, limits)
     values, scale = quantize_rows(x, weight.data.dtype, grouped=weight.grouped, norm=norm, overlap=overlap)
-    return scaled_gemm(
+    few = values.shape[0] * values.shape[1] <= MAX_SCALED_GEMM_M16_ROWS
+    return (scaled_gemm_m16 if few else scaled_gemm)(
         values, scale, weight, bias,
         dtype=x.dtype, swiglu=swiglu, residual=residual, overlap=overlap, limits=limits,
     )  # fmt: skip

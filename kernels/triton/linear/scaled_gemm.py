@@ -4,10 +4,11 @@ A group of 128 channels is multiplied at a time, from zero, and added to float32
 bits of longer sums, and wherever channels have scales. Integers with a scale a row are exact in int32. The groups' order is
 the same for every tile and number of rows, so a token's result does not depend on the others.
 
-The two halves of an integer activation are rows of x like any other; their sums are joined at the end. For few rows the
-weight's tile is the left matrix of the product, so that one instruction multiplies 64 weight rows. The hardware copies tiles
-where it can (tensor descriptors; fast from compute capability 9.0 on). SwiGLU's activation and the addition to the residual
-stream are part of the launch.
+The two halves of an integer activation are rows of x like any other; their sums are joined at the end. The hardware copies
+tiles where it can (tensor descriptors; fast from compute capability 9.0 on). SwiGLU's activation and the addition to the
+residual stream are part of the launch.
+
+Not here: up to 16 rows (`scaled_gemm_m16.py`).
 """
 
 from __future__ import annotations
@@ -22,19 +23,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
-from draftline.kernels.triton.linear.eight_bit import join_halves
+from draftline.kernels.triton.linear.eight_bit import EXACT_SUMS, join_halves
 from draftline.kernels.triton.linear.epilogue import load_and_finish
 from draftline.kernels.triton.linear.smaller import smaller_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 
 _TILES_TOGETHER = 8
 """Row tiles whose programs run next to each other, so that they share tiles in the L2 cache."""
-
-_EXACT_SUMS = tl.constexpr(128)
-"""How many FP8 products the matrix units may sum on their own."""
-
-_FEW_ROWS = 16
-"""Up to this number of rows of x, the weight's tile is the left matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +41,6 @@ class ScaledGemmConfig:
         block_n: output columns a program.
         num_warps: warps a program.
         num_stages: depth of the pipeline that loads both tiles.
-        swap: whether the weight's tile is the left matrix.
         block_k: channels an iteration: a group where channels have scales, else some groups.
         ahead: where launches overlap, channels of each weight row to prefetch before the wait for the previous kernel.
     """
@@ -55,7 +49,6 @@ class ScaledGemmConfig:
     block_n: int
     num_warps: int
     num_stages: int
-    swap: bool = False
     block_k: int = GROUP
     ahead: int = 0
 
@@ -82,21 +75,13 @@ def _multiply(
     GROUPS: tl.constexpr,
     SCALE_ROWS: tl.constexpr,
     GROUPED: tl.constexpr,
-    SWAP: tl.constexpr,
 ) -> tl.tensor:
     """``acc`` and the product of two tiles, scaled by their groups' scales where they have some."""
-    if SWAP:
-        left = tile
-        right = tl.trans(value)
-    else:
-        left = value
-        right = tl.trans(tile)
     if GROUPED:
         by_column = tl.load(scale + column // SCALE_ROWS * GROUPS + group, mask=column_mask, other=0.0)
-        factor = by_column[:, None] * by_row[None, :] if SWAP else by_row[:, None] * by_column[None, :]
-        return tl.fma(tl.dot(left, right).to(tl.float32), factor, acc)
+        return tl.fma(tl.dot(value, tl.trans(tile)).to(tl.float32), by_row[:, None] * by_column[None, :], acc)
     else:
-        return tl.dot(left, right, acc, max_num_imprecise_acc=_EXACT_SUMS, out_dtype=acc.dtype)
+        return tl.dot(value, tl.trans(tile), acc, max_num_imprecise_acc=EXACT_SUMS, out_dtype=acc.dtype)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -124,7 +109,6 @@ def _scaled_gemm_kernel(
     BIAS: tl.constexpr,
     SWIGLU: tl.constexpr,
     ADD: tl.constexpr,
-    SWAP: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
     """With SwiGLU the weight is [2 N, K]: gates first.
@@ -145,10 +129,8 @@ def _scaled_gemm_kernel(
     first_n = within // in_band * BLOCK_N
     n = first_n + tl.arange(0, BLOCK_N)
     token = first_m + tl.arange(0, BLOCK_M) // HALVES
-    rows: tl.constexpr = BLOCK_N if SWAP else BLOCK_M
-    columns: tl.constexpr = BLOCK_M if SWAP else BLOCK_N
-    acc = tl.zeros([rows, columns], SUM)
-    up = tl.zeros([rows, columns], SUM)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], SUM)
+    up = tl.zeros([BLOCK_M, BLOCK_N], SUM)
     by_row = tl.full([BLOCK_M], 1.0, tl.float32)
     if OVERLAP and AHEAD > 0:
         row_start = tl.minimum(n, N - 1).to(tl.int64)[:, None] * K
@@ -164,16 +146,13 @@ def _scaled_gemm_kernel(
             by_row = tl.load(x_scale + group * num_rows + token, mask=token < num_rows, other=0.0)
         acc = _multiply(
             value, weight.load([first_n, k]), acc, by_row,
-            weight_scale, n, n < N, group, GROUPS, SCALE_ROWS, GROUPED, SWAP,
+            weight_scale, n, n < N, group, GROUPS, SCALE_ROWS, GROUPED,
         )  # fmt: skip
         if SWIGLU:
             up = _multiply(
                 value, weight.load([N + first_n, k]), up, by_row,
-                weight_scale, N + n, n < N, group, GROUPS, SCALE_ROWS, GROUPED, SWAP,
+                weight_scale, N + n, n < N, group, GROUPS, SCALE_ROWS, GROUPED,
             )  # fmt: skip
-    if SWAP:
-        acc = tl.trans(acc)
-        up = tl.trans(up)
     acc = join_halves(acc, HALVES)
     up = join_halves(up, HALVES)
     m = first_m + tl.arange(0, TOKENS)
@@ -199,20 +178,23 @@ def scaled_gemm_config(rows: int, n: int, *, swiglu: bool, grouped: bool) -> Sca
         swiglu: whether the weight has gates too.
         grouped: whether channels have scales.
     """
-    if rows <= _FEW_ROWS:
-        if swiglu or grouped:
-            return ScaledGemmConfig(16, 64, num_warps=4, num_stages=6, swap=True)
-        return ScaledGemmConfig(16, 64, num_warps=4, num_stages=4, swap=True, block_k=512, ahead=512)
+    narrow = n <= 4096  # few programs
     if swiglu:
-        if rows <= 64:
-            return ScaledGemmConfig(block_m=64, block_n=32, num_warps=4, num_stages=6, ahead=256)
-        # Two programs fit a multiprocessor: one multiplies while the other starts or ends.
-        return ScaledGemmConfig(block_m=128, block_n=64, num_warps=8, num_stages=3)
+        if rows > 64:
+            # Two programs fit a multiprocessor: one multiplies while the other starts or ends.
+            return ScaledGemmConfig(128, 64, num_warps=8, num_stages=3)
+        if grouped:
+            return ScaledGemmConfig(64, 32, num_warps=4, num_stages=6, ahead=256)
+        return ScaledGemmConfig(64, 128, num_warps=4, num_stages=4, ahead=256)
     if rows > 256:
-        return ScaledGemmConfig(block_m=128, block_n=128, num_warps=8 if grouped else 4, num_stages=3)
+        return ScaledGemmConfig(128, 128, num_warps=8 if grouped else 4, num_stages=3)
     if grouped:
-        return ScaledGemmConfig(block_m=64, block_n=32 if n <= 4096 else 64, num_warps=4, num_stages=8)
-    return ScaledGemmConfig(64, 32 if rows <= 64 else 64, num_warps=4, num_stages=4, block_k=256, ahead=256)
+        return ScaledGemmConfig(64, 32 if narrow else 64, num_warps=4, num_stages=8)
+    if rows > 64:
+        return ScaledGemmConfig(64, 64, num_warps=4, num_stages=4 if narrow else 3, block_k=256, ahead=256)
+    if narrow:
+        return ScaledGemmConfig(64, 32, num_warps=4, num_stages=3, block_k=512, ahead=256)
+    return ScaledGemmConfig(64, 64, num_warps=8, num_stages=4, block_k=256, ahead=256)
 
 
 def scaled_gemm(
@@ -276,7 +258,6 @@ def scaled_gemm(
         BIAS=bias is not None,
         SWIGLU=swiglu,
         ADD=residual is not None,
-        SWAP=config.swap,
         OVERLAP=overlap,
         num_warps=config.num_warps,
         num_stages=config.num_stages,

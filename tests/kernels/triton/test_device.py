@@ -14,6 +14,7 @@ from draftline.kernels.triton.device import SHARED_BYTES, DeviceLimits, fitting
 from draftline.kernels.triton.linear.gemm import GemmConfig, gemm_config
 from draftline.kernels.triton.linear.gemm_m16 import gemm_m16_config
 from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm_config
+from draftline.kernels.triton.linear.scaled_gemm_m16 import ScaledGemmM16Config, scaled_gemm_m16_config
 
 H200 = DeviceLimits.known(90, 132)
 LARGE = GemmConfig(block_m=64, block_n=64, block_k=256, num_warps=4, num_stages=4)
@@ -66,6 +67,8 @@ def test_every_division_has_one_that_fits(capability: int) -> None:
             check(scaled_gemm_config(rows, n, swiglu=swiglu, grouped=grouped), limits, swiglu=swiglu)
     for n, k in product((64, 1024, 2048, 6144, 128_000), (576, 1024, 1536, 2048, 3072, 14336)):
         check(gemm_m16_config(n, k, overlap=limits.overlaps), limits, k=k, itemsize=2)
+        for grouped in (False, True):
+            check(scaled_gemm_m16_config(n, grouped=grouped), limits, k=k)
 
 
 def check(division: Any, limits: DeviceLimits, **options: Any) -> None:
@@ -73,7 +76,7 @@ def check(division: Any, limits: DeviceLimits, **options: Any) -> None:
     chosen = fitting(division, lambda one: one.shared_bytes(limits, **options), limits)
     assert chosen.shared_bytes(limits, **options) <= limits.shared_bytes
     assert getattr(chosen, "block_m", 16) == getattr(division, "block_m", 16)
-    assert not isinstance(chosen, ScaledGemmConfig) or chosen.block_k % 128 == 0
+    assert not isinstance(chosen, ScaledGemmConfig | ScaledGemmM16Config) or chosen.block_k % 128 == 0
     if limits.capability == 90:
         assert chosen is division
 

@@ -24,7 +24,7 @@ PRODUCTS = {
     "dense, tens": ("llama-8b-tens", "_gemm_kernel", {"SWIGLU": False}, 4096),
     "dense, many": ("llama-8b-chunk", "_gemm_kernel", {"SWIGLU": False}, 4096),
     # Their loops count groups of 128 channels.
-    "fp8, few rows": ("llama-8b-fp8-4", "_scaled_gemm_kernel", {"SWIGLU": False}, 4096),
+    "fp8, few rows": ("llama-8b-fp8-4", "_scaled_gemm_m16_kernel", {"SWIGLU": False}, 4096),
     "fp8-block, tens": ("llama-8b-fp8-block-40", "_scaled_gemm_kernel", {"SWIGLU": False}, 4096),
     "int8, many": ("llama-8b-int8-512", "_scaled_gemm_kernel", {"SWIGLU": True}, 4096),
 }
@@ -50,7 +50,13 @@ def code(case, kernel, constants, steps):
                 return compiled(launch, 90).asm["ttgir"]
     raise LookupError(f"{case} launches no such {kernel}")
 
+def one_tile():
+    for launch in collect({"one-tile": CASES["one-tile"]}, OPS[90]):
+        if launch.kernel == "_gemm_m16_kernel":
+            yield compiled(launch, 90).asm["ttir"]
+
 print(json.dumps({
+    "one_tile": list(one_tile()),
     "launched": [[launch.kernel, dict(launch.options)] for ops in OPS.values() for launch in collect(CASES, ops)],
     "code": {name: code(*chosen) for name, chosen in json.load(sys.stdin).items()},
 }))
@@ -63,6 +69,7 @@ class Found:
 
     launched: list[tuple[str, dict[str, Any]]]
     code: dict[str, str]
+    one_tile: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +133,14 @@ def test_a_product_is_one_chain_over_all_channels(name: str, found: Found) -> No
         assert (dot.sums in starts) == ("block" not in name)
     assert "tt.atomic" not in code, "no other program adds to the result"
     assert not sums_of(code)
+
+
+def test_a_sum_of_one_tile_begins_at_zero(found: Found) -> None:
+    """The compiler would begin it with what a plain addition adds to it: a bias, or the residual stream."""
+    assert len(found.one_tile) >= 3, "plain, added to the residual stream, SwiGLU"
+    for code in found.one_tile:
+        (dot,) = dots_of(code)
+        assert dot.sums in zeros_of(code)
 
 
 @pytest.mark.parametrize("name", ATTENTION)

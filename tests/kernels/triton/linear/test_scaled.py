@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,9 +11,15 @@ from torch.nn.functional import silu
 
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize, quantize_activations, scaled_product, scaled_up
 from draftline.kernels.triton.device import DeviceLimits
+from draftline.kernels.triton.linear import scaled
 from draftline.kernels.triton.linear.quantize import quantize_rows
 from draftline.kernels.triton.linear.scaled import scaled_linear
-from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm, scaled_gemm_config
+from draftline.kernels.triton.linear.scaled_gemm import ScaledGemmConfig, scaled_gemm
+from draftline.kernels.triton.linear.scaled_gemm_m16 import (
+    MAX_SCALED_GEMM_M16_ROWS,
+    ScaledGemmM16Config,
+    scaled_gemm_m16,
+)
 
 EPS = 1e-5
 FP8, INT8 = torch.float8_e4m3fn, torch.int8
@@ -27,9 +35,14 @@ COMMON_OR_SLOW = [
 CONFIGS = [
     ScaledGemmConfig(128, 64, 8, 3),
     ScaledGemmConfig(64, 32, 4, 2),
-    ScaledGemmConfig(16, 64, 4, 6, swap=True),
-    ScaledGemmConfig(32, 16, 4, 2, swap=True),
+    ScaledGemmConfig(16, 64, 4, 6),
 ]
+M16_CONFIGS = [
+    ScaledGemmM16Config(64, GROUP, early=0, num_stages=3),
+    ScaledGemmM16Config(64, GROUP, early=1, num_stages=1),
+    ScaledGemmM16Config(32, GROUP, early=3, num_stages=2, ahead=128),
+]
+"""All, none, or some of 320 channels before the wait."""
 
 
 def draw(rng: torch.Generator, *shape: int) -> Tensor:
@@ -106,10 +119,14 @@ def run(
     *,
     swiglu: bool = False,
     residual: Tensor | None = None,
-    config: ScaledGemmConfig | None = None,
+    config: ScaledGemmConfig | ScaledGemmM16Config | None = None,
 ) -> Tensor:
-    """Quantization and product, divided as ``config`` says."""
+    """Quantization and product, divided as ``config`` says; by default with the kernel of any number of rows."""
     values, scale = quantize_rows(x, weight.data.dtype, grouped=weight.grouped)
+    if isinstance(config, ScaledGemmM16Config):
+        return scaled_gemm_m16(
+            values, scale, weight, bias, dtype=torch.float32, swiglu=swiglu, residual=residual, config=config
+        )  # fmt: skip
     return scaled_gemm(
         values, scale, weight, bias, dtype=torch.float32, swiglu=swiglu, residual=residual, config=config
     )  # fmt: skip
@@ -167,17 +184,44 @@ def test_a_row_has_the_same_bits_in_every_batch(kind: str, rng: torch.Generator)
 @pytest.mark.usefixtures("dots_in_order")
 @pytest.mark.parametrize("kind", COMMON_OR_SLOW)
 def test_every_config_has_the_same_bits(kind: str, rng: torch.Generator) -> None:
-    weight, bias, residual = make_weight(rng, 48, 192, kind), draw(rng, 48), draw(rng, 20, 48)
-    x = draw(rng, 20, 192)
+    weight, bias, residual = make_weight(rng, 48, 320, kind), draw(rng, 48), draw(rng, 20, 48)
+    x = draw(rng, 20, 320)
     product, gated = run(x, weight, bias, residual=residual), run(x[:9], weight, bias, swiglu=True)
     near(product, exact_product(x, weight) + bias + residual)
     for config in CONFIGS:
         assert torch.equal(run(x, weight, bias, residual=residual, config=config), product)
+    for config in (*CONFIGS, *M16_CONFIGS):
         assert torch.equal(run(x[3:5], weight, bias, residual=residual[3:5], config=config), product[3:5])
         assert torch.equal(run(x[3:5], weight, bias, swiglu=True, config=config), gated[3:5])
 
 
-def test_for_few_rows_the_weight_is_the_left_matrix() -> None:
-    """A half is a row: FP8 weights of 16 tokens, and INT8 ones of 8."""
-    swapped = [scaled_gemm_config(rows, 1024, swiglu=False, grouped=False).swap for rows in (1, 16, 17, 1000)]
-    assert swapped == [True, True, False, False]
+@pytest.mark.parametrize("kind", COMMON_OR_SLOW)
+@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize(("n", "k"), [(80, 192), (33, 80), pytest.param(80, 576, marks=pytest.mark.slow)])
+def test_few_rows(rows: int, n: int, k: int, kind: str, rng: torch.Generator) -> None:
+    weight, bias, residual = make_weight(rng, n, k, kind), draw(rng, n), draw(rng, rows, n)
+    x = draw(rng, rows, k)
+    near(run(x, weight, bias, residual=residual, config=M16_CONFIGS[0]), exact_product(x, weight) + bias + residual)
+
+
+@pytest.mark.usefixtures("dots_in_order")
+@pytest.mark.parametrize(("kind", "most"), [("fp8", MAX_SCALED_GEMM_M16_ROWS), ("int8", MAX_SCALED_GEMM_M16_ROWS // 2)])
+def test_few_rows_have_a_kernel_of_their_own(
+    kind: str, most: int, rng: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A half is a row."""
+    chosen: list[str] = []
+
+    def spied(kernel: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def spy(*args: object, **kwargs: object) -> Tensor:
+            chosen.append(kernel.__name__)
+            return kernel(*args, **kwargs)
+
+        return spy
+
+    for kernel in (scaled_gemm, scaled_gemm_m16):
+        monkeypatch.setattr(scaled, kernel.__name__, spied(kernel))
+    weight, x = make_weight(rng, 64, 128, kind), draw(rng, most + 1, 128)
+    for rows in (1, most, most + 1):
+        scaled_linear(x[:rows], weight, None, limits=DeviceLimits.known(80, 108))
+    assert chosen == ["scaled_gemm_m16", "scaled_gemm_m16", "scaled_gemm"]

@@ -1,0 +1,258 @@
+"""Eight-bit linear layers for up to 16 rows of x, bound by reading the weight once: [M, K] times [N, K] transposed.
+
+The arithmetic is that of `scaled_gemm.py`, and so are the bits. The division is that of `gemm_m16.py`: a program loads its
+first channels before it waits for the previous kernel, and copies those that follow several tiles ahead. The weight's tile is
+the left matrix of the product, so that one instruction multiplies 64 of its rows, and all rows of x fit the right one.
+
+The two halves of an integer activation are rows of x like any other; their sums are joined at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from draftline.kernels.scaled import GROUP, ScaledWeight
+from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
+from draftline.kernels.triton.linear.eight_bit import EXACT_SUMS, join_halves
+from draftline.kernels.triton.linear.epilogue import load_and_finish
+from draftline.kernels.triton.linear.smaller import smaller_product
+from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
+from draftline.kernels.triton.tuples import no_tensors
+
+MAX_SCALED_GEMM_M16_ROWS = 16
+"""The largest number of rows of x; a half is a row."""
+
+_MANY_ROWS = 16384
+"""Weight rows of which a device cannot hold all programs at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledGemmM16Config:
+    """How one product is divided.
+
+    Attributes:
+        block_n: weight rows a program, a power of two; with SwiGLU half of them are gates.
+        block_k: channels a tile: a group where channels have scales, else some groups. Those that are left of K are a last tile.
+        early: tiles loaded before the wait for the previous kernel; so is the last one.
+        num_stages: depth of the pipeline that loads the others.
+        ahead: where launches overlap, channels after the early ones to prefetch before that wait.
+    """
+
+    block_n: int
+    block_k: int
+    early: int
+    num_stages: int
+    ahead: int = 0
+
+    def smaller(self) -> ScaledGemmM16Config | None:
+        """The next smaller division with the same results; None if there is none."""
+        if self.early:
+            return replace(self, early=self.early // 2, num_stages=max(self.num_stages, 3))
+        return smaller_product(self, least_k=GROUP)
+
+    def shared_bytes(self, limits: DeviceLimits, k: int) -> int:
+        """The most shared memory of a program, for ``k`` channels."""
+        row_bytes, last = MAX_SCALED_GEMM_M16_ROWS + self.block_n, _last(k, self.block_k)
+        early = min(self.early, k // self.block_k)
+        before = row_bytes * (early * self.block_k + last)
+        if early * self.block_k + last >= k:
+            return before
+        # Of the early tiles, the last one is still read when the loop begins.
+        return max(before, row_bytes * self.block_k + limits.loop_bytes(row_bytes * self.block_k, self.num_stages))
+
+
+@triton.jit
+def _add_product(
+    acc: tl.tensor, value: tl.tensor, tile: tl.tensor, factor: tl.tensor, GROUPED: tl.constexpr
+) -> tl.tensor:
+    """``acc`` and the product of weight rows [R, K] and rows of x [M, K], scaled by their group's scales if they have some."""
+    if GROUPED:
+        return tl.fma(tl.dot(tile, tl.trans(value)).to(tl.float32), factor, acc)
+    else:
+        return tl.dot(tile, tl.trans(value), acc, max_num_imprecise_acc=EXACT_SUMS, out_dtype=acc.dtype)
+
+
+@triton.jit
+def _factor(
+    x_scale: tl.tensor,
+    token: tl.tensor,
+    num_rows: tl.tensor,
+    weight_scale: tl.tensor,
+    weight_row: tl.tensor,
+    group: tl.tensor,
+    GROUPS: tl.constexpr,
+    SCALE_ROWS: tl.constexpr,
+    GROUPED: tl.constexpr,
+) -> tl.tensor:
+    """The scales of a group: of each weight row and token, [R, M]. Where channels have none, 1."""
+    if GROUPED:
+        by_token = tl.load(x_scale + group * num_rows + token, mask=token < num_rows, other=0.0)
+        return tl.load(weight_scale + weight_row // SCALE_ROWS * GROUPS + group)[:, None] * by_token[None, :]
+    else:
+        return 1.0
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _scaled_gemm_m16_kernel(
+    x: tl.tensor,
+    x_scale: tl.tensor,
+    weight: tl.tensor,
+    weight_scale: tl.tensor,
+    bias: tl.tensor,
+    residual: tl.tensor,
+    out: tl.tensor,
+    num_rows: int,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    GROUP: tl.constexpr,
+    SCALE_ROWS: tl.constexpr,
+    GROUPED: tl.constexpr,
+    HALVES: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    EARLY: tl.constexpr,
+    LAST: tl.constexpr,
+    AHEAD: tl.constexpr,
+    BIAS: tl.constexpr,
+    SWIGLU: tl.constexpr,
+    ADD: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    """With SwiGLU the weight is [2 N, K]: gates first. LAST is the width of the last tile, 0 if BLOCK_K divides K.
+
+    x has HALVES rows a token, ``num_rows`` are the tokens.
+    """
+    BLOCK_N: tl.constexpr = ROWS // 2 if SWIGLU else ROWS
+    # Sums of products of eight-bit integers, of less than 132,000 channels, do not overflow.
+    SUM: tl.constexpr = tl.int32 if HALVES == 2 and not GROUPED else tl.float32
+    GROUPS: tl.constexpr = (K + GROUP - 1) // GROUP
+    WHOLE: tl.constexpr = K // BLOCK_K * BLOCK_K
+    first = tl.program_id(0) * BLOCK_N
+    row = tl.arange(0, ROWS)
+    weight_row = row // BLOCK_N * N + tl.minimum(first + row % BLOCK_N, N - 1)
+    row_start = weight + weight_row.to(tl.int64)[:, None] * K
+    m = tl.arange(0, BLOCK_M)
+    token = m // HALVES
+    x_start = x + m[:, None] * K
+    seen = (token < num_rows)[:, None]
+    channel = tl.arange(0, BLOCK_K)[None, :]
+    tiles = no_tensors()
+    for early in tl.static_range(EARLY):
+        tiles += (tl.load(row_start + early * BLOCK_K + channel),)
+    if LAST:
+        last_channel = WHOLE + tl.arange(0, LAST)[None, :]
+        last_tile = tl.load(row_start + last_channel, mask=last_channel < K, other=0.0)
+    if OVERLAP and AHEAD > 0:
+        prefetch(row_start + tl.minimum(EARLY * BLOCK_K + tl.arange(0, AHEAD // 128)[None, :] * 128, K - 1))
+    wait_for_previous(OVERLAP)
+    values = no_tensors()
+    for early in tl.static_range(EARLY):
+        values += (tl.load(x_start + early * BLOCK_K + channel, mask=seen, other=0.0),)
+    if LAST:
+        last_value = tl.load(x_start + last_channel, mask=seen & (last_channel < K), other=0.0)
+    acc = tl.zeros([ROWS, BLOCK_M], SUM)
+    for early in tl.static_range(EARLY):
+        factor = _factor(
+            x_scale, token, num_rows, weight_scale, weight_row, early, GROUPS, SCALE_ROWS, GROUPED
+        )  # fmt: skip
+        acc = _add_product(acc, values[early], tiles[early], factor, GROUPED)
+    if EARLY * BLOCK_K < WHOLE:
+        for k in tl.range(EARLY * BLOCK_K, WHOLE, BLOCK_K):
+            value = tl.load(x_start + k + channel, mask=seen, other=0.0)
+            factor = _factor(
+                x_scale, token, num_rows, weight_scale, weight_row, k // GROUP, GROUPS, SCALE_ROWS, GROUPED
+            )  # fmt: skip
+            acc = _add_product(acc, value, tl.load(row_start + k + channel), factor, GROUPED)
+    if LAST:
+        factor = _factor(
+            x_scale, token, num_rows, weight_scale, weight_row, WHOLE // GROUP, GROUPS, SCALE_ROWS, GROUPED
+        )  # fmt: skip
+        acc = _add_product(acc, last_value, last_tile, factor, GROUPED)
+    acc = join_halves(tl.trans(acc), HALVES)
+    tokens = tl.arange(0, BLOCK_M // HALVES)[:, None]
+    if not GROUPED:
+        acc *= tl.load(x_scale + tokens, mask=tokens < num_rows, other=0.0)
+        acc *= tl.load(weight_scale + weight_row // SCALE_ROWS)[None, :]
+    up = acc
+    if SWIGLU:
+        acc, up = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M // HALVES, 2, BLOCK_N)), (0, 2, 1)))
+    n = first + tl.arange(0, BLOCK_N)[None, :]
+    mask = (tokens < num_rows) & (n < N)
+    offset = tokens * N + n
+    result = load_and_finish(
+        acc, up, bias, residual, n, offset, mask, out.dtype.element_ty, N, BIAS, SWIGLU, ADD
+    )  # fmt: skip
+    tl.store(out + offset, result.to(out.dtype.element_ty), mask=mask)
+
+
+def scaled_gemm_m16_config(rows: int, *, grouped: bool) -> ScaledGemmM16Config:
+    """A good division for ``rows`` weight rows; `benchmarks/quantization.py` compares others."""
+    if grouped:
+        return ScaledGemmM16Config(64, GROUP, early=4, num_stages=8)
+    if rows > _MANY_ROWS:
+        return ScaledGemmM16Config(128, 128, early=4, num_stages=5, ahead=512)
+    return ScaledGemmM16Config(64, 512, early=2, num_stages=4, ahead=512)
+
+
+def _last(k: int, block_k: int) -> int:
+    """The width of the last tile. The matrix units sum whole groups on their own."""
+    return max(triton.next_power_of_2(k % block_k), GROUP) if k % block_k else 0
+
+
+def scaled_gemm_m16(
+    x: Tensor,
+    x_scale: Tensor,
+    weight: ScaledWeight,
+    bias: Tensor | None,
+    *,
+    dtype: torch.dtype,
+    swiglu: bool = False,
+    residual: Tensor | None = None,
+    overlap: bool = False,
+    config: ScaledGemmM16Config | None = None,
+    limits: DeviceLimits = UNLIMITED,
+) -> Tensor:
+    """`scaled_gemm` of up to `MAX_SCALED_GEMM_M16_ROWS` rows; the same arguments, and the same bits."""
+    num_rows, halves, k = x.shape
+    weight_rows = weight.data.shape[0]
+    n = weight_rows // 2 if swiglu else weight_rows
+    config = config or fitting(
+        scaled_gemm_m16_config(weight_rows, grouped=weight.grouped), lambda one: one.shared_bytes(limits, k), limits
+    )
+    out = torch.empty((num_rows, n), dtype=dtype, device=x.device)
+    _scaled_gemm_m16_kernel[(triton.cdiv(n, config.block_n // 2 if swiglu else config.block_n),)](
+        x,
+        x_scale,
+        weight.data,
+        weight.scale,
+        bias if bias is not None else out,
+        residual if residual is not None else out,
+        out,
+        num_rows,
+        N=n,
+        K=k,
+        GROUP=GROUP,
+        SCALE_ROWS=weight.rows,
+        GROUPED=weight.grouped,
+        HALVES=halves,
+        BLOCK_M=MAX_SCALED_GEMM_M16_ROWS,
+        ROWS=config.block_n,
+        BLOCK_K=config.block_k,
+        EARLY=min(config.early, k // config.block_k),
+        LAST=_last(k, config.block_k),
+        AHEAD=config.ahead,
+        BIAS=bias is not None,
+        SWIGLU=swiglu,
+        ADD=residual is not None,
+        OVERLAP=overlap,
+        num_warps=4,
+        num_stages=config.num_stages,
+        **launch_options(overlap),
+    )
+    return out
