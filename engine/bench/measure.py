@@ -15,6 +15,7 @@ from draftline.engine.bench.load.workloads import Workload
 from draftline.engine.bench.summary import Limits, summarize
 from draftline.engine.bench.targets.target import RequestError, Target, TargetInfo
 from draftline.engine.errors import CallFailedError, UsageError
+from draftline.engine.stats import Utilization, WorkCounts
 
 BUSY_CLIENT = 0.9
 """Share of a core above which the load generator may be what is measured."""
@@ -73,6 +74,7 @@ class LoadBench:
                         f"the warm-up failed with {error.code}: {error}{self._hint(error)}"
                     ) from error
                 self._is_warm = True
+            before = self._target.work()
             measured = await run_load(
                 self._target, conversations, self._form, self._sampling, workload.max_concurrent, progress
             )
@@ -91,6 +93,7 @@ class LoadBench:
                 "prompts": self._form,
                 "run": run + 1,
                 **summarize(measured, limits),
+                "utilization": _utilization(self._target, before),
                 "load_options": described(workload, config),
                 "target": target_fields(info),
             }
@@ -135,3 +138,11 @@ def target_fields(info: TargetInfo) -> dict[str, object]:
     """What the target says about itself, besides what has fields of its own in the line."""
     known = asdict(info)
     return {"max_model_len": known["max_model_len"], **known["details"]}
+
+
+def _utilization(target: Target, before: WorkCounts | None) -> dict[str, Any] | None:
+    """The steps since ``before`` and their use of the device's peak rates; None where the target does not say."""
+    after = target.work()
+    if before is None or after is None:
+        return None
+    return asdict(Utilization.of(after - before, target.peak()))

@@ -19,6 +19,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DraftlineError
 from draftline.engine.outputs import Update
 from draftline.engine.protocol import EngineClient
+from draftline.engine.stats import DevicePeak, WorkCounts
 from draftline.engine.threaded_engine import ThreadedEngine, start_engine
 
 
@@ -92,6 +93,14 @@ class OfflineTarget(Target):
         finally:
             if ended.cancelled():
                 self.engine.cancel(name)
+
+    @override
+    def work(self) -> WorkCounts:
+        return self.engine.stats().work
+
+    @override
+    def peak(self) -> DevicePeak | None:
+        return self.engine.info.peak
 
     @override
     async def close(self) -> None:

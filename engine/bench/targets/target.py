@@ -9,6 +9,7 @@ from typing import Protocol
 from draftline.engine.bench.load.answers import Answer
 from draftline.engine.bench.load.history import Form
 from draftline.engine.protocol import Prompt
+from draftline.engine.stats import DevicePeak, WorkCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,14 @@ class Target(Protocol):
             RequestError: it failed.
         """
         ...
+
+    def work(self) -> WorkCounts | None:
+        """The work of its engine's steps so far; None where it does not say."""
+        return None
+
+    def peak(self) -> DevicePeak | None:
+        """The peak rates of its device; None where they are not known."""
+        return None
 
     async def close(self) -> None:
         """Disconnect, or stop the engine. Idempotent."""
