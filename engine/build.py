@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from draftline.engine.core import Core
 from draftline.engine.drafting.build import DrafterParts
 from draftline.engine.fingerprint import SystemFingerprint
 from draftline.engine.protocol import EngineInfo
-from draftline.engine.runner.device import check_weights, select_device
+from draftline.engine.runner.device import check_weights, device_name, device_uuids, select_device
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import ExecutorParts, Executors
 from draftline.engine.runner.masks import ConstraintMasks
@@ -30,12 +31,17 @@ from draftline.engine.runner.memory import (
     memory_explained,
     peak_bytes,
     slot_table_bytes,
+    taken_bytes,
+    used_bytes,
     weight_bytes,
 )
+from draftline.engine.runner.peaks import peak_of
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
+from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLines
+from draftline.engine.stats import MemoryUse
 from draftline.engine.tools.formats import find_format, find_reasoning
 from draftline.kernels import select_ops
 from draftline.kernels.batch import Batch, KVCache
@@ -50,6 +56,7 @@ from draftline.models.families import build_model
 from draftline.models.loader import open_checkpoint
 from draftline.models.model import Model
 from draftline.models.tokenization.tokenizer import Tokenizer, load_tokenizer
+from draftline.models.work import ModelWork
 from draftline.quant import preferred_cpu_dtype
 from draftline.spec.synthetic import synthetic_acceptance
 from draftline.structured.compiler import ConstraintCompiler
@@ -75,12 +82,33 @@ _CACHE_DTYPES = {"bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8":
 """By ``kv_cache_dtype``; ``auto`` is the type of the activations."""
 
 
-def build_core(config: EngineConfig, workers: KernelCompileWorkers | None = None) -> Core:
+@dataclass(frozen=True, slots=True)
+class Substitutes:
+    """What a benchmark puts in the place of an engine's own parts, to measure these. No option offers it.
+
+    Attributes:
+        ops: makes the operations of a device; see `select_ops`.
+        steps_ahead: how many steps may be in flight while the next is launched; None for the device's own number.
+    """
+
+    ops: Callable[[torch.device, str], Ops] = select_ops
+    steps_ahead: int | None = None
+
+
+NO_SUBSTITUTES = Substitutes()
+
+
+def build_core(
+    config: EngineConfig,
+    workers: KernelCompileWorkers | None = None,
+    substitutes: Substitutes = NO_SUBSTITUTES,
+) -> Core:
     """Load the model and put an engine together around it.
 
     Args:
         config: the engine's options.
         workers: processes that compile kernels, if they were started already. Else they are started where they save time.
+        substitutes: parts to measure the engine without its own.
 
     Raises:
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
@@ -88,19 +116,21 @@ def build_core(config: EngineConfig, workers: KernelCompileWorkers | None = None
     """
     device = select_device(config)
     with ExitStack() as undo:
-        if device.type != "cuda" or config.enforce_eager:
-            core = _build(config, device, None, undo)
+        if device.type != "cuda" or not config.uses_graphs:
+            core = _build(config, device, None, undo, substitutes)
         else:
             # Imported here, since a CPU runs without Triton.
             from draftline.kernels.triton.compile.ahead import CompileAhead
 
             with closing(CompileAhead(device, workers)) as ahead:
-                core = _build(config, device, ahead, undo)
+                core = _build(config, device, ahead, undo, substitutes)
         undo.pop_all()
     return core
 
 
-def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | None, undo: ExitStack) -> Core:
+def _build(
+    config: EngineConfig, device: torch.device, ahead: CompileAhead | None, undo: ExitStack, substitutes: Substitutes
+) -> Core:
     """Load the model, and put the engine together.
 
     Args:
@@ -108,9 +138,10 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         device: where it runs.
         ahead: compiles the kernels of CUDA graphs; None where there are no graphs.
         undo: gets what has to end if this fails.
+        substitutes: parts that take the place of the engine's own.
     """
     started = time.monotonic()
-    loaded = _load(config, device, undo)
+    loaded = _load(config, device, undo, substitutes.ops)
     shape, model = loaded.model.config, loaded.model
 
     # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with it.
@@ -128,7 +159,7 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
             later = compile_kernels(loaded.allocate(1, loaded.max_len), ahead, largest)
 
     # The cache and the graphs take the memory that the weights and the largest step leave.
-    loaded, cache_bytes = _share_memory(loaded, largest)
+    loaded, cache_bytes, activation_bytes = _share_memory(loaded, largest)
     blocks = cache_blocks(
         cache_bytes,
         loaded.block_bytes,
@@ -147,11 +178,18 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
     )
 
     graphs = {}
+    used = used_bytes(device)
     if ahead is not None:
         from draftline.engine.runner.warmup import capture_graphs
 
         with memory_explained(device, "the CUDA graphs"):
             graphs = capture_graphs(parts)
+    memory = MemoryUse(
+        weights=loaded.weight_bytes,
+        cache=blocks * loaded.block_bytes,
+        activations=activation_bytes,
+        graphs=max(0, used_bytes(device) - used),
+    )
     runner = Runner(
         Executors(EagerExecutor(parts), loaded.shapes, graphs),
         parts.drafter,
@@ -197,6 +235,10 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         ),
         reasoning=find_reasoning(loaded.tokenizer.chat_template),
         shows_tools=loaded.tokenizer.shows_tools,
+        scheduling=config.scheduling,
+        peak=peak_of(device_name(device), model.quantization),
+        memory=memory,
+        device_uuids=device_uuids(device),
     )
     logger.info(
         "%s ready in %.1f s: %s weights, %s on %s, %d cache blocks of %d tokens",
@@ -212,9 +254,16 @@ def _build(config: EngineConfig, device: torch.device, ahead: CompileAhead | Non
         info,
         policy,
         budget=StepBudget(loaded.step_tokens, config.inter_token_target),
-        steps_ahead=1 if device.type == "cuda" else 0,  # on a CPU, host and device work would not overlap
+        steps_ahead=_steps_ahead(device) if substitutes.steps_ahead is None else substitutes.steps_ahead,
         compiler=loaded.compiler,
+        work=ModelWork.of(model, loaded.cache_dtype),
+        step_log=StepLines() if config.log_steps else NO_STEP_LOG,
     )
+
+
+def _steps_ahead(device: torch.device) -> int:
+    """On a CPU, host and device work would not overlap."""
+    return 1 if device.type == "cuda" else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +285,7 @@ class _Loaded:
         step_tokens: the most tokens of a step.
         max_len: the most tokens of a sequence, if the cache has room for them.
         cache_dtype: of keys and values.
+        weight_bytes: memory of the model's and the draft model's weights.
     """
 
     config: EngineConfig
@@ -252,6 +302,7 @@ class _Loaded:
     step_tokens: int
     max_len: int
     cache_dtype: torch.dtype
+    weight_bytes: int
 
     @property
     def block_bytes(self) -> int:
@@ -291,7 +342,9 @@ class _Loaded:
         return ExecutorParts(self.model, cache, table, self.ops, drafter, accept, self.constraints, self.shapes)
 
 
-def _load(config: EngineConfig, device: torch.device, undo: ExitStack) -> _Loaded:
+def _load(
+    config: EngineConfig, device: torch.device, undo: ExitStack, make_ops: Callable[[torch.device, str], Ops]
+) -> _Loaded:
     """Load tokenizer, model and drafter. ``undo`` gets what has to end if a later part fails."""
     checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
     check_weights(config.model, checkpoint, device, "quantization")
@@ -305,11 +358,13 @@ def _load(config: EngineConfig, device: torch.device, undo: ExitStack) -> _Loade
     undo.callback(compiler.close)
     compiler.start()  # its worker loads while the weights do
     dtype = _dtype(config, checkpoint, device)
-    ops = select_ops(device)
+    ops = make_ops(device, config.kernels)
+    taken = taken_bytes(device)
     weights = f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"
     with memory_explained(device, weights, weight_bytes(checkpoint, dtype)):
         model = build_model(checkpoint, shape, ops, dtype, device)
     drafting = DrafterParts(config, checkpoint, ops, dtype, device)
+    on_gpu = taken_bytes(device) - taken
     constraints = _constraint_table(config, shape.vocab_size, drafting.max_draft_tokens, device)
     if config.synthetic_acceptance is not None:
         logger.warning(
@@ -331,6 +386,7 @@ def _load(config: EngineConfig, device: torch.device, undo: ExitStack) -> _Loade
         step_tokens=config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"]),
         max_len=_max_len(config, shape),
         cache_dtype=_cache_dtype(config, model),
+        weight_bytes=on_gpu if device.type == "cuda" else model.nbytes,
     )
 
 
@@ -383,29 +439,31 @@ def _max_len(config: EngineConfig, shape: ModelConfig) -> int:
     return config.max_model_len
 
 
-def _share_memory(loaded: _Loaded, largest: Batch) -> tuple[_Loaded, int]:
+def _share_memory(loaded: _Loaded, largest: Batch) -> tuple[_Loaded, int, int]:
     """Size the cache.
 
     Returns:
-        The parts, with graphs for fewer rows where those of all would take more than the cache; and the cache's bytes.
+        The parts, with graphs for fewer rows where those of all would take more than the cache; the cache's bytes; and those
+        that the largest step's activations take, 0 where these are not measured.
     """
     config, model = loaded.config, loaded.model
     if config.kv_cache_memory_gib is not None:
-        return loaded, int(config.kv_cache_memory_gib * GIB)
+        return loaded, int(config.kv_cache_memory_gib * GIB), 0
     if model.device.type == "cpu":
-        return loaded, int(DEFAULT_CPU_CACHE_GIB * GIB)
+        return loaded, int(DEFAULT_CPU_CACHE_GIB * GIB), 0
     # The largest step runs on caches of just its own size, which do not count.
     blocks = largest.block_tables.shape[1]
     sink = loaded.drafting.build(blocks, loaded.step_tokens, loaded.constraints).sink
     peak = peak_bytes(model, largest, block_size=config.block_size, cache_dtype=loaded.cache_dtype, sink=sink)
     peak -= blocks * loaded.drafting.block_bytes
+    activations = max(0, peak - loaded.weight_bytes)
     left = gpu_cache_bytes(model.device, config.gpu_memory_utilization, peak)
-    if config.enforce_eager:
-        return loaded, left
+    if not config.uses_graphs:
+        return loaded, left, activations
     shapes = loaded.shapes.within(left // 2 // _sample_bytes(model))
     if shapes is not loaded.shapes:
         logger.info(
             "CUDA graphs for steps that decide up to %d tokens instead of %d: %.2f GiB are left for graphs and cache",
             shapes.max_samples, loaded.shapes.max_samples, left / GIB,
         )  # fmt: skip
-    return replace(loaded, shapes=shapes), left - shapes.max_samples * _sample_bytes(model)
+    return replace(loaded, shapes=shapes), left - shapes.max_samples * _sample_bytes(model), activations

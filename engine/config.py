@@ -19,6 +19,8 @@ Conversion = Literal["auto", "fp8", "int8"]
 LoadFormat = Literal["auto", "dummy"]
 DrafterName = Literal["auto", "none", "forced", "ngram", "ngram_table", "draft_model"]
 DraftLength = Literal["adaptive", "fixed"]
+Kernels = Literal["auto", "reference"]
+Scheduling = Literal["fair", "fcfs", "priority", "shortest"]
 
 
 class EngineConfig(Options):
@@ -82,6 +84,10 @@ class EngineConfig(Options):
         default=0.9, gt=0, le=1, description="share of the GPU's memory for weights, cache and activations"
     )
     enforce_eager: bool = Field(default=False, description="launch each operation from the host, without CUDA graphs")
+    kernels: Kernels = Field(
+        default="auto",
+        description="'reference' runs plain torch, operation by operation: slow, to compare with; 'auto' is the device's own",
+    )
     constraint_cache: str = Field(
         default="auto",
         min_length=1,
@@ -133,6 +139,12 @@ class EngineConfig(Options):
     ageing_s: float = Field(
         default=5.0, gt=0, description="seconds of head start in the queue for each unit of priority"
     )
+    scheduling: Scheduling = Field(
+        default="fair",
+        description="order of the queue: 'fair' shares the engine between callers, and priorities buy a head start; 'fcfs' is "
+        "by arrival; 'priority' strictly by priority; 'shortest' by tokens",
+    )
+    log_steps: bool = Field(default=False, description="log each step's plan and time, at level info")
 
     inter_token_target: float = Field(
         default=0.1,
@@ -146,6 +158,17 @@ class EngineConfig(Options):
         if value & (value - 1):
             raise ValueError(f"{value} is not a power of two")
         return value
+
+    @model_validator(mode="after")
+    def _head_starts_where_they_count(self) -> EngineConfig:
+        if self.scheduling != "fair" and "ageing_s" in self.model_fields_set:
+            raise ValueError(f"ageing_s: has no effect where scheduling is {self.scheduling}")
+        return self
+
+    @property
+    def uses_graphs(self) -> bool:
+        """Whether a GPU runs steps as CUDA graphs. The reference's operations wait for the device, which no graph can."""
+        return not self.enforce_eager and self.kernels == "auto"
 
     @model_validator(mode="after")
     def _draft_model_where_it_drafts(self) -> EngineConfig:
@@ -176,6 +199,7 @@ class EngineOptions(TypedDict, total=False):
     kv_cache_dtype: CacheDType
     gpu_memory_utilization: float
     enforce_eager: bool
+    kernels: Kernels
     constraint_cache: str
     drafter: DrafterName
     draft_model: str | None
@@ -189,4 +213,6 @@ class EngineOptions(TypedDict, total=False):
     max_waiting: int
     max_waiting_tokens: int
     ageing_s: float
+    scheduling: Scheduling
+    log_steps: bool
     inter_token_target: float

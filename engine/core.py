@@ -20,14 +20,16 @@ from draftline.engine.request.backlog import Backlog
 from draftline.engine.request.deadlines import Deadlines
 from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Plan, Row, Sequence
-from draftline.engine.runner.launched_step import LaunchedStep
+from draftline.engine.runner.launched_step import LaunchedStep, StepResults
 from draftline.engine.runner.runner import Runner
-from draftline.engine.scheduling.fairness import FairShares
+from draftline.engine.scheduling.ordering import ORDERS
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
-from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DraftTally, EngineStats, Histogram
+from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLog
+from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DraftTally, EngineStats, Histogram, StepTimes, WorkMeter
 from draftline.engine.streaming.output_state import OutputState
 from draftline.models.tokenization.tokenizer import Tokenizer
+from draftline.models.work import ModelWork
 from draftline.spec.drafter import DraftChunk
 from draftline.structured.compiler import ConstraintCompiler
 
@@ -42,6 +44,7 @@ _Updates = list[tuple[OutputState, tuple[Update, ...]]]
 class _InFlight:
     """A step that was launched and not read yet. Planning and launching it took the host ``host_s`` seconds from ``started``."""
 
+    number: int
     plan: Plan
     step: LaunchedStep
     started: float
@@ -53,6 +56,7 @@ class Core:
 
     Attributes:
         backlog: the requests that have not run yet. Other threads may read its counts.
+        profiler: records its steps.
     """
 
     def __init__(
@@ -66,6 +70,8 @@ class Core:
         budget: StepBudget | None = None,
         steps_ahead: int = 0,
         compiler: ConstraintCompiler | None = None,
+        work: ModelWork | None = None,
+        step_log: StepLog = NO_STEP_LOG,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """An idle core.
@@ -79,6 +85,8 @@ class Core:
             budget: chooses how many tokens each step computes; the scheduler's maximum where None.
             steps_ahead: how many steps may be in flight while the next is launched.
             compiler: compiles requests' constraints. The core only keeps it for its callers.
+            work: counts the work of its steps; None counts none.
+            step_log: receives each step's plan and time.
             clock: gives seconds; requests' ``submitted_at`` must be on the same clock.
         """
         self.info = info
@@ -92,12 +100,17 @@ class Core:
         self._live: dict[str, Request] = {}
         self._outputs: dict[Sequence, OutputState] = {}  # of the live requests
         self._deadlines = Deadlines()
-        self._shares = FairShares()
+        self._queue_order = ORDERS[info.scheduling]()
         self._budget = budget
+        self._work = work
+        self._meter = WorkMeter(info.peak)
+        self._step_log = step_log
+        self.profiler = runner.profiler
         self.backlog = Backlog()
         self._policy = policy
         self._steps_ahead = steps_ahead
         self._in_flight: deque[_InFlight] = deque()
+        self._launched = 0
         self._steps = 0
         self._generated_tokens = 0
         self._failed_outputs = 0
@@ -119,7 +132,7 @@ class Core:
 
     def add(self, request: Request) -> None:
         """Queue a request, whose id no live request has."""
-        order = self._shares.order(
+        order = self._queue_order.order(
             request.caller, request.weight, request.head_start_s, request.max_tokens, request.submitted_at
         )
         self._live[request.request_id] = request
@@ -135,6 +148,7 @@ class Core:
                 drafter=self._drafter,
                 synthetic=self.info.synthetic_acceptance is not None,
                 system_fingerprint=self.info.system_fingerprint,
+                meter=self._meter,
             )
             self._scheduler.add(sequence)
 
@@ -162,9 +176,10 @@ class Core:
         started = time.perf_counter()
         updates = self._expire()
         # Which sequences run, with how many tokens and drafts, in which cache blocks.
-        self._policy.begin_step(self._scheduler.running)
-        plan = self._scheduler.plan(self._policy.draft_len, self._step_tokens())
-        catch_up = self._policy.catch_up(plan)
+        with self.profiler.part("plan"):
+            self._policy.begin_step(self._scheduler.running)
+            plan = self._scheduler.plan(self._policy.draft_len, self._step_tokens())
+            catch_up = self._policy.catch_up(plan)
         for sequence in plan.cancelled:
             output = self._outputs[sequence]
             updates.append((output, output.cancel(self.now())))
@@ -173,7 +188,8 @@ class Core:
             updates += self._launch(plan, catch_up, started)
         if len(self._in_flight) > self._steps_ahead or (self._in_flight and not plan.rows):
             updates += self._read(self._in_flight.popleft())
-        self._deliver(updates)
+        with self.profiler.part("deliver"):
+            self._deliver(updates)
 
     def fail_all(self, error: Exception) -> None:
         """End every request with ``error``. Frees nothing: the engine has ended."""
@@ -200,6 +216,7 @@ class Core:
             preemptions=scheduler.preemptions,
             prefix_hit_tokens=scheduler.prefix_hit_tokens,
             prefix_query_tokens=scheduler.prefix_query_tokens,
+            work=self._meter.counts,
         )
 
     def flush_prefix_cache(self) -> int:
@@ -238,11 +255,14 @@ class Core:
         for row in plan.admitted:
             self._outputs[row.sequence].mark_scheduled(now)
             self.backlog.start(row.sequence.request_id, now)
+        self._launched += 1
+        if self._step_log.wanted:
+            self._step_log.planned(self._launched, plan, self._scheduler.stats())
         try:
             step = self._runner.launch(plan, catch_up, [in_flight.step for in_flight in self._in_flight])
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
             return self._fail(plan, error)
-        self._in_flight.append(_InFlight(plan, step, started, time.perf_counter() - started))
+        self._in_flight.append(_InFlight(self._launched, plan, step, started, time.perf_counter() - started))
         return []
 
     def _read(self, in_flight: _InFlight) -> _Updates:
@@ -250,7 +270,8 @@ class Core:
         plan = in_flight.plan
         step = in_flight.step
         try:
-            step.wait()
+            with self.profiler.part("wait"):
+                step.wait()
             arrived = time.perf_counter()
             results = step.results()
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
@@ -265,12 +286,26 @@ class Core:
         # A step that was launched ahead begins on the device when the one before it ends.
         seconds = arrived - max(in_flight.started, self._arrived)
         self._arrived = arrived
+        self._measure(in_flight, seconds)
         computed = sum([row.count for row in plan.rows])
-        self._shares.measure(computed, seconds)
+        self._queue_order.measure(computed, seconds)
         if self._budget is not None:
             self._budget.measure(decoding, computed - decoding, seconds)
         self._read_at = now
-        # Stop checks, text and constraints, output by output. Each keeps the tokens up to its end.
+        with self.profiler.part("results"):
+            return self._take_results(plan, results, now, times)
+
+    def _measure(self, in_flight: _InFlight, seconds: float) -> None:
+        """Note the work of a step that took ``seconds``."""
+        rows = in_flight.plan.rows
+        if self._work is not None:
+            logits = sum([row.logits_count for row in rows])
+            work = self._work.step([(row.start, row.count + row.drafts) for row in rows], logits)
+            self._meter.add(seconds, *work)
+        self._step_log.read(in_flight.number, len(rows), seconds, in_flight.host_s)
+
+    def _take_results(self, plan: Plan, results: StepResults, now: float, times: StepTimes | None) -> _Updates:
+        """Stop checks, text and constraints, output by output. Each keeps the tokens up to its end."""
         updates: _Updates = []
         kept_tokens: list[tuple[int, ...]] = []
         for row, tokens, logprobs, prompt_logprobs in zip(plan.rows, *results, strict=True):

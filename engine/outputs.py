@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from draftline.engine.calls import ToolCall, ToolCallDelta
 from draftline.engine.errors import FieldViolation, IncompleteOutputError, InvalidOutputError
 from draftline.engine.params import Constraint, T
-from draftline.engine.stats import NO_TIME, StepTimes
+from draftline.engine.stats import NO_TIME, NOT_USED, StepTimes, Utilization
 from draftline.engine.validation import violations
 from draftline.structured.tags.form import REASONING
 from draftline.structured.tags.span import TagSpan as TagSpan
@@ -196,6 +196,7 @@ class Finished:
             reasoning and calls are no part of the text, they are not listed.
         tool_calls: the calls that the output completed.
         reasoning_tokens: the tokens of a chat's reasoning, its marks included: those of all steps until it has ended.
+        utilization: the engine's steps while the output ran.
     """
 
     ends_output: ClassVar[bool] = True
@@ -217,6 +218,7 @@ class Finished:
     tags: tuple[TagSpan, ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning_tokens: int = 0
+    utilization: Utilization = NOT_USED
 
     @property
     def reasoning(self) -> TagSpan | None:

@@ -11,7 +11,7 @@ from draftline.engine.calls import Tool, ToolCall, ToolChoice, as_tool_calls, as
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.outputs import Update
 from draftline.engine.params import Constraint, SamplingParams, Speculation
-from draftline.engine.stats import EngineStats
+from draftline.engine.stats import NO_MEMORY, DevicePeak, EngineStats, MemoryUse
 from draftline.models.config import ModelConfig
 from draftline.models.tokenization.rendering import AS_USUAL, Rendering
 
@@ -193,6 +193,10 @@ class EngineInfo:
         tool_format: the name of the format of tool calls; empty if it is not known.
         reasoning: the marks around the model's reasoning; None if it does not reason.
         shows_tools: whether the chat template shows tools; otherwise a system message does.
+        scheduling: the order of the queue; see `EngineConfig`.
+        peak: the device's peak rates; None where they are not known.
+        memory: what the engine has taken on its device.
+        device_uuids: the GPUs that it runs on, as the driver names them; empty on a CPU.
         synthetic_acceptance: the rate at which drafts are accepted at random, for a benchmark. None accepts them by the
             model. With a rate, outputs have no meaning.
     """
@@ -216,6 +220,10 @@ class EngineInfo:
     tool_format: str = ""
     reasoning: tuple[str, str] | None = None
     shows_tools: bool = False
+    scheduling: str = "fair"
+    peak: DevicePeak | None = None
+    memory: MemoryUse = NO_MEMORY
+    device_uuids: tuple[str, ...] = ()
 
 
 class EngineClient(Protocol):

@@ -1,4 +1,4 @@
-"""Statistics that an engine keeps: step times, drafts by position, token gaps, and its state as a whole.
+"""Statistics that an engine keeps: step times, drafts by position, token gaps, use of the device, its state as a whole.
 
 They are plain numbers, cheap enough for every step. Metrics and reports that read them are elsewhere.
 """
@@ -145,6 +145,132 @@ class DraftTally:
         return DrafterStats(self._name, self._steps, tuple(self._drafted), tuple(self._accepted), self._times)
 
 
+# How much of a device's peak rates the steps reach, from the model's own counts. Model FLOPs utilisation (MFU) is arithmetic
+# divided by what the device could have done in the same time (Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311,
+# appendix B); bandwidth utilisation is the same of memory traffic.
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePeak:
+    """The rates that a device cannot exceed.
+
+    Attributes:
+        flops_per_s: dense matrix arithmetic, in the type of the weights' products.
+        bytes_per_s: memory traffic.
+    """
+
+    flops_per_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkCounts:
+    """The work of the steps since the engine's start.
+
+    Attributes:
+        steps: steps whose results were read.
+        seconds: their times together. A step that was launched ahead begins when the one before it ends.
+        flops: their arithmetic; see `draftline.models.work`.
+        num_bytes: their memory traffic.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    flops: float = 0.0
+    num_bytes: float = 0.0
+
+    def __sub__(self, earlier: WorkCounts) -> WorkCounts:
+        return WorkCounts(
+            self.steps - earlier.steps,
+            self.seconds - earlier.seconds,
+            self.flops - earlier.flops,
+            self.num_bytes - earlier.num_bytes,
+        )
+
+
+NO_WORK = WorkCounts()
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization:
+    """The engine's steps over some time.
+
+    Attributes:
+        steps: how many there were.
+        step_s: their mean time in seconds; 0 without steps.
+        mfu: the share of the device's arithmetic that they used; None where its peak is not known.
+        bandwidth: the same of its memory traffic.
+    """
+
+    steps: int = 0
+    step_s: float = 0.0
+    mfu: float | None = None
+    bandwidth: float | None = None
+
+    @staticmethod
+    def of(work: WorkCounts, peak: DevicePeak | None) -> Utilization:
+        """The use of a device with this peak by these steps."""
+        if not work.steps or work.seconds <= 0:
+            return Utilization(work.steps)
+        step_s = work.seconds / work.steps
+        if peak is None:
+            return Utilization(work.steps, step_s)
+        return Utilization(
+            work.steps,
+            step_s,
+            work.flops / work.seconds / peak.flops_per_s,
+            work.num_bytes / work.seconds / peak.bytes_per_s,
+        )
+
+
+NOT_USED = Utilization()
+
+
+class WorkMeter:
+    """Adds up the work of steps. One thread adds; any thread may read ``counts``.
+
+    Attributes:
+        counts: of all steps so far.
+        peak: the device's peak rates, if they are known.
+    """
+
+    def __init__(self, peak: DevicePeak | None = None) -> None:
+        """No step so far."""
+        self.peak = peak
+        self.counts = NO_WORK
+
+    def add(self, seconds: float, flops: float, num_bytes: float) -> None:
+        """Add one step."""
+        counts = self.counts
+        self.counts = WorkCounts(
+            counts.steps + 1, counts.seconds + seconds, counts.flops + flops, counts.num_bytes + num_bytes
+        )
+
+    def since(self, earlier: WorkCounts) -> Utilization:
+        """The use of the device since ``earlier``."""
+        return Utilization.of(self.counts - earlier, self.peak)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """The memory that an engine has taken on its device, in bytes.
+
+    Attributes:
+        weights: of the model and the draft model.
+        cache: keys and values, the draft model's included.
+        activations: the most that the largest step takes besides; 0 on a CPU, where it is not measured.
+        graphs: taken while CUDA graphs were captured; 0 without graphs.
+    """
+
+    weights: int = 0
+    cache: int = 0
+    activations: int = 0
+    graphs: int = 0
+
+
+NO_MEMORY = MemoryUse()
+
+
 @dataclass(frozen=True, slots=True)
 class EngineStats:
     """The engine's state at one moment, and its counts since the start.
@@ -165,6 +291,7 @@ class EngineStats:
         queued_requests: requests that have not run yet.
         queued_tokens: tokens of their prompts.
         token_gaps: seconds between two steps, counted once for each sequence that decodes in the second.
+        work: the steps' time, arithmetic and memory traffic.
     """
 
     running: int
@@ -182,6 +309,7 @@ class EngineStats:
     queued_tokens: int = 0
     token_gaps: HistogramCounts = field(default_factory=HistogramCounts)
     failed_outputs: int = 0
+    work: WorkCounts = NO_WORK
 
     @property
     def drafted_tokens(self) -> int:

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 from typing_extensions import override
 
-from draftline.engine.build import build_core
+from draftline.engine.build import NO_SUBSTITUTES, Substitutes, build_core
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError
@@ -22,7 +22,6 @@ from draftline.engine.protocol import EngineClient, GenerateRequest, Sink
 from draftline.engine.request.backlog import displaced_by
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.request import Request, RequestBuilder
-from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.stats import EngineStats
 from draftline.kernels.compile_workers import KernelCompileWorkers
 
@@ -60,7 +59,6 @@ class ThreadedEngine(EngineClient):
         self._displaced: set[str] = set()
         self._cancels: deque[str] = deque()
         self._commands: deque[Callable[[], None]] = deque()
-        self._profiler = StepProfiler()
         self._stats = core.stats()
         self._stopping = False
         self._thread = threading.Thread(target=self._loop, name="draftline-step", daemon=True)
@@ -103,11 +101,11 @@ class ThreadedEngine(EngineClient):
 
     @override
     def start_profile(self) -> Future[None]:
-        return self._between_steps(self._profiler.start)
+        return self._between_steps(self._core.profiler.start)
 
     @override
     def stop_profile(self, path: Path) -> Future[None]:
-        return self._between_steps(lambda: self._profiler.stop(path))
+        return self._between_steps(lambda: self._core.profiler.stop(path))
 
     def close(self) -> None:
         """Stop after the step in progress; unfinished requests fail with `EngineStoppedError`. Idempotent."""
@@ -251,18 +249,21 @@ class ThreadedEngine(EngineClient):
         self._run_commands()
 
 
-def start_engine(config: EngineConfig, workers: KernelCompileWorkers | None = None) -> ThreadedEngine:
+def start_engine(
+    config: EngineConfig, workers: KernelCompileWorkers | None = None, substitutes: Substitutes | None = None
+) -> ThreadedEngine:
     """Load the model and start the step thread. Blocks until it is loaded.
 
     Args:
         config: the engine's options.
         workers: see `build_core`.
+        substitutes: see `build_core`.
 
     Raises:
         ModelLoadError: the model cannot be loaded, or cannot be served with these options.
     """
     return ThreadedEngine(
-        build_core(config, workers),
+        build_core(config, workers, substitutes or NO_SUBSTITUTES),
         max_waiting=config.max_waiting,
         max_waiting_tokens=config.max_waiting_tokens,
         ageing_s=config.ageing_s,

@@ -13,6 +13,7 @@ ENGINE_ALIASES: Mapping[str, str] = {
     "seed": "default_seed",
     "num_speculative_tokens": "draft_tokens",
     "speculative_model": "draft_model",
+    "scheduling_policy": "scheduling",
 }
 """Options of an engine, by vLLM's names."""
 
@@ -56,7 +57,6 @@ ENGINE_FOREIGN: Mapping[str, str] = {
     "override_generation_config": "Set sampling in each request",
     "enable_chunked_prefill": "Prompts are always computed in chunks; see inter_token_target",
     "max_num_partial_prefills": "See inter_token_target",
-    "scheduling_policy": "Priorities always count, with ageing_s; callers share the engine by weight",
     "async_scheduling": "Steps always overlap with the host's work",
     "max_logprobs": "At most 20 tokens are listed for a position",
     "max_seq_len_to_capture": "Graphs are captured for numbers of tokens, whatever their sequences' length",

@@ -10,9 +10,18 @@ if TYPE_CHECKING:
     from draftline.kernels.ops import Ops
 
 
-def select_ops(device: torch.device) -> Ops:
-    """The fastest implementation that ``device`` can run."""
+def select_ops(device: torch.device, kernels: str = "auto") -> Ops:
+    """The implementation of the operations for ``device``.
+
+    Args:
+        device: where they run.
+        kernels: 'auto' is the fastest that the device can run, 'reference' plain torch, operation by operation.
+    """
     # Imported here: `kernels.limits` must not load torch, and a CPU needs no Triton.
+    if kernels == "reference":
+        from draftline.kernels.reference.plain import PlainOps
+
+        return PlainOps()
     if device.type == "cuda":
         from draftline.kernels.triton.ops import TritonOps
 

@@ -6,18 +6,15 @@ The step is greedy, from token ids to sampled tokens, with the engine's own forw
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
-from typing_extensions import override
 
+from draftline.engine.bench.ablation.vendor_ops import VendorOps as VendorOps
 from draftline.kernels.attention_spec import AttentionSpec
-from draftline.kernels.batch import Batch, KVCache, LayerCache
+from draftline.kernels.batch import KVCache, LayerCache
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
-from draftline.kernels.triton.ops import TritonOps
 from draftline.models.decoder import EagerForward
 from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
 from draftline.quant.dense import DenseLinear
@@ -25,31 +22,6 @@ from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, ModelSizes, mak
 
 MAX_LENGTH = 4096
 """The bound on the length of a row."""
-
-
-@dataclass(frozen=True, slots=True)
-class VendorOps(TritonOps):
-    """The baseline: nothing fused, nothing overlapped, and every product from the vendor's library."""
-
-    @override
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return linear(x, weight, bias)
-
-    @override
-    def norm_linear(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return linear(self.rms_norm(x, norm, eps), weight, bias)
-
-    @override
-    def norm_swiglu(self, x: Tensor, norm: Tensor, eps: float, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return self.silu_mul(self.norm_linear(x, norm, eps, weight, bias))
-
-    @override
-    def linear_add(self, x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor) -> Tensor:
-        return residual.add_(linear(x, weight, bias))
-
-    @override
-    def rope_attention(self, qkv: Tensor, batch: Batch, cache: LayerCache, spec: AttentionSpec) -> Tensor:
-        return self.attention(self.rope_write_kv(qkv, batch, cache, spec), batch, cache, spec)
 
 
 def make_weights(model: ModelSizes) -> DecoderWeights:

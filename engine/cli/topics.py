@@ -8,6 +8,7 @@ from typing import get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.options import Options, choices, without_none
@@ -27,6 +28,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
             "quantization",
             "device",
             "enforce_eager",
+            "kernels",
             "constraint_cache",
         ),
         "Memory": (
@@ -43,8 +45,10 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
             "inter_token_target",
             "max_waiting",
             "max_waiting_tokens",
+            "scheduling",
             "ageing_s",
             "default_seed",
+            "log_steps",
         ),
         "Speculation": (
             "drafter",
@@ -91,6 +95,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
     Constraint: {"Constraint": tuple(Constraint.model_fields)},
     Reasoning: {"Constraint": tuple(Reasoning.model_fields)},
     Connection: {"Connection": tuple(Connection.model_fields)},
+    LoadConfig: {"Load": tuple(LoadConfig.model_fields)},
     TrainDraftConfig: {"Training": tuple(TrainDraftConfig.model_fields)},
 }
 """The panels of each model's options in ``--help``, in their order."""
@@ -144,6 +149,14 @@ _VALUES: Mapping[str, str] = {
     "allowed_token_ids": "ID",
     "logit_bias": "ID=BIAS",
     "layers": "LAYER",
+    "workload": "NAME",
+    "prompt_len": "LENGTHS",
+    "tool_len": "LENGTHS",
+    "output_len": "LENGTHS",
+    "think": "SECONDS",
+    "ttft_limit": "SECONDS",
+    "tpot_limit": "SECONDS",
+    "e2e_limit": "SECONDS",
 }
 """Values that a type alone does not describe."""
 

@@ -48,7 +48,7 @@ class DrafterParts:
             ModelLoadError: the draft model cannot be loaded, or cannot draft for this target.
         """
         self._config, self._ops, self._device = config, ops, device
-        self._by_graphs = device.type == "cuda" and not config.enforce_eager
+        self._by_graphs = device.type == "cuda" and config.uses_graphs
         self._draft = None if config.draft_model is None else load_draft(config, target, ops, dtype, device)
         self._name = _chosen(config, device)
         self.max_draft_tokens = 0 if self._name == NoDrafter.name else config.draft_tokens

@@ -50,6 +50,9 @@ from draftline.structured.vocabulary import ByteVocabulary
 
 _MessageT = TypeVar("_MessageT", Opened, Started)
 
+WORKER = "draftline.engine.process.worker"
+"""The module of the engine process."""
+
 _CLOSE_S = 30.0
 """Seconds in which the process must end when it is closed."""
 
@@ -92,9 +95,20 @@ class RemoteEngine(EngineClient):
     """
 
     def __init__(
-        self, config: EngineConfig, *, log_level: str = "warning", log_format: Literal["text", "json"] = "text"
+        self,
+        config: EngineConfig,
+        *,
+        log_level: str = "warning",
+        log_format: Literal["text", "json"] = "text",
+        worker: Sequence[str] = (WORKER,),
     ) -> None:
         """Start the process, and wait until it serves.
+
+        Args:
+            config: the engine's options.
+            log_level: of its log, to this process's standard error.
+            log_format: of its lines.
+            worker: the module that it runs, and arguments for it before the connection's.
 
         Raises:
             ModelLoadError: the model cannot be loaded, or served with these options.
@@ -103,7 +117,7 @@ class RemoteEngine(EngineClient):
         ours, theirs = socket.socketpair()
         with theirs:
             # Without the current directory on the path: it may have modules that hide others (-P).
-            command = (sys.executable, "-P", "-m", "draftline.engine.process.worker", str(theirs.fileno()))
+            command = (sys.executable, "-P", "-m", *worker, str(theirs.fileno()))
             self.process = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
         self.connection = Connection(ours.detach())
         self._sending = threading.Lock()

@@ -47,6 +47,7 @@ from draftline.engine.stats import EngineStats
 from draftline.kernels.compile_workers import KernelCompileWorkers, nothing_compiled
 
 if TYPE_CHECKING:  # imports torch, which takes seconds
+    from draftline.engine.build import Substitutes
     from draftline.engine.threaded_engine import ThreadedEngine
 
 _STATS_S = 0.05
@@ -191,12 +192,17 @@ def _read(connection: Connection, inbox: SimpleQueue[ToEngine]) -> None:
 
 def _workers(config: EngineConfig) -> KernelCompileWorkers | None:
     """Processes that compile kernels, if kernels surely must be compiled: they import torch while this process does."""
-    wanted = has_gpu() and config.device != "cpu" and not config.enforce_eager and nothing_compiled()
+    wanted = has_gpu() and config.device != "cpu" and config.uses_graphs and nothing_compiled()
     return KernelCompileWorkers.start_if_useful() if wanted else None
 
 
-def main(descriptor: int) -> None:
-    """Load the model, and serve until the server closes the engine or ends."""
+def main(descriptor: int, substitutes: Substitutes | None = None) -> None:
+    """Load the model, and serve until the server closes the engine or ends.
+
+    Args:
+        descriptor: of the connection to the server.
+        substitutes: parts that a benchmark measures the engine without.
+    """
     # A signal to the whole process group is the server's to handle: it lets requests finish first.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -215,7 +221,7 @@ def main(descriptor: int) -> None:
 
         opened = Opened(open_checkpoint(start.config.model, load_format=start.config.load_format).config)
         connection.send_bytes(pickle.dumps(opened))
-        engine = start_engine(start.config, workers)
+        engine = start_engine(start.config, workers, substitutes)
     except Exception as error:  # noqa: BLE001  the server reports it
         connection.send_bytes(pickle.dumps(Stopped(portable(error))))
         return

@@ -275,6 +275,10 @@ class RequestBuilder:
             yield FieldViolation("speculation.enabled", "this server has no drafter")
         if not -(2**31) <= request.priority < 2**31:
             yield FieldViolation("priority", f"{request.priority} is not a 32-bit integer")
+        if request.priority and self._info.scheduling in ("fcfs", "shortest"):
+            yield FieldViolation(
+                "priority", f"means nothing on this server, whose scheduling is {self._info.scheduling}"
+            )
 
     def _out_of_range(self, field: str, ids: Seq[int] | dict[int, float]) -> Iterator[FieldViolation]:
         vocab = self._info.config.vocab_size

@@ -85,6 +85,16 @@ def _no_fp8(gpu: _GPU) -> str:
     return f"FP8 needs a GPU of compute capability 8.9, and {gpu} has {has}; 'int8' runs there"
 
 
+def device_name(device: torch.device) -> str:
+    """A GPU's name as its driver gives it; empty for a CPU."""
+    return torch.cuda.get_device_properties(device).name if device.type == "cuda" else ""
+
+
+def device_uuids(device: torch.device) -> tuple[str, ...]:
+    """A GPU's unique id, which other processes know it by; none for a CPU."""
+    return (f"GPU-{torch.cuda.get_device_properties(device).uuid}",) if device.type == "cuda" else ()
+
+
 def _named(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda", _best().index) if torch.cuda.is_available() else torch.device("cpu")

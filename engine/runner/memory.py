@@ -86,6 +86,19 @@ def _bytes_a_number(raw: RawTensor, dtype: torch.dtype) -> float:
     return dtype.itemsize if raw.data.is_floating_point() and raw.scales is None else raw.data.nbytes / prod(raw.shape)
 
 
+def taken_bytes(device: torch.device) -> int:
+    """Bytes of this process's tensors on a GPU; 0 on a CPU, where nobody counts them."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def used_bytes(device: torch.device) -> int:
+    """Bytes of a GPU that are in use, by the driver's count, which has graphs in it; 0 on a CPU."""
+    if device.type != "cuda":
+        return 0
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free
+
+
 def slot_table_bytes(num_slots: int, max_len: int, max_blocks: int, vocab: int) -> int:
     """Bytes of a `SlotTable`, whose tokens, block tables and allowed ids take most."""
     return 4 * num_slots * (max_len + max_blocks + vocab // 32)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from draftline.engine.errors import ProfilerError
+
+PREFIX = "draftline."
+"""Of the names that a trace has for the parts of steps."""
+
+_NOT_RECORDED: AbstractContextManager[None] = nullcontext()
 
 
 class StepProfiler:
@@ -16,6 +22,10 @@ class StepProfiler:
     def __init__(self) -> None:
         """Nothing is profiled."""
         self._profile: profile | None = None
+
+    def part(self, name: str) -> AbstractContextManager[object]:
+        """The trace shows the work within this context, and the GPU work that it launches, as a part of a step."""
+        return _NOT_RECORDED if self._profile is None else record_function(PREFIX + name)
 
     def start(self) -> None:
         """Record this thread's work from now on, and the GPU work that it launches.

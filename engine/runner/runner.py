@@ -14,6 +14,7 @@ from draftline.engine.runner.executor import Executors
 from draftline.engine.runner.launched_step import LaunchedStep, read_back
 from draftline.engine.runner.masks import ConstraintMasks, StepMasks
 from draftline.engine.runner.memory import check_device
+from draftline.engine.runner.profiler import StepProfiler
 from draftline.engine.runner.slot_writer import SlotWriter
 from draftline.engine.runner.timing import NO_TIMER, StepTimer, Timer
 from draftline.kernels.ops import Ops
@@ -22,7 +23,11 @@ from draftline.spec.drafter import DraftChunk, Drafter
 
 
 class Runner:
-    """Launches steps, each on the state that the one before it leaves on the device."""
+    """Launches steps, each on the state that the one before it leaves on the device.
+
+    Attributes:
+        profiler: records the steps, also the host's part of them.
+    """
 
     def __init__(
         self,
@@ -50,6 +55,7 @@ class Runner:
         self._slots = SlotWriter(table, eos_ids)
         self._masks = masks
         self._device = table.tokens.device
+        self.profiler = StepProfiler()
 
     @torch.inference_mode()
     def launch(self, plan: Plan, catch_up: Seq[DraftChunk] = (), in_flight: Seq[LaunchedStep] = ()) -> LaunchedStep:
@@ -60,24 +66,30 @@ class Runner:
             catch_up: known tokens that the drafter must see before it drafts.
             in_flight: the launched steps before this one that are not committed yet.
         """
-        rows = plan.rows
+        rows, part = plan.rows, self.profiler.part
         # Bring the device's tables up to date: slots and blocks, constraints, the drafter's own cache.
-        features = self._slots.apply(plan)
-        masks = self._masks.begin(plan, in_flight)
-        if catch_up:
-            self._drafter.catch_up(catch_up, self._table)
+        with part("upload"):
+            features = self._slots.apply(plan)
+            masks = self._masks.begin(plan, in_flight)
+            if catch_up:
+                self._drafter.catch_up(catch_up, self._table)
 
         # Guess the next tokens of the decoding rows, then compute prompt chunks, decodes and verifies in one pass.
-        timer = self._draft(rows, masks)
+        with part("draft"):
+            timer = self._draft(rows, masks)
         executor = self._executors.for_step(rows)
-        forward = executor.forward(rows)
-        masks.write()  # the host's work, while the forward pass runs
+        with part("forward"):
+            forward = executor.forward(rows)
+        with part("masks"):
+            masks.write()  # the host's work, while the forward pass runs
 
         # Sample every position as plain decoding would, and keep the drafts that were sampled, too.
-        timer.mark()
-        samples = executor.sample(rows, forward, features)
-        timer.mark()
-        return read_back(rows, forward, samples, self._ops, timer)
+        with part("sample"):
+            timer.mark()
+            samples = executor.sample(rows, forward, features)
+            timer.mark()
+        with part("read_back"):
+            return read_back(rows, forward, samples, self._ops, timer)
 
     def check_device(self) -> None:
         """Raise `DeviceLostError` if the device computes nothing any more."""

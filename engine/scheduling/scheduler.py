@@ -4,10 +4,11 @@ One rule covers everything: a sequence has known tokens and computed tokens, and
 known (plus drafts) within one token budget. Prompt chunks, decodes, verification of drafts, prefix hits and recomputing
 after preemption are all this rule. The scheduler sees token ids and counts only: no tensors, texts or stop conditions.
 
-**Order.** Sequences are served by ``(order, arrival)``, smaller first. ``order`` is the place in time that `FairShares`
-gives: the arrival, or the end of its caller's earlier requests if that is later, minus the head start that the priority
-buys (priority times ``ageing_s`` seconds). It never changes, so neither does the order of two sequences. It is finite, and
-new sequences come at their arrival less their head start, or later, so none starves.
+**Order.** Sequences are served by ``(order, arrival)``, smaller first. ``order`` is what the option ``scheduling`` gives
+(`ordering.py`). By default `FairShares` gives a place in time: the arrival, or the end of its caller's earlier requests if
+that is later, minus the head start that the priority buys (priority times ``ageing_s`` seconds). It never changes, so neither
+does the order of two sequences. It is finite, and with `FairShares` new sequences come at their arrival less their head
+start, or later, so none starves.
 The first in order can always run to its end: it gets at least one token of every step's budget, it is admitted before
 all others, and every sequence behind it makes room for it.
 

@@ -19,7 +19,7 @@ from draftline.engine.outputs import (
 from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Row, Sequence
 from draftline.engine.runner.launched_step import Logprobs
-from draftline.engine.stats import DraftTally, StepTimes
+from draftline.engine.stats import DraftTally, StepTimes, WorkMeter
 from draftline.engine.streaming.broken_json import broken_off
 from draftline.engine.streaming.detokenizer import Detokenizer
 from draftline.engine.tools.answer_reader import AnswerReader, Parts
@@ -72,6 +72,7 @@ class OutputState:
         drafter: str = "none",
         synthetic: bool = False,
         system_fingerprint: str = "",
+        meter: WorkMeter | None = None,
     ) -> None:
         """Create the state of an output without tokens.
 
@@ -83,6 +84,7 @@ class OutputState:
             drafter: the drafter's name.
             synthetic: whether drafts are accepted by chance.
             system_fingerprint: of the engine.
+            meter: adds up the work of the engine's steps.
         """
         self.request = request
         self.sequence = sequence
@@ -95,6 +97,8 @@ class OutputState:
         self._unchecked_len = sequence.prompt_len + sampling.min_tokens if sampling.stop else sequence.max_len
         self._prompt_logprobs: Logprobs = ()
         self._scheduled_at: float | None = None
+        self._meter = meter or WorkMeter()
+        self._before = self._meter.counts  # when it was scheduled
         self._first_token_at: float | None = None
         self._steps = 0
         # The text so far, if it must be JSON.
@@ -113,6 +117,7 @@ class OutputState:
         """Note the time of the output's first step. Later calls, after preemptions, do nothing."""
         if self._scheduled_at is None:
             self._scheduled_at = now
+            self._before = self._meter.counts
 
     def advance(
         self,
@@ -300,4 +305,5 @@ class OutputState:
             tags=() if self._tags is None or self._reader is not None else tuple(self._tags.spans),
             tool_calls=() if self._reader is None else tuple(self._reader.calls),
             reasoning_tokens=0 if self._reader is None or not self._reader.has_reasoned else self._reasoning_tokens,
+            utilization=self._meter.since(self._before if self._scheduled_at is not None else self._meter.counts),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import triton
@@ -59,15 +59,14 @@ class TritonOps(Ops):
     def for_device(device: torch.device) -> TritonOps:
         """The operations sized for one CUDA device."""
         limits = DeviceLimits.of(device)
-        return TritonOps.sized(
-            limits, device=device, vendor=VendorProducts(device, Path(triton.knobs.cache.dir), limits)
-        )
+        vendor = VendorProducts(device, Path(triton.knobs.cache.dir), limits)
+        return TritonOps.sized(limits, device=device, vendor=vendor)
 
-    @staticmethod
-    def sized(limits: DeviceLimits, *, device: torch.device, vendor: VendorProducts | None = None) -> TritonOps:
+    @classmethod
+    def sized(cls, limits: DeviceLimits, *, device: torch.device, vendor: VendorProducts | None = None) -> Self:
         """The operations for a device with these limits, with the vendor's products or without."""
         arrivals = torch.zeros(max_programs(limits.num_sms), dtype=torch.int32, device=device)
-        return TritonOps(limits, arrivals, DenseKernels(limits, vendor))
+        return cls(limits, arrivals, DenseKernels(limits, vendor))
 
     @override
     def settle(self) -> None:

@@ -23,6 +23,7 @@ from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
+from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLog
 from draftline.engine.streaming.accumulator import Accumulator
 from draftline.kernels import select_ops
 from draftline.kernels.batch import KVCache
@@ -31,6 +32,7 @@ from draftline.kernels.slots import SlotTable
 from draftline.models.config import ModelConfig
 from draftline.models.families import build_model
 from draftline.models.model import Model
+from draftline.models.work import ModelWork
 from draftline.spec.draft_model import ROUND_BEGINS_WITH, DraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.eagle3 import Eagle3, round_begins_with
@@ -73,6 +75,9 @@ def tiny_core(
     budget: StepBudget | None = None,
     tool_format: str = "",
     reasoning: tuple[str, str] | None = None,
+    scheduling: str = "fair",
+    work: ModelWork | None = None,
+    step_log: StepLog = NO_STEP_LOG,
 ) -> Core:
     """A core on the CPU in float32.
 
@@ -109,6 +114,7 @@ def tiny_core(
         tool_format=tool_format,
         shows_tools=bool(tool_format),
         reasoning=reasoning,
+        scheduling=scheduling,
     )
     scheduler = Scheduler(
         num_blocks=num_blocks,
@@ -137,8 +143,17 @@ def tiny_core(
         )
     compiler = compiler or tiny_compiler()
     return Core(
-        scheduler, runner, ByteTokenizer(), info, drafting, budget=budget, steps_ahead=steps_ahead, compiler=compiler
-    )  # type: ignore[arg-type]
+        scheduler,
+        runner,
+        ByteTokenizer(),  # type: ignore[arg-type]
+        info,
+        drafting,
+        budget=budget,
+        steps_ahead=steps_ahead,
+        compiler=compiler,
+        work=work,
+        step_log=step_log,
+    )
 
 
 def cache_needs(drafter: Drafter) -> CacheNeeds | None:

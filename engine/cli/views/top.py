@@ -113,7 +113,7 @@ def view(server: str, before: Snapshot, now: Snapshot) -> RenderableType:
     models = ", ".join(f"{m['model']} on {m['device']}, {m['dtype']}" for m in now.labels("model")) or "still loading"
     return Group(
         Text.assemble(("draftline ", "bold"), server, "  ", (models, "cyan")),
-        Columns([_load(now), _speed(change), _latency(change), _outcomes(now)], padding=(0, 1)),
+        Columns([_load(now), _speed(change), _latency(change), _device(now, change), _outcomes(now)], padding=(0, 1)),
     )
 
 
@@ -155,6 +155,26 @@ def _latency(change: _Change) -> Panel:
     return _panel("latency", table)
 
 
+def _device(now: Snapshot, change: _Change) -> Panel:
+    """The device's use: of its peak rates in the steps, of its memory, and what its driver says."""
+    table = _table()
+    table.add_row("step", _seconds(change.share("step_seconds", "steps")))
+    for title, work in (("arithmetic (MFU)", "flops"), ("memory bandwidth", "bytes")):
+        rate, peak = change.share(f"model_{work}", "step_seconds"), now.number(f"peak_{work}_per_second")
+        table.add_row(title, _percent(rate / peak) if rate is not None and peak else _per_second(rate, work))
+    memory = {labels["use"]: now.number("memory_bytes", **labels) for labels in now.labels("memory_bytes")}
+    for use, size in memory.items():
+        if size:
+            table.add_row(use, f"{size / (1 << 30):,.2f} GiB")
+    for labels in now.labels("gpu_utilization_ratio"):
+        table.add_row("GPU busy", _percent(now.number("gpu_utilization_ratio", **labels)))
+        used, total = (now.number(f"gpu_memory_{part}_bytes", **labels) / (1 << 30) for part in ("used", "total"))
+        table.add_row("GPU memory", f"{used:,.1f} of {total:,.1f} GiB")
+        power, heat = now.number("gpu_power_watts", **labels), now.number("gpu_temperature_celsius", **labels)
+        table.add_row("power, temperature", f"{power:,.0f} W, {heat:.0f} °C")
+    return _panel("device", table)
+
+
 def _outcomes(now: Snapshot) -> Panel:
     table = _table()
     for code in sorted({labels["code"] for labels in now.labels("requests")}):
@@ -177,6 +197,11 @@ def _panel(title: str, content: RenderableType) -> Panel:
 
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{share:.1%}"
+
+
+def _per_second(rate: float | None, unit: str) -> str:
+    """A rate whose peak is not known: ``12.3 Gflops/s``."""
+    return "–" if rate is None else f"{rate / 1e9:,.1f} G{unit}/s"
 
 
 def _seconds(value: float | None) -> str:

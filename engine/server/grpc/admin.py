@@ -76,7 +76,8 @@ class AdminService(AdminServiceServicer):
         finally:
             stopped = engine.stop_profile(path)  # also if the call ends early
         await asyncio.wrap_future(stopped)
-        return pb.ProfileResponse(path=str(path))
+        trace = await asyncio.to_thread(path.read_bytes) if request.include_trace else b""
+        return pb.ProfileResponse(path=str(path), trace=trace)
 
     def _profile_path(self) -> Path:
         if self._profile_dir is None:

@@ -18,8 +18,9 @@ from typing_extensions import override
 
 from draftline import __version__
 from draftline.engine.protocol import EngineClient, EngineInfo
+from draftline.engine.server.telemetry.gpu import GpuMetrics
 from draftline.engine.server.telemetry.reports import RequestReport
-from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DrafterStats, EngineStats, HistogramCounts
+from draftline.engine.stats import TOKEN_GAP_BOUNDS_S, DrafterStats, EngineStats, HistogramCounts, WorkCounts
 
 if TYPE_CHECKING:
     from draftline.structured.compiler import ConstraintCompiler
@@ -83,6 +84,30 @@ def _drafter(stats: DrafterStats) -> Iterable[Metric]:
     yield from (steps, length, seconds)
 
 
+def _work(counts: WorkCounts) -> Iterable[Metric]:
+    for name, about, value in (
+        ("step_seconds", "Time of the steps.", counts.seconds),
+        ("model_flops", "Arithmetic of the steps, by the model's own count.", counts.flops),
+        ("model_bytes", "Memory traffic of the steps, by the model's own count.", counts.num_bytes),
+    ):
+        yield CounterMetricFamily(f"draftline_{name}", about, value)
+
+
+def _device(info: EngineInfo) -> Iterable[Metric]:
+    memory = GaugeMetricFamily(
+        "draftline_memory_bytes", "Memory that the engine has taken on its device, by use.", labels=("use",)
+    )
+    for use, size in asdict(info.memory).items():
+        memory.add_metric([use], size)
+    yield memory
+    if info.peak is not None:
+        for name, about, rate in (
+            ("peak_flops", "Arithmetic that the device can do in a second.", info.peak.flops_per_s),
+            ("peak_bytes", "Memory traffic that the device can do in a second.", info.peak.bytes_per_s),
+        ):
+            yield GaugeMetricFamily(f"draftline_{name}_per_second", about, rate)
+
+
 ENGINE_METRICS: Mapping[str, _Family] = {
     "running": _gauge("running_sequences", "Sequences that hold a slot."),
     "waiting": _gauge("waiting_sequences", "Sequences without a slot, including preempted ones."),
@@ -100,6 +125,7 @@ ENGINE_METRICS: Mapping[str, _Family] = {
     "prefix_hit_tokens": _counter("prefix_hit_tokens", "Prompt tokens found in the cache."),
     "prefix_query_tokens": _counter("prefix_query_tokens", "Prompt tokens looked up in the cache."),
     "drafter": _drafter,
+    "work": _work,
     "token_gaps": _histogram("inter_token_seconds", "Time between two steps, once for each decoding sequence."),
 }
 """The metrics of each field of `EngineStats`."""
@@ -119,6 +145,7 @@ class Metrics(Collector):
         self._stats: Stats | None = None
         self._info: EngineInfo | None = None
         self._compiler: ConstraintCompiler | None = None
+        self._gpus = GpuMetrics()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
         self.refusals = Counter(
@@ -217,6 +244,8 @@ class Metrics(Collector):
         if self._compiler is not None:
             about = "Constraints that wait to be compiled, or are being compiled."
             yield GaugeMetricFamily("draftline_constraints_compiling", about, self._compiler.in_flight)
+        yield from _device(self._info)
+        yield from self._gpus.metrics(self._info.device_uuids)
         stats = self._stats()
         for field, family in ENGINE_METRICS.items():
             yield from family(getattr(stats, field))

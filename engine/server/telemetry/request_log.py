@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 from draftline.engine.server.telemetry.reports import RequestReport
+from draftline.engine.stats import Utilization
 
 logger = logging.getLogger("draftline.requests")
 
@@ -22,6 +23,18 @@ def log_request(report: RequestReport) -> None:
     """Log one request. The cause of a server fault is logged where it occurs."""
     if logger.isEnabledFor(logging.INFO):
         logger.info("refused" if report.code in _REFUSED else "ended", extra={"fields": _fields(report)})
+
+
+def _steps(use: Utilization) -> dict[str, object]:
+    """The engine's steps while the first output ran; nothing where none was counted."""
+    if not use.steps:
+        return {}
+    return {
+        "steps": use.steps,
+        "step_s": round(use.step_s, 6),
+        "mfu": "" if use.mfu is None else round(use.mfu, 4),
+        "bandwidth": "" if use.bandwidth is None else round(use.bandwidth, 4),
+    }
 
 
 def _fields(report: RequestReport) -> dict[str, object]:
@@ -47,5 +60,6 @@ def _fields(report: RequestReport) -> dict[str, object]:
             "first_token_s": round(min(output.timing.first_token_s for output in report.outputs), 4),
             "drafted": sum(output.speculation.drafted for output in report.outputs),
             "accepted": sum(output.speculation.accepted for output in report.outputs),
+            **_steps(first.utilization),
         }
     return {name: value for name, value in fields.items() if value != ""}

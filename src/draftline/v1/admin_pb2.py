@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64raftline/v1/admin.proto\x12\x0c\x64raftline.v1\x1a\x1egoogle/protobuf/duration.proto\"\x16\n\x14GetStatisticsRequest\">\n\x15GetStatisticsResponse\x12%\n\x07metrics\x18\x01 \x03(\x0b\x32\x14.draftline.v1.Metric\"s\n\x06Metric\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04help\x18\x02 \x01(\t\x12&\n\x04kind\x18\x03 \x01(\x0e\x32\x18.draftline.v1.MetricKind\x12%\n\x07samples\x18\x04 \x03(\x0b\x32\x14.draftline.v1.Sample\"\xb2\x01\n\x06Sample\x12\x30\n\x06labels\x18\x01 \x03(\x0b\x32 .draftline.v1.Sample.LabelsEntry\x12\x10\n\x06number\x18\x02 \x01(\x01H\x00\x12,\n\thistogram\x18\x03 \x01(\x0b\x32\x17.draftline.v1.HistogramH\x00\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x07\n\x05value\"?\n\tHistogram\x12%\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x14.draftline.v1.Bucket\x12\x0b\n\x03sum\x18\x02 \x01(\x01\"7\n\x06\x42ucket\x12\x13\n\x0bupper_bound\x18\x01 \x01(\x01\x12\x18\n\x10\x63umulative_count\x18\x02 \x01(\x04\"#\n\x0c\x41\x62ortRequest\x12\x13\n\x0brequest_ids\x18\x01 \x03(\t\";\n\rAbortResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.draftline.v1.AbortResult\"6\n\x0b\x41\x62ortResult\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0bwas_running\x18\x02 \x01(\x08\"\x19\n\x17\x46lushPrefixCacheRequest\"0\n\x18\x46lushPrefixCacheResponse\x12\x14\n\x0c\x66reed_blocks\x18\x01 \x01(\r\"=\n\x0eProfileRequest\x12+\n\x08\x64uration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x1f\n\x0fProfileResponse\x12\x0c\n\x04path\x18\x01 \x01(\t*t\n\nMetricKind\x12\x1b\n\x17METRIC_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11METRIC_KIND_GAUGE\x10\x01\x12\x17\n\x13METRIC_KIND_COUNTER\x10\x02\x12\x19\n\x15METRIC_KIND_HISTOGRAM\x10\x03\x32\xd5\x02\n\x0c\x41\x64minService\x12X\n\rGetStatistics\x12\".draftline.v1.GetStatisticsRequest\x1a#.draftline.v1.GetStatisticsResponse\x12@\n\x05\x41\x62ort\x12\x1a.draftline.v1.AbortRequest\x1a\x1b.draftline.v1.AbortResponse\x12\x61\n\x10\x46lushPrefixCache\x12%.draftline.v1.FlushPrefixCacheRequest\x1a&.draftline.v1.FlushPrefixCacheResponse\x12\x46\n\x07Profile\x12\x1c.draftline.v1.ProfileRequest\x1a\x1d.draftline.v1.ProfileResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64raftline/v1/admin.proto\x12\x0c\x64raftline.v1\x1a\x1egoogle/protobuf/duration.proto\"\x16\n\x14GetStatisticsRequest\">\n\x15GetStatisticsResponse\x12%\n\x07metrics\x18\x01 \x03(\x0b\x32\x14.draftline.v1.Metric\"s\n\x06Metric\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04help\x18\x02 \x01(\t\x12&\n\x04kind\x18\x03 \x01(\x0e\x32\x18.draftline.v1.MetricKind\x12%\n\x07samples\x18\x04 \x03(\x0b\x32\x14.draftline.v1.Sample\"\xb2\x01\n\x06Sample\x12\x30\n\x06labels\x18\x01 \x03(\x0b\x32 .draftline.v1.Sample.LabelsEntry\x12\x10\n\x06number\x18\x02 \x01(\x01H\x00\x12,\n\thistogram\x18\x03 \x01(\x0b\x32\x17.draftline.v1.HistogramH\x00\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x07\n\x05value\"?\n\tHistogram\x12%\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x14.draftline.v1.Bucket\x12\x0b\n\x03sum\x18\x02 \x01(\x01\"7\n\x06\x42ucket\x12\x13\n\x0bupper_bound\x18\x01 \x01(\x01\x12\x18\n\x10\x63umulative_count\x18\x02 \x01(\x04\"#\n\x0c\x41\x62ortRequest\x12\x13\n\x0brequest_ids\x18\x01 \x03(\t\";\n\rAbortResponse\x12*\n\x07results\x18\x01 \x03(\x0b\x32\x19.draftline.v1.AbortResult\"6\n\x0b\x41\x62ortResult\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0bwas_running\x18\x02 \x01(\x08\"\x19\n\x17\x46lushPrefixCacheRequest\"0\n\x18\x46lushPrefixCacheResponse\x12\x14\n\x0c\x66reed_blocks\x18\x01 \x01(\r\"T\n\x0eProfileRequest\x12+\n\x08\x64uration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rinclude_trace\x18\x02 \x01(\x08\".\n\x0fProfileResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05trace\x18\x02 \x01(\x0c*t\n\nMetricKind\x12\x1b\n\x17METRIC_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11METRIC_KIND_GAUGE\x10\x01\x12\x17\n\x13METRIC_KIND_COUNTER\x10\x02\x12\x19\n\x15METRIC_KIND_HISTOGRAM\x10\x03\x32\xd5\x02\n\x0c\x41\x64minService\x12X\n\rGetStatistics\x12\".draftline.v1.GetStatisticsRequest\x1a#.draftline.v1.GetStatisticsResponse\x12@\n\x05\x41\x62ort\x12\x1a.draftline.v1.AbortRequest\x1a\x1b.draftline.v1.AbortResponse\x12\x61\n\x10\x46lushPrefixCache\x12%.draftline.v1.FlushPrefixCacheRequest\x1a&.draftline.v1.FlushPrefixCacheResponse\x12\x46\n\x07Profile\x12\x1c.draftline.v1.ProfileRequest\x1a\x1d.draftline.v1.ProfileResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLE_LABELSENTRY']._loaded_options = None
   _globals['_SAMPLE_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_METRICKIND']._serialized_start=909
-  _globals['_METRICKIND']._serialized_end=1025
+  _globals['_METRICKIND']._serialized_start=947
+  _globals['_METRICKIND']._serialized_end=1063
   _globals['_GETSTATISTICSREQUEST']._serialized_start=74
   _globals['_GETSTATISTICSREQUEST']._serialized_end=96
   _globals['_GETSTATISTICSRESPONSE']._serialized_start=98
@@ -61,9 +61,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FLUSHPREFIXCACHERESPONSE']._serialized_start=763
   _globals['_FLUSHPREFIXCACHERESPONSE']._serialized_end=811
   _globals['_PROFILEREQUEST']._serialized_start=813
-  _globals['_PROFILEREQUEST']._serialized_end=874
-  _globals['_PROFILERESPONSE']._serialized_start=876
-  _globals['_PROFILERESPONSE']._serialized_end=907
-  _globals['_ADMINSERVICE']._serialized_start=1028
-  _globals['_ADMINSERVICE']._serialized_end=1369
+  _globals['_PROFILEREQUEST']._serialized_end=897
+  _globals['_PROFILERESPONSE']._serialized_start=899
+  _globals['_PROFILERESPONSE']._serialized_end=945
+  _globals['_ADMINSERVICE']._serialized_start=1066
+  _globals['_ADMINSERVICE']._serialized_end=1407
 # @@protoc_insertion_point(module_scope)

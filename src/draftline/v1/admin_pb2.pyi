@@ -311,6 +311,9 @@ class ProfileRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DURATION_FIELD_NUMBER: _builtins.int
+    INCLUDE_TRACE_FIELD_NUMBER: _builtins.int
+    include_trace: _builtins.bool
+    """Also return the trace."""
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
         """At most one minute."""
@@ -319,10 +322,11 @@ class ProfileRequest(_message.Message):
         self,
         *,
         duration: _duration_pb2.Duration | None = ...,
+        include_trace: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration", b"duration", "include_trace", b"include_trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -333,16 +337,20 @@ class ProfileResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PATH_FIELD_NUMBER: _builtins.int
+    TRACE_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """The file of a Chrome trace, on the server's machine."""
+    trace: _builtins.bytes
+    """Its contents, compressed with gzip; empty unless asked for."""
     def __init__(
         self,
         *,
         path: _builtins.str = ...,
+        trace: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "trace", b"trace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

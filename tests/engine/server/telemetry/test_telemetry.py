@@ -439,7 +439,7 @@ async def test_steps_can_be_profiled(serve: Callable[..., Any], tmp_path: Any) -
     server = await serve(engine, profile_dir=str(tmp_path / "traces"))
     async with grpc.aio.insecure_channel(server.address) as channel:
         admin, stub = AdminServiceStub(channel), InferenceServiceStub(channel)
-        request = admin_pb2.ProfileRequest(duration=Duration(nanos=300_000_000))
+        request = admin_pb2.ProfileRequest(duration=Duration(nanos=300_000_000), include_trace=True)
         profiling, second = (asyncio.ensure_future(admin.Profile(request)) for _ in range(2))
         client = SessionClient(stub)
         await client.submit("a", text_request("abc", max_tokens=30, ignore_eos=True))

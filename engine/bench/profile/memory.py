@@ -1,0 +1,142 @@
+"""``memory_by_batch``: what weights, cache, activations and graphs take, by batch size, up to where the cache is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from draftline.engine.bench.profile.steps import SETTLE_STEPS, BatchRunner
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMemory:
+    """The memory that a batch takes at most, in bytes.
+
+    Attributes:
+        rows: sequences that were queued at once.
+        running: of these, the most that ran at once.
+        preemptions: how often one had to give its blocks back; beyond the boundary, sequences wait or are preempted.
+        weights: of the model and the draft model.
+        cache: the blocks that sequences held.
+        activations: the most that a step took besides, outside of graphs.
+        graphs: of all CUDA graphs.
+        cache_free: the rest of the cache that the engine has reserved.
+    """
+
+    rows: int
+    running: int
+    preemptions: int
+    weights: int
+    cache: int
+    activations: int
+    graphs: int
+    cache_free: int
+
+    @property
+    def total(self) -> int:
+        """All but the free cache."""
+        return self.weights + self.cache + self.activations + self.graphs
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a result."""
+        return {**asdict(self), "total": self.total}
+
+
+def boundary(runner: BatchRunner, prompt_len: int) -> int:
+    """The most sequences of such prompts and a few outputs that the cache has room for at once."""
+    info = runner.core.info
+    cached = prompt_len + _output_len(runner) - 1  # the last token is never cached
+    return info.cache_blocks // -(-cached // info.block_size)
+
+
+def _output_len(runner: BatchRunner) -> int:
+    return (SETTLE_STEPS + 1) * (1 + runner.max_drafts)
+
+
+def batch_sizes(limit: int, most: int) -> list[int]:
+    """1, 2, 4, … up to the boundary ``limit``, that itself, and one sequence more; at most ``most``, the running ones."""
+    sizes = [1 << power for power in range(limit.bit_length()) if 1 << power < limit]
+    return [size for size in [*sizes, limit, limit + 1] if 0 < size <= most]
+
+
+def memory_by_batch(runner: BatchRunner, prompt_len: int) -> Iterator[BatchMemory]:
+    """Run batches of growing size, up to one sequence more than the cache holds, or to max_num_seqs.
+
+    Prompts have ``prompt_len`` tokens; a few tokens are decoded. A sequence beyond the boundary waits, or is preempted: the
+    engine does not run out of memory.
+    """
+    output_len = _output_len(runner)
+    most = boundary(runner, prompt_len)
+    runner.check(1, prompt_len, output_len)
+    for rows in batch_sizes(most, runner.core.info.max_num_seqs):
+        yield _measured(runner, rows, prompt_len, output_len)
+
+
+def _measured(runner: BatchRunner, rows: int, prompt_len: int, output_len: int) -> BatchMemory:
+    core, info = runner.core, runner.core.info
+    device = torch.device(info.device)
+    running = held = 0
+    preempted = core.stats().preemptions
+    meter = _OnGpu(device) if device.type == "cuda" else _OnCpu()
+    with runner.batch(rows, prompt_len, output_len), meter.measuring():
+        # Until every sequence that found room has a few tokens.
+        for _ in range(_MOST_STEPS):
+            core.step()
+            stats = core.stats()
+            running = max(running, stats.running)
+            held = max(held, stats.total_blocks - stats.free_blocks - stats.cached_blocks)
+            if not core.has_work:
+                break
+    block = info.memory.cache // info.cache_blocks
+    return BatchMemory(
+        rows=rows,
+        running=running,
+        preemptions=core.stats().preemptions - preempted,
+        weights=info.memory.weights,
+        cache=held * block,
+        activations=meter.peak(),
+        graphs=info.memory.graphs,
+        cache_free=info.memory.cache - held * block,
+    )
+
+
+_MOST_STEPS = 100_000
+
+
+class _OnGpu:
+    """The allocator's own peak."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        torch.cuda.reset_peak_memory_stats(device)
+        self._before = torch.cuda.memory_allocated(device)
+
+    def measuring(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def peak(self) -> int:
+        return max(0, torch.cuda.max_memory_allocated(self._device) - self._before)
+
+
+class _OnCpu:
+    """The peak of the allocations that torch's profiler sees."""
+
+    def __init__(self) -> None:
+        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+
+    def measuring(self) -> AbstractContextManager[object]:
+        return self._profile
+
+    def peak(self) -> int:
+        now = most = 0
+        events: Any = self._profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+        for event in events:
+            if event.name() == "[memory]":
+                now += event.nbytes()
+                most = max(most, now)
+        return most

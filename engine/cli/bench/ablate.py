@@ -1,0 +1,81 @@
+"""``draftline bench ablate``: what each optimization is worth."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from draftline.engine.bench.ablation.run import Ablation
+from draftline.engine.bench.ablation.tables import ablation_table
+from draftline.engine.bench.ablation.variants import NAMES, Variant, variants
+from draftline.engine.bench.lines import ResultLines, result_lines
+from draftline.engine.bench.load.config import LoadConfig
+from draftline.engine.bench.provenance import conditions
+from draftline.engine.cli.bench.load import console, progress_bar
+from draftline.engine.cli.bench.shape import engine_of_shape
+from draftline.engine.cli.models import find_models
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
+from draftline.engine.process.startup import has_gpu
+
+if TYPE_CHECKING:
+    import torch
+
+
+def ablate(
+    only: Annotated[
+        str | None, typer.Option(metavar="NAME,NAME", help=f"measure these, of {', '.join(NAMES)}; all where unset")
+    ] = None,
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="random weights in this shape, as qwen3-0.6b, or a config.json's; not --model"
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
+    ] = None,
+    *,
+    load: LoadConfig,
+    engine: EngineConfig,
+) -> None:
+    """Switch each optimization off in turn, and all, under the same load: speed, latency, memory, and whether outputs change.
+
+    The engine's options are the baseline. An optimization that they leave off, such as FP8, is switched on instead. Each variant is
+    a server of its own, which is started and loaded over gRPC, one after the other.
+
+    **Examples**
+
+    - `draftline bench ablate --shape qwen3-0.6b --workload prefix_caching --preset medium`
+    - `draftline bench ablate --only graphs,prefix-cache,drafts --repeats 3`
+    """
+    if load.dataset is not None or load.prompts not in (None, "tokens"):
+        raise UsageError("--dataset and --prompts: an ablation compares the tokens of drawn prompts")
+    if load.arrivals not in (None, "closed") or load.rate is not None:
+        raise UsageError("--arrivals and --rate: in an ablation, all conversations are there at once")
+    with tempfile.TemporaryDirectory() as folder:
+        engine = engine if shape is None else engine_of_shape(shape, engine, Path(folder))
+        find_models(engine)
+        chosen, left_out = variants(engine, has_gpu() and engine.device != "cpu", only)
+        with result_lines(output, conditions(_device(engine))) as lines:
+            asyncio.run(_run(Ablation(engine, load), chosen, {"model": shape or engine.model}, lines))
+        console().print(ablation_table(lines.written, left_out))
+
+
+def _device(engine: EngineConfig) -> torch.device:
+    """The device that the servers will take, for the conditions."""
+    from draftline.engine.runner.device import select_device  # imports torch, which takes seconds
+
+    return select_device(engine)
+
+
+async def _run(ablation: Ablation, chosen: Sequence[Variant], common: dict[str, str], lines: ResultLines) -> None:
+    shown = console()
+    for variant in chosen:
+        with progress_bar(shown, ablation.requests, f"{variant.name} {variant.state}".strip()) as advance:
+            lines.write({**common, **await ablation.measure(variant, advance)})
