@@ -1,4 +1,4 @@
-"""The ``draftline`` command: serve, generate, chat, run-batch, top, info, token, check-schema, demo and train-draft."""
+"""The ``draftline`` command: serve, generate, chat, run-batch, bench, top, info, and others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from draftline import __version__
-from draftline.engine.cli import chat, demo, generate, info, run_batch, serve, token, top, train_draft
+from draftline.engine.cli import bench, chat, demo, generate, info, run_batch, serve, token, top, train_draft
 from draftline.engine.cli.errors import print_error, writable_output
 from draftline.engine.cli.help import HelpCommand, HelpGroup
 from draftline.engine.cli.options import CONFIGURATIONS, command
@@ -35,6 +35,7 @@ for function in (
     train_draft.train_draft,
 ):
     app.command(cls=HelpCommand)(command(function))
+app.add_typer(bench.app)
 
 
 def _print_version(wanted: bool) -> None:

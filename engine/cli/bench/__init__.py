@@ -1,0 +1,20 @@
+"""``draftline bench``: one file a subcommand. The measurements themselves are in ``engine/bench/``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import typer
+
+from draftline.engine.cli.help import HelpCommand, HelpGroup
+from draftline.engine.cli.options import command
+
+app = typer.Typer(name="bench", add_completion=False, pretty_exceptions_enable=False, cls=HelpGroup)
+_SUBCOMMANDS: tuple[Callable[..., None], ...] = ()
+for function in _SUBCOMMANDS:
+    app.command(cls=HelpCommand)(command(function))
+
+
+@app.callback()
+def bench() -> None:
+    """Measure a server or an engine: latency under load, throughput, speculation, exactness."""
