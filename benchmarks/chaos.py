@@ -38,8 +38,8 @@ import grpc.aio
 import torch
 from attacks.run import Round, chosen, report, run_attacks, run_crowd
 from attacks.soak import Clients, Soak, inject_faults, requests, tokens_of
-from common.provenance import Conditions
 
+from draftline.engine.bench.provenance import Conditions
 from draftline.engine.build import build_core
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core

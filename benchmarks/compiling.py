@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from common.invoice import Invoice
-from common.provenance import Conditions
 
 from draftline import LLM, Constraint, Reasoning, Schema
+from draftline.engine.bench.provenance import Conditions
 from draftline.engine.request.constraints import structured_constraint
 from draftline.structured.compiled import CompileReport
 from draftline.structured.compiler import ConstraintCompiler

@@ -28,11 +28,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common.contenders import BenchmarkModel
-from common.provenance import Conditions
-from common.shapes import SHAPES, find_shape
 from schemas.documents import PERSON, documents
 
+from draftline.engine.bench.contenders.engines import BenchmarkModel
+from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.provenance import Conditions
 from draftline.engine.build import build_core
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core

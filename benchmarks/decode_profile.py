@@ -24,13 +24,13 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from common.contenders import BenchmarkModel
-from common.provenance import Conditions
-from common.shapes import SHAPES, find_shape
-from common.workloads import Workload
 from rich.console import Console
 from rich.table import Table
 
+from draftline.engine.bench.batches import Workload
+from draftline.engine.bench.contenders.engines import BenchmarkModel
+from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.provenance import Conditions
 from draftline.engine.build import build_core
 from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core

@@ -34,15 +34,15 @@ from typing import Any
 
 import torch
 import yaml
-from common.contenders import BenchmarkModel
-from common.provenance import Conditions
-from common.shapes import SHAPES, find_shape
 from exact.answers import EngineAnswers
 from exact.columns import ALONE, Column, columns
 from exact.results import compare, holds, table
 from exact.suites import SUITES, questions, random_prompts, suite
 from rich.console import Console
 
+from draftline.engine.bench.contenders.engines import BenchmarkModel
+from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.provenance import Conditions
 from draftline.engine.config import EngineConfig
 from draftline.engine.protocol import GenerateRequest, Prompt
 

@@ -19,10 +19,10 @@ from datetime import date
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import torch
-from common.provenance import Conditions
 from pydantic import BaseModel, Field, create_model
 
 from draftline import LLM, SamplingParams, Schema
+from draftline.engine.bench.provenance import Conditions
 
 Whitespace = Literal["compact", "spaced", "free"]
 

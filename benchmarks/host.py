@@ -27,14 +27,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from common.placeholder_tokenizer import write_placeholder_tokenizer
-from common.provenance import Conditions
-from common.shapes import SMOLLM2_135M
-from common.workloads import Workload
 from rich.console import Console
 from rich.table import Table
 from typing_extensions import override
 
+from draftline.engine.bench.batches import Workload
+from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
+from draftline.engine.bench.contenders.shapes import SMOLLM2_135M
+from draftline.engine.bench.provenance import Conditions
 from draftline.engine.core import Core
 from draftline.engine.drafting.policy import DraftPolicy
 from draftline.engine.outputs import Update

@@ -24,8 +24,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from common.provenance import Conditions
 from eight_bit.quality import GpuArithmetic, quality
+
+from draftline.engine.bench.provenance import Conditions
 
 GPU_SECTIONS = ("layers", "attention", "memory", "divisions")
 

@@ -29,9 +29,6 @@ import numpy as np
 import torch
 import uvloop
 import yaml
-from common.contenders import BenchmarkModel
-from common.provenance import Conditions
-from common.shapes import SHAPES, find_shape
 from load.client import Turn, run
 from load.sse import measure_sse
 from load.streams import measure_streams, offline, streams_workload
@@ -39,6 +36,9 @@ from load.workloads import SERVING_WORKLOADS, ServingWorkload
 from rich.console import Console
 from rich.table import Table
 
+from draftline.engine.bench.contenders.engines import BenchmarkModel
+from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.provenance import Conditions
 from draftline.v1 import engine_pb2 as pb
 from draftline.v1.engine_pb2_grpc import InferenceServiceStub
 

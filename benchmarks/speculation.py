@@ -35,14 +35,14 @@ from typing import Any
 
 import torch
 import yaml
-from common.contenders import BenchmarkModel
-from common.provenance import Conditions
-from common.shapes import DRAFT_SHAPES, HfConfig, find_shape
 from drafts.plot import plot
 from drafts.prompts import chats, extraction, random_tokens, read_spec_bench
 from rich.console import Console
 from rich.table import Table
 
+from draftline.engine.bench.contenders.engines import BenchmarkModel
+from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, HfConfig, find_shape
+from draftline.engine.bench.provenance import Conditions
 from draftline.engine.config import EngineConfig
 from draftline.engine.outputs import Delta, Failed, Finished, Update
 from draftline.engine.protocol import GenerateRequest

@@ -22,10 +22,11 @@ from pathlib import Path
 
 import grpc
 import torch
-from common.contenders import BenchmarkModel
-from common.provenance import Conditions
-from common.shapes import SHAPES, find_shape
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from draftline.engine.bench.contenders.engines import BenchmarkModel
+from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.provenance import Conditions
 
 _POLL_S = 0.02
 

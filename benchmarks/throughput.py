@@ -26,13 +26,21 @@ from typing import TextIO
 
 import torch
 import yaml
-from common.contenders import BenchmarkModel, Contender, Draftline, Transformers
-from common.llama_cpp_contender import LlamaCpp
-from common.provenance import Conditions
-from common.shapes import SHAPES, find_shape
-from common.workloads import CPU_WORKLOADS, GPU_WORKLOADS, WORKLOADS, BenchmarkRequest, Workload, find_workloads
 from rich.console import Console
 from rich.table import Table
+
+from draftline.engine.bench.batches import (
+    CPU_WORKLOADS,
+    GPU_WORKLOADS,
+    WORKLOADS,
+    BenchmarkRequest,
+    Workload,
+    find_workloads,
+)
+from draftline.engine.bench.contenders.engines import BenchmarkModel, Contender, Draftline, Transformers
+from draftline.engine.bench.contenders.llama_cpp import LlamaCpp
+from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.provenance import Conditions
 
 STATISTICS: dict[str, Callable[[list[float]], float]] = {"best": min, "median": statistics.median}
 """The statistics that combine the times of several rounds."""

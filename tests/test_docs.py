@@ -57,6 +57,10 @@ ELSEWHERE = frozenset(
             "out.jsonl",
             "prompts.jsonl",
             "serving.svg",
+            "load.svg",
+            "results.jsonl",
+            "before.jsonl",
+            "after.jsonl",
             "google/rpc/status.proto",
             "tests/draft2020-12",
         ),
@@ -136,8 +140,12 @@ def simple_commands(line: str) -> Iterator[list[str]]:
 
 @cache
 def cli() -> dict[str, typer.core.TyperCommand]:
-    """The subcommands of ``draftline``."""
-    return typer.main.get_command(app).commands  # type: ignore[attr-defined,no-any-return]
+    """The subcommands of ``draftline``, those of a group as ``group name``."""
+    found: dict[str, typer.core.TyperCommand] = {}
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        found[name] = command
+        found |= {f"{name} {inner}": each for inner, each in getattr(command, "commands", {}).items()}
+    return found
 
 
 def flags_of(command: typer.core.TyperCommand) -> set[str]:
@@ -179,11 +187,17 @@ def wrong_command(words: list[str]) -> str | None:
     if name == "draftline":
         if not arguments or arguments[0].startswith("--"):
             return None if set(arguments) <= {"--help", "--version"} else f"draftline has no {arguments[0]}"
-        command = cli().get(arguments[0])
+        grouped = " ".join(arguments[:2])
+        words, rest = (1, arguments[1:]) if grouped not in cli() else (2, arguments[2:])
+        command = cli().get(" ".join(arguments[:words]))
         if command is None:
             return f"draftline has no command {arguments[0]}"
+        if hasattr(command, "commands") and rest:
+            return f"draftline {arguments[0]} has no command {rest[0]}"
+        if hasattr(command, "commands"):
+            return None
         try:
-            command.make_context(arguments[0], [word for word in arguments[1:] if word != "--help"])
+            command.make_context(arguments[0], [word for word in rest if word != "--help"])
         except typer.TyperException as error:
             problem = error.format_message()
             return None if problem.startswith("Missing argument") else problem  # documentation may name a command alone
@@ -214,6 +228,8 @@ def test_the_checks_find_faults() -> None:
     assert wrong_names("draftline.engine.outputs.NoSuchName")
     assert wrong_command(["draftline", "serve", "--no-such-option"])
     assert wrong_command(["draftline", "generate", "x", "--drafter", "no-such-drafter"])
+    assert wrong_command(["draftline", "bench", "no-such-command"])
+    assert wrong_command(["draftline", "bench", "serve", "--no-such-option"])
     assert wrong_command(["make", "no-such-task"])
     assert wrong_command(["python", "benchmarks/host.py", "--no-such-option"])
     assert slug("N-gram table, *real* questions") == "n-gram-table-real-questions"

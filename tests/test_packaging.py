@@ -159,7 +159,14 @@ def imports_of(path: Path) -> set[str]:
 
 def test_every_imported_library_is_a_declared_dependency() -> None:
     extras = PROJECT["optional-dependencies"]
-    lines = [*PROJECT["dependencies"], *extras["gpu"], *extras["gateway"], *extras["http"], *extras["tracing"]]
+    lines = [
+        *PROJECT["dependencies"],
+        *extras["gpu"],
+        *extras["gateway"],
+        *extras["http"],
+        *extras["tracing"],
+        *extras["bench"],
+    ]
     declared = {Requirement(line).name.lower().replace("_", "-") for line in lines}
     providers = importlib.metadata.packages_distributions()
     undeclared = {

@@ -1,1 +1,1 @@
-"""Shared by several benchmarks: model shapes, workloads, engines under measurement, provenance."""
+"""Shared by several benchmarks of structured output: a type as applications have them."""

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common.shapes import LLAMA_3_1_8B
 from kernel_timing.models import BLOCK_SIZE, DEVICE, EPS, LLAMA_8B, QWEN3, SMOLLM2, make_batch, randn
 from kernel_timing.steps import VendorOps
 from kernel_timing.timing import Bench, Ceilings, copies_beyond_cache, relative_error
 from torch import Tensor
 from torch.nn.functional import silu
 
+from draftline.engine.bench.contenders.shapes import LLAMA_3_1_8B
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import KVCache, LayerCache, bytes_a_head
 from draftline.kernels.ops import Ops

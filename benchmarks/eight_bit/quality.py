@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from common.provenance import ROOT
 
 from draftline import LLM, SamplingParams
+from draftline.engine.bench.provenance import ROOT
 from draftline.engine.config import DType
 from draftline.kernels import select_ops
 from draftline.kernels.batch import Batch, KVCache

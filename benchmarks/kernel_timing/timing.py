@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from common.provenance import Conditions
 from torch import Tensor
+
+from draftline.engine.bench.provenance import Conditions
 
 Call = Callable[[], object]
 

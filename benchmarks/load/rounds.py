@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import uvloop
-from common.workloads import Workload
+
+from draftline.engine.bench.batches import Workload
 
 
 class Sent(NamedTuple):

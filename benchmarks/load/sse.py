@@ -12,8 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from common.workloads import Workload
-
+from draftline.engine.bench.batches import Workload
 from load.rounds import Sent, best_round
 
 _USAGE = re.compile(rb'"completion_tokens":(\d+)')

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
-from common.contenders import BenchmarkModel, Draftline
-from common.workloads import Workload
 
+from draftline.engine.bench.batches import Workload
+from draftline.engine.bench.contenders.engines import BenchmarkModel, Draftline
 from draftline.v1 import engine_pb2 as pb
 from load.client import OPTIONS, request
 from load.rounds import Sent, best_round

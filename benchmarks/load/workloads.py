@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from common.workloads import Span
+from draftline.engine.bench.batches import Span
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common.provenance import Conditions
 from rich.console import Console
 from rich.table import Table
 
+from draftline.engine.bench.provenance import Conditions
 from schemas.coverage import ENGINES, judge, read_cases, summary
 
 

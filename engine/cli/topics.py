@@ -8,6 +8,7 @@ from typing import get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.options import Options, choices, without_none
@@ -91,6 +92,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
     Constraint: {"Constraint": tuple(Constraint.model_fields)},
     Reasoning: {"Constraint": tuple(Reasoning.model_fields)},
     Connection: {"Connection": tuple(Connection.model_fields)},
+    LoadConfig: {"Load": tuple(LoadConfig.model_fields)},
     TrainDraftConfig: {"Training": tuple(TrainDraftConfig.model_fields)},
 }
 """The panels of each model's options in ``--help``, in their order."""
@@ -144,6 +146,14 @@ _VALUES: Mapping[str, str] = {
     "allowed_token_ids": "ID",
     "logit_bias": "ID=BIAS",
     "layers": "LAYER",
+    "workload": "NAME",
+    "prompt_len": "LENGTHS",
+    "tool_len": "LENGTHS",
+    "output_len": "LENGTHS",
+    "think": "SECONDS",
+    "ttft_limit": "SECONDS",
+    "tpot_limit": "SECONDS",
+    "e2e_limit": "SECONDS",
 }
 """Values that a type alone does not describe."""
 

@@ -255,6 +255,10 @@ class AsyncClient:
                 await asyncio.sleep(wait)
         raise AssertionError
 
+    def open_session(self) -> ClientSession:
+        """Open a stream of its own: one request is one attempt, and its updates go to a callback. For load generators."""
+        return ClientSession(partial(self._stub.Session, metadata=self._metadata))
+
     async def close(self) -> None:
         """Disconnect. Requests still running fail with `CallFailedError`. Idempotent."""
         self._closed = True
@@ -278,7 +282,7 @@ class AsyncClient:
 
     def _current_session(self) -> ClientSession:
         if self._session is None or self._session.has_ended:
-            self._session = ClientSession(partial(self._stub.Session, metadata=self._metadata))
+            self._session = self.open_session()
         return self._session
 
     def _start(self, request: GenerateRequest) -> AsyncGeneration[Any]:

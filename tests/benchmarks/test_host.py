@@ -8,11 +8,11 @@ from pathlib import Path
 
 import host
 import pytest
-from common.placeholder_tokenizer import write_placeholder_tokenizer
-from common.provenance import Conditions
-from common.shapes import SMOLLM2_135M
 from host import VARIANTS, WINDOW, HostResult
 
+from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
+from draftline.engine.bench.contenders.shapes import SMOLLM2_135M
+from draftline.engine.bench.provenance import Conditions
 from draftline.models.tokenization.tokenizer import Tokenizer
 
 CONDITIONS = Conditions("2026-01-01T00:00:00+00:00", "a machine", 0.5, None, {"python": "3.11"})

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from common.contenders import BenchmarkModel
-from common.llama_cpp_contender import LlamaCpp
-from common.workloads import BenchmarkRequest, Workload
+
+from draftline.engine.bench.batches import BenchmarkRequest, Workload
+from draftline.engine.bench.contenders.engines import BenchmarkModel
+from draftline.engine.bench.contenders.llama_cpp import LlamaCpp
 
 CPU = torch.device("cpu")
 SMOLLM2 = BenchmarkModel("smollm2", "smollm2", None)

@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from common.provenance import ROOT
 from eight_bit.quality import DOCUMENTS, VARIANTS, GpuArithmetic, Piece, perplexity
 from quantization import main
 
 from draftline import LLM, SamplingParams, quant
+from draftline.engine.bench.provenance import ROOT
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.models.families import build_model
 from draftline.models.loader import open_checkpoint

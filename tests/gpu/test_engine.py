@@ -40,7 +40,7 @@ DRAFTS = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's shape, with a tokenizer that only counts."""
-    from common.placeholder_tokenizer import write_placeholder_tokenizer
+    from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 
     path = tmp_path_factory.mktemp("model")
     (path / "config.json").write_text(json.dumps(SHAPE))

@@ -28,7 +28,7 @@ SHAPE = {
 
 
 def write_model(path: Path) -> str:
-    from common.placeholder_tokenizer import write_placeholder_tokenizer
+    from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 
     (path / "config.json").write_text(json.dumps(SHAPE))
     write_placeholder_tokenizer(path, SHAPE["vocab_size"])

@@ -6,11 +6,15 @@ from collections.abc import Callable
 
 import typer
 
+from draftline.engine.cli.bench import serve, sweep
 from draftline.engine.cli.help import HelpCommand, HelpGroup
 from draftline.engine.cli.options import command
 
 app = typer.Typer(name="bench", add_completion=False, pretty_exceptions_enable=False, cls=HelpGroup)
-_SUBCOMMANDS: tuple[Callable[..., None], ...] = ()
+_SUBCOMMANDS: tuple[Callable[..., None], ...] = (
+    serve.serve,
+    sweep.sweep,
+)
 for function in _SUBCOMMANDS:
     app.command(cls=HelpCommand)(command(function))
 

@@ -17,9 +17,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from common.placeholder_tokenizer import write_placeholder_tokenizer
 
 from draftline import Client
+from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.cache_journal import BlockRemoved, BlockStored, Change
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import (

@@ -6,6 +6,7 @@ It is not a dependency of this project: ``pip install llama-cpp-python`` compile
 from __future__ import annotations
 
 import ctypes
+import importlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,8 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from common.contenders import BenchmarkModel, Contender, check_length
-from common.workloads import BenchmarkRequest
+from draftline.engine.bench.batches import BenchmarkRequest
+from draftline.engine.bench.contenders.engines import BenchmarkModel, Contender, check_length
 from draftline.models.checkpoints.resolve import SourceKind, resolve_model
 
 
@@ -54,7 +55,7 @@ class LlamaCpp(Contender):
             ValueError: llama-cpp-python is not installed, the model is not a GGUF file, or the device is not a CPU.
         """
         try:
-            import llama_cpp
+            llama_cpp = importlib.import_module("llama_cpp")
         except ImportError as error:
             raise ValueError(f"llama.cpp: {error}; pip install llama-cpp-python compiles it") from None
         if device.type != "cpu":

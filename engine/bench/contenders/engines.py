@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import torch
 from typing_extensions import override
 
-from common.placeholder_tokenizer import write_placeholder_tokenizer
-from common.shapes import HfConfig
-from common.workloads import BenchmarkRequest
 from draftline import LLM, SamplingParams
+from draftline.engine.bench.batches import BenchmarkRequest
+from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
+from draftline.engine.bench.contenders.shapes import HfConfig
 from draftline.models.checkpoints.resolve import SourceKind, resolve_model
 
 

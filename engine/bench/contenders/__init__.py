@@ -1,0 +1,1 @@
+"""Engines under measurement: this one and others, with checkpoints or with random weights in a public shape."""

@@ -1,0 +1,55 @@
+"""``ResultLines``: results as JSON lines, on standard output or in a file, each with what it was measured under."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from draftline.engine.errors import UsageError
+
+FORMAT = 1
+"""The version of the fields, in every line as ``format``."""
+
+
+class ResultLines:
+    """Writes results as they come, and keeps them.
+
+    Attributes:
+        written: every result, as it was written.
+    """
+
+    def __init__(self, out: TextIO, common: Mapping[str, Any]) -> None:
+        """``common`` fields come first in every line."""
+        self.written: list[dict[str, Any]] = []
+        self._out = out
+        self._common = {"format": FORMAT, **common}
+
+    def write(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a result at once, so that a run that is broken off keeps it. Returns the whole line."""
+        line = {**self._common, **fields}
+        self._out.write(json.dumps(line, ensure_ascii=False) + "\n")
+        self._out.flush()
+        self.written.append(line)
+        return line
+
+
+@contextmanager
+def result_lines(output: Path | None, common: Mapping[str, Any]) -> Iterator[ResultLines]:
+    """Append lines to a file, or print them where ``output`` is None.
+
+    Raises:
+        UsageError: the file cannot be opened.
+    """
+    if output is None:
+        yield ResultLines(sys.stdout, common)
+        return
+    try:
+        out = output.open("a", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--output: {output}: {error.strerror}") from error
+    with out:
+        yield ResultLines(out, common)

@@ -1,0 +1,105 @@
+"""The conditions of a measurement: machine, commit, versions, command. A number without them is meaningless."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The repository's root, unless the package is installed from a wheel."""
+
+_PACKAGES = ("draftline", "torch", "triton", "transformers", "llama-cpp-python", "vllm", "sglang")
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The conditions of a measurement.
+
+    Attributes:
+        date: the start, in UTC.
+        machine: the name of the GPU, or of the CPU with the number of cores that this process may use.
+        load: the load average of the minute before.
+        commit: the commit of the repository, with ``-dirty`` if files differ from it; None outside a repository.
+        versions: the versions of Python and of the relevant packages that are installed.
+    """
+
+    date: str
+    machine: str
+    load: float
+    commit: str | None
+    versions: Mapping[str, str]
+
+    @staticmethod
+    def now(device: torch.device | None = None) -> Conditions:
+        """The current conditions, for work on ``device``; None for work that is done elsewhere, by a server."""
+        date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        return Conditions(date, _machine(device), round(os.getloadavg()[0], 2), _commit(), _versions())
+
+
+def conditions(device: torch.device | None = None) -> dict[str, Any]:
+    """The current conditions and the command, as fields of every line."""
+    return {**asdict(Conditions.now(device)), "command": command_line()}
+
+
+def command_line() -> str:
+    """The command that runs, without the path of its program, and without a token."""
+    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    for index, word in enumerate(words):
+        if word == "--token" and index + 1 < len(words):
+            words[index + 1] = "…"
+        elif word.startswith("--token="):
+            words[index] = "--token=…"
+    return shlex.join(words)
+
+
+def _machine(device: torch.device | None) -> str:
+    from draftline.engine.fingerprint import cpu_name  # imports torch, which takes seconds
+
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return torch.cuda.get_device_name(device)
+    return f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores"
+
+
+def _commit() -> str | None:
+    # An installed package may lie inside another project's repository.
+    if not (ROOT / ".git").exists() or not (ROOT / "pyproject.toml").exists():
+        return None
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return described.stdout.strip()
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    if "torch" in sys.modules:
+        import torch
+
+        found["torch"] = torch.__version__  # with the CUDA version of the build
+    return found

@@ -1,0 +1,1 @@
+"""The HTML page of one or two files of results."""

@@ -1,0 +1,53 @@
+"""``connect``: open the target that a URL names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from draftline.engine.bench.targets.grpc import GrpcTarget
+from draftline.engine.bench.targets.target import Target
+from draftline.engine.client.async_client import Tls
+from draftline.engine.errors import CallFailedError, EngineStoppedError, MissingExtraError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a server asks for.
+
+    Attributes:
+        token: the bearer token.
+        tls: certificates, for gRPC with TLS and for the authority of HTTPS.
+    """
+
+    token: str | None = None
+    tls: Tls | None = None
+
+
+async def connect(url: str, model: str | None, access: Access) -> Target:
+    """Connect: to an OpenAI-compatible server for ``http://`` and ``https://``, else over gRPC to ``host:port``.
+
+    Raises:
+        UsageError: the URL has another scheme, or ``model`` is not the server's.
+        MissingExtraError: HTTP needs a package that is not installed.
+        DraftlineError: no server answers.
+    """
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme in ("http", "https"):
+        try:
+            from draftline.engine.bench.targets.http import HttpTarget
+        except ImportError as error:
+            raise MissingExtraError(f"--url {scheme}://", "http") from error
+        return await HttpTarget.connect(url, access.token, model, access.tls.ca if access.tls else None)
+    if separator and scheme not in ("grpc", "grpcs"):
+        raise UsageError(f"--url: {url}: must be http://, https:// or grpc://")
+    address = rest if separator else url
+    tls = access.tls or (Tls() if scheme == "grpcs" else None)
+    try:
+        target = await GrpcTarget.connect(address, access.token, tls)
+    except EngineStoppedError as error:
+        raise CallFailedError(f"--url: {address}: {error}") from error
+    if model is not None and model != target.info.model:
+        served = target.info.model
+        await target.close()
+        raise UsageError(f"--model: {model}: the server has {served}")
+    return target

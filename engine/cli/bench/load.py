@@ -1,0 +1,102 @@
+"""Shared by the subcommands that put load on something: the target, the progress bar and the notes at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from draftline.engine.bench.load.answers import Answer
+from draftline.engine.bench.measure import BUSY_CLIENT
+from draftline.engine.bench.measure import Progress as OnAnswer
+from draftline.engine.bench.targets.connect import Access, connect
+from draftline.engine.bench.targets.target import Target
+from draftline.engine.cli.connection import TOKEN_VARIABLE, Connection
+from draftline.engine.cli.models import find_models
+from draftline.engine.client.async_client import Tls
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
+
+WIDTH = 180
+"""Columns of a table in a file, which has no width of its own."""
+
+
+def console() -> Console:
+    """Standard error, where progress and tables go: results go to standard output."""
+    found = Console(stderr=True)
+    return found if found.is_terminal else Console(stderr=True, width=WIDTH)
+
+
+def access(connection: Connection) -> Access:
+    """The connection's token and certificates."""
+    tls = Tls(connection.ca, connection.client_cert, connection.client_key) if connection.uses_tls else None
+    return Access(connection.token or os.environ.get(TOKEN_VARIABLE) or None, tls)
+
+
+@asynccontextmanager
+async def opened(url: str | None, engine: EngineConfig, connection: Connection) -> AsyncIterator[Target]:
+    """The target: a running server, or an engine in this process where ``url`` is None.
+
+    Raises:
+        UsageError: engine options are given with a URL, or connection options without one.
+    """
+    if url is None:
+        if connection != Connection():
+            raise UsageError("--tls, --ca, --client-cert, --client-key and --token need --url")
+        find_models(engine)
+        from draftline.engine.bench.targets.offline import OfflineTarget  # imports torch, which takes seconds
+
+        target: Target = await OfflineTarget.start(engine)
+    else:
+        if engine.model_fields_set - {"model"}:
+            given = ", ".join("--" + name.replace("_", "-") for name in sorted(engine.model_fields_set - {"model"}))
+            raise UsageError(f"{given}: the server at --url has its own engine")
+        model = engine.model if "model" in engine.model_fields_set else None
+        target = await connect(url, model, access(connection))
+    try:
+        yield target
+    finally:
+        await target.close()
+
+
+@contextmanager
+def progress_bar(shown: Console, total: int, name: str) -> Iterator[OnAnswer]:
+    """A bar of the requests that have ended, with the failures among them; hidden where nobody looks."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[failed]}"),
+    )
+    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
+        task = bar.add_task(name, total=total, failed="")
+        failed = 0
+
+        def advance(answer: Answer) -> None:
+            nonlocal failed
+            failed += bool(answer.error)
+            bar.update(task, advance=1, failed=f"{failed} failed" if failed else "")
+
+        yield advance
+
+
+def notes(lines: Sequence[dict[str, Any]]) -> list[str]:
+    """What a reader of the results must know."""
+    found = []
+    busy = max(line["client_cpu_share"] for line in lines)
+    # An engine in this process shares its processor time.
+    if busy > BUSY_CLIENT and lines[0]["protocol"] != "offline":
+        found.append(f"The load generator itself used {busy:.0%} of a core: the server may be faster than this shows.")
+    failures = sorted({f"{line['first_error']}" for line in lines if line["failed"]})
+    found += [f"A request failed: {message}" for message in failures[:3]]
+    late = max((line["client_wait_ms"] or {"p99": 0.0})["p99"] for line in lines)
+    if late > 100 and any(line["load_options"]["arrivals"] != "closed" for line in lines):
+        found.append(
+            f"Requests waited up to {late:,.0f} ms (p99) in the load generator for --max-concurrent, which no latency has."
+        )
+    return found

@@ -1,0 +1,64 @@
+"""``draftline bench serve``: a load on a server that runs already, or on an engine in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftline.engine.bench.lines import ResultLines, result_lines
+from draftline.engine.bench.load.config import LoadConfig
+from draftline.engine.bench.measure import LoadBench
+from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.tables import load_table, turns_table
+from draftline.engine.cli.bench.load import console, notes, opened, progress_bar
+from draftline.engine.cli.connection import Connection
+from draftline.engine.config import EngineConfig
+
+
+def serve(
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="the server: grpc://HOST:PORT, or http(s)://… of any OpenAI-compatible one"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
+    ] = None,
+    *,
+    load: LoadConfig,
+    connection: Connection,
+    engine: EngineConfig,
+) -> None:
+    """Put a load on a server, and report latencies, throughput, goodput, cache hits and errors.
+
+    Without `--url` the load goes to an engine in this process, which takes the engine options. With it, `--model` is the
+    model that requests name.
+
+    Every run is a JSON line with its conditions; a table goes to standard error.
+
+    **Examples**
+
+    - `draftline bench serve --url grpc://127.0.0.1:50051 --workload chat-serving`
+    - `draftline bench serve --url http://gpu7:8000 --workload agent-session --preset medium --output results.jsonl`
+    - `draftline bench serve --url http://gpu7:8000 --dataset sharegpt.json --conversations 200 --rate 8`
+    """
+    with result_lines(output, conditions()) as lines:
+        asyncio.run(_run(url, load, connection, engine, lines))
+    shown = console()
+    shown.print(load_table(lines.written, ["run"] if load.repeats > 1 else []))
+    if lines.written[-1]["ttft_ms_by_turn"]:
+        shown.print(turns_table(lines.written[-1]))
+    for note in notes(lines.written):
+        shown.print(note)
+
+
+async def _run(
+    url: str | None, load: LoadConfig, connection: Connection, engine: EngineConfig, lines: ResultLines
+) -> None:
+    workload = load.resolved()
+    async with opened(url, engine, connection) as target:
+        bench = LoadBench(target, load, lines)
+        with progress_bar(console(), bench.requests(workload) * load.repeats, workload.name) as advance:
+            await bench.measure(workload, {}, advance)

@@ -1,0 +1,151 @@
+"""``draftline bench sweep``: one load at many rates, numbers of clients, or lengths."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftline.engine.bench.lines import ResultLines, result_lines
+from draftline.engine.bench.load.config import LoadConfig
+from draftline.engine.bench.load.lengths import Lengths
+from draftline.engine.bench.load.workloads import Workload, with_load
+from draftline.engine.bench.measure import LoadBench
+from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.tables import load_table
+from draftline.engine.cli.bench.load import console, notes, opened, progress_bar
+from draftline.engine.cli.connection import Connection
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
+
+
+def _clients(workload: Workload, value: str) -> Workload:
+    clients = _whole(value)
+    # Each client sends several requests, so that the load is steady for most of the time.
+    return replace(with_load(workload, clients=clients), conversations=max(workload.conversations, 4 * clients))
+
+
+def _rates(workload: Workload, value: str) -> Workload:
+    try:
+        rate = float(value)
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise ValueError(f"{value!r} is no rate")
+    return with_load(workload, rate=rate)
+
+
+def _whole(value: str) -> int:
+    if not value.isdecimal() or not int(value):
+        raise ValueError(f"{value!r} is no number, 1 or more")
+    return int(value)
+
+
+AXES: Mapping[str, Callable[[Workload, str], Workload]] = {
+    "clients": _clients,
+    "rates": _rates,
+    "prompt_lens": lambda workload, value: replace(workload, prompt=Lengths.parse(value), long=None),
+    "output_lens": lambda workload, value: replace(workload, output=Lengths.parse(value)),
+}
+"""What a sweep can vary: each makes the workload of one value."""
+
+FIELDS = {"clients": "clients", "rates": "rate", "prompt_lens": "prompt_len", "output_lens": "output_len"}
+"""The field of each axis in a line."""
+
+
+def sweep(
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="the server: grpc://HOST:PORT, or http(s)://… of any OpenAI-compatible one"),
+    ] = None,
+    clients: Annotated[
+        str | None, typer.Option(metavar="N,N,…", help="clients that each send the next request after the answer")
+    ] = None,
+    rates: Annotated[str | None, typer.Option(metavar="X,X,…", help="conversations a second")] = None,
+    prompt_lens: Annotated[str | None, typer.Option(metavar="LENGTHS,…", help="new tokens of a turn")] = None,
+    output_lens: Annotated[str | None, typer.Option(metavar="LENGTHS,…", help="tokens of an answer")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="plot throughput and latency over the first axis")
+    ] = None,
+    *,
+    load: LoadConfig,
+    connection: Connection,
+    engine: EngineConfig,
+) -> None:
+    """Repeat a load at every combination of the given values.
+
+    **Examples**
+
+    - `draftline bench sweep --url grpc://gpu7:50051 --clients 1,2,4,8,16,32,64,128 --preset medium --plot load.svg`
+    - `draftline bench sweep --url http://gpu7:8000 --workload chat-serving --rates 1,2,4,8 --repeats 3`
+    - `draftline bench sweep --prompt-lens 128,512 --output-lens 32,128` on an engine in this process
+    """
+    given = {"clients": clients, "rates": rates, "prompt_lens": prompt_lens, "output_lens": output_lens}
+    axes = {name: text.split(",") for name, text in given.items() if text is not None}
+    if not axes:
+        raise UsageError("name what to vary: --clients, --rates, --prompt-lens or --output-lens")
+    if clients is not None and rates is not None:
+        raise UsageError("--clients and --rates: a closed loop has no rate; give one of them")
+    if load.dataset is not None and (prompt_lens or output_lens):
+        raise UsageError("--prompt-lens and --output-lens: the prompts and lengths are the dataset's")
+    if plot is not None:
+        from draftline.engine.bench.plots import need_matplotlib
+
+        need_matplotlib()
+    points = [(dict(zip(axes, values, strict=True)), load.resolved()) for values in product(*axes.values())]
+    workloads = []
+    for point, base in points:
+        workload = base
+        for name, value in point.items():
+            try:
+                workload = AXES[name](workload, value.strip())
+            except ValueError as error:
+                raise UsageError(f"--{name.replace('_', '-')}: {error}") from None
+        workloads.append(({FIELDS[name]: _value(value) for name, value in point.items()}, workload))
+    with result_lines(output, conditions()) as lines:
+        asyncio.run(_run(url, workloads, load, connection, engine, lines))
+    shown = console()
+    varied = [FIELDS[name] for name in axes]
+    shown.print(load_table(lines.written, varied + (["run"] if load.repeats > 1 else [])))
+    for note in notes(lines.written):
+        shown.print(note)
+    if plot is not None:
+        from draftline.engine.bench.plots import plot_sweep
+
+        plot_sweep(lines.written, varied[0], plot)
+
+
+def _value(text: str) -> str | int | float:
+    """A number where the text is one."""
+    text = text.strip()
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+async def _run(
+    url: str | None,
+    workloads: list[tuple[dict[str, str | int | float], Workload]],
+    load: LoadConfig,
+    connection: Connection,
+    engine: EngineConfig,
+    lines: ResultLines,
+) -> None:
+    shown = console()
+    async with opened(url, engine, connection) as target:
+        bench = LoadBench(target, load, lines)
+        for point, workload in workloads:
+            name = ", ".join(f"{key} {value}" for key, value in point.items())
+            with progress_bar(shown, bench.requests(workload) * load.repeats, name) as advance:
+                await bench.measure(workload, point, advance)
