@@ -58,6 +58,8 @@ ELSEWHERE = frozenset(
             "prompts.jsonl",
             "serving.svg",
             "load.svg",
+            "sharegpt.json",
+            "report.html",
             "results.jsonl",
             "before.jsonl",
             "after.jsonl",

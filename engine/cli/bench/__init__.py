@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from draftline.engine.cli.bench import serve, sweep
+from draftline.engine.cli.bench import report, serve, sweep
 from draftline.engine.cli.help import HelpCommand, HelpGroup
 from draftline.engine.cli.options import command
 
@@ -14,6 +14,7 @@ app = typer.Typer(name="bench", add_completion=False, pretty_exceptions_enable=F
 _SUBCOMMANDS: tuple[Callable[..., None], ...] = (
     serve.serve,
     sweep.sweep,
+    report.report,
 )
 for function in _SUBCOMMANDS:
     app.command(cls=HelpCommand)(command(function))

@@ -1,0 +1,240 @@
+"""``render``: one HTML page of one file of results, or of two compared. It needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from draftline.engine.bench.noise import Spread, ratio
+from draftline.engine.bench.report.results import Case, Line, Metric, View, cases_of, kind_of_line, view_of
+from draftline.engine.bench.report.svg import Bar, Curve, bar_chart, line_chart, short
+
+_MAX_BARS = 24
+_NAMES = ("A", "B")
+_HIDDEN_IN_LABELS = frozenset({"device", "dtype", "protocol", "prompts", "engine_version", "weights", "options"})
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table: its text, a smaller note under it, and the class of its colour."""
+
+    text: str
+    note: str = ""
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A picture with its title and the names of its colours: (colour number, dotted, name)."""
+
+    title: str
+    picture: Markup
+    legend: Sequence[tuple[int, bool, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One benchmark: what all of its cases share, its pictures and its table."""
+
+    title: str
+    shared: str
+    charts: Sequence[Chart]
+    headings: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[Cell]]]
+
+
+def render(results: Mapping[str, Sequence[Line]], title: str) -> str:
+    """The page. ``results`` has the lines of one file or two, by the name of the file; the first is the base."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
+    lists = list(results.values())
+    kinds = list(dict.fromkeys(kind_of_line(line) for lines in lists for line in lines))
+    sections = []
+    for kind in kinds:
+        chosen = [[line for line in lines if kind_of_line(line) == kind] for lines in lists]
+        view = view_of(kind, [line for lines in chosen for line in lines])
+        sections.append(_section(view, cases_of(view, chosen)))
+    sources = [
+        (name, file, len(lines), _facts(lines)) for name, (file, lines) in zip(_NAMES, results.items(), strict=False)
+    ]
+    return template.render(title=title, sources=sources, sections=sections, compares=len(lists) > 1)
+
+
+def _facts(lines: Sequence[Line]) -> list[tuple[str, str]]:
+    """The conditions of a file: each value that any of its lines has."""
+    facts = []
+    for heading, name in (("machine", "machine"), ("commit", "commit"), ("commands", "command")):
+        values = list(dict.fromkeys(str(line[name]) for line in lines if line.get(name)))
+        if values:
+            facts.append((heading, "; ".join(values[:6]) + (f"; {len(values) - 6} more" if len(values) > 6 else "")))
+    dates = sorted(str(line["date"]) for line in lines if line.get("date"))
+    if dates:
+        facts.insert(0, ("date", dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"))
+    versions = {name: str(v) for line in lines for name, v in (line.get("versions") or {}).items()}
+    if versions:
+        facts.append(("versions", ", ".join(f"{name} {version}" for name, version in versions.items())))
+    loads = [float(line["load"]) for line in lines if isinstance(line.get("load"), int | float)]
+    if loads:
+        facts.append(("load average", f"{min(loads):.1f} to {max(loads):.1f}"))
+    return facts
+
+
+def _section(view: View, cases: Sequence[Case]) -> Section:
+    common = {
+        name: cases[0].key[name]
+        for name in cases[0].key
+        if all(case.key.get(name) == cases[0].key[name] for case in cases)
+    }
+    shared = ", ".join(_named(name, value) for name, value in common.items())
+    metrics = [
+        metric
+        for metric in view.metrics
+        if any(case.values(metric, f) for case in cases for f in range(len(case.lines)))
+    ]
+    rows = [(_label(case, common) or view.title, [_cell(case, metric) for metric in metrics]) for case in cases]
+    return Section(view.title, shared, _charts(view, metrics, cases, common), [m.label for m in metrics], rows)
+
+
+def _named(name: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={each}" for key, each in value.items())
+    named = name.replace("_", " ")
+    return f"{named} {value}" if isinstance(value, int | float) or name.endswith("_len") else str(value)
+
+
+def _label(case: Case, common: Mapping[str, Any], short_label: bool = False) -> str:
+    hidden = _HIDDEN_IN_LABELS if short_label else frozenset()
+    names = [name for name in case.key if name not in common and name not in hidden]
+    return ", ".join(_named(name, case.key[name]) for name in names)
+
+
+def _cell(case: Case, metric: Metric) -> Cell:
+    sides = [Spread.of(values) if (values := case.values(metric, file)) else None for file in range(len(case.lines))]
+    if len(sides) == 1:
+        return Cell("–") if sides[0] is None else Cell(_shown(metric, sides[0].median), _noise(sides[0]))
+    base, other = sides
+    texts = " → ".join("–" if side is None else _shown(metric, side.median) for side in sides)
+    if base is None or other is None:
+        return Cell(texts, "in one file only")
+    if metric.better == "neither" or not all([*case.values(metric, 0), *case.values(metric, 1)]):
+        return Cell(texts, "" if base.median == other.median else "differs", "")
+    found = ratio(case.values(metric, 1), case.values(metric, 0))
+    note = f"{found.median:.2f}×"
+    if found.low != found.high:
+        note += f" ({found.low:.2f}–{found.high:.2f})"
+    if found.verdict in ("one run", "within noise"):
+        return Cell(texts, f"{note}, {found.verdict}")
+    better = found.verdict == metric.better
+    return Cell(texts, f"{note}, {'better' if better else 'worse'}", "better" if better else "worse")
+
+
+def _noise(spread: Spread) -> str:
+    return f"± {spread.relative:.1%} of {spread.count}" if spread.count > 1 else ""
+
+
+def _shown(metric: Metric, value: float) -> str:
+    if metric.is_share:
+        return f"{value:.1%}"
+    if value == int(value) and abs(value) < 1e6:
+        return f"{value:,.0f}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _charts(view: View, metrics: Sequence[Metric], cases: Sequence[Case], common: Mapping[str, Any]) -> list[Chart]:
+    axis = next((name for name in view.axes if _is_swept(cases, name)), None)
+    if axis is not None:
+        return _sweep_charts(view, metrics, cases, axis)
+    charts = [] if view.bars is None else _bars(view.bars, cases, common)
+    return charts + _turn_charts(cases, common)
+
+
+def _is_swept(cases: Sequence[Case], axis: str) -> bool:
+    values = [case.key.get(axis) for case in cases]
+    return len(set(map(str, values))) > 1 and all(isinstance(value, int | float) for value in values)
+
+
+def _sweep_charts(view: View, metrics: Sequence[Metric], cases: Sequence[Case], axis: str) -> list[Chart]:
+    """A chart of each metric over the axis. Metrics that differ in the percentile share a chart."""
+    groups: dict[str, list[Metric]] = {}
+    for metric in metrics:
+        if metric.better != "neither" and metric.path != ("failed",):
+            groups.setdefault(metric.label.replace(" p50", "").replace(" p99", ""), []).append(metric)
+    charts = []
+    for name, group in groups.items():
+        curves = [curve for number, metric in enumerate(group) for curve in _curves(metric, cases, axis, bool(number))]
+        if any(len(curve.points) > 1 for curve in curves):
+            picture = Markup(line_chart(curves, axis.replace("_", " "), name))
+            charts.append(Chart(name, picture, [(curve.colour, curve.dotted, curve.name) for curve in curves]))
+    return charts
+
+
+def _curves(metric: Metric, cases: Sequence[Case], axis: str, dotted: bool) -> list[Curve]:
+    """A curve for each file and each combination of the other fields."""
+    others: dict[str, list[Case]] = {}
+    common = {
+        name: value
+        for name, value in cases[0].key.items()
+        if name == axis or all(case.key.get(name) == value for case in cases)
+    } | {axis: None}
+    for case in cases:
+        others.setdefault(_label(case, common), []).append(case)
+    percentile = next((word for word in metric.label.split() if word in ("p50", "p99")), "")
+    curves: list[Curve] = []
+    for file in range(len(cases[0].lines)):
+        for label, members in others.items():
+            points = [
+                (float(case.key[axis]), Spread.of(values).median)
+                for case in members
+                if (values := case.values(metric, file))
+            ]
+            if points:
+                name = ", ".join(
+                    part for part in (_NAMES[file] if len(cases[0].lines) > 1 else "", label, percentile) if part
+                )
+                curves.append(
+                    Curve(name or metric.label, points, (file * len(others) + len(curves) % len(others)) % 6, dotted)
+                )
+    return curves
+
+
+def _bars(metric: Metric, cases: Sequence[Case], common: Mapping[str, Any]) -> list[Chart]:
+    bars = []
+    for case in cases[:_MAX_BARS]:
+        for file in range(len(case.lines)):
+            if values := case.values(metric, file):
+                spread = Spread.of(values)
+                side = f"{_NAMES[file]}  " if len(case.lines) > 1 else ""
+                label = side + (_label(case, common, short_label=True) or _label(case, {}, short_label=True))
+                bars.append(Bar(label, spread.median, short(spread.median), file, spread.low, spread.high))
+    return [Chart(metric.label, Markup(bar_chart(bars, metric.label)))] if bars else []
+
+
+def _turn_charts(cases: Sequence[Case], common: Mapping[str, Any]) -> list[Chart]:
+    """The time to the first token and the cache hits by turn, of loads with several turns."""
+    charts = []
+    for field, inner, title, factor in (
+        ("ttft_ms_by_turn", "p50", "TTFT p50 ms by turn", 1.0),
+        ("cache_hit_rate_by_turn", None, "cache hits by turn, %", 100.0),
+    ):
+        curves: list[Curve] = []
+        for case in cases:
+            for file, lines in enumerate(case.lines):
+                turns = lines[-1].get(field) if lines else None
+                points = [
+                    (float(number), factor * float(value[inner] if inner else value))
+                    for number, value in enumerate(turns or (), 1)
+                    if value is not None
+                ]
+                if len(points) > 1:
+                    side = f"{_NAMES[file]} " if len(case.lines) > 1 else ""
+                    name = side + (_label(case, common, short_label=True) or str(case.key.get("workload", "")))
+                    curves.append(Curve(name, points, len(curves) % 6))
+        if curves:
+            picture = Markup(line_chart(curves, "turn", title))
+            charts.append(Chart(title, picture, [(curve.colour, curve.dotted, curve.name) for curve in curves]))
+    return charts

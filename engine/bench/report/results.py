@@ -1,0 +1,235 @@
+"""Results that were read from a file: which lines measure the same thing, and which numbers of them to show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from draftline.engine.errors import UsageError
+
+Line = Mapping[str, Any]
+Better = Literal["higher", "lower", "neither"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A number of a line.
+
+    Attributes:
+        path: the fields that lead to it.
+        label: its heading, with the unit.
+        better: which direction is an improvement.
+        is_share: whether it is shown as a percentage.
+    """
+
+    path: tuple[str, ...]
+    label: str
+    better: Better
+    is_share: bool = False
+
+    def read(self, line: Line) -> float | None:
+        """The number, or None where the line has none."""
+        value: Any = line
+        for name in self.path:
+            if not isinstance(value, Mapping) or value.get(name) is None:
+                return None
+            value = value[name]
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How the lines of one benchmark are shown.
+
+    Attributes:
+        title: its heading.
+        key: the fields that tell its cases apart. Lines that agree in them are repetitions.
+        metrics: the numbers to show.
+        axes: fields that a sweep may vary, to plot over.
+        bars: the metric to plot as bars where nothing is varied.
+    """
+
+    title: str
+    key: tuple[str, ...]
+    metrics: tuple[Metric, ...]
+    axes: tuple[str, ...] = ()
+    bars: Metric | None = None
+
+
+_TOKENS = Metric(("tokens_per_s",), "tokens/s", "higher")
+_LOAD = (
+    _TOKENS,
+    Metric(("ttft_ms", "p50"), "TTFT p50 ms", "lower"),
+    Metric(("ttft_ms", "p99"), "TTFT p99 ms", "lower"),
+    Metric(("inter_token_ms", "p50"), "inter-token p50 ms", "lower"),
+    Metric(("inter_token_ms", "p99"), "inter-token p99 ms", "lower"),
+    Metric(("tpot_ms", "p50"), "TPOT p50 ms", "lower"),
+    Metric(("e2e_ms", "p50"), "end to end p50 ms", "lower"),
+    Metric(("e2e_ms", "p99"), "end to end p99 ms", "lower"),
+    Metric(("goodput_per_s",), "goodput/s", "higher"),
+    Metric(("cache_hit_rate",), "cache hits", "higher", is_share=True),
+    Metric(("drafts", "rate"), "drafts accepted", "higher", is_share=True),
+    Metric(("failed",), "failed", "lower"),
+)
+_WHO = ("engine", "engine_version", "model", "dtype", "device")
+
+VIEWS: Mapping[str, View] = {
+    "load": View(
+        "Load",
+        (*_WHO, "protocol", "workload", "preset", "prompts", "clients", "rate", "prompt_len", "output_len"),
+        _LOAD,
+        ("clients", "rate", "prompt_len", "output_len"),
+        _TOKENS,
+    ),
+    "throughput": View(
+        "Offline throughput",
+        ("engine", "engine_version", "model", "weights", "dtype", "options", "workload"),
+        (
+            _TOKENS,
+            Metric(("decode_tokens_per_s",), "decode tokens/s", "higher"),
+            Metric(("prompt_tokens_per_s",), "prompt tokens/s", "higher"),
+            Metric(("prefill_s",), "prefill s", "lower"),
+        ),
+        bars=_TOKENS,
+    ),
+    "latency": View(
+        "Latency of one batch",
+        ("engine", "engine_version", "model", "dtype", "batch", "prompt_len", "output_len"),
+        (
+            Metric(("prefill_ms", "p50"), "prefill p50 ms", "lower"),
+            Metric(("step_ms", "p50"), "step p50 ms", "lower"),
+            Metric(("step_ms", "p99"), "step p99 ms", "lower"),
+            Metric(("total_ms", "p50"), "total p50 ms", "lower"),
+        ),
+        ("batch",),
+        Metric(("step_ms", "p50"), "step p50 ms", "lower"),
+    ),
+    "speculation": View(
+        "Speculative decoding",
+        ("model", "draft_model", "drafter", "dataset", "concurrency"),
+        (
+            Metric(("speedup",), "speed-up", "higher"),
+            Metric(("speedup_low",), "lowest round", "higher"),
+            Metric(("speedup_high",), "highest round", "higher"),
+            Metric(("plain_tokens_per_s",), "plain tokens/s", "higher"),
+            Metric(("tokens_per_s",), "drafting tokens/s", "higher"),
+            Metric(("acceptance_length",), "acceptance length", "higher"),
+            Metric(("different_answers",), "answers that differ", "lower"),
+        ),
+        ("concurrency",),
+        Metric(("speedup",), "speed-up", "higher"),
+    ),
+    "structured": View(
+        "Constraints",
+        ("model", "dtype", "constraint", "rows"),
+        (
+            _TOKENS,
+            Metric(("of_unconstrained",), "of unconstrained", "higher", is_share=True),
+            Metric(("valid_share",), "valid outputs", "higher", is_share=True),
+        ),
+        bars=_TOKENS,
+    ),
+    "exactness": View(
+        "Exactness",
+        ("model", "dtype", "weights", "kv_cache_dtype", "suite", "column"),
+        (
+            Metric(("equal",), "equal answers", "higher"),
+            Metric(("questions",), "answers", "neither"),
+            Metric(("count",), "counted", "neither"),
+            _TOKENS,
+        ),
+    ),
+}
+"""By a line's field ``benchmark``."""
+
+_COMMON = frozenset({"format", "date", "machine", "load", "commit", "versions", "command", "benchmark"})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Repetitions of one measurement, from one file or two.
+
+    Attributes:
+        key: the fields that name it, with their values.
+        lines: the lines of each file.
+    """
+
+    key: Mapping[str, Any]
+    lines: tuple[Sequence[Line], ...]
+
+    def values(self, metric: Metric, file: int) -> list[float]:
+        """The metric in each repetition of a file."""
+        return [value for line in self.lines[file] if (value := metric.read(line)) is not None]
+
+
+def read_results(path: Path) -> list[Line]:
+    """The lines of a file.
+
+    Raises:
+        UsageError: it cannot be read, has no line, or a line is no JSON object.
+    """
+    try:
+        texts = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    lines: list[Line] = []
+    for number, text in enumerate(texts, 1):
+        if text.strip():
+            try:
+                line = json.loads(text)
+            except ValueError as error:
+                raise UsageError(f"{path}:{number}: not JSON: {error}") from None
+            if not isinstance(line, dict):
+                raise UsageError(f"{path}:{number}: not a JSON object")
+            lines.append(line)
+    if not lines:
+        raise UsageError(f"{path}: has no results")
+    return lines
+
+
+def kind_of_line(line: Line) -> str:
+    """The benchmark of a line. Older lines of benchmarks/ do not name it."""
+    if "benchmark" in line:
+        return str(line["benchmark"])
+    if "prompt_tokens_per_s" in line and "description" in line:
+        return "throughput"
+    if "speedup" in line and "concurrency" in line:
+        return "speculation"
+    if "suite" in line and "column" in line:
+        return "exactness"
+    return "other"
+
+
+def view_of(kind: str, lines: Sequence[Line]) -> View:
+    """How a benchmark is shown: by its own view, or, where it has none, by its plain fields: texts are the key."""
+    if kind in VIEWS:
+        return VIEWS[kind]
+    key: dict[str, None] = {}
+    numbers: dict[str, None] = {}
+    for line in lines:
+        for name, value in line.items():
+            if name in _COMMON:
+                continue
+            if isinstance(value, str | bool):
+                key[name] = None
+            elif isinstance(value, int | float):
+                numbers[name] = None
+    metrics = tuple(Metric((name,), name.replace("_", " "), "neither") for name in numbers if name not in key)
+    bars = next((metric for metric in metrics if metric.path == ("tokens_per_s",)), None)
+    return View(kind.capitalize(), tuple(key), metrics, bars=bars)
+
+
+def cases_of(view: View, files: Sequence[Sequence[Line]]) -> list[Case]:
+    """The cases of a view in one file or two, in order of appearance."""
+    found: dict[str, tuple[dict[str, Any], tuple[list[Line], ...]]] = {}
+    for index, lines in enumerate(files):
+        for line in lines:
+            key = {name: line[name] for name in view.key if line.get(name) is not None and line[name] != {}}
+            if len(files) > 1:
+                key.pop("engine_version", None)  # two versions of one engine are what is compared
+            name = json.dumps(key, sort_keys=True, default=str)
+            found.setdefault(name, (key, tuple([] for _ in files)))[1][index].append(line)
+    return [Case(key, lines) for key, lines in found.values()]
