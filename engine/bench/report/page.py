@@ -91,10 +91,11 @@ def _section(view: View, cases: Sequence[Case]) -> Section:
         if all(case.key.get(name) == cases[0].key[name] for case in cases)
     }
     shared = ", ".join(_named(name, value) for name, value in common.items())
+    # A number that is absent or 0 in every case, such as failures, has no column.
     metrics = [
         metric
         for metric in view.metrics
-        if any(case.values(metric, f) for case in cases for f in range(len(case.lines)))
+        if any(any(case.values(metric, file)) for case in cases for file in range(len(case.lines)))
     ]
     rows = [(_label(case, common) or view.title, [_cell(case, metric) for metric in metrics]) for case in cases]
     return Section(view.title, shared, _charts(view, metrics, cases, common), [m.label for m in metrics], rows)
@@ -134,7 +135,7 @@ def _cell(case: Case, metric: Metric) -> Cell:
 
 
 def _noise(spread: Spread) -> str:
-    return f"± {spread.relative:.1%} of {spread.count}" if spread.count > 1 else ""
+    return f"± {spread.relative:.1%} of {spread.count}" if spread.count > 1 and spread.relative else ""
 
 
 def _shown(metric: Metric, value: float) -> str:
