@@ -28,10 +28,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from schemas.documents import PERSON, documents
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.documents import PERSON, documents
 from draftline.engine.bench.provenance import Conditions
 from draftline.engine.build import build_core
 from draftline.engine.config import EngineConfig

@@ -20,12 +20,11 @@ exit status is 1 if any answer differs or any column has shown nothing.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from itertools import product
@@ -34,17 +33,15 @@ from typing import Any
 
 import torch
 import yaml
-from exact.answers import EngineAnswers
-from exact.columns import ALONE, Column, columns
-from exact.results import compare, holds, table
-from exact.suites import SUITES, questions, random_prompts, suite
 from rich.console import Console
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.bench.exact.measure import measure
+from draftline.engine.bench.exact.results import holds, table
+from draftline.engine.bench.exact.suites import SUITES, questions, random_prompts, suite
 from draftline.engine.bench.provenance import Conditions
-from draftline.engine.config import EngineConfig
-from draftline.engine.protocol import GenerateRequest, Prompt
+from draftline.engine.protocol import Prompt
 
 _CACHE_GIB = {"cpu": 1.0, "cuda": 8.0}
 
@@ -116,39 +113,6 @@ def _prompts(arguments: argparse.Namespace) -> list[Prompt]:
     if arguments.shape is not None:
         return random_prompts(arguments.limit, int(find_shape(arguments.shape)["vocab_size"]))
     return questions(arguments.questions, arguments.limit)
-
-
-def measure(
-    common: Mapping[str, Any],
-    draft_model: str | None,
-    suites: Mapping[str, Sequence[GenerateRequest]],
-    max_tokens: int,
-    only: Sequence[str],
-) -> Iterator[tuple[Column, EngineAnswers, dict[str, Any]]]:
-    """One configuration: each column with the engine that answered, and its results, the reference first."""
-
-    def answers_of(column: Column, chosen: Mapping[str, Sequence[GenerateRequest]]) -> EngineAnswers:
-        config = EngineConfig.model_validate(dict(common) | dict(column.options))
-        answers = column.ask(config, list(chosen.values()), column.concurrencies, column.count)
-        # The engine's memory, before the next one takes its own, perhaps in another process.
-        gc.collect()
-        torch.cuda.empty_cache()
-        return answers
-
-    alone = answers_of(ALONE, suites)
-    reference = dict(zip(suites, alone.suites, strict=True))
-    found = columns(alone, float(common["kv_cache_memory_gib"]), max_tokens, draft_model)
-    unknown = [name for name in only if name not in {column.name for column in found}]
-    if unknown:
-        raise ValueError(f"--columns {unknown[0]}: not one of {', '.join(column.name for column in found)}")
-    for name, answers in reference.items():
-        yield ALONE, alone, compare(ALONE, name, answers, answers)
-    for column in found:
-        chosen = {name: suites[name] for name in suites if column.suites is None or name in column.suites}
-        if chosen and (not only or column.name in only):
-            got = answers_of(column, chosen)
-            for name, answers in zip(chosen, got.suites, strict=True):
-                yield column, got, compare(column, name, answers, reference[name])
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -23,148 +23,27 @@ from __future__ import annotations
 
 import argparse
 import json
-import queue
 import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 from drafts.plot import plot
-from drafts.prompts import chats, extraction, random_tokens, read_spec_bench
 from rich.console import Console
-from rich.table import Table
 
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, HfConfig, find_shape
 from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.speculation.compare import measure, table
+from draftline.engine.bench.speculation.prompts import chats, extraction, random_tokens, read_spec_bench
 from draftline.engine.config import EngineConfig
-from draftline.engine.outputs import Delta, Failed, Finished, Update
 from draftline.engine.protocol import GenerateRequest
-from draftline.engine.stats import DrafterStats
 from draftline.engine.threaded_engine import ThreadedEngine, start_engine
 from draftline.spec.synthetic import chance_of_length
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """One engine's answers to all requests.
-
-    Attributes:
-        tokens: the token ids of each answer, in the order of the requests.
-        seconds: wall time of all answers.
-        drafts: the statistics of the drafter during that time.
-    """
-
-    tokens: tuple[tuple[int, ...], ...]
-    seconds: float
-    drafts: DrafterStats
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Generated tokens/s."""
-        return sum(map(len, self.tokens)) / self.seconds
-
-
-def ask(engine: ThreadedEngine, requests: Sequence[GenerateRequest], concurrency: int) -> Answers:
-    """Answer all requests, ``concurrency`` of them at a time.
-
-    Raises:
-        RuntimeError: a request failed.
-    """
-    inbox: queue.SimpleQueue[tuple[str, Update]] = queue.SimpleQueue()
-
-    def sink(updates: Sequence[tuple[str, Update]]) -> None:
-        for update in updates:
-            inbox.put(update)
-
-    before = engine.stats().drafter
-    answers: list[list[int]] = [[] for _ in requests]
-    start = time.perf_counter()
-    submitted = finished = 0
-    while finished < len(requests):
-        while submitted < len(requests) and submitted - finished < concurrency:
-            engine.submit(str(submitted), requests[submitted], sink)
-            submitted += 1
-        name, update = inbox.get()
-        match update:
-            case Delta():
-                answers[int(name)] += update.token_ids
-            case Failed():
-                raise RuntimeError(f"request {name} failed") from update.error
-            case Finished():
-                finished += 1
-    seconds = time.perf_counter() - start
-    return Answers(tuple(map(tuple, answers)), seconds, since(engine.stats().drafter, before))
-
-
-def since(now: DrafterStats, before: DrafterStats) -> DrafterStats:
-    """The statistics of a drafter between two moments."""
-
-    def difference(later: tuple[int, ...], earlier: tuple[int, ...]) -> tuple[int, ...]:
-        padded = (*earlier, *[0] * (len(later) - len(earlier)))
-        return tuple(a - b for a, b in zip(later, padded, strict=True))
-
-    later, earlier = asdict(now.times), asdict(before.times)
-    return DrafterStats(
-        name=now.name,
-        steps=now.steps - before.steps,
-        drafted_by_position=difference(now.drafted_by_position, before.drafted_by_position),
-        accepted_by_position=difference(now.accepted_by_position, before.accepted_by_position),
-        times=type(now.times)(**{name: later[name] - earlier[name] for name in later}),
-    )
-
-
-def compare(plain: Answers, drafted: Answers) -> dict[str, Any]:
-    """The speed-up, and the statistics of the drafts."""
-    drafts = drafted.drafts
-    tokens = sum(map(len, drafted.tokens))
-    return {
-        "drafter": drafts.name,
-        "plain_tokens_per_s": plain.tokens_per_s,
-        "tokens_per_s": drafted.tokens_per_s,
-        "speedup": drafted.tokens_per_s / plain.tokens_per_s,
-        "tokens": tokens,
-        "drafted_steps": drafts.steps,
-        "acceptance_length": drafts.acceptance_length,
-        "tokens_in_drafted_steps": (drafts.steps + drafts.accepted) / tokens,
-        "drafted": drafts.drafted,
-        "accepted": drafts.accepted,
-        "drafted_by_position": list(drafts.drafted_by_position),
-        "accepted_by_position": list(drafts.accepted_by_position),
-        "times": asdict(drafts.times),
-        "different_answers": sum(a != b for a, b in zip(plain.tokens, drafted.tokens, strict=True)),
-    }
-
-
-def table(results: Sequence[Mapping[str, Any]]) -> Table:
-    """The results as a table."""
-    synthetic = any(result["synthetic"] for result in results)
-    first = results[0]
-    drafts = "SYNTHETIC acceptance" if synthetic else first["drafter"]
-    shown = Table(title=f"{first['model']}, {first['dataset']}, {drafts}", title_justify="left")
-    for name in ("concurrency", "plain tokens/s", "drafting tokens/s", "speed-up", "acceptance length", "accepted"):
-        shown.add_column(name, justify="right")
-    for name in ("draft s", "verify s", "sample s", "differ"):
-        shown.add_column(name, justify="right")
-    for result in results:
-        times = result["times"]
-        shown.add_row(
-            str(result["concurrency"]),
-            f"{result['plain_tokens_per_s']:,.1f}",
-            f"{result['tokens_per_s']:,.1f}",
-            f"{result['speedup']:.2f}×",
-            f"{result['acceptance_length']:.2f}",
-            f"{result['accepted']} of {result['drafted']}",
-            *(f"{times[name]:.2f}" for name in ("draft_s", "verify_s", "sample_s")),
-            "–" if result["synthetic"] else str(result["different_answers"]),
-        )
-    return shown
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -181,7 +60,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--concurrency", default="1,4,8", help="comma-separated (default: 1,4,8)")
     parser.add_argument("--max-tokens", type=int, default=128, help="longest answer (default: 128)")
-    parser.add_argument("--rounds", type=int, default=1, help="rounds; the fastest of each engine counts (default: 1)")
+    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds; medians count (default: 5)")
     parser.add_argument(
         "--set", action="append", default=[], metavar="OPTION=VALUE",
         help="an option of EngineConfig; options that begin with draft apply to the drafting engine only; repeatable",
@@ -239,14 +118,9 @@ def _requests(arguments: argparse.Namespace, concurrency: int, vocab_size: int) 
 def run(
     arguments: argparse.Namespace, plain: ThreadedEngine, drafting: ThreadedEngine, concurrency: int
 ) -> dict[str, Any]:
-    """Compare the engines at one concurrency. Both warm up first, so that acceptance rates are learned."""
+    """Compare the engines at one concurrency."""
     requests = _requests(arguments, concurrency, plain.info.config.vocab_size)
-    engines = (plain, drafting)
-    for engine in engines:
-        ask(engine, requests[: max(concurrency, 16)], concurrency)
-    rounds = [[ask(engine, requests, concurrency) for engine in engines] for _ in range(arguments.rounds)]
-    best = [min(answers, key=lambda one: one.seconds) for answers in zip(*rounds, strict=True)]
-    return {"requests": len(requests), "concurrency": concurrency, **compare(best[0], best[1])}
+    return measure(plain, drafting, requests, concurrency, arguments.rounds)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -13,217 +13,30 @@ latency under load, the server, and speculative decoding, whose gain depends on 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
 import torch
 import yaml
 from rich.console import Console
-from rich.table import Table
 
 from draftline.engine.bench.batches import (
     CPU_WORKLOADS,
     GPU_WORKLOADS,
     WORKLOADS,
-    BenchmarkRequest,
-    Workload,
     find_workloads,
 )
 from draftline.engine.bench.contenders.engines import BenchmarkModel, Contender, Draftline, Transformers
 from draftline.engine.bench.contenders.llama_cpp import LlamaCpp
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
 from draftline.engine.bench.provenance import Conditions
-
-STATISTICS: dict[str, Callable[[list[float]], float]] = {"best": min, "median": statistics.median}
-"""The statistics that combine the times of several rounds."""
-
-_WARM_UP_TOKENS = 8
+from draftline.engine.bench.throughput import ThroughputResult, compare, table
 
 _OTHERS = ("transformers", "llama.cpp")
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """The wall times of one round in seconds: with one token a request, and of the whole workload."""
-
-    prefill_s: float
-    total_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ThroughputResult:
-    """One engine on one workload: the fields of a line of output.
-
-    Attributes:
-        conditions: the conditions of the measurement; its fields come first in the line.
-        engine: the name of the engine.
-        options: its options from --set.
-        model: the checkpoint or shape.
-        weights: the format of the weights.
-        dtype: the dtype of activations.
-        workload: the name of the workload.
-        description: requests × prompt length/output length.
-        statistic: a key of STATISTICS, which combines the rounds.
-        requests: the number of requests.
-        prompt_tokens: prompt tokens in all.
-        tokens: generated tokens in all.
-        seconds: wall time of the whole workload.
-        prefill_s: wall time of the same requests with one token each.
-        tokens_per_s: generated tokens divided by ``seconds``.
-        decode_tokens_per_s: tokens after the first of each request, divided by the time after prefill; or None.
-        prompt_tokens_per_s: prompt tokens divided by ``prefill_s``.
-        rounds: each round's (prefill_s, total_s).
-    """
-
-    conditions: Conditions
-    engine: str
-    options: Mapping[str, object]
-    model: str
-    weights: str
-    dtype: str
-    workload: str
-    description: str
-    statistic: str
-    requests: int
-    prompt_tokens: int
-    tokens: int
-    seconds: float
-    prefill_s: float
-    tokens_per_s: float
-    decode_tokens_per_s: float | None
-    prompt_tokens_per_s: float
-    rounds: Sequence[tuple[float, float]]
-
-    def line(self) -> str:
-        """The result as one line of JSON."""
-        fields = asdict(self)
-        return json.dumps({**fields.pop("conditions"), **fields}, ensure_ascii=False)
-
-
-def measure(contender: Contender, workload: Workload, clock: Callable[[], float] = time.perf_counter) -> Round:
-    """Run one round."""
-    requests = workload.draw(contender.vocab_size)
-    first_tokens = [replace(request, output_len=1) for request in requests]
-
-    def timed(wanted: Sequence[BenchmarkRequest]) -> float:
-        _finish_device_work(contender.device)
-        start = clock()
-        contender.run(wanted, workload.temperature)
-        _finish_device_work(contender.device)
-        return clock() - start
-
-    prefill_s = timed(first_tokens)
-    return Round(prefill_s, prefill_s if requests == first_tokens else timed(requests))
-
-
-def _finish_device_work(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def warm_up(contender: Contender, workload: Workload) -> None:
-    """Run a few tokens of the workload, so that no round compiles kernels, captures graphs or allocates memory."""
-    requests = [
-        replace(request, output_len=min(request.output_len, _WARM_UP_TOKENS))
-        for request in workload.draw(contender.vocab_size)
-    ]
-    contender.run(requests, workload.temperature)
-
-
-def summarize(
-    contender: Contender,
-    model: str,
-    workload: Workload,
-    rounds: Sequence[Round],
-    statistic: str,
-    conditions: Conditions,
-) -> ThroughputResult:
-    """The result of all rounds, combined by one of STATISTICS."""
-    pick = STATISTICS[statistic]
-    seconds = pick([round_.total_s for round_ in rounds])
-    prefill_s = pick([round_.prefill_s for round_ in rounds])
-    requests = workload.draw(contender.vocab_size)
-    tokens = sum(request.output_len for request in requests)
-    prompt_tokens = sum(len(request.prompt) for request in requests)
-    later_tokens = tokens - len(requests)
-    return ThroughputResult(
-        conditions=conditions,
-        engine=contender.name,
-        options=dict(contender.options),
-        model=model,
-        weights=contender.weights,
-        dtype=contender.dtype,
-        workload=workload.name,
-        description=str(workload),
-        statistic=statistic,
-        requests=len(requests),
-        prompt_tokens=prompt_tokens,
-        tokens=tokens,
-        seconds=seconds,
-        prefill_s=prefill_s,
-        tokens_per_s=tokens / seconds,
-        decode_tokens_per_s=later_tokens / (seconds - prefill_s) if later_tokens and seconds > prefill_s else None,
-        prompt_tokens_per_s=prompt_tokens / prefill_s,
-        rounds=[(round_.prefill_s, round_.total_s) for round_ in rounds],
-    )
-
-
-def compare(
-    contenders: Sequence[Contender], model: str, workload: Workload, rounds: int, conditions: Conditions
-) -> list[ThroughputResult]:
-    """Run a workload on every contender, in alternating rounds so that disturbances affect all alike.
-
-    For a single contender the best times count: disturbances only make a round slower. For several, the medians count.
-    """
-    for contender in contenders:
-        warm_up(contender, workload)
-    taken: list[list[Round]] = [[] for _ in contenders]
-    for _ in range(rounds):
-        for contender, times in zip(contenders, taken, strict=True):
-            times.append(measure(contender, workload))
-    statistic = "best" if len(contenders) == 1 else "median"
-    return [
-        summarize(contender, model, workload, times, statistic, conditions)
-        for contender, times in zip(contenders, taken, strict=True)
-    ]
-
-
-def table(results: Sequence[ThroughputResult]) -> Table:
-    """The results as a table, with the speed-up of the first engine over each of the others."""
-    several = len({(result.engine, result.dtype) for result in results}) > 1
-    shown = Table(title=f"{results[0].model} on {results[0].conditions.machine}", title_justify="left")
-    for name in ("workload", "in/out", "engine", "weights", "dtype"):
-        shown.add_column(name)
-    for name in ("tokens/s", "decode tokens/s", "prompt tokens/s", "prefill s", *(["speed-up"] if several else [])):
-        shown.add_column(name, justify="right")
-    firsts: dict[str, ThroughputResult] = {}
-    for result in results:
-        first = firsts.setdefault(result.workload, result)
-        decode = "–" if result.decode_tokens_per_s is None else f"{result.decode_tokens_per_s:,.1f}"
-        ratio = [f"{first.tokens_per_s / result.tokens_per_s:.2f}×" if result is not first else ""] if several else []
-        shown.add_row(
-            result.workload if result is first else "",
-            result.description if result is first else "",
-            result.engine,
-            result.weights,
-            result.dtype,
-            f"{result.tokens_per_s:,.1f}",
-            decode,
-            f"{result.prompt_tokens_per_s:,.0f}",
-            f"{result.prefill_s:.3f}",
-            *ratio,
-        )
-    if several:
-        shown.caption = f"speed-up: tokens/s of {results[0].engine} ({results[0].dtype}) divided by those of the row"
-    return shown
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

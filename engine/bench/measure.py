@@ -25,9 +25,15 @@ Progress = Callable[[Answer], object]
 class LoadBench:
     """Measures one target. Its runs never repeat a prompt."""
 
-    def __init__(self, target: Target, config: LoadConfig, lines: ResultLines) -> None:
-        """Measure ``target`` as ``config`` says, and write the results to ``lines``."""
+    def __init__(
+        self, target: Target, config: LoadConfig, lines: ResultLines, described_as: TargetInfo | None = None
+    ) -> None:
+        """Measure ``target`` as ``config`` says, and write the results to ``lines``.
+
+        ``described_as`` is what the lines say of the target; what it says itself where None.
+        """
         self._target = target
+        self._info = described_as or target.info
         self._config = config
         self._lines = lines
         self._serials = count(1)
@@ -54,7 +60,7 @@ class LoadBench:
             UsageError: the workload's contexts are longer than the model's.
             CallFailedError: the first request of the warm-up fails.
         """
-        info = self._target.info
+        info = self._info
         self._check(workload)
         config, written = self._config, []
         for run in range(config.repeats):

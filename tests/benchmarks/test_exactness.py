@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import exactness
 import pytest
-from exact.answers import Answer, Difference, equal_answers, first_difference
-from exact.columns import Column
-from exact.results import holds, table
-from exact.suites import SUITES, questions, random_prompts, suite
 from exact_cpu import EXACT
 from exactness import main
+
+from draftline.engine.bench.exact import measure
+from draftline.engine.bench.exact.answers import Answer, Difference, equal_answers, first_difference
+from draftline.engine.bench.exact.columns import Column
+from draftline.engine.bench.exact.results import holds, table
+from draftline.engine.bench.exact.suites import SUITES, questions, random_prompts, suite
 
 SHAPE = {
     "architectures": ["LlamaForCausalLM"],
@@ -115,7 +116,7 @@ def test_another_arithmetic_fails_and_the_first_difference_is_named(
     shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out.jsonl"
-    monkeypatch.setattr(exactness, "columns", lambda *_: [Column("other dtype", {"dtype": "bfloat16"})])
+    monkeypatch.setattr(measure, "columns", lambda *_: [Column("other dtype", {"dtype": "bfloat16"})])
     arguments = (
         f"--shape {shape} --limit 3 --max-tokens 8 --dtype float32 --suites seeded --set kv_cache_memory_gib=0.01"
     )

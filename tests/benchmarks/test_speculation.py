@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 from drafts.plot import main as draw
 from drafts.plot import series
-from drafts.prompts import Question, extraction, random_tokens, read_spec_bench
-from speculation import Answers, compare, main, since, table
+from rich.console import Console
+from speculation import main
 
+from draftline.engine.bench.speculation.answers import Answers, since
+from draftline.engine.bench.speculation.compare import compare, table
+from draftline.engine.bench.speculation.prompts import Question, extraction, random_tokens, read_spec_bench
 from draftline.engine.stats import DrafterStats, StepTimes
 
 
@@ -52,13 +57,33 @@ def test_a_comparison_counts_tokens_drafts_and_differences() -> None:
     now = DrafterStats("ngram", 10, (10, 6, 3), (3, 2, 0), StepTimes(2, 4, 6, 8))
     plain = Answers(((1, 2, 3, 4), (5, 6, 7, 8)), 2.0, DrafterStats("none"))
     drafted = Answers(((1, 2, 3, 4), (5, 6, 7, 9)), 1.0, since(now, before))
-    result = compare(plain, drafted)
+    result = compare([plain], [drafted])
     assert (result["plain_tokens_per_s"], result["tokens_per_s"], result["speedup"]) == (4.0, 8.0, 2.0)
     assert (result["drafted"], result["accepted"]) == (12, 3)
     assert result["drafted_by_position"] == [5, 4, 3]
     assert result["accepted_by_position"] == [2, 1, 0]
     assert (result["drafted_steps"], result["acceptance_length"], result["different_answers"]) == (5, 1.6, 1)
     assert result["times"] == {"draft_s": 1, "verify_s": 2, "sample_s": 3, "host_s": 4}
+    assert result["verdict"] == "one run"
+
+
+def test_a_gain_is_claimed_only_beyond_noise_and_with_drafts() -> None:
+    def rounds(name: str, drafted: int, *seconds: float) -> list[Answers]:
+        stats = DrafterStats(name, drafted, (drafted,), (drafted,))
+        return [Answers(((1, 2, 3, 4),), each, stats) for each in seconds]
+
+    plain = rounds("none", 0, 2.0, 2.0, 2.0)
+    assert compare(plain, rounds("ngram", 5, 1.0, 1.1, 1.2))["verdict"] == "faster"
+    assert compare(plain, rounds("ngram", 5, 1.0, 2.1, 1.2))["verdict"] == "within noise"
+    assert compare(plain, rounds("ngram", 5, 3.0, 2.1, 2.2))["verdict"] == "slower"
+    undrafted = compare(plain, rounds("ngram", 0, 1.0, 1.1, 1.2))
+    assert undrafted["verdict"] == "nothing drafted"
+    line = {**undrafted, "concurrency": 1, "model": "m", "dataset": "d", "synthetic": False}
+    console = Console(width=300, record=True, file=io.StringIO())
+    console.print(table([line]))
+    shown = console.export_text()
+    assert "nothing drafted" in shown
+    assert not re.search(r" 1\.\d\d× ", shown.replace("–", "to"))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +113,7 @@ def test_a_run_on_random_weights_is_marked_synthetic(tmp_path: Path, fields: dic
     (tmp_path / "draft.json").write_text(json.dumps(draft))
     out = tmp_path / "out.jsonl"
     arguments = f"--dataset random --shape {tmp_path}/shape.json --draft-shape {tmp_path}/draft.json --concurrency 2"
-    options = "--set draft_length=fixed --set device=cpu --set kv_cache_memory_gib=0.1"
+    options = "--rounds 1 --set draft_length=fixed --set device=cpu --set kv_cache_memory_gib=0.1"
     main(f"{arguments} --acceptance-length 3.0 {options} --output {out}".split())
     (line,) = out.read_text().splitlines()
     result = json.loads(line)

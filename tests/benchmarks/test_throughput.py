@@ -11,12 +11,12 @@ import pytest
 import throughput
 import torch
 from rich.console import Console
-from throughput import Round
 
 from draftline.engine.bench.batches import WORKLOADS, BenchmarkRequest, Workload, find_workloads
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
 from draftline.engine.bench.provenance import Conditions
+from draftline.engine.bench.throughput import Round, compare, measure, summarize, table
 from draftline.models.families import config_from_hf
 from draftline.models.tokenization.tokenizer import Tokenizer
 
@@ -142,7 +142,7 @@ def test_an_unknown_workload_is_rejected(names: str) -> None:
 
 def test_a_round_is_one_token_each_and_then_the_whole() -> None:
     recorder, workload = Recorder(), Workload("w", 3, (5, 9), (2, 4), temperature=0.5)
-    taken = throughput.measure(recorder, workload, ticking(2.0, 10.0).__next__)
+    taken = measure(recorder, workload, ticking(2.0, 10.0).__next__)
     assert taken == Round(prefill_s=2.0, total_s=10.0)
     (first, first_temperature), (whole, whole_temperature) = recorder.runs
     assert [request.output_len for request in first] == [1, 1, 1]
@@ -153,7 +153,7 @@ def test_a_round_is_one_token_each_and_then_the_whole() -> None:
 
 def test_a_prefill_workload_runs_once() -> None:
     recorder, workload = Recorder(), Workload("w", 3, (5, 5), (1, 1))
-    assert throughput.measure(recorder, workload, ticking(2.0).__next__) == Round(2.0, 2.0)
+    assert measure(recorder, workload, ticking(2.0).__next__) == Round(2.0, 2.0)
     assert len(recorder.runs) == 1
 
 
@@ -163,7 +163,7 @@ def test_a_prefill_workload_runs_once() -> None:
 def test_rates_follow_from_the_rounds(statistic: str, prefill_s: float, seconds: float) -> None:
     rounds = [Round(1.0, 9.0), Round(2.0, 5.0), Round(3.0, 6.0)]
     workload = Workload("w", 4, (10, 10), (16, 16))
-    result = throughput.summarize(Recorder(), "m", workload, rounds, statistic, CONDITIONS)
+    result = summarize(Recorder(), "m", workload, rounds, statistic, CONDITIONS)
     assert (result.prefill_s, result.seconds) == (prefill_s, seconds)
     assert (result.requests, result.prompt_tokens, result.tokens) == (4, 40, 64)
     assert result.tokens_per_s == pytest.approx(64 / seconds)
@@ -173,9 +173,7 @@ def test_rates_follow_from_the_rounds(statistic: str, prefill_s: float, seconds:
 
 
 def test_prefill_alone_has_no_decode_rate() -> None:
-    result = throughput.summarize(
-        Recorder(), "m", Workload("w", 2, (5, 5), (1, 1)), [Round(1.0, 1.0)], "best", CONDITIONS
-    )
+    result = summarize(Recorder(), "m", Workload("w", 2, (5, 5), (1, 1)), [Round(1.0, 1.0)], "best", CONDITIONS)
     assert result.decode_tokens_per_s is None
 
 
@@ -191,19 +189,19 @@ def test_contenders_take_turns_after_their_warm_ups() -> None:
             order.append(self.name)
 
     workload = Workload("w", 1, (5, 5), (16, 16))
-    results = throughput.compare([Turn("a"), Turn("b")], "m", workload, rounds=2, conditions=CONDITIONS)
+    results = compare([Turn("a"), Turn("b")], "m", workload, rounds=2, conditions=CONDITIONS)
     assert order == ["a", "b", *["a", "a", "b", "b"] * 2]
     assert [(result.engine, result.statistic) for result in results] == [("a", "median"), ("b", "median")]
 
 
 def test_the_best_round_of_a_single_contender_counts() -> None:
-    (result,) = throughput.compare([Recorder()], "m", Workload("w", 1, (5, 5), (2, 2)), 3, CONDITIONS)
+    (result,) = compare([Recorder()], "m", Workload("w", 1, (5, 5), (2, 2)), 3, CONDITIONS)
     assert result.statistic == "best"
     assert len(result.rounds) == 3
 
 
 def test_a_line_starts_with_the_conditions() -> None:
-    result = throughput.summarize(Recorder(), "m", Workload("w", 1, (5, 5), (2, 2)), [Round(1, 2)], "best", CONDITIONS)
+    result = summarize(Recorder(), "m", Workload("w", 1, (5, 5), (2, 2)), [Round(1, 2)], "best", CONDITIONS)
     line = json.loads(result.line())
     assert list(line)[:6] == ["date", "machine", "load", "commit", "versions", "engine"]
     assert (line["machine"], line["load"], line["options"]) == ("a machine", 0.5, {"block_size": 8})
@@ -211,13 +209,13 @@ def test_a_line_starts_with_the_conditions() -> None:
 
 def test_the_table_gives_the_first_engines_speed_up() -> None:
     workload = Workload("w", 1, (5, 5), (16, 16))
-    ours = throughput.summarize(Recorder(), "m", workload, [Round(1.0, 4.0)], "median", CONDITIONS)
+    ours = summarize(Recorder(), "m", workload, [Round(1.0, 4.0)], "median", CONDITIONS)
     other = Recorder()
     other.name = "other"
-    theirs = throughput.summarize(other, "m", workload, [Round(1.0, 10.0)], "median", CONDITIONS)
+    theirs = summarize(other, "m", workload, [Round(1.0, 10.0)], "median", CONDITIONS)
     console = Console(width=160, record=True, quiet=False)
     with console.capture() as shown:
-        console.print(throughput.table([ours, theirs]))
+        console.print(table([ours, theirs]))
     assert "2.50×" in shown.get()
     assert "speed-up: tokens/s of recorder (float32) divided by" in shown.get()
 

@@ -8,7 +8,6 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from draftline.engine.bench.noise import Spread, ratio
 from draftline.engine.bench.report.results import Case, Line, Metric, View, cases_of, kind_of_line, view_of
@@ -33,7 +32,7 @@ class Chart:
     """A picture with its title and the names of its colours: (colour number, dotted, name)."""
 
     title: str
-    picture: Markup
+    picture: str
     legend: Sequence[tuple[int, bool, str]] = ()
 
 
@@ -169,7 +168,7 @@ def _sweep_charts(view: View, metrics: Sequence[Metric], cases: Sequence[Case], 
     for name, group in groups.items():
         curves = [curve for number, metric in enumerate(group) for curve in _curves(metric, cases, axis, bool(number))]
         if any(len(curve.points) > 1 for curve in curves):
-            picture = Markup(line_chart(curves, axis.replace("_", " "), name))
+            picture = line_chart(curves, axis.replace("_", " "), name)
             charts.append(Chart(name, picture, [(curve.colour, curve.dotted, curve.name) for curve in curves]))
     return charts
 
@@ -212,7 +211,7 @@ def _bars(metric: Metric, cases: Sequence[Case], common: Mapping[str, Any]) -> l
                 side = f"{_NAMES[file]}  " if len(case.lines) > 1 else ""
                 label = side + (_label(case, common, short_label=True) or _label(case, {}, short_label=True))
                 bars.append(Bar(label, spread.median, short(spread.median), file, spread.low, spread.high))
-    return [Chart(metric.label, Markup(bar_chart(bars, metric.label)))] if bars else []
+    return [Chart(metric.label, bar_chart(bars, metric.label))] if bars else []
 
 
 def _turn_charts(cases: Sequence[Case], common: Mapping[str, Any]) -> list[Chart]:
@@ -236,6 +235,6 @@ def _turn_charts(cases: Sequence[Case], common: Mapping[str, Any]) -> list[Chart
                     name = side + (_label(case, common, short_label=True) or str(case.key.get("workload", "")))
                     curves.append(Curve(name, points, len(curves) % 6))
         if curves:
-            picture = Markup(line_chart(curves, "turn", title))
+            picture = line_chart(curves, "turn", title)
             charts.append(Chart(title, picture, [(curve.colour, curve.dotted, curve.name) for curve in curves]))
     return charts

@@ -6,7 +6,17 @@ from collections.abc import Callable
 
 import typer
 
-from draftline.engine.cli.bench import report, serve, sweep
+from draftline.engine.cli.bench import (
+    compare,
+    exactness,
+    latency,
+    report,
+    serve,
+    speculation,
+    structured,
+    sweep,
+    throughput,
+)
 from draftline.engine.cli.help import HelpCommand, HelpGroup
 from draftline.engine.cli.options import command
 
@@ -14,6 +24,12 @@ app = typer.Typer(name="bench", add_completion=False, pretty_exceptions_enable=F
 _SUBCOMMANDS: tuple[Callable[..., None], ...] = (
     serve.serve,
     sweep.sweep,
+    compare.compare,
+    throughput.throughput,
+    latency.latency,
+    speculation.speculation,
+    structured.structured,
+    exactness.exactness,
     report.report,
 )
 for function in _SUBCOMMANDS:

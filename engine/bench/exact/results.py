@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
-from exact.answers import Answers, equal_answers, first_difference
-from exact.columns import Column
+from draftline.engine.bench.exact.answers import Answers, equal_answers, first_difference
+from draftline.engine.bench.exact.columns import Column
 
 
 def compare(column: Column, name: str, got: Answers, alone: Answers) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from draftline.engine.bench.exact.answers import Count, EngineAnswers, answer, answer_in_fresh_process
 from draftline.engine.config import EngineConfig
 from draftline.engine.protocol import GenerateRequest
 from draftline.engine.stats import EngineStats
-from exact.answers import Count, EngineAnswers, answer, answer_in_fresh_process
 
 SMALL_CHUNK = 48
 """Tokens of a step whose prompts are to be computed in many pieces."""

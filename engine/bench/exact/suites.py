@@ -7,9 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from drafts.prompts import extraction, read_spec_bench
-from schemas.documents import PERSON
-
+from draftline.engine.bench.documents import PERSON
+from draftline.engine.bench.speculation.prompts import extraction, read_spec_bench
 from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.protocol import Chat, GenerateRequest, Prompt
 

@@ -1,0 +1,73 @@
+"""Eviction policies of the prefix cache under memory pressure: how many prompt tokens each finds, without a model.
+
+    python benchmarks/eviction.py --workloads agent-session,chat-serving --preset medium
+
+The real block pool sees the traces of the workloads, in caches that hold a share of all blocks. Results are JSON lines, on
+standard output or in --output; a table goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from draftline.engine.bench.eviction import POLICIES, compare, trace
+from draftline.engine.bench.load.workloads import find_workload
+from draftline.engine.bench.provenance import conditions
+
+_PREFILL_S, _DECODE_S = 2e-5, 4e-3
+"""Seconds a token, about those of a small model on a busy GPU. They decide which turns overlap."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", default="agent-session,chat-serving,prefix_caching", help="comma-separated")
+    parser.add_argument("--preset", default="medium", choices=["small", "medium", "large"])
+    parser.add_argument("--conversations", type=int, default=96, help="conversations of each workload (default: 96)")
+    parser.add_argument("--groups", type=int, default=8, help="shared prefixes, one for each group (default: 8)")
+    parser.add_argument("--think", type=float, default=5.0, help="seconds between turns (default: 5)")
+    parser.add_argument("--shares", default="0.1,0.2,0.4,0.8", help="sizes of the cache, of all blocks")
+    parser.add_argument("--seeds", type=int, default=3, help="traces of each workload (default: 3)")
+    parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
+    arguments = parser.parse_args(argv)
+    shares = [float(share) for share in arguments.shares.split(",")]
+    rates: dict[tuple[str, float, str], list[float]] = {}
+    with arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out:
+        for name in arguments.workloads.split(","):
+            own = find_workload(name, arguments.preset)
+            each = max(1, arguments.conversations // arguments.groups)
+            workload = replace(own, conversations=each, think_s=arguments.think, rate=own.rate / arguments.groups)
+            for seed in range(arguments.seeds):
+                # Several applications, each with a prefix of its own, arrive side by side.
+                drawn = [
+                    conversation
+                    for group in range(arguments.groups)
+                    for conversation in workload.draw(1 << 16, 1000 * seed + group)
+                ]
+                for line in compare(trace(drawn, _PREFILL_S, _DECODE_S, seed), shares):
+                    fields = {**conditions(), "benchmark": "eviction", "workload": own.name, "preset": arguments.preset}
+                    out.write(json.dumps({**fields, "seed": seed, **line}) + "\n")
+                    out.flush()
+                    key = (own.name, float(str(line["cache_share"])), str(line["policy"]))
+                    rates.setdefault(key, []).append(float(str(line["hit_rate"])))
+    table = Table(title="hit rate: mean of the seeds, and lowest–highest", title_justify="left")
+    for heading in ("workload", "cache", *POLICIES):
+        table.add_column(heading, justify="right")
+    for workload_name, share in dict.fromkeys((name, share) for name, share, _ in rates):
+        found = [rates[workload_name, share, policy] for policy in POLICIES]
+        cells = [f"{sum(each) / len(each):.1%} ({min(each):.1%}–{max(each):.1%})" for each in found]
+        table.add_row(workload_name, f"{share:.0%}", *cells)
+    Console(stderr=True, width=160).print(table)
+
+
+if __name__ == "__main__":
+    main()

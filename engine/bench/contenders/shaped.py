@@ -1,0 +1,38 @@
+"""``shaped``: an engine's configuration for random weights in a public shape, instead of a checkpoint."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from draftline.engine.bench.contenders.shapes import SHAPES, find_shape
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
+
+SHAPE_HELP = f"random weights in the shape of {', '.join(SHAPES)}, or of a config.json, instead of --model"
+
+
+@contextmanager
+def shaped(config: EngineConfig, shape: str | None) -> Iterator[EngineConfig]:
+    """The configuration with a folder of the shape as its model, which lasts as long as the context.
+
+    Raises:
+        UsageError: there is no such shape, or a model is given as well.
+    """
+    if shape is None:
+        yield config
+        return
+    if "model" in config.model_fields_set:
+        raise UsageError("--model and --shape: set one of them")
+    from draftline.engine.bench.contenders.engines import BenchmarkModel  # imports torch, which takes seconds
+
+    try:
+        found = find_shape(shape)
+    except ValueError as error:
+        raise UsageError(f"--shape: {error}") from None
+    with tempfile.TemporaryDirectory() as folder:
+        model = BenchmarkModel.of_shape(shape, found, Path(folder))
+        given = {name: getattr(config, name) for name in config.model_fields_set}
+        yield EngineConfig.model_validate({**given, "model": model.checkpoint, "load_format": "dummy"})

@@ -1,0 +1,1 @@
+"""Exactness: whether answers stay equal, bit for bit, however they are computed."""

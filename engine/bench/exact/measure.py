@@ -1,0 +1,48 @@
+"""One configuration of an engine: each column asks the same questions in another way."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from draftline.engine.bench.exact.answers import EngineAnswers
+from draftline.engine.bench.exact.columns import ALONE, Column, columns
+from draftline.engine.bench.exact.results import compare
+from draftline.engine.config import EngineConfig
+from draftline.engine.protocol import GenerateRequest
+
+
+def measure(
+    common: Mapping[str, Any],
+    draft_model: str | None,
+    suites: Mapping[str, Sequence[GenerateRequest]],
+    max_tokens: int,
+    only: Sequence[str],
+) -> Iterator[tuple[Column, EngineAnswers, dict[str, Any]]]:
+    """One configuration: each column with the engine that answered, and its results, the reference first."""
+
+    def answers_of(column: Column, chosen: Mapping[str, Sequence[GenerateRequest]]) -> EngineAnswers:
+        config = EngineConfig.model_validate(dict(common) | dict(column.options))
+        answers = column.ask(config, list(chosen.values()), column.concurrencies, column.count)
+        # The engine's memory, before the next one takes its own, perhaps in another process.
+        gc.collect()
+        torch.cuda.empty_cache()
+        return answers
+
+    alone = answers_of(ALONE, suites)
+    reference = dict(zip(suites, alone.suites, strict=True))
+    found = columns(alone, float(common["kv_cache_memory_gib"]), max_tokens, draft_model)
+    unknown = [name for name in only if name not in {column.name for column in found}]
+    if unknown:
+        raise ValueError(f"--columns {unknown[0]}: not one of {', '.join(column.name for column in found)}")
+    for name, answers in reference.items():
+        yield ALONE, alone, compare(ALONE, name, answers, answers)
+    for column in found:
+        chosen = {name: suites[name] for name in suites if column.suites is None or name in column.suites}
+        if chosen and (not only or column.name in only):
+            got = answers_of(column, chosen)
+            for name, answers in zip(chosen, got.suites, strict=True):
+                yield column, got, compare(column, name, answers, reference[name])

@@ -1,0 +1,1 @@
+"""Speculative decoding against plain decoding: prompts, rounds, and what they show."""

@@ -1,0 +1,82 @@
+"""One engine's answers to requests at a concurrency, with what its drafter did meanwhile."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from draftline.engine.outputs import Delta, Failed, Finished, Update
+from draftline.engine.protocol import GenerateRequest
+from draftline.engine.stats import DrafterStats
+from draftline.engine.threaded_engine import ThreadedEngine
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """One engine's answers to all requests.
+
+    Attributes:
+        tokens: the token ids of each answer, in the order of the requests.
+        seconds: wall time of all answers.
+        drafts: the statistics of the drafter during that time.
+    """
+
+    tokens: tuple[tuple[int, ...], ...]
+    seconds: float
+    drafts: DrafterStats
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Generated tokens/s."""
+        return sum(map(len, self.tokens)) / self.seconds
+
+
+def ask(engine: ThreadedEngine, requests: Sequence[GenerateRequest], concurrency: int) -> Answers:
+    """Answer all requests, ``concurrency`` of them at a time.
+
+    Raises:
+        RuntimeError: a request failed.
+    """
+    inbox: queue.SimpleQueue[tuple[str, Update]] = queue.SimpleQueue()
+
+    def sink(updates: Sequence[tuple[str, Update]]) -> None:
+        for update in updates:
+            inbox.put(update)
+
+    before = engine.stats().drafter
+    answers: list[list[int]] = [[] for _ in requests]
+    start = time.perf_counter()
+    submitted = finished = 0
+    while finished < len(requests):
+        while submitted < len(requests) and submitted - finished < concurrency:
+            engine.submit(str(submitted), requests[submitted], sink)
+            submitted += 1
+        name, update = inbox.get()
+        match update:
+            case Delta():
+                answers[int(name)] += update.token_ids
+            case Failed():
+                raise RuntimeError(f"request {name} failed") from update.error
+            case Finished():
+                finished += 1
+    seconds = time.perf_counter() - start
+    return Answers(tuple(map(tuple, answers)), seconds, since(engine.stats().drafter, before))
+
+
+def since(now: DrafterStats, before: DrafterStats) -> DrafterStats:
+    """The statistics of a drafter between two moments."""
+
+    def difference(later: tuple[int, ...], earlier: tuple[int, ...]) -> tuple[int, ...]:
+        padded = (*earlier, *[0] * (len(later) - len(earlier)))
+        return tuple(a - b for a, b in zip(later, padded, strict=True))
+
+    later, earlier = asdict(now.times), asdict(before.times)
+    return DrafterStats(
+        name=now.name,
+        steps=now.steps - before.steps,
+        drafted_by_position=difference(now.drafted_by_position, before.drafted_by_position),
+        accepted_by_position=difference(now.accepted_by_position, before.accepted_by_position),
+        times=type(now.times)(**{name: later[name] - earlier[name] for name in later}),
+    )

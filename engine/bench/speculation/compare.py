@@ -1,0 +1,118 @@
+"""The speed-up of speculative decoding over plain decoding, in rounds that alternate, with its noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+from rich.table import Table
+
+from draftline.engine.bench.noise import paired_ratio
+from draftline.engine.bench.speculation.answers import Answers, ask
+from draftline.engine.protocol import GenerateRequest
+from draftline.engine.threaded_engine import ThreadedEngine
+
+_WARM_UP = 16
+"""Requests of a warm-up, at the least: acceptance rates are learned from them."""
+
+
+def measure(
+    plain: ThreadedEngine,
+    drafting: ThreadedEngine,
+    requests: Sequence[GenerateRequest],
+    concurrency: int,
+    rounds: int,
+    progress: Callable[[], object] = lambda: None,
+) -> dict[str, Any]:
+    """Compare two engines at one concurrency, after a warm-up.
+
+    Args:
+        plain: the engine that never drafts.
+        drafting: the engine that does.
+        requests: what both answer, in every round.
+        concurrency: how many of them at a time.
+        rounds: how often, in turns, so that disturbances affect both alike.
+        progress: called after each engine's part of a round, warm-up included.
+
+    Returns:
+        The fields of a result.
+    """
+    engines = (plain, drafting)
+    for engine in engines:
+        ask(engine, requests[: max(concurrency, _WARM_UP)], concurrency)
+        progress()
+    taken: tuple[list[Answers], list[Answers]] = ([], [])
+    for _ in range(rounds):
+        for engine, answers in zip(engines, taken, strict=True):
+            answers.append(ask(engine, requests, concurrency))
+            progress()
+    return {"requests": len(requests), "concurrency": concurrency, **compare(*taken)}
+
+
+def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, Any]:
+    """The speed-up of the rounds, and the statistics of the last round's drafts.
+
+    ``verdict`` is ``faster`` or ``slower`` only where something was drafted and every one of three or more rounds shows it.
+    """
+    found = paired_ratio([one.tokens_per_s for one in drafted], [one.tokens_per_s for one in plain])
+    drafts = drafted[-1].drafts
+    tokens = sum(map(len, drafted[-1].tokens))
+    words = {"higher": "faster", "lower": "slower"}
+    verdict = words.get(found.verdict, found.verdict) if drafts.drafted else "nothing drafted"
+    return {
+        "drafter": drafts.name,
+        "plain_tokens_per_s": median(one.tokens_per_s for one in plain),
+        "tokens_per_s": median(one.tokens_per_s for one in drafted),
+        "rounds": len(drafted),
+        "speedup": found.median,
+        "speedup_low": found.low,
+        "speedup_high": found.high,
+        "verdict": verdict,
+        "tokens": tokens,
+        "drafted_steps": drafts.steps,
+        "acceptance_length": drafts.acceptance_length,
+        "tokens_in_drafted_steps": (drafts.steps + drafts.accepted) / tokens,
+        "drafted": drafts.drafted,
+        "accepted": drafts.accepted,
+        "drafted_by_position": list(drafts.drafted_by_position),
+        "accepted_by_position": list(drafts.accepted_by_position),
+        "times": asdict(drafts.times),
+        "different_answers": max(
+            sum(a != b for a, b in zip(one.tokens, other.tokens, strict=True))
+            for one, other in zip(plain, drafted, strict=True)
+        ),
+    }
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> Table:
+    """The results as a table."""
+    synthetic = any(result["synthetic"] for result in results)
+    first = results[0]
+    drafts = "SYNTHETIC acceptance" if synthetic else first["drafter"]
+    shown = Table(title=f"{first['model']}, {first['dataset']}, {drafts}", title_justify="left")
+    for name in ("concurrency", "plain tokens/s", "drafting tokens/s", "speed-up", "lowest–highest", "verdict"):
+        shown.add_column(name, justify="right")
+    for name in ("acceptance length", "accepted", "draft s", "verify s", "sample s", "differ"):
+        shown.add_column(name, justify="right")
+    for result in results:
+        times = result["times"]
+        gains = result["verdict"] in ("faster", "slower")
+        shown.add_row(
+            str(result["concurrency"]),
+            f"{result['plain_tokens_per_s']:,.1f}",
+            f"{result['tokens_per_s']:,.1f}",
+            f"{result['speedup']:.2f}×" if gains else "–",
+            f"{result['speedup_low']:.2f}–{result['speedup_high']:.2f}×",
+            result["verdict"],
+            f"{result['acceptance_length']:.2f}",
+            f"{result['accepted']} of {result['drafted']}",
+            *(f"{times[name]:.2f}" for name in ("draft_s", "verify_s", "sample_s")),
+            "–" if result["synthetic"] else str(result["different_answers"]),
+        )
+    rounds = first["rounds"]
+    shown.caption = (
+        f"medians of {rounds} alternating round{'s' * (rounds != 1)}; a gain or loss shows in every one of 3 or more"
+    )
+    return shown

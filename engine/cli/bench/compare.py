@@ -1,0 +1,138 @@
+"""``draftline bench compare``: the same load on servers of several engines, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftline.engine.bench.contenders.servers import PEERS, Peer, Running, program_of, started
+from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
+from draftline.engine.bench.lines import ResultLines, result_lines
+from draftline.engine.bench.load.config import LoadConfig
+from draftline.engine.bench.load.workloads import with_load
+from draftline.engine.bench.measure import LoadBench
+from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.tables import load_table
+from draftline.engine.bench.targets.connect import Access, connect
+from draftline.engine.cli.bench.load import console, notes, progress_bar
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
+
+
+def compare(
+    engines: Annotated[str, typer.Option(metavar="NAME,…", help=f"of {', '.join(PEERS)}")] = "draftline",
+    model: Annotated[str, typer.Option(metavar="NAME", help="a checkpoint, which every engine loads")] = "smollm2",
+    shape: Annotated[str | None, typer.Option(metavar="NAME|FILE", help=SHAPE_HELP)] = None,
+    clients: Annotated[str | None, typer.Option(metavar="N,N,…", help="repeat the load with so many clients")] = None,
+    program: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATH", help="the Python, or the program, of an engine [can be repeated]"),
+    ] = None,
+    flags: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FLAGS", help="further flags of an engine's server [can be repeated]"),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="plot the engines over --clients")] = None,
+    *,
+    load: LoadConfig,
+) -> None:
+    """Start each engine's server in turn, put the same load on it over HTTP, and stop it.
+
+    Prompts, lengths and warm-up are the same for all. Every line has the engine's version and all flags of its server. An
+    engine must be installed for the Python that `--program` names, or for this one.
+
+    **Examples**
+
+    - `draftline bench compare --engines draftline,vllm --shape qwen3-0.6b --clients 1,8,64 --program vllm=/opt/vllm/bin/python`
+    - `draftline bench compare --engines draftline,llama.cpp --model model.gguf --flags "llama.cpp=--threads 2"`
+    """
+    names = [name.strip() for name in engines.split(",") if name.strip()]
+    programs, extra = _by_name("program", program), _by_name("flags", flags)
+    for name in [*names, *programs, *extra]:
+        if name not in PEERS:
+            raise UsageError(f"{name}: not one of {', '.join(PEERS)}")
+    if plot is not None and clients is None:
+        raise UsageError("--plot needs --clients")
+    counts = [] if clients is None else clients.split(",")
+    if any(not count.strip().isdecimal() or not int(count) for count in counts):
+        raise UsageError(f"--clients: {clients!r} is no list of numbers, 1 or more")
+    if plot is not None:
+        from draftline.engine.bench.plots import need_matplotlib
+
+        need_matplotlib()
+    chosen = [(PEERS[name], program_of(PEERS[name], programs.get(name))) for name in names]
+    config = EngineConfig() if model == "smollm2" else EngineConfig(model=model)
+    with shaped(config, shape) as made, result_lines(output, conditions()) as lines:
+        for peer, path in chosen:
+            checkpoint = made.model if peer.name == "draftline" else _file_of(made.model)
+            with _server(peer, path, checkpoint, shape is not None, shlex.split(extra.get(peer.name, ""))) as server:
+                asyncio.run(_run(peer, server, load, [int(count) for count in counts], shape or model, lines))
+    shown = console()
+    shown.print(load_table(lines.written, (["clients"] if counts else []) + (["run"] if load.repeats > 1 else [])))
+    for note in notes(lines.written):
+        shown.print(note)
+    if plot is not None:
+        from draftline.engine.bench.plots import plot_sweep
+
+        plot_sweep(lines.written, "clients", plot)
+
+
+@contextmanager
+def _server(peer: Peer, path: str, model: str, random: bool, flags: Sequence[str]) -> Iterator[Running]:
+    shown = console()
+    if shown.is_terminal:
+        shown.print(f"starting {peer.name}")
+    with started(peer, path, model, random, flags) as server:
+        yield server
+
+
+async def _run(
+    peer: Peer, server: Running, load: LoadConfig, counts: Sequence[int], model: str, lines: ResultLines
+) -> None:
+    target = await connect(server.url, None, Access())
+    try:
+        served = target.info.model
+        details = {**target.info.details, "command": shlex.join(server.command), "served_model": served}
+        info = replace(target.info, engine=peer.name, version=server.version, details=details)
+        bench = LoadBench(target, load, lines, replace(info, model=model))
+        base = load.resolved()
+        options: Sequence[int | None] = counts or (None,)
+        for count in options:
+            workload = base if count is None else with_load(base, clients=count)
+            if count is not None:
+                workload = replace(workload, conversations=max(base.conversations, 4 * count))
+            point = {} if count is None else {"clients": count}
+            name = peer.name if count is None else f"{peer.name}, {count} clients"
+            with progress_bar(console(), bench.requests(workload) * load.repeats, name) as advance:
+                await bench.measure(workload, point, advance)
+    finally:
+        await target.close()
+
+
+def _file_of(model: str) -> str:
+    """The file of the embedded model, which other engines do not know by its name."""
+    from draftline.models.checkpoints.resolve import resolve_model
+
+    return str(resolve_model(model).path) if model == EngineConfig().model else model
+
+
+def _by_name(option: str, values: Sequence[str] | None) -> dict[str, str]:
+    found = {}
+    for value in values or ():
+        name, separator, rest = value.partition("=")
+        if not separator or not rest:
+            raise UsageError(f"--{option}: {value!r} is not NAME={'PATH' if option == 'program' else 'FLAGS'}")
+        if name in found:
+            raise UsageError(f"--{option}: {name} is set twice")
+        found[name] = rest
+    return found

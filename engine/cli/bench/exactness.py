@@ -1,0 +1,93 @@
+"""``draftline bench exactness``: whether answers stay equal, bit for bit, however they are computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from draftline.engine.bench.lines import result_lines
+from draftline.engine.bench.provenance import conditions
+from draftline.engine.cli.bench.load import console
+from draftline.engine.cli.models import find_models
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
+
+_CACHE_GIB = {"cpu": 1.0, "cuda": 8.0}
+_SUITES = "greedy,seeded,constrained"
+
+
+def exactness(
+    questions: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="a question file of Spec-Bench; texts of the benchmark where unset"),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="number of questions")] = 8,
+    max_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="most tokens of an answer")] = 32,
+    suites: Annotated[str, typer.Option(metavar="NAME,…", help="how the questions are asked")] = _SUITES,
+    columns: Annotated[
+        str, typer.Option(metavar="NAME,…", help="ways to compute the answers; all where unset", show_default=False)
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
+    ] = None,
+    *,
+    engine: EngineConfig,
+) -> None:
+    """Ask the same questions alone, again, in batches, in chunks, after preemption and with drafts, and compare the bits.
+
+    Each way counts what it is about, such as preemptions; where that count is 0, it has shown nothing and fails. The exit
+    code is 1 if any answer differs.
+
+    **Examples**
+
+    - `draftline bench exactness`
+    - `draftline bench exactness --kv-cache-dtype fp8 --suites greedy --columns again,preempted`
+    """
+    find_models(engine)
+    import torch  # takes seconds
+
+    from draftline.engine.bench.exact.measure import measure
+    from draftline.engine.bench.exact.results import holds, table
+    from draftline.engine.bench.exact.suites import SUITES, suite
+    from draftline.engine.bench.exact.suites import questions as read
+
+    names = [name.strip() for name in suites.split(",") if name.strip()]
+    for name in names:
+        if name not in SUITES:
+            raise UsageError(f"--suites: {name}: not one of {', '.join(SUITES)}")
+    on_gpu = engine.device.startswith("cuda") or (engine.device == "auto" and torch.cuda.is_available())
+    given: dict[str, Any] = {name: getattr(engine, name) for name in engine.model_fields_set if name != "draft_model"}
+    common = {
+        "model": engine.model,
+        "max_num_seqs": 64,
+        "kv_cache_memory_gib": _CACHE_GIB["cuda" if on_gpu else "cpu"],
+        **given,
+        "drafter": "none",
+    }
+    draft_model = engine.draft_model or ("smollm2-draft" if engine.model == "smollm2" else None)
+    only = [name.strip() for name in columns.split(",") if name.strip()]
+    shown = console()
+    try:
+        asked = {name: suite(name, read(questions, limit), max_tokens) for name in names}
+        about = {
+            **conditions(),
+            "benchmark": "exactness",
+            "model": engine.model,
+            "draft_model": draft_model,
+            "kv_cache_dtype": engine.kv_cache_dtype,
+        }
+        with result_lines(output, about) as lines:
+            for column, answered, result in measure(common, draft_model, asked, max_tokens, only):
+                info = answered.info
+                facts = {"device": info.device, "dtype": info.dtype, "weights": info.quantization}
+                print_ = info.system_fingerprint
+                lines.write({**facts, "system_fingerprint": print_, "options": dict(column.options), **result})
+                if shown.is_terminal:
+                    shown.print(f"{result['suite']}, {column.name}: {result['equal']} of {result['questions']} equal")
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    shown.print(table(lines.written))
+    if not all(map(holds, lines.written)):
+        raise typer.Exit(1)

@@ -1,0 +1,97 @@
+"""``draftline bench speculation``: drafting against plain decoding, on a user's own prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from tqdm import tqdm
+
+from draftline.engine.bench.lines import result_lines
+from draftline.engine.bench.provenance import conditions
+from draftline.engine.bench.questions import read_questions
+from draftline.engine.cli.bench.load import console
+from draftline.engine.cli.models import find_models
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
+from draftline.engine.params import Constraint, SamplingParams
+from draftline.engine.protocol import Chat, GenerateRequest
+
+
+def speculation(
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="lines of text, JSON lines of prompts, Spec-Bench's form or ShareGPT's"),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="number of prompts, spread over the file")
+    ] = None,
+    concurrency: Annotated[str, typer.Option(metavar="N,N,…", help="requests in flight")] = "1,8",
+    max_tokens: Annotated[int, typer.Option(metavar="N", min=2, help="most tokens of an answer")] = 128,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="alternating rounds")] = 5,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
+    ] = None,
+    *,
+    constraint: Constraint | None,
+    engine: EngineConfig,
+) -> None:
+    """Measure what drafts gain: two engines of one model answer the same prompts in turns, and one never drafts.
+
+    A gain is claimed only where every one of three rounds or more shows it. Answers are greedy, and those that differ are
+    counted: on a CPU none may, and the exit code is 1 if one does.
+
+    **Examples**
+
+    - `draftline bench speculation --prompts prompts.jsonl --limit 40`
+    - `draftline bench speculation --schema person.json --drafter ngram --draft-tokens 6`
+    """
+    limits = _numbers(concurrency)
+    texts = read_questions(prompts, limit)
+    sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
+    requests = [GenerateRequest(Chat((("user", text),)), sampling, constraint) for text in texts]
+    drafting_options = {name for name in engine.model_fields_set if name.startswith("draft")}
+    given = {name: getattr(engine, name) for name in engine.model_fields_set}
+    common = {"prefix_caching": False, "max_num_seqs": max(limits), **given}
+    drafting = EngineConfig.model_validate(common)
+    if not drafting_options & {"drafter", "draft_model"}:
+        drafting = EngineConfig.model_validate({**common, "drafter": "ngram"})
+    if drafting.drafter == "none":
+        raise UsageError("--drafter: none drafts nothing to compare")
+    without = {name: value for name, value in common.items() if not name.startswith("draft")}
+    plain = EngineConfig.model_validate({**without, "synthetic_acceptance": None, "drafter": "none"})
+    find_models(drafting)
+    from draftline.engine.bench.speculation.compare import measure, table  # these import torch, which takes seconds
+    from draftline.engine.threaded_engine import start_engine
+
+    with start_engine(plain) as first, start_engine(drafting) as second:
+        steps = len(limits) * 2 * (rounds + 1)
+        about = {
+            **conditions(),
+            "benchmark": "speculation",
+            "model": drafting.model,
+            "draft_model": drafting.draft_model,
+            "dataset": prompts.name if prompts else "extraction",
+            "constraint": None if constraint is None else "own",
+            "synthetic": drafting.synthetic_acceptance is not None,
+            "options": drafting.model_dump(mode="json", exclude_defaults=True, exclude={"model", "draft_model"}),
+        }
+        with result_lines(output, about) as lines, tqdm(total=steps, unit="part", disable=None) as bar:
+            for each in limits:
+                lines.write(measure(first, second, requests, each, rounds, bar.update))
+        on_cpu = first.info.device == "cpu"
+    console().print(table(lines.written))
+    if on_cpu and not about["synthetic"] and any(line["different_answers"] for line in lines.written):
+        typer.echo("draftline: error: drafts changed an answer: that is a fault of the engine", err=True)
+        raise typer.Exit(1)
+
+
+def _numbers(listed: str) -> list[int]:
+    try:
+        found = [int(each) for each in listed.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise UsageError(f"--concurrency: {listed!r} is no list of numbers, 1 or more")
+    return found

@@ -1,0 +1,96 @@
+"""``draftline bench throughput``: batches of requests that arrive at once, without a server."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftline.engine.bench.batches import CPU_WORKLOADS, GPU_WORKLOADS, WORKLOADS, find_workloads
+from draftline.engine.bench.contenders.shaped import SHAPE_HELP
+from draftline.engine.bench.contenders.shapes import find_shape
+from draftline.engine.bench.lines import result_lines
+from draftline.engine.bench.provenance import command_line
+from draftline.engine.cli.bench.load import console
+from draftline.engine.cli.models import find_models
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
+
+_OTHERS = ("transformers", "llama.cpp")
+
+
+def throughput(
+    workloads: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,…", help=f"of {', '.join(WORKLOADS)}; those for the device where unset"),
+    ] = None,
+    shape: Annotated[str | None, typer.Option(metavar="NAME|FILE", help=SHAPE_HELP)] = None,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="rounds of each workload")] = 3,
+    compare: Annotated[
+        str,
+        typer.Option(metavar="NAME,…", help=f"other engines, in turns, of {', '.join(_OTHERS)}", show_default=False),
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
+    ] = None,
+    *,
+    engine: EngineConfig,
+) -> None:
+    """Measure offline throughput: prompts and outputs of fixed lengths, all requests at once.
+
+    Of one engine the best round counts: disturbances only make a round slower. With `--compare`, rounds alternate and
+    medians count. Prefix caching is off, so that every round computes its prompts.
+
+    **Examples**
+
+    - `draftline bench throughput --shape qwen3-0.6b --workloads bs1,bs8,bs64`
+    - `draftline bench throughput --workloads cpu1 --compare transformers --rounds 5`
+    """
+    others = [name.strip() for name in compare.split(",") if name.strip()]
+    for name in others:
+        if name not in _OTHERS:
+            raise UsageError(f"--compare: {name}: not one of {', '.join(_OTHERS)}")
+    try:
+        chosen = None if workloads is None else find_workloads(workloads)
+        found = None if shape is None else find_shape(shape)
+    except ValueError as error:
+        raise UsageError(f"{'--workloads' if shape is None else '--workloads or --shape'}: {error}") from None
+    if found is not None and "model" in engine.model_fields_set:
+        raise UsageError("--model and --shape: set one of them")
+    if found is None:
+        find_models(engine)
+    import torch  # takes seconds
+
+    from draftline.engine.bench.contenders.engines import BenchmarkModel, Contender, Draftline, Transformers
+    from draftline.engine.bench.contenders.llama_cpp import LlamaCpp
+    from draftline.engine.bench.provenance import Conditions
+    from draftline.engine.bench.throughput import compare as run
+    from draftline.engine.bench.throughput import table
+
+    on_gpu = engine.device.startswith("cuda") or (engine.device == "auto" and torch.cuda.is_available())
+    chosen = chosen or (GPU_WORKLOADS if on_gpu else CPU_WORKLOADS)
+    longest = max(workload.max_model_len for workload in chosen)
+    own = engine.model_dump(exclude_unset=True, exclude={"model", "dtype", "device"})
+    with tempfile.TemporaryDirectory() as folder:
+        model = BenchmarkModel(engine.model, engine.model, None)
+        if shape is not None and found is not None:
+            model = BenchmarkModel.of_shape(shape, found, Path(folder))
+        ours = Draftline(model, engine.dtype, engine.device, longest, own)
+        contenders: list[Contender] = [ours]
+        try:
+            if "transformers" in others:
+                contenders.append(Transformers(model, "bfloat16", ours.device))
+            if "llama.cpp" in others:
+                contenders.append(LlamaCpp(model, ours.device, longest))
+        except ValueError as error:
+            raise UsageError(f"--compare: {error}") from None
+        conditions = Conditions.now(ours.device)
+        results = []
+        with result_lines(output, {"benchmark": "throughput", "command": command_line()}) as lines:
+            for workload in chosen:
+                for result in run(contenders, model.name, workload, rounds, conditions):
+                    lines.write(result.fields())
+                    results.append(result)
+    console().print(table(results))
