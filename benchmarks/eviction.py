@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -20,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from draftline.engine.bench.eviction import POLICIES, compare, trace
-from draftline.engine.bench.load.workloads import find_workload
+from draftline.engine.bench.load.workloads import Conversation, Turn, find_workload
 from draftline.engine.bench.provenance import conditions
 
 _PREFILL_S, _DECODE_S = 2e-5, 4e-3
@@ -30,15 +31,19 @@ _PREFILL_S, _DECODE_S = 2e-5, 4e-3
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workloads", default="agent-session,chat-serving,prefix_caching", help="comma-separated")
+    parser.add_argument("--workloads", default="agent-session,chat-serving", help="comma-separated")
     parser.add_argument("--preset", default="medium", choices=["small", "medium", "large"])
-    parser.add_argument("--conversations", type=int, default=96, help="conversations of each workload (default: 96)")
-    parser.add_argument("--groups", type=int, default=8, help="shared prefixes, one for each group (default: 8)")
+    parser.add_argument("--conversations", type=int, default=32, help="conversations of each workload (default: 32)")
+    parser.add_argument("--groups", type=int, default=4, help="shared prefixes, one for each group (default: 4)")
+    parser.add_argument(
+        "--singles", type=int, default=60, help="single requests among them, of 1,024 new tokens each (default: 60)"
+    )
     parser.add_argument("--think", type=float, default=5.0, help="seconds between turns (default: 5)")
-    parser.add_argument("--shares", default="0.1,0.2,0.4,0.8", help="sizes of the cache, of all blocks")
+    parser.add_argument("--shares", default="0.1,0.2,0.4", help="sizes of the cache, of all blocks")
     parser.add_argument("--seeds", type=int, default=3, help="traces of each workload (default: 3)")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
+    about = conditions()
     shares = [float(share) for share in arguments.shares.split(",")]
     rates: dict[tuple[str, float, str], list[float]] = {}
     with arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out:
@@ -53,9 +58,14 @@ def main(argv: Sequence[str] | None = None) -> None:
                     for group in range(arguments.groups)
                     for conversation in workload.draw(1 << 16, 1000 * seed + group)
                 ]
+                rng, end = random.Random(seed), max(conversation.arrives_s for conversation in drawn) + 60
+                drawn += [
+                    Conversation(rng.uniform(0, end), (), (Turn(tuple(rng.choices(range(1 << 16), k=1024)), 64),))
+                    for _ in range(arguments.singles)
+                ]
                 for line in compare(trace(drawn, _PREFILL_S, _DECODE_S, seed), shares):
-                    fields = {**conditions(), "benchmark": "eviction", "workload": own.name, "preset": arguments.preset}
-                    out.write(json.dumps({**fields, "seed": seed, **line}) + "\n")
+                    fields = {**about, "benchmark": "eviction", "workload": own.name, "preset": arguments.preset}
+                    out.write(json.dumps({**fields, "singles": arguments.singles, "seed": seed, **line}) + "\n")
                     out.flush()
                     key = (own.name, float(str(line["cache_share"])), str(line["policy"]))
                     rates.setdefault(key, []).append(float(str(line["hit_rate"])))

@@ -1,7 +1,7 @@
 """Eviction policies of the prefix cache under memory pressure, on the real block pool with traces of the workloads.
 
 A trace is the order in which turns begin and end; a cache of a given size sees it with each policy. Nothing is computed:
-the question is how many prompt tokens a policy finds. ``lru`` is the engine's own tree.
+the question is how many prompt tokens a policy finds. ``segmented`` is the engine's own tree.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PolicyTree(PrefixTree):
 
     def __init__(self, block_size: int, rank: Callable[[PolicyTree, int], float]) -> None:
         """``rank`` of an idle leaf decides: the lowest is evicted. Ties go to the least recently used."""
-        super().__init__(block_size)
+        super().__init__(block_size, max_protected=0)
         self._rank = rank
         self._children: dict[int, int] = {}
         self._parents: dict[int, int] = {}
@@ -87,7 +87,7 @@ class PolicyTree(PrefixTree):
     @override
     def hold(self, block: int) -> None:
         super().hold(block)
-        del self._idle_since[block]
+        self._idle_since.pop(block, None)
 
     @override
     def idle(self, block: int) -> bool:
@@ -121,11 +121,6 @@ class PolicyTree(PrefixTree):
 def _frequency(tree: PolicyTree, block: int) -> float:
     """Least frequently used, among equals least recently."""
     return tree.hits[block]
-
-
-def _once(tree: PolicyTree, block: int) -> float:
-    """What was never used again goes before all that was (the two queues of 2Q)."""
-    return min(tree.hits[block], 1)
 
 
 def _depth(tree: PolicyTree, block: int) -> float:
@@ -179,14 +174,14 @@ def _end(pool: BlockPool, size: int, turn: tuple[float, int, list[int], Event]) 
     pool.release(held)
 
 
-POLICIES: Mapping[str, Callable[[int], PrefixTree]] = {
-    "lru": PrefixTree,
-    "lfu": lambda size: PolicyTree(size, _frequency),
-    "2q": lambda size: PolicyTree(size, _once),
-    "deepest": lambda size: PolicyTree(size, _depth),
-    "random": lambda size: PolicyTree(size, _Random(0)),
+POLICIES: Mapping[str, Callable[[int, int], PrefixTree]] = {
+    "lru": lambda size, blocks: PrefixTree(size, max_protected=0),
+    "segmented": lambda size, blocks: PrefixTree(size, max_protected=int(0.8 * blocks)),
+    "lfu": lambda size, blocks: PolicyTree(size, _frequency),
+    "deepest": lambda size, blocks: PolicyTree(size, _depth),
+    "random": lambda size, blocks: PolicyTree(size, _Random(0)),
 }
-"""Makes the tree of a policy for a block size. ``lru`` is the engine's own."""
+"""Makes the tree of a policy for a block size and a number of blocks."""
 
 
 class _Random:
@@ -217,7 +212,7 @@ def compare(events: Sequence[Event], shares: Sequence[float], block_size: int = 
     for share in shares:
         blocks = max(longest, round(share * len(distinct)))
         for name, tree in POLICIES.items():
-            found, total, refused = simulate(events, blocks, block_size, tree(block_size))
+            found, total, refused = simulate(events, blocks, block_size, tree(block_size, blocks))
             yield {
                 "policy": name,
                 "cache_share": share,

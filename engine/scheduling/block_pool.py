@@ -89,8 +89,7 @@ class BlockPool:
         The new holder must hold each block's whole path to the root.
         """
         for block in blocks:
-            if self._references[block] == 0:
-                self._prefixes.hold(block)
+            self._prefixes.hold(block)
             self._references[block] += 1
 
     def release(self, blocks: Sequence[int]) -> None:

@@ -14,6 +14,9 @@ from draftline.engine.scheduling.block_pool import BlockPool
 from draftline.engine.scheduling.prefix_tree import ROOT, NoPrefixTree, PrefixTree
 from draftline.engine.scheduling.queue import PriorityQueue
 
+_PROTECTED_SHARE = 0.8
+"""Share of all blocks that may be kept because they were reused (docs/bench.md, eviction)."""
+
 
 class CacheManager:
     """Slots and cache blocks, and the sequences that hold them.
@@ -38,7 +41,9 @@ class CacheManager:
             if value < 1:
                 raise ValueError(f"{name}: must be at least 1, not {value}")
         self.journal = CacheJournal()
-        self.pool = BlockPool(num_blocks, PrefixTree(block_size, self.journal) if prefix_caching else NoPrefixTree())
+        protected = int(_PROTECTED_SHARE * num_blocks)
+        tree = PrefixTree(block_size, self.journal, max_protected=protected) if prefix_caching else NoPrefixTree()
+        self.pool = BlockPool(num_blocks, tree)
         self.block_size = block_size
         self.running = PriorityQueue()
         self.preemptions = 0

@@ -5,9 +5,13 @@ are the parent block and the exact tokens: two prefixes can never be mistaken fo
 order in which idle blocks (those that no sequence holds) are evicted. It does not count references: `BlockPool` does,
 and tells the tree when a block becomes idle or held.
 
-Eviction takes the least recently used idle leaf, in constant time, without looking for leaves. A sequence that holds a
-block holds the whole path to it, and releases the path from its tail. So a block always becomes idle after its children.
-Idle blocks are kept in that order, every child before its parent: the first is a leaf.
+Eviction is segmented LRU (Karedla, Love and Wherry 1994): idle blocks that no second sequence has used go first, then those
+that were reused, each kind by the time of its last use. A prefix that many share so outlives prompts that come once. If
+there are too many reused blocks, the oldest become ordinary ones again, so that no block stays forever.
+
+It takes constant time, without looking for leaves. A sequence that holds a block holds the whole path to it, and releases the
+path from its tail. So a block always becomes idle after its children, and is reused if one of its children is. Both kinds are
+kept in the order of becoming idle, every child before its parent: the first is a leaf.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ class PrefixIndex(Protocol):
         ...
 
     def hold(self, block: int) -> None:
-        """Note that a sequence holds an idle block again."""
+        """Note that a further sequence holds ``block``, which is known. It holds the whole path to it as well."""
         ...
 
     def idle(self, block: int) -> bool:
@@ -61,7 +65,7 @@ class PrefixIndex(Protocol):
         ...
 
     def evict(self) -> int:
-        """Remove the least recently used idle leaf, and return it. There must be an idle block."""
+        """Remove an idle leaf, and return it. There must be an idle block."""
         ...
 
     def check(self, references: Sequence[int]) -> set[int]:
@@ -80,18 +84,27 @@ class PrefixIndex(Protocol):
 class PrefixTree(PrefixIndex):
     """A prefix tree over blocks of ``block_size`` tokens."""
 
-    def __init__(self, block_size: int, journal: CacheJournal | None = None) -> None:
-        """Create an empty tree, which records its changes in ``journal``."""
+    def __init__(
+        self, block_size: int, journal: CacheJournal | None = None, *, max_protected: int | None = None
+    ) -> None:
+        """Create an empty tree, which records its changes in ``journal``.
+
+        ``max_protected`` is the most idle blocks that go last because they were reused; None for no limit. With 0,
+        eviction is plain LRU.
+        """
         self._block_size = block_size
+        self._max_protected = max_protected
         self._journal = journal or CacheJournal()
         self._blocks: dict[tuple[int, tuple[int, ...]], int] = {}
         self._keys: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self._reused: set[int] = set()
         self._idle: OrderedDict[int, None] = OrderedDict()
+        self._protected: OrderedDict[int, None] = OrderedDict()  # idle as well, and evicted after all of the others
 
     @property
     @override
     def idle_count(self) -> int:
-        return len(self._idle)
+        return len(self._idle) + len(self._protected)
 
     @override
     def shareable(self, length: int) -> int:
@@ -121,18 +134,28 @@ class PrefixTree(PrefixIndex):
 
     @override
     def hold(self, block: int) -> None:
-        del self._idle[block]
+        self._reused.add(block)
+        self._idle.pop(block, None)
+        self._protected.pop(block, None)
 
     @override
     def idle(self, block: int) -> bool:
         if block not in self._keys:
             return False
-        self._idle[block] = None
+        if block not in self._reused:
+            self._idle[block] = None
+            return True
+        self._protected[block] = None
+        if self._max_protected is not None and len(self._protected) > self._max_protected:
+            oldest, _ = self._protected.popitem(last=False)
+            self._reused.discard(oldest)
+            self._idle[oldest] = None
         return True
 
     @override
     def evict(self) -> int:
-        block, _ = self._idle.popitem(last=False)
+        block, _ = (self._idle or self._protected).popitem(last=False)
+        self._reused.discard(block)
         del self._blocks[self._keys.pop(block)]
         self._journal.removed(block)
         return block
@@ -143,8 +166,10 @@ class PrefixTree(PrefixIndex):
         for block, key in self._keys.items():
             assert self._blocks.get(key) == block, f"block {block} and its key disagree"
             assert len(key[1]) == self._block_size, f"block {block} is known with {len(key[1])} tokens"
-            assert (references[block] == 0) == (block in self._idle), f"block {block} is idle though held, or neither"
-        eviction_index = {block: index for index, block in enumerate(self._idle)}
+            is_idle = (block in self._idle) + (block in self._protected)
+            assert is_idle == (references[block] == 0), f"block {block} is idle though held, or twice, or neither"
+        eviction_index = {block: index for index, block in enumerate((*self._idle, *self._protected))}
+        assert self._reused <= self._keys.keys(), "a block is reused but not known"
         for block, (parent, _) in self._keys.items():
             if parent == ROOT:
                 continue

@@ -15,7 +15,7 @@ from draftline.engine.bench.report.svg import Bar, Curve, bar_chart, line_chart,
 
 _MAX_BARS = 24
 _NAMES = ("A", "B")
-_HIDDEN_IN_LABELS = frozenset({"device", "dtype", "protocol", "prompts", "engine_version", "weights", "options"})
+_HIDDEN_IN_LABELS = frozenset({"device", "engine_version", "options"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,9 @@ def _bars(metric: Metric, cases: Sequence[Case], common: Mapping[str, Any]) -> l
             if values := case.values(metric, file):
                 spread = Spread.of(values)
                 side = f"{_NAMES[file]}  " if len(case.lines) > 1 else ""
-                label = side + (_label(case, common, short_label=True) or _label(case, {}, short_label=True))
+                label = side + (
+                    _label(case, common, short_label=True) or _label(case, common) or _label(case, {}, short_label=True)
+                )
                 bars.append(Bar(label, spread.median, short(spread.median), file, spread.low, spread.high))
     return [Chart(metric.label, bar_chart(bars, metric.label))] if bars else []
 

@@ -131,7 +131,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = BlockPool(self.NUM_BLOCKS, PrefixTree(BLOCK_SIZE))
+        self.pool = BlockPool(self.NUM_BLOCKS, PrefixTree(BLOCK_SIZE, max_protected=2))
         self.holders: list[Holder] = []
         self.known: dict[Path, int] = {}
         self.idle: list[Path] = []

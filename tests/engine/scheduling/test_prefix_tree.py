@@ -95,3 +95,60 @@ def test_no_tree_knows_nothing() -> None:
         tree.evict()
     with pytest.raises(AssertionError):
         tree.hold(0)
+
+
+def idle_blocks(tree: PrefixTree, *blocks: int) -> None:
+    """Blocks 0, 1, … under the root, idle in this order."""
+    for block in blocks:
+        tree.insert(ROOT, (block, block), block)
+        tree.idle(block)
+
+
+def test_what_was_reused_is_evicted_after_what_was_not() -> None:
+    tree = PrefixTree(2)
+    idle_blocks(tree, 0, 1)
+    tree.hold(0)
+    tree.idle(0)
+    idle_blocks(tree, 2)
+    tree.check([0, 0, 0])
+    assert tree.idle_count == 3
+    assert [tree.evict() for _ in range(3)] == [1, 2, 0]
+    tree.check([0, 0, 0])
+
+
+def test_a_prefix_that_is_shared_while_it_is_held_counts_as_reused() -> None:
+    tree = PrefixTree(2)
+    tree.insert(ROOT, (0, 0), 0)
+    tree.hold(0)  # a second sequence, while the first holds it
+    tree.idle(0)
+    idle_blocks(tree, 1)
+    assert tree.evict() == 1
+
+
+def test_too_many_reused_blocks_become_ordinary_again_from_the_oldest() -> None:
+    tree = PrefixTree(2, max_protected=1)
+    idle_blocks(tree, 0, 1)
+    for block in (0, 1):
+        tree.hold(block)
+        tree.idle(block)
+    idle_blocks(tree, 2)
+    tree.check([0, 0, 0])
+    assert [tree.evict() for _ in range(3)] == [0, 2, 1]
+
+
+def test_without_protected_blocks_eviction_is_lru() -> None:
+    tree = PrefixTree(2, max_protected=0)
+    idle_blocks(tree, 0, 1, 2)
+    tree.hold(0)
+    tree.idle(0)
+    assert [tree.evict() for _ in range(3)] == [1, 2, 0]
+
+
+def test_an_evicted_block_begins_anew() -> None:
+    tree = PrefixTree(2)
+    idle_blocks(tree, 0)
+    tree.hold(0)
+    tree.idle(0)
+    assert tree.evict() == 0
+    idle_blocks(tree, 0, 1)
+    assert tree.evict() == 0

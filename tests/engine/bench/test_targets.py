@@ -1,0 +1,243 @@
+"""Load over gRPC, over HTTP and offline, on an engine whose tokens are known; and servers that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from draftline.engine.bench.contenders.servers import PEERS, Peer, PeerError, program_of, started, version_of
+from draftline.engine.bench.lines import ResultLines
+from draftline.engine.bench.load.answers import Answer
+from draftline.engine.bench.load.config import LoadConfig
+from draftline.engine.bench.measure import LoadBench
+from draftline.engine.bench.targets.connect import Access, connect
+from draftline.engine.bench.targets.target import Question, RequestError, Target
+from draftline.engine.errors import CallFailedError, DraftlineError, UsageError
+from draftline.engine.protocol import Chat
+
+MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 99}]}
+
+
+@asynccontextmanager
+async def http_server(answers: dict[str, bytes], seen: list[tuple[str, dict[str, object]]]) -> AsyncIterator[str]:
+    """A server that answers paths with fixed bodies: events where they begin with ``data:``. Others are 404."""
+
+    tasks: set[asyncio.Task[object] | None] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.current_task())
+        while (line := await reader.readline()).strip():
+            path, length = line.split()[1].decode(), 0
+            while header := (await reader.readline()).strip().lower():
+                if header.startswith(b"content-length:"):
+                    length = int(header.split(b":")[1])
+            body = await reader.readexactly(length)
+            seen.append((path, json.loads(body) if body else {}))
+            content = answers.get(path)
+            status = "404 Not Found" if content is None else "200 OK"
+            if content is not None and content.startswith(b"429"):
+                status, content = "429 Too Many Requests", content[3:]
+            head = f"HTTP/1.1 {status}\r\ncontent-length: {len(content or b'')}\r\n\r\n"
+            writer.write(head.encode() + (content or b""))
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await asyncio.gather(*(task for task in tasks if task is not None))
+
+
+def events(*chunks: dict[str, object], done: bool = True) -> bytes:
+    text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    return (": a comment\n\n" + text + ("data: [DONE]\n\n" if done else "")).encode()
+
+
+USAGE = {"completion_tokens": 4, "prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 3}}
+CHAT_USAGE = {**USAGE, "completion_tokens_details": {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 1}}
+ANSWERS = {
+    "/v1/models": json.dumps(MODELS).encode(),
+    "/version": b'{"version": "9.9"}',
+    "/v1/completions": events(
+        {"choices": [{"text": "a"}]}, {"choices": [{"text": "b"}]}, {"choices": [], "usage": USAGE}
+    ),
+    "/v1/chat/completions": events(
+        {"choices": [{"delta": {"reasoning_content": "hm"}}]},
+        {"choices": [{"delta": {"content": "a"}}]},
+        {"choices": [], "usage": CHAT_USAGE},
+    ),
+}
+
+
+def question(prompt: object) -> Question:
+    return Question(prompt, 4, True, 0.0, 5)  # type: ignore[arg-type]
+
+
+async def ask(target: Target, prompt: object) -> Answer:
+    answer = Answer(0, 0)
+    await target.ask(question(prompt), answer)
+    return answer
+
+
+async def test_an_openai_compatible_server() -> None:
+    seen: list[tuple[str, dict[str, object]]] = []
+    async with http_server(ANSWERS, seen) as url:
+        target = await connect(f"{url}/v1", None, Access(token="t"))
+        info = target.info
+        assert (info.engine, info.version, info.model, info.max_model_len, info.form) == (
+            "vllm",
+            "9.9",
+            "m",
+            99,
+            "text",
+        )
+        text, ids, chat = await ask(target, "x"), await ask(target, (1, 2)), await ask(target, Chat([("user", "x")]))
+        await target.close()
+    assert (text.text, text.tokens, text.prompt_tokens, text.cached_tokens, text.drafted) == ("ab", 4, 7, 3, None)
+    assert len(text.arrivals) == 2
+    assert (chat.text, chat.drafted, chat.accepted) == ("a", 3, 2)
+    assert ids.tokens == 4
+    bodies = [body for path, body in seen if path.endswith("completions")]
+    assert bodies[0]["prompt"] == "x"
+    assert bodies[0]["ignore_eos"] is True
+    assert bodies[1]["prompt"] == [1, 2]
+    assert bodies[2]["messages"] == [{"role": "user", "content": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b'429{"error": {"message": "busy"}}', "429"),
+        (events({"error": {"message": "broken", "code": 500}}), "500"),
+        (events({"choices": [{"text": "a"}]}, done=False), "CONNECTION"),
+    ],
+    ids=["refused", "an error in the stream", "cut off"],
+)
+async def test_errors_of_a_server_have_codes(body: bytes, code: str) -> None:
+    async with http_server({**ANSWERS, "/v1/completions": body}, []) as url:
+        target = await connect(url, "m", Access())
+        with pytest.raises(RequestError) as caught:
+            await ask(target, "x")
+        await target.close()
+    assert caught.value.code == code
+
+
+async def test_a_server_without_models_or_with_others_is_refused() -> None:
+    async with http_server({"/v1/models": b'{"data": []}'}, []) as url:
+        with pytest.raises(CallFailedError, match="lists no models"):
+            await connect(url, None, Access())
+    async with http_server(ANSWERS, []) as url:
+        with pytest.raises(UsageError, match="--model: other: the server has m"):
+            await connect(url, "other", Access())
+    async with http_server({}, []) as url:
+        with pytest.raises(CallFailedError, match="404"):
+            await connect(url, None, Access())
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "127.0.0.1:1", "grpc://127.0.0.1:1"])
+async def test_where_nobody_listens_there_is_one_error(url: str) -> None:
+    with pytest.raises(DraftlineError, match=r"127\.0\.0\.1:1"):
+        await connect(url, None, Access())
+
+
+async def test_another_scheme_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"must be http://, https:// or grpc://"):
+        await connect("ftp://x", None, Access())
+
+
+async def test_a_load_writes_lines_with_all_that_was_measured() -> None:
+    written: list[str] = []
+
+    class Out:
+        write = staticmethod(written.append)
+
+        def flush(self) -> None:
+            pass
+
+    async with http_server(ANSWERS, []) as url:
+        target = await connect(url, None, Access())
+        config = LoadConfig(conversations=3, prompt_len="4", output_len="4", repeats=2)
+        answers: list[Answer] = []
+        bench = LoadBench(target, config, ResultLines(Out(), {"commit": "c"}))  # type: ignore[arg-type]
+        lines = await bench.measure(config.resolved(), {"clients": 1}, answers.append)
+        await target.close()
+    assert [json.loads(text) for text in written] == lines
+    assert len(answers) == 6 == 2 * bench.requests(config.resolved())
+    assert [(line["run"], line["requests"], line["clients"], line["commit"]) for line in lines] == [
+        (1, 3, 1, "c"),
+        (2, 3, 1, "c"),
+    ]
+    assert lines[0]["cache_hit_rate"] == round(3 / 7, 4)
+    assert lines[0]["engine_version"] == "9.9"
+    assert lines[0]["load_options"]["output_len"] == "4"
+
+
+async def test_a_warm_up_that_fails_says_why_and_what_to_try() -> None:
+    async with http_server({**ANSWERS, "/v1/completions": b"429{}"}, []) as url:
+        target = await connect(url, None, Access())
+        config = LoadConfig(conversations=2)
+        with pytest.raises(CallFailedError, match="warm-up failed with 429"):
+            await LoadBench(target, config, ResultLines(None, {})).measure(config.resolved(), {}, print)  # type: ignore[arg-type]
+        await target.close()
+
+
+def test_the_commands_of_other_engines_have_the_model_and_the_port() -> None:
+    for peer in PEERS.values():
+        command = peer.command("/opt/x/python", "/models/m", 8123, False)
+        assert command[0] == "/opt/x/python"
+        assert "/models/m" in command
+        assert "8123" in command
+    for name in ("draftline", "vllm", "sglang"):
+        assert "dummy" in PEERS[name].command("p", "m", 1, True)
+    for name in ("llama.cpp", "transformers"):
+        with pytest.raises(UsageError, match="random weights"):
+            PEERS[name].command("p", "m", 1, True)
+
+
+def test_an_engine_that_is_not_installed_is_named() -> None:
+    absent = Peer("none", "no_such_module_at_all", "none", PEERS["vllm"].command)
+    with pytest.raises(UsageError, match=r"none is not installed for .*; name its Python as none="):
+        program_of(absent, None)
+    with pytest.raises(UsageError, match="cannot run /no/python"):
+        program_of(absent, "/no/python")
+    with pytest.raises(UsageError, match="there is no program /no/llama-server"):
+        program_of(PEERS["llama.cpp"], "/no/llama-server")
+
+
+_SERVER = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b'{"data": [{"id": "m"}]}')
+    def log_message(self, *_): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+def _fake(source: str) -> Callable[[str, str, int, bool], list[str]]:
+    return lambda python, model, port, random: [python, "-c", source, str(port)]
+
+
+def test_a_server_is_started_waited_for_and_ended() -> None:
+    peer = Peer("fake", "json", "pytest", _fake(_SERVER))
+    python = program_of(peer, None)
+    with started(peer, python, "m", False, ["--flag"]) as running:
+        assert running.url.startswith("http://127.0.0.1:")
+        assert running.version == version_of(peer, python) == pytest.__version__
+        assert running.command[-1] == "--flag"
+
+
+def test_a_server_that_ends_shows_its_last_words() -> None:
+    peer = Peer("fake", "json", "pytest", _fake("print('no memory'); raise SystemExit(3)"))
+    with (
+        pytest.raises(PeerError, match="fake ended with status 3: no memory"),
+        started(peer, program_of(peer, None), "m", False, []),
+    ):
+        pass
