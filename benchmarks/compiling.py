@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from common.compile_time import BeginningCompiler, processor_s
 from common.invoice import Invoice
 
 from draftline import LLM, Constraint, Reasoning, Schema
@@ -55,23 +55,9 @@ def vocabulary() -> ByteVocabulary:
         return ByteVocabulary.of(llm.tokenizer, llm.info.config.vocab_size, eos_ids)
 
 
-class Beginning(ConstraintCompiler):
-    """Builds no tables behind the first outputs."""
-
-    def _do_later(self, work: object) -> bool:
-        return True
-
-
-def processor_s() -> float:
-    """Of this process and its workers, since each began."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    # Linux numbers the clock of a process's processor time so (clock_getcpuclockid).
-    return time.process_time() + sum(time.clock_gettime((~int(child) << 3) | 2) for child in children)
-
-
 def measure_schemas(folder: Path, every: int, tokens: ByteVocabulary) -> None:
     """Compile the schemas of a folder, or one of every few, and print the spread of processor time."""
-    compiler = Beginning(tokens)
+    compiler = BeginningCompiler(tokens)
     warm = ConstraintSpec("json_schema", '{"type": "array", "items": {"type": "string"}}')
     compiler.compile(warm)
     taken: list[float] = []
@@ -125,8 +111,7 @@ def main() -> None:
     def started(make: Callable[..., ConstraintCompiler], folder: Path | None = None) -> ConstraintCompiler:
         compiler = make(tokens, cache_folder=folder)
         if not options.cold:
-            compiler._build_trie()
-            compiler._workers.prepare()
+            compiler.warm_up()
         return compiler
 
     print("| | | Processor | Clock | States | Runs on |\n|---|---|---:|---:|---:|---|")
@@ -135,7 +120,7 @@ def main() -> None:
             folder = Path(kept)
             rows = {
                 "until the first mask": [
-                    measure(started(Beginning), spec, whole=False) for _ in range(options.repeats)
+                    measure(started(BeginningCompiler), spec, whole=False) for _ in range(options.repeats)
                 ],
                 "until the tables are built": [
                     measure(started(ConstraintCompiler), spec, whole=True) for _ in range(options.repeats)

@@ -162,7 +162,12 @@ class ConstraintCompiler:
 
         The first constraint would do it otherwise: it takes about as long as the constraint itself.
         """
-        self._do_later(self._prepare)
+        self._do_later(lambda _: self.warm_up())
+
+    def warm_up(self) -> None:
+        """Start a worker, and build what automata share. Waits for both."""
+        self._build_trie()
+        self._workers.prepare()
 
     def prepare(self) -> None:
         """Build what all grammars share, so that the first one does not: it holds up all threads for some 0.2 s."""
@@ -250,10 +255,6 @@ class ConstraintCompiler:
             if self._tokens is None:
                 self._tokens = TokenTrie.of(self._read_vocabulary.tokens)
             return self._tokens
-
-    def _prepare(self, job: CompileJob[object]) -> None:
-        self._build_trie()
-        self._workers.prepare()
 
     def _do_later(self, work: Callable[[CompileJob[object]], object]) -> bool:
         """Do work that no output waits for. False if too much of it waits."""

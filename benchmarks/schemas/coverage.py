@@ -15,6 +15,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,6 +26,7 @@ from typing_extensions import override
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.json_schema import json_schema_language
+from draftline.structured.json_schema.bundling import bundled
 from draftline.structured.unique.cursor import strings_differ
 
 _EOS = 256
@@ -187,6 +189,38 @@ def read_cases(folder: Path) -> list[SchemaCase]:
     if not cases:
         raise FileNotFoundError(f"{folder} contains no schemas")
     return cases
+
+
+def read_suite(folder: Path) -> dict[str, list[SchemaCase]]:
+    """The groups of the official suite, by draft: of a folder of one draft, or of one with a folder for each draft.
+
+    Schemas of drafts other than the newest say so. Beside the tests, a folder ``remotes`` has the documents that schemas refer
+    to: they are bundled with them.
+    """
+    folders = [folder / draft for draft in _DRAFTS if (folder / draft).is_dir()] or [folder]
+    remotes = next((found for up in (folder, *folder.parents) if (found := up / "remotes").is_dir()), None)
+    documents: dict[str, str] = {}
+    for path in sorted(remotes.rglob("*.json")) if remotes else ():
+        documents[f"http://localhost:1234/{path.relative_to(remotes or path).as_posix()}"] = path.read_text()
+    return {one.name: [_whole(case, one.name, documents) for case in read_cases(one)] for one in folders}
+
+
+def _whole(case: SchemaCase, draft: str, documents: Mapping[str, str]) -> SchemaCase:
+    schema = case.schema
+    if isinstance(schema, dict) and draft in _DRAFTS:
+        schema = {"$schema": _DRAFTS[draft], **schema}
+    with suppress(InvalidConstraintError):  # it is no schema of a known draft; the engines say so
+        schema = json.loads(bundled(json.dumps(schema), documents))
+    return SchemaCase(case.name, schema, case.tests)
+
+
+_DRAFTS = {
+    "draft4": "http://json-schema.org/draft-04/schema#",
+    "draft6": "http://json-schema.org/draft-06/schema#",
+    "draft7": "http://json-schema.org/draft-07/schema#",
+    "draft2019-09": "https://json-schema.org/draft/2019-09/schema",
+    "draft2020-12": "https://json-schema.org/draft/2020-12/schema",
+}
 
 
 def spellings(value: Any) -> Iterator[str]:

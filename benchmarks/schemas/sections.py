@@ -1,10 +1,10 @@
 """Structured output: the schemas that are enforced exactly, and compile times, compared with other engines.
 
     python benchmarks/structured.py --schemas FOLDER
-    python benchmarks/structured.py --suite JSON-SCHEMA-TEST-SUITE/tests/draft2020-12 --engines draftline
+    python benchmarks/structured.py --suite JSON-SCHEMA-TEST-SUITE/tests --engines draftline
 
 FOLDER holds files with a ``schema`` and ``tests``, a list of ``data`` and ``valid``. Files of the official suite are
-lists of these. Engines that are not installed are left out.
+lists of these; its folder may be that of one draft or of all. Engines that are not installed are left out.
 
 Results are JSON lines, on standard output or in --output; a table of them goes to standard error.
 """
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from draftline.engine.bench.provenance import Conditions
-from schemas.coverage import ENGINES, judge, read_cases, summary
+from schemas.coverage import ENGINES, judge, read_cases, read_suite, summary
 
 
 def table(results: Sequence[dict[str, Any]]) -> Table:
@@ -51,7 +51,7 @@ def table(results: Sequence[dict[str, Any]]) -> Table:
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schemas", type=Path, help="a folder of schemas with instances")
-    parser.add_argument("--suite", type=Path, help="a folder of the official test suite")
+    parser.add_argument("--suite", type=Path, help="a folder of the official test suite, or of one of its drafts")
     parser.add_argument("--engines", default=",".join(ENGINES), help=f"comma-separated (default: {','.join(ENGINES)})")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     arguments = parser.parse_args(argv)
@@ -67,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     arguments = _arguments(argv)
     try:
-        corpora = {folder.name: read_cases(folder) for folder in (arguments.schemas, arguments.suite) if folder}
+        corpora = {} if arguments.schemas is None else {arguments.schemas.name: read_cases(arguments.schemas)}
+        corpora |= {} if arguments.suite is None else read_suite(arguments.suite)
     except (OSError, ValueError) as error:
         raise SystemExit(str(error)) from None
     conditions = Conditions.now(torch.device("cpu"))

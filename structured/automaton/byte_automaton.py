@@ -82,7 +82,7 @@ class ByteAutomaton:
         index = np.zeros(len(named), np.int32)
         index[names] = np.arange(len(names))
         accepting = np.isin(names, np.frombuffer(moves.final, np.int64))
-        return _pruned(int(index[moves.begin]), index[sources], symbols, index[targets], accepting)
+        return _pruned(int(index[moves.begin]), index[sources], symbols, index[targets], np.arange(256), accepting)
 
     @staticmethod
     def of_table(
@@ -99,8 +99,9 @@ class ByteAutomaton:
         Raises:
             InvalidConstraintError: it accepts no text.
         """
-        sources, symbols = np.nonzero(table >= 0)
-        return _pruned(0, sources, symbols, table[sources, symbols], accepting, early, boundary)
+        columns, byte_class = _equal_columns(table)
+        sources, symbols = np.nonzero(columns >= 0)
+        return _pruned(0, sources, symbols, columns[sources, symbols], byte_class, accepting, early, boundary)
 
 
 def minimised(automaton: ByteAutomaton) -> ByteAutomaton:
@@ -137,11 +138,12 @@ def _pruned(
     sources: npt.NDArray[np.integer],
     symbols: npt.NDArray[np.integer],
     targets: npt.NDArray[np.integer],
+    symbol_of: Indices,
     accepting: Flags,
     early: Flags | None = None,
     boundary: int | None = None,
 ) -> ByteAutomaton:
-    """The automaton of these moves between states, without states that no text passes."""
+    """The automaton of these moves between states, without states that no text passes; ``symbol_of`` is of each byte."""
     graph = Graph.of(len(accepting), sources, targets)
     alive = np.isfinite(graph.distances(accepting)) & graph.reachable(begin)
     if not alive[begin]:
@@ -151,12 +153,12 @@ def _pruned(
     number = np.full(len(alive), len(kept), np.int32)
     number[kept] = np.arange(len(kept))
     on = alive[sources] & alive[targets]
-    table = np.full((256, len(kept) + 1), len(kept), np.int32)
+    table = np.full((symbol_of.max() + 1, len(kept) + 1), len(kept), np.int32)
     table[symbols[on], number[sources[on]]] = number[targets[on]]
     first, byte_class = equal_rows(table)
     return ByteAutomaton(
         np.ascontiguousarray(table[first].T),
-        byte_class.astype(np.uint8),
+        byte_class[symbol_of].astype(np.uint8),
         accepting[kept],
         None if early is None else early[kept],
         None if boundary is None or not alive[boundary] else int(number[boundary]),

@@ -229,6 +229,11 @@ class Document:
                     assert dialect is not None
                     self._index(document, f"{own}#", own, dialect)
 
+    @property
+    def missing(self) -> list[str]:
+        """The URIs of other documents that references mention, sorted."""
+        return sorted(self._mentioned - self._by_uri.keys())
+
     def says(self, pointer: str, keyword: str) -> bool:
         """Whether the schema at a pointer has a keyword."""
         known = self._known.get(pointer)
@@ -338,8 +343,6 @@ class Document:
         if pointer == "":
             self._by_uri[""] = ""
         only_reference = dialect <= Dialect.DRAFT7 and isinstance(value.get("$ref"), str)
-        if isinstance(reference := value.get("$ref"), str) and "://json-schema.org/" in (reference + base):
-            self._mentioned.add(urllib.parse.urljoin(base, reference.partition("#")[0]))
         named = value.get("id" if dialect == Dialect.DRAFT4 else "$id")
         if isinstance(named, str) and not only_reference:
             if isinstance(value.get("$schema"), str):
@@ -350,6 +353,9 @@ class Document:
                 self._by_uri.setdefault(base, pointer)
             if fragment and dialect <= Dialect.DRAFT7:
                 self._by_uri.setdefault(f"{base}#{fragment}", pointer)
+        for keyword in ("$ref", "$dynamicRef"):
+            if isinstance(reference := value.get(keyword), str):
+                self._mentioned.add(urllib.parse.urljoin(base, reference.partition("#")[0]))
         for keyword in ("$anchor", "$dynamicAnchor"):
             anchor = value.get(keyword)
             if isinstance(anchor, str) and dialect >= Dialect.DRAFT2019:

@@ -6,13 +6,15 @@ Its states are sets of positions. `Machine.automaton` explores all of them, `wal
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from draftline.structured.automaton.byte_automaton import ByteAutomaton, compile_bytes
+from draftline.structured.automaton.byte_automaton import ByteAutomaton
+from draftline.structured.automaton.byte_moves import byte_moves
 from draftline.structured.automaton.limits import AutomatonTooLargeError
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.tags.form import (
@@ -50,9 +52,10 @@ class Close:
     length: int
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _leaf_automaton(regex: str, max_states: int) -> ByteAutomaton:
-    return compile_bytes(regex, max_states)
+    """Equivalent states are not merged: that is done once, when everything is built."""
+    return ByteAutomaton.of(byte_moves(regex, max_states))
 
 
 class Machine:
@@ -85,7 +88,7 @@ class Machine:
         self._names = names
         self._numbers: dict[int, int] = {}
         self._rows: list[Row | None] = []
-        self._empty: list[list[int]] = []
+        self._empty: defaultdict[int, list[int]] = defaultdict(list)
         self._closes: dict[int, Close] = {}
         self._closures: dict[int, frozenset[int]] = {}
         self._around: tuple[int, ...] = ()
@@ -139,43 +142,69 @@ class Machine:
             InvalidConstraintError: no text is complete.
         """
         numbers: dict[Positions, int] = {self.start: 0}
-        queue = [self.start]
+        states = [self.start]
+        # Where a move to a position leads if nothing else moves; -1 is not known yet. The last position is none at all.
+        lone = np.full(len(self._rows) + 1, -1, np.int32)
+        plain = np.append(self._plain(), np.False_)
         table: list[npt.NDArray[np.int32]] = []
-        single = np.full(len(self._rows) + 1, -1, np.int32)  # the state that a lone move to a position leads to
 
         def number(state: Positions) -> int:
             if not state:
                 return -1
-            known = numbers.setdefault(state, len(queue))
-            if known == len(queue):
-                if known >= self._max_states:
-                    raise AutomatonTooLargeError(f"it has more than {self._max_states} states")
-                queue.append(state)
+            if len(state) == 1 and plain[state[0]]:
+                add(np.array(state))
+                return int(lone[state[0]])
+            known = numbers.setdefault(state, len(states))
+            if known == len(states):
+                states.append(state)
             return known
 
-        known_single = np.zeros(len(self._rows) + 1, np.bool_)
-        known_single[-1] = True
-        for state in queue:
-            rows = [self._dense(position) for position in state if self._rows[position] is not None]
-            if not rows:
-                table.append(np.full(256, -1, np.int32))
-            elif len(rows) == 1:
-                # One position moves, as almost everywhere inside a leaf: look all bytes up at once.
-                row = rows[0]
-                for target in dict.fromkeys(row[~known_single[row]].tolist()):
-                    single[target] = number(self.arrive([target]))
-                    known_single[target] = True
-                table.append(single[row])
-            else:
-                columns, kind = np.unique(np.stack(rows, axis=1), axis=0, return_inverse=True)
-                targets = [number(self.arrive([one for one in column if one >= 0])) for column in columns.tolist()]
-                table.append(np.array(targets, np.int32)[kind.reshape(-1)])
-        accepting = np.array([*map(self.is_complete, queue)])
-        early = np.array([*map(self.is_early, queue)])
+        def add(positions: npt.NDArray[np.integer]) -> None:
+            """Number the states of some plain positions, those that are new."""
+            new = positions[lone[positions] < 0]
+            lone[new] = np.arange(len(states), len(states) + len(new))
+            states.extend((position,) for position in new.tolist())
+
+        done = 0
+        while done < len(states):
+            if len(states) > self._max_states:
+                raise AutomatonTooLargeError(f"it has more than {self._max_states} states")
+            layer = states[done:]
+            done = len(states)
+            found = np.full((len(layer), 256), -1, np.int32)
+            alone: list[int] = []
+            rows: list[npt.NDArray[np.int32]] = []
+            for index, state in enumerate(layer):
+                moving = [self._dense(position) for position in state if self._rows[position] is not None]
+                if len(moving) == 1:
+                    alone.append(index)
+                    rows += moving
+                elif moving:
+                    columns, kind = np.unique(np.stack(moving, axis=1), axis=0, return_inverse=True)
+                    targets = [number(self.arrive([one for one in column if one >= 0])) for column in columns.tolist()]
+                    found[index] = np.array(targets, np.int32)[kind.reshape(-1)]
+            if rows:
+                # One position moves, as almost everywhere inside a leaf: all such states of a layer at once.
+                moves = np.stack(rows)
+                reached = np.unique(moves[(lone[moves] < 0) & (moves >= 0)])
+                add(reached[plain[reached]])
+                for target in reached[~plain[reached]].tolist():
+                    lone[target] = number(self.arrive([target]))
+                found[alone] = lone[moves]
+            table.append(found)
+        accepting = np.array([*map(self.is_complete, states)])
+        early = np.array([*map(self.is_early, states)])
         boundary = None
         if self.boundary is not None:
-            boundary = numbers.get(tuple(sorted(self._closure(self.boundary))))
-        return ByteAutomaton.of_table(np.stack(table), accepting, early, boundary)
+            after = tuple(sorted(self._closure(self.boundary)))
+            boundary = states.index(after) if after in states else None
+        return ByteAutomaton.of_table(np.concatenate(table), accepting, early, boundary)
+
+    def _plain(self) -> npt.NDArray[np.bool_]:
+        """Which positions are all of the state that a move to them leads to."""
+        plain = np.array([row is not None for row in self._rows])
+        plain[[*self._empty, *self._closes, self.final]] = False
+        return plain
 
     def _dense(self, position: int) -> npt.NDArray[np.int32]:
         row = self._rows[position]
@@ -188,12 +217,16 @@ class Machine:
         return row
 
     def _position(self) -> int:
-        if len(self._rows) > 4 * self._max_states:
+        return self._positions(1)
+
+    def _positions(self, count: int) -> int:
+        """Add positions in a row; the first one."""
+        first = len(self._rows)
+        if first + count > 4 * self._max_states:
             raise AutomatonTooLargeError(f"it has more than {4 * self._max_states} positions")
-        self._rows.append(None)
-        self._empty.append([])
-        self.inside.append(self._around)
-        return len(self._rows) - 1
+        self._rows += [None] * count
+        self.inside += [self._around] * count
+        return first
 
     def _closure(self, position: int) -> frozenset[int]:
         """The positions that are reached without a byte, as far as they move on or are final."""
@@ -202,7 +235,7 @@ class Machine:
             seen = {position}
             stack = [position]
             while stack:
-                for target in self._empty[stack.pop()]:
+                for target in self._empty.get(stack.pop(), ()):
                     if target not in seen:
                         seen.add(target)
                         stack.append(target)
@@ -289,21 +322,15 @@ class Machine:
             automaton = _leaf_automaton(regex, self._max_states)
         except InvalidConstraintError as error:
             raise InvalidConstraintError(f"{leaf.pointer}: {error}" if leaf.pointer else str(error)) from None
-        base = len(self._rows)
-        for _ in range(automaton.states):
-            self._position()
+        base = self._positions(automaton.states)
         moves = automaton.next[:-1][:, automaton.byte_class]
-        rows = np.where(moves == automaton.states, -1, moves + base).astype(np.int32)
-        for index in range(automaton.states):
-            self._rows[base + index] = rows[index]
+        self._rows[base:] = np.where(moves == automaton.states, -1, moves + base).astype(np.int32)
         self._empty[start].append(base)
         return self._join((base + np.flatnonzero(automaton.accepting)).tolist())
 
     def _free(self, text: FreeText, start: int, hits: Mapping[int, int], not_first: str = "") -> int:
         """Add free text; ``hits`` are the positions behind each trigger, ``not_first`` as in `Free`."""
-        base = len(self._rows)
-        for _ in text.rows:
-            self._position()
+        base = self._positions(len(text.rows))
         for index, row in enumerate(text.rows):
             moves = np.array(row, np.int32)
             targets = np.where(moves >= 0, moves + base, -1).astype(np.int32)

@@ -19,7 +19,7 @@ from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words, Wra
 from draftline.structured.unique.cursor import Cursor, Level, Position, Reasoning
 from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.unique.tokens import ItemTokens
-from draftline.structured.unique.values import Value, endings, may_become, string_of
+from draftline.structured.unique.values import Value, endings, may_become, spelled_alike, string_of
 
 MAX_QUESTIONS: Final = 400
 """The most masks of the inner matcher for one mask. Then texts count as repeating whose end is unknown."""
@@ -221,6 +221,15 @@ def _is_varied(level: Level, paths: UniquePaths) -> bool:
     return not level.is_array and bool(paths.varied_members(level.state) - level.names)
 
 
+_Key = tuple[bytes, bytes]
+"""The items before, and the one that is open, whatever its numbers and white space look like."""
+
+
+def _key(cursor: Cursor, rivals: tuple[_Rivals, ...]) -> _Key:
+    begin = min((one.item for one in rivals), default=0)
+    return cursor.recorded[:begin], spelled_alike(cursor.recorded[begin:])
+
+
 class _Search:
     """Looks for texts in which items differ, by questions to the inner matcher."""
 
@@ -228,14 +237,14 @@ class _Search:
         self._inner = inner
         self._paths = paths
         self._tokens = tokens
-        self._known: dict[bytes, bool] = {}
+        self._known: dict[_Key, bool] = {}
         self._questions = 0
 
     def goes_on_behind(self, token: int, after: Cursor, rivals: tuple[_Rivals, ...]) -> bool:
         """Whether a text goes on behind a token that the inner matcher allows."""
         if _will_differ(after, rivals, self._paths):
             return True
-        known = self._known.get(after.recorded)
+        known = self._known.get(_key(after, rivals))
         if known is None and self._inner.advance(token):
             known = self._goes_on(after, rivals)
             self._inner.rollback(1)
@@ -247,10 +256,11 @@ class _Search:
 
     def _goes_on(self, cursor: Cursor, rivals: tuple[_Rivals, ...]) -> bool:
         """Whether a text goes on from the inner matcher's position: depth first, as deep as a text is long."""
-        known = self._known.get(cursor.recorded)
+        key = _key(cursor, rivals)
+        known = self._known.get(key)
         if known is not None:
             return known
-        path = [cursor.recorded]
+        path = [key]
         ways = [self._ways(cursor, rivals)]
         while ways and ways[-1] is not None:
             way = next(ways[-1], None)
@@ -261,9 +271,10 @@ class _Search:
                     self._inner.rollback(1)
                 continue
             token, after, left = way
-            known = self._known.get(after.recorded, not left or None)
+            key = _key(after, left)
+            known = self._known.get(key, not left or None)
             if known is None and self._inner.advance(token):
-                path.append(after.recorded)
+                path.append(key)
                 ways.append(self._ways(after, left))
             elif known:
                 break
@@ -284,6 +295,7 @@ class _Search:
         allowed = _Allowed(words)
         # White space changes no value: wherever it may be, it may also be left out or is the only text.
         blank: list[int] = []
+        only_blank = True
         later: list[tuple[int, Cursor, tuple[_Rivals, ...]]] = []
         texts: set[bytes] = set()
         for token in allowed.among(self._tokens.order):
@@ -291,6 +303,7 @@ class _Search:
             if cursor.text < 0 and text[0] in _WHITE:
                 blank.append(token)
                 continue
+            only_blank = False
             if token in self._tokens.ends or self._goes_through(text, texts):
                 continue
             after = _after(cursor, text, self._paths)
@@ -301,7 +314,7 @@ class _Search:
                 return None
             texts.add(text)
             later.append((token, after, left))
-        if not later:
+        if only_blank:
             for token in blank:
                 after = _after(cursor, self._tokens.texts[token], self._paths)
                 if isinstance(after, Cursor):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Literal
 
 import pytest
 from common.invoice import Invoice
+from pydantic import BaseModel, Field
 
 from draftline import LLM, InvalidRequestError, SamplingParams
 
@@ -34,3 +36,22 @@ def test_twenty_invoices_are_invoices_and_the_impossible_text_has_an_error() -> 
         if f"{1000 + index}" in invoice.number
     ]
     assert len(right) >= 15
+
+
+class Payment(BaseModel):
+    payee: Literal["Ada", "Grace", "Alan"]
+    amount: int = Field(ge=1, le=999)
+
+
+@pytest.mark.timeout(1800)
+def test_of_500_texts_499_are_objects_and_the_impossible_one_has_a_named_error() -> None:
+    texts = [f"Pay {('Ada', 'Grace', 'Alan')[index % 3]} {index + 1} dollars." for index in range(500)]
+    texts[321] = "too long " * 9000
+    with LLM("smollm2", kv_cache_memory_gib=0.5) as llm:
+        results = llm.extract(texts, Payment, use_tqdm=False)
+    payments = [result.value for result in results if result.error is None]
+    assert len(payments) == 499
+    assert all(type(payment) is Payment for payment in payments)
+    error = results[321].error
+    assert isinstance(error, InvalidRequestError)
+    assert [violation.field for violation in error.violations] == ["texts[321].chat"]

@@ -22,7 +22,7 @@ from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec
 from draftline.structured.masks import MaskedRow, fill_masks
 from draftline.structured.matcher import Matcher
-from draftline.structured.unique.values import may_become, value_of
+from draftline.structured.unique.values import may_become, spelled_alike, value_of
 
 VOCABULARY = vocabulary(
     '","', '["', '"]', '":', "10", "00", "[1", ",1", "1,", "1]", "[]", "],", "],[", "[[", "]]", "},", '{"', '},{"', "tr",
@@ -215,3 +215,31 @@ def test_members_are_counted_by_name(members: list[tuple[str, int]], nested: boo
         assert whole == (token in legal)
         data = data[len(VOCABULARY.tokens[token]) :]
     assert (whole and matcher.complete) == (len(members) == len(dict(members)) >= 3)
+
+
+def test_spellings_and_white_space_do_not_make_a_search_longer() -> None:
+    pair = {"type": "array", "items": {"enum": [0, 1]}, "minItems": 2, "maxItems": 2}
+    schema = json.dumps(unique({"type": "array", "items": pair, "minItems": 2, "maxItems": 2}))
+    compiler = ConstraintCompiler(VOCABULARY)
+    matcher = compiler.compile(ConstraintSpec("json_schema", schema, integers="standard")).begin().matcher
+    compiler.close()
+    items = [[[a, b], [c, d]] for a, b, c, d in itertools.product((0, 1), repeat=4)]
+    for token in VOCABULARY.encode(json.dumps(items, indent=2)):
+        assert matcher.advance(token)
+    assert matcher.complete
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (b'[1.0, {"a b": "\\" "', b'[1,{"a b":"\\" "', True),
+        (b"[1 ", b"[1", False),
+        (b"[1.0 ", b"[1 ", True),
+        (b"[10", b"[1.0", False),
+        (b'["1.0, ', b'["1, ', False),
+        (b'["a ', b'["a', False),
+        (b"[-0.0,1e1 ]", b"[0,10]", True),
+    ],
+)
+def test_what_is_spelled_alike_goes_on_alike(one: bytes, other: bytes, alike: bool) -> None:
+    assert (spelled_alike(one) == spelled_alike(other)) == alike
