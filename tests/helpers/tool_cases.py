@@ -21,7 +21,9 @@ from draftline.engine.protocol import Chat
 from draftline.engine.tools.formats import FORMATS, REASONING_MARKS
 from draftline.kernels.batch import Batch, KVCache
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink
+from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
+from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.vocabulary import ByteVocabulary
 
 SPECIAL = (
@@ -84,7 +86,9 @@ def tool_compiler() -> ConstraintCompiler:
     names = {name: FIRST_SPECIAL + index for index, name in enumerate(SPECIAL)}
     special = ends | frozenset(names.values())
     vocabulary = ByteVocabulary(tokens, ends, special, lambda text: list(text.encode()), names)
-    return CommonCompiler(vocabulary, CompilerLimits())
+    # What is refused for its time is another test's; these run for minutes, also on a busy machine.
+    limits = CompilerLimits(automaton=AutomatonLimits(seconds=60), grammar=GrammarLimits(seconds=60, mask_seconds=10))
+    return CommonCompiler(vocabulary, limits)
 
 
 class TableModel:
