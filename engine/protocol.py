@@ -276,6 +276,14 @@ class EngineClient(Protocol):
         """The engine's current state."""
         ...
 
+    def stats_by_replica(self) -> Sequence[EngineStats]:
+        """The current state of each engine that shares the requests."""
+        return (self.stats(),)
+
+    def replicas_running(self) -> Sequence[bool]:
+        """Which of them have not ended."""
+        return (not self.stopped.done(),)
+
     def flush_prefix_cache(self) -> Future[int]:
         """Free the cache blocks that no sequence holds.
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from itertools import zip_longest
 
 TOKEN_GAP_BOUNDS_S = (0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Upper bounds, in seconds, of the buckets that count gaps between two tokens."""
@@ -179,6 +180,14 @@ class WorkCounts:
     flops: float = 0.0
     num_bytes: float = 0.0
 
+    def __add__(self, other: WorkCounts) -> WorkCounts:
+        return WorkCounts(
+            self.steps + other.steps,
+            self.seconds + other.seconds,
+            self.flops + other.flops,
+            self.num_bytes + other.num_bytes,
+        )
+
     def __sub__(self, earlier: WorkCounts) -> WorkCounts:
         return WorkCounts(
             self.steps - earlier.steps,
@@ -320,3 +329,46 @@ class EngineStats:
     def accepted_tokens(self) -> int:
         """The number of accepted drafts."""
         return self.drafter.accepted
+
+    def ended(self) -> EngineStats:
+        """The state once the engine has ended: its counts stay, and nothing else is left."""
+        return replace(
+            self,
+            running=0,
+            waiting=0,
+            queued_requests=0,
+            queued_tokens=0,
+            free_blocks=0,
+            cached_blocks=0,
+            total_blocks=0,
+        )
+
+
+def total(parts: Sequence[EngineStats]) -> EngineStats:
+    """The sum of the states of several engines of one kind, at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    summed = {
+        field.name: sum(getattr(part, field.name) for part in parts)
+        for field in fields(EngineStats)
+        if field.name not in ("drafter", "token_gaps", "work")
+    }
+    drafters, gaps = [part.drafter for part in parts], [part.token_gaps for part in parts]
+    drafter = DrafterStats(
+        drafters[0].name,
+        sum(each.steps for each in drafters),
+        _sum_by_position([each.drafted_by_position for each in drafters]),
+        _sum_by_position([each.accepted_by_position for each in drafters]),
+        sum((each.times for each in drafters), NO_TIME),
+    )
+    counts = _sum_by_position([each.counts for each in gaps])
+    return EngineStats(
+        **summed,
+        drafter=drafter,
+        work=sum((part.work for part in parts), WorkCounts()),
+        token_gaps=HistogramCounts(gaps[0].bounds, counts, sum(each.total for each in gaps)),
+    )
+
+
+def _sum_by_position(parts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip_longest(*parts, fillvalue=0)))

@@ -35,7 +35,7 @@ _NO_PARSERS = "Draftline parses neither tool calls nor reasoning"
 ENGINE_FOREIGN: Mapping[str, str] = {
     "tensor_parallel_size": _ONE_DEVICE,
     "pipeline_parallel_size": _ONE_DEVICE,
-    "data_parallel_size": f"{_ONE_DEVICE}; start a server for each",
+    "data_parallel_size": "It is an option of draftline serve",
     "enable_expert_parallel": _ONE_DEVICE,
     "distributed_executor_backend": _ONE_DEVICE,
     "disable_custom_all_reduce": _ONE_DEVICE,

@@ -117,7 +117,12 @@ async def _load(engine: EngineConfig, server: ServerConfig) -> ThreadedEngine | 
         if _in_own_process(engine, server):
             from draftline.engine.process.remote_engine import RemoteEngine
 
-            return RemoteEngine(engine, log_level=server.log_level, log_format=server.log_format)
+            return RemoteEngine(
+                engine,
+                replicas=server.data_parallel_size,
+                log_level=server.log_level,
+                log_format=server.log_format,
+            )
         from draftline.engine.threaded_engine import start_engine  # imports torch, which takes seconds
 
         return start_engine(engine)
@@ -139,7 +144,7 @@ def _in_own_process(engine: EngineConfig, server: ServerConfig) -> bool:
     if server.engine_process is not None:
         return server.engine_process
     # Tested without torch: a server with a remote engine never imports it.
-    return has_gpu() and engine.device != "cpu"
+    return server.data_parallel_size > 1 or (has_gpu() and engine.device != "cpu")
 
 
 async def _on_daemon_thread(work: Callable[[], _EngineT]) -> _EngineT:

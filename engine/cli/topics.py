@@ -61,7 +61,16 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
         ),
     },
     ServerConfig: {
-        "Server": ("host", "port", "http_port", "served_model_name", "drain_timeout", "engine_process", "gateway"),
+        "Server": (
+            "host",
+            "port",
+            "http_port",
+            "served_model_name",
+            "drain_timeout",
+            "engine_process",
+            "data_parallel_size",
+            "gateway",
+        ),
         "Security": (
             "tls_cert",
             "tls_key",

@@ -1,292 +1,239 @@
-"""``RemoteEngine``: an `EngineClient` whose engine runs in a process of its own (`worker.py`)."""
+"""``RemoteEngine``: an `EngineClient` whose engine runs in a process of its own, or several that share its requests."""
 
 from __future__ import annotations
 
-import pickle
-import socket
-import subprocess
-import sys
+import logging
+import os
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import count
-from multiprocessing.connection import Connection
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from typing_extensions import override
 
-from draftline.engine.cache_journal import CacheJournal, JournalReader
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError
-from draftline.engine.outputs import Failed, Update
-from draftline.engine.process.messages import (
-    CacheChanges,
-    Cancel,
-    Close,
-    Command,
-    CommandName,
-    FollowCache,
-    FromEngine,
-    Opened,
-    Reply,
-    Start,
-    Started,
-    Stopped,
-    Submit,
-    ToEngine,
-    Updates,
-)
+from draftline.engine.process.engine_process import WORKER, EngineProcess
+from draftline.engine.process.messages import CommandName
+from draftline.engine.process.placement import Load, Placement
+from draftline.engine.process.startup import has_gpu
 from draftline.engine.protocol import EngineClient, GenerateRequest, Sink
 from draftline.engine.request.request import RequestBuilder
-from draftline.engine.stats import EngineStats
+from draftline.engine.stats import EngineStats, total
+from draftline.models.errors import ModelLoadError
 from draftline.models.tokenization.tokenizer import load_tokenizer
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.table_cache import cache_folder
 from draftline.structured.vocabulary import ByteVocabulary
 
-_MessageT = TypeVar("_MessageT", Opened, Started)
-
-WORKER = "draftline.engine.process.worker"
-"""The module of the engine process."""
-
-_CLOSE_S = 30.0
-"""Seconds in which the process must end when it is closed."""
-
-
-@dataclass(slots=True)
-class _Live:
-    """A request in flight."""
-
-    sink: Sink
-    outputs: int  # that have not ended yet
-
-
-class _RemoteJournal(CacheJournal):
-    """A copy of the engine process's journal, which that process sends once there is a reader."""
-
-    def __init__(self, ask: Callable[[], object]) -> None:
-        """``ask`` asks the process to send it."""
-        super().__init__()
-        self._ask: Callable[[], object] | None = ask
-
-    @override
-    def follow(self, wake: Callable[[], object]) -> JournalReader:
-        reader = super().follow(wake)
-        ask, self._ask = self._ask, None
-        if ask is not None:
-            ask()
-        return reader
+logger = logging.getLogger(__name__)
 
 
 class RemoteEngine(EngineClient):
-    """An engine in another process.
+    """Engines in other processes, each with the whole model. All of them give a request the same outputs.
 
-    Requests are validated, tokenized and compiled here, and the engine process gets the result. Only that process knows
-    whether the queue is full, so `QueueFullError` comes as an update soon after the submission. It reports the contents of
-    the prefix cache from the first reader of `journal` on.
+    Requests are validated, tokenized and compiled here, and the process that has the least to do gets the result. Its queue
+    may be full, so `QueueFullError` comes as an update soon after the submission. A process that ends fails its requests; the
+    others go on. The engine has ended when all of them have.
 
     Attributes:
-        process: the engine process.
-        connection: the connection to it. If the connection breaks, the process ends.
+        replicas: the processes.
     """
 
     def __init__(
         self,
         config: EngineConfig,
         *,
+        replicas: int = 1,
         log_level: str = "warning",
         log_format: Literal["text", "json"] = "text",
         worker: Sequence[str] = (WORKER,),
     ) -> None:
-        """Start the process, and wait until it serves.
+        """Start the processes, and wait until all of them serve.
 
         Args:
-            config: the engine's options.
-            log_level: of its log, to this process's standard error.
-            log_format: of its lines.
-            worker: the module that it runs, and arguments for it before the connection's.
+            config: the options of each engine.
+            replicas: how many there are. On GPUs each has its own, from ``device`` on.
+            log_level: what the processes log.
+            log_format: how they do.
+            worker: the module that each runs, and arguments for it before the connection's.
 
         Raises:
-            ModelLoadError: the model cannot be loaded, or served with these options.
-            EngineStoppedError: the process ended before it could say why.
+            ModelLoadError: the model cannot be loaded, or served with these options; or the replicas differ.
+            EngineStoppedError: a process ended before it could say why.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            # Without the current directory on the path: it may have modules that hide others (-P).
-            command = (sys.executable, "-P", "-m", *worker, str(theirs.fileno()))
-            self.process = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
-        self.connection = Connection(ours.detach())
-        self._sending = threading.Lock()
-        self._send(Start(config, log_level, log_format))
-        opened = self._receive(Opened)
-        # The engine process loads the model meanwhile.
-        self.tokenizer = load_tokenizer(
-            config.tokenizer or config.model,
-            opened.config,
-            None if config.chat_template is None else Path(config.chat_template),
+        self.replicas: list[EngineProcess] = []
+        try:
+            for of_replica in replica_configs(config, replicas, gpu=has_gpu()):
+                environment = {} if replicas == 1 else _threads_of_one(replicas)
+                self.replicas.append(
+                    EngineProcess(
+                        of_replica, log_level=log_level, log_format=log_format, worker=worker, environment=environment
+                    )
+                )
+            # The processes load the model while the tokenizer is loaded here.
+            shapes = [replica.opened() for replica in self.replicas]
+            template = None if config.chat_template is None else Path(config.chat_template)
+            self.tokenizer = load_tokenizer(config.tokenizer or config.model, shapes[0], template)
+            for replica in self.replicas:
+                replica.start()
+            self._check_alike()
+        except BaseException:
+            for replica in self.replicas:
+                replica.abandon()
+            raise
+        infos = [replica.info for replica in self.replicas]
+        self.info = replace(
+            infos[0],
+            max_model_len=min(info.max_model_len for info in infos),
+            device_uuids=tuple(dict.fromkeys(uuid for info in infos for uuid in info.device_uuids)),
         )
-        started = self._receive(Started)
-        self.info, self._stats = started.info, started.stats
-        eos_ids = frozenset(self.info.eos_token_ids)
         self.compiler: ConstraintCompiler | None = ConstraintCompiler(
-            ByteVocabulary.of(self.tokenizer, self.info.config.vocab_size, eos_ids),
+            ByteVocabulary.of(self.tokenizer, self.info.config.vocab_size, frozenset(self.info.eos_token_ids)),
             cache_folder=cache_folder(config.constraint_cache),
         )
-        self.journal: CacheJournal = _RemoteJournal(lambda: self._send(FollowCache()))
+        # A gateway places requests by the contents of one cache, so it has a server for each replica.
+        self.journal = self.replicas[0].journal
         self.stopped: Future[EngineStoppedError | None] = Future()
         self._builder = RequestBuilder(self.info, self.tokenizer, config.ageing_s, self.compiler, config.default_seed)
         self._lock = threading.Lock()
-        self._live: dict[str, _Live] = {}
-        self._closing = False
-        self._commands: dict[int, Future[Any]] = {}
-        self._serials = count()
-        self._reader = threading.Thread(target=self._read, name="draftline-engine", daemon=True)
-        self._reader.start()
+        self._placement = Placement(replicas, min(info.cache_blocks for info in infos), self.info.block_size)
+        self._running = replicas
+        for index, replica in enumerate(self.replicas):
+            replica.stopped.add_done_callback(self._when_stopped(index))
 
     @override
     def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
         prepared = self._builder.prepare(request_id, request)
         with self._lock:
-            if self._closing or self.stopped.done():
-                raise EngineStoppedError("the engine is stopping and takes no new requests")
-            if request_id in self._live:
+            if any(replica.has(request_id) for replica in self.replicas):
                 raise DuplicateRequestError(f"a request with id {request_id!r} is running")
-            self._live[request_id] = _Live(sink, request.sampling.n)
-        self._send(Submit(replace(prepared, prompt=None)))  # the engine has no use for the text
+            loads = [None if replica.has_ended else Load(*replica.load) for replica in self.replicas]
+            if not any(loads):
+                raise EngineStoppedError("the engine is stopping and takes no new requests")
+            index, uncached = self._placement.place(prepared.prompt_token_ids, loads)
+            # The engine has no use for the text.
+            self.replicas[index].submit(replace(prepared, prompt=None), sink, uncached)
         return prepared.prompt_token_ids
 
     @override
     def cancel(self, request_id: str) -> bool:
-        if request_id not in self._live:
-            return False
-        self._send(Cancel(request_id))
-        return True
+        return any(replica.cancel(request_id) for replica in self.replicas)
 
     @override
     def stats(self) -> EngineStats:
         """The engine's state as last reported, a fraction of a second ago."""
-        return self._stats
+        return total(self.stats_by_replica())
+
+    @override
+    def stats_by_replica(self) -> Sequence[EngineStats]:
+        return [replica.stats() for replica in self.replicas]
+
+    @override
+    def replicas_running(self) -> Sequence[bool]:
+        return [not replica.has_ended for replica in self.replicas]
 
     @override
     def flush_prefix_cache(self) -> Future[int]:
-        return self._run("flush_prefix_cache")
+        return _joined(self._run("flush_prefix_cache"), sum)
 
     @override
     def start_profile(self) -> Future[None]:
-        return self._run("start_profile")
+        return _joined(self._run("start_profile"), lambda _: None)
 
     @override
     def stop_profile(self, path: Path) -> Future[None]:
-        return self._run("stop_profile", path)
+        """Stop profiling, and write the trace to the file ``path``; of several replicas, with the replica in its name."""
+        return _joined(self._run("stop_profile", path), lambda _: None)
 
     def close(self) -> None:
-        """Stop after the step in progress; unfinished requests fail with `EngineStoppedError`. Idempotent."""
-        self._closing = True
-        self._send(Close())
-        self._reader.join(_CLOSE_S)
-        try:
-            self.process.wait(_CLOSE_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.connection.close()
+        """Stop after the steps in progress; unfinished requests fail with `EngineStoppedError`. Idempotent."""
+        for replica in self.replicas:
+            replica.begin_close()
+        for replica in self.replicas:
+            replica.close()
         if self.compiler is not None:
             self.compiler.close()
 
-    def _receive(self, expected: type[_MessageT]) -> _MessageT:
-        """Receive the next message, before the reading thread runs."""
-        try:
-            message = pickle.loads(self.connection.recv_bytes())
-        except (EOFError, OSError):
-            code = self.process.wait()
-            raise EngineStoppedError(f"the engine's process ended with {code} before it was ready") from None
-        if isinstance(message, Stopped):
-            self.process.wait()
-            assert message.error is not None
-            raise message.error
-        assert isinstance(message, expected)
-        return message
+    def _run(self, command: CommandName, path: Path | None = None) -> list[Future[Any]]:
+        """Run a command in all processes, of which those that have ended fail it unless there is another."""
+        running = [(index, replica) for index, replica in enumerate(self.replicas) if not replica.has_ended]
+        several = len(self.replicas) > 1
+        return [
+            replica.run(command, path.with_stem(f"{path.stem}-{index}") if path is not None and several else path)
+            for index, replica in running or [(0, self.replicas[0])]
+        ]
 
-    def _send(self, message: ToEngine) -> None:
-        """Send a message. If the process has ended, the reading thread notices and fails all requests."""
-        data = pickle.dumps(message, protocol=5)
-        with self._sending, suppress(OSError):
-            self.connection.send_bytes(data)
-
-    def _run(self, command: CommandName, path: Path | None = None) -> Future[Any]:
-        serial, done = next(self._serials), Future[Any]()
-        with self._lock:
-            if self._closing or self.stopped.done():
-                done.set_exception(EngineStoppedError("the engine has stopped"))
-                return done
-            self._commands[serial] = done
-        self._send(Command(serial, command, path))
-        return done
-
-    def _read(self) -> None:
-        end: Exception | None = None
-        while True:
-            try:
-                message: FromEngine = pickle.loads(self.connection.recv_bytes())
-            except (EOFError, OSError):
-                end = (
-                    None
-                    if self._closing
-                    else EngineStoppedError(f"the engine's process ended with {self.process.wait()}")
+    def _check_alike(self) -> None:
+        first = self.replicas[0].info
+        for replica in self.replicas[1:]:
+            if replica.info.system_fingerprint != first.system_fingerprint:
+                raise ModelLoadError(
+                    f"data_parallel_size: replicas on {first.device} and {replica.info.device} would answer differently "
+                    f"(system fingerprints {first.system_fingerprint} and {replica.info.system_fingerprint})"
                 )
-                break
-            match message:
-                case Updates():
-                    self._deliver(message)
-                case CacheChanges():
-                    self.journal.copy(message.everything, message.changes)
-                case Reply():
-                    self._resolve(message)
-                case Stopped():
-                    end = message.error
-                    break
-        self._end(end)
 
-    def _deliver(self, updates: Updates) -> None:
-        """Call each sink once, with all of its updates."""
-        if updates.stats is not None:
-            self._stats = updates.stats
-        by_sink: dict[Sink, list[tuple[str, Update]]] = defaultdict(list)
-        for request_id, update in updates:
-            live = self._live.get(request_id)
-            if live is None:
-                continue
-            by_sink[live.sink].append((request_id, update))
-            live.outputs = 0 if update.ends_request else live.outputs - update.ends_output
-            if not live.outputs:
-                with self._lock:
-                    del self._live[request_id]
-        for sink, pairs in by_sink.items():
-            sink(pairs)
+    def _when_stopped(self, index: int) -> Callable[[Future[EngineStoppedError | None]], None]:
+        def note(stopped: Future[EngineStoppedError | None]) -> None:
+            with self._lock:
+                self._running -= 1
+                left = self._running
+            if not left:
+                self.stopped.set_result(stopped.result())
+            elif stopped.result() is not None:
+                logger.error("replica %d has ended, %d go on: %s", index, left, stopped.result())
 
-    def _resolve(self, reply: Reply) -> None:
-        done = self._commands.pop(reply.serial)
-        if done.set_running_or_notify_cancel():
-            if reply.error is None:
-                done.set_result(reply.result)
-            else:
-                done.set_exception(reply.error)
+        return note
 
-    def _end(self, error: Exception | None) -> None:
-        """Fail all requests and commands in flight, and resolve `stopped`."""
-        why = error if isinstance(error, EngineStoppedError) or error is None else EngineStoppedError(str(error))
-        with self._lock:
-            self._closing = True
-            live, self._live = self._live, {}
-            commands, self._commands = self._commands, {}
-        failure = why or EngineStoppedError("the engine stopped before the request was finished")
-        for request_id, request in live.items():
-            request.sink([(request_id, Failed(failure))])
-        for done in commands.values():
-            if done.set_running_or_notify_cancel():
-                done.set_exception(failure)
-        self.stopped.set_result(why)
+
+def replica_configs(config: EngineConfig, replicas: int, *, gpu: bool) -> list[EngineConfig]:
+    """The options of each replica: those given, on GPUs with a device of its own, counted from ``device`` on.
+
+    Args:
+        config: the options.
+        replicas: how many there are.
+        gpu: whether the machine has a GPU.
+
+    Raises:
+        ModelLoadError: ``device`` names something that cannot be counted.
+    """
+    if replicas == 1 or config.device == "cpu" or (config.device == "auto" and not gpu):
+        return [config] * replicas
+    kind, _, first = config.device.replace("auto", "cuda").partition(":")
+    if kind != "cuda" or not (first or "0").isdigit():
+        raise ModelLoadError(f"data_parallel_size: there are no {replicas} devices from {config.device!r} on")
+    begin = int(first or 0)
+    return [config.model_copy(update={"device": f"cuda:{begin + index}"}) for index in range(replicas)]
+
+
+def _threads_of_one(replicas: int) -> dict[str, str]:
+    """The environment of one of several processes on a CPU, which share its cores."""
+    given = os.environ.get("OMP_NUM_THREADS")
+    return {"OMP_NUM_THREADS": given or str(max(1, (os.cpu_count() or 1) // replicas))}
+
+
+def _joined(parts: Iterable[Future[Any]], join: Callable[[list[Any]], Any]) -> Future[Any]:
+    """A future of the joined results of others; it fails as the first of them that does."""
+    parts = list(parts)
+    done: Future[Any] = Future()
+    lock = threading.Lock()
+    left = len(parts)
+
+    def note(_: Future[Any]) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            last = not left
+        if not last or not done.set_running_or_notify_cancel():
+            return
+        error = next((part.exception() for part in parts if part.exception() is not None), None)
+        if error is None:
+            done.set_result(join([part.result() for part in parts]))
+        else:
+            done.set_exception(error)
+
+    for part in parts:
+        part.add_done_callback(note)
+    return done

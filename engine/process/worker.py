@@ -1,4 +1,4 @@
-"""The engine process: ``python -m draftline.engine.process.worker FD``, which `RemoteEngine` starts.
+"""The engine process: ``python -m draftline.engine.process.worker FD``, which `EngineProcess` starts.
 
 The server process validates and tokenizes. The engine process runs steps, and sends all updates produced since its last
 message in one. Python runs one thread of a process at a time, and sending tokens to hundreds of clients takes it as long as

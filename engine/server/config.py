@@ -78,6 +78,13 @@ class ServerConfig(Options):
         default=None,
         description="run the engine in a process of its own; if unset, on a GPU",
     )
+    data_parallel_size: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="engines that share the requests, each in a process of its own with the whole model; on GPUs each has its "
+        "own, from device on",
+    )
     metrics_port: int | None = Field(
         default=None, ge=0, le=65535, description="port for Prometheus metrics over HTTP; none if unset"
     )
@@ -108,6 +115,14 @@ class ServerConfig(Options):
             raise ValueError(
                 f"host {self.host}: other machines can reach it; set tls_cert and tls_key, or insecure to serve plaintext"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_are_processes(self) -> ServerConfig:
+        if self.data_parallel_size > 1 and self.engine_process is False:
+            raise ValueError("data_parallel_size: engines that share the requests need engine_process")
+        if self.data_parallel_size > 1 and self.gateway:
+            raise ValueError("data_parallel_size: a gateway places requests itself; start a server for each engine")
         return self
 
     @property

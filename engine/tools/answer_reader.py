@@ -45,6 +45,14 @@ def _free_reader(begin: str, end: str, required: bool, thread: int) -> TagReader
     return TagReader(form)
 
 
+def _possible_start(text: str, mark: str) -> int:
+    """Where the longest end of a text starts that may begin the mark; the text's length if there is none."""
+    at = text.find(mark[0], max(0, len(text) - len(mark) + 1))
+    while at >= 0 and not mark.startswith(text[at:]):
+        at = text.find(mark[0], at + 1)
+    return len(text) if at < 0 else at
+
+
 class AnswerReader:
     """Reads one output.
 
@@ -70,13 +78,14 @@ class AnswerReader:
         self._tools = dict(reading.calls)
         self._marks = reading.reasoning or ("", "")
         self._held = ""
+        self._open = walk.open(in_every_reading=not reading.or_json)  # the tags that are open
         self._step = self._in_reasoning if reading.is_open else self._in_answer
         self._may_reason = reading.reasoning is not None and not reading.is_open
         self.has_reasoned = reading.is_open
         self._in_calls = reading.only_calls
         self._tag = ""
         self._begun_at = -1
-        self._scan: JsonScan | None = None
+        self._scan = JsonScan()
         self._arguments = ""
         self._id = ""
         self.calls: list[ToolCall] = []
@@ -95,10 +104,16 @@ class AnswerReader:
             last: whether the output ends with it. A mark or a call that is not complete is no part of the answer.
         """
         parts = Parts()
-        for character in text:
-            self._walk.feed(character)
-            self._held += character
+        if text and self._walk.feed_plain(text):
+            self._held += text
             self._step(parts)
+        else:
+            for character in text:
+                self._walk.feed(character)
+                # Inside JSON the walk checks nothing, so it takes a call for an answer in JSON too.
+                self._open = self._walk.open(in_every_reading=not self._reading.or_json)
+                self._held += character
+                self._step(parts)
         if last:
             self._finish(parts)
         return parts
@@ -113,12 +128,8 @@ class AnswerReader:
                 self._answer(parts, rest)
         self._held = ""
 
-    def _open(self) -> dict[str, int]:
-        """The tags that are open. Inside JSON the walk checks nothing, so it takes a call for an answer in JSON too."""
-        return self._walk.open(in_every_reading=not self._reading.or_json)
-
     def _in_answer(self, parts: Parts) -> None:
-        for name, start in self._open().items():
+        for name, start in self._open.items():
             if name == REASONING:
                 self._held, self._may_reason, self.has_reasoned = "", False, True
                 self._step = self._in_reasoning
@@ -147,8 +158,7 @@ class AnswerReader:
         trigger = reading.trigger
         at = held.find(trigger)
         if at < 0:
-            first = max(0, len(held) - len(trigger) + 1)
-            at = next((i for i in range(first, len(held)) if trigger.startswith(held[i:])), len(held))
+            at = _possible_start(held, trigger)
         # White space before a call is no answer.
         return len(held[:at].rstrip())
 
@@ -160,13 +170,12 @@ class AnswerReader:
 
     def _in_reasoning(self, parts: Parts) -> None:
         end = self._marks[1]
-        if REASONING not in self._open():
+        if REASONING not in self._open:
             parts.reasoning += self._held.removesuffix(end)
             self._held = ""
             self._step = self._in_answer
             return
-        first = max(0, len(self._held) - len(end) + 1)
-        safe = next((i for i in range(first, len(self._held)) if end.startswith(self._held[i:])), len(self._held))
+        safe = _possible_start(self._held, end)
         parts.reasoning += self._held[:safe]
         self._held = self._held[safe:]
 
@@ -184,19 +193,21 @@ class AnswerReader:
         self._step = self._in_json if how.arguments == "json" else self._in_python
 
     def _in_json(self, parts: Parts) -> None:
-        for byte in self._held.encode():
-            self._scan = None if self._scan is None else self._scan.step(byte)
-        self._add_arguments(parts, self._held)
-        self._held = ""
-        if self._scan is None or self._scan.complete:
-            self._end_call(parts)
+        held, self._held = self._held, ""
+        self._scan, used = self._scan.read(held)
+        self._add_arguments(parts, held[:used])
+        if self._scan.complete:
+            self._end_call()
+            self._held = held[used:]
+            if self._held:
+                self._step(parts)
 
     def _in_python(self, parts: Parts) -> None:
-        if self._tag not in self._open():
+        if self._tag not in self._open:
             how = self._reading.tool_format
             assert how is not None, "there are tools"
             self._add_arguments(parts, json_arguments(self._held.removesuffix(how.end)))
-            self._end_call(parts)
+            self._end_call()
             self._after_call(parts)
 
     def _add_arguments(self, parts: Parts, text: str) -> None:
@@ -208,7 +219,7 @@ class AnswerReader:
         else:
             parts.calls.append(ToolCallDelta(index, arguments=text))
 
-    def _end_call(self, parts: Parts) -> None:
+    def _end_call(self) -> None:
         self.calls.append(ToolCall(self._id, self._tools[self._tag], self._arguments))
         how, reading = self._reading.tool_format, self._reading
         assert how is not None, "there are tools"
@@ -218,6 +229,6 @@ class AnswerReader:
         self._step = self._after_call if how.end else self._in_answer
 
     def _after_call(self, parts: Parts) -> None:
-        if self._tag not in self._open():
+        if self._tag not in self._open:
             self._held = ""
             self._step = self._in_answer

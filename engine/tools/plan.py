@@ -105,7 +105,10 @@ def plan_chat(request: GenerateRequest, info: EngineInfo, prompt_end: Callable[[
     required = chat.tool_choice.mode == "required"
     or_json = constraint is not None and constraint.is_json
     if or_json and not required and tool_format.first_character == "{":
-        problem = f"calls in the format {tool_format.name} cannot be told from answers in JSON: set tool_choice"
+        problem = (
+            f"a call in the format {tool_format.name} is JSON, too, so an answer in JSON could be read as a call: set "
+            'tool_choice to "required" or "none", or leave the constraint out'
+        )
         raise InvalidRequestError(FieldViolation("chat.tools", problem))
     writer = _Writer(tool_format, chat, tools, constraint)
     form = writer.form(behind_reasoning=bool(reasoning))

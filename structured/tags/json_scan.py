@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 _SPACE = b" \t\n\r"
@@ -47,3 +48,21 @@ class JsonScan(NamedTuple):
         if due or byte in _SPACE:
             return self
         return JsonScan("scalar", due)
+
+    def read(self, text: str) -> tuple[JsonScan, int]:
+        """The position after more of the document, and how many characters of the text are the document's."""
+        return _read(self, text)
+
+
+@lru_cache(maxsize=1 << 15)
+def _read(scan: JsonScan, text: str) -> tuple[JsonScan, int]:
+    """Texts are tokens, so the same ones come again and again."""
+    for index, character in enumerate(text):
+        for byte in character.encode():
+            after = scan.step(byte)
+            if after is None:
+                return scan, index
+            scan = after
+        if scan.complete:
+            return scan, index + 1
+    return scan, len(text)

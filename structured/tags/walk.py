@@ -19,6 +19,8 @@ from draftline.structured.tags.span import TagSpan
 
 _MAX_STATES = 1 << 20
 _MAX_KNOWN = 20_000
+_MAX_PIECES = 4096
+"""Pieces of text that a state remembers. Texts come as tokens, of which few follow a state."""
 
 
 _Thread = tuple[int, JsonScan | GrammarScan | None]
@@ -55,7 +57,7 @@ class _Node:
     It lasts, so that others can use it, unless a thread changes itself.
     """
 
-    __slots__ = ("inside", "lasts", "moves", "surely", "threads")
+    __slots__ = ("inside", "lasts", "moves", "pieces", "surely", "threads")
 
     def __init__(self, threads: tuple[_Thread, ...], inside: list[frozenset[int]], *, lasts: bool) -> None:
         self.threads = threads
@@ -63,6 +65,8 @@ class _Node:
         self.surely = frozenset[int]() if not inside else inside[0].intersection(*inside)
         self.lasts = lasts
         self.moves: dict[int, tuple[_Node, tuple[Close, ...]]] = {}
+        # The states behind pieces of text in which no tag begins or ends; None behind others.
+        self.pieces: dict[str, _Node | None] = {}
 
 
 class TagReader:
@@ -105,6 +109,26 @@ class TagReader:
         if node.lasts and move[0].lasts:
             node.moves[byte] = move
         return move
+
+    def behind(self, node: _Node, piece: str) -> _Node | None:
+        """The state behind a piece of text in which no tag begins or ends; None if one may, or if the state does not last."""
+        pieces = node.pieces
+        if piece in pieces:
+            return pieces[piece]
+        if not node.lasts:
+            return None
+        after: _Node | None = node
+        for byte in piece.encode():
+            assert after is not None
+            before = after
+            after, closes = self.step(before, byte)
+            if closes or not after.lasts or after.inside != before.inside or after.surely != before.surely:
+                after = None
+                break
+        if len(pieces) >= _MAX_PIECES:
+            pieces.clear()
+        pieces[piece] = after
+        return after
 
     def _node(self, positions: Positions, kept: tuple[_Thread, ...]) -> _Node:
         """The state at these positions, and at the ``kept`` ones inside leaves."""
@@ -149,6 +173,19 @@ class TagWalk:
         """The tags that are open, by name, each with where its content starts, in characters."""
         tags = self._node.surely if in_every_reading else self._node.inside
         return {self._reader.tags[tag].name: self.begun[tag] for tag in tags}
+
+    def feed_plain(self, piece: str) -> bool:
+        """Read more of the text if surely no tag begins or ends in it; else read nothing.
+
+        Returns:
+            Whether it was read. Then `open` is the same at each of its characters.
+        """
+        node = self._reader.behind(self._node, piece)
+        if node is None:
+            return False
+        self._node = node
+        self._length += len(piece)
+        return True
 
     def feed(self, text: str) -> None:
         """Read more of the text."""

@@ -32,7 +32,7 @@ from draftline.engine.outputs import (
     Update,
     Usage,
 )
-from draftline.engine.protocol import EngineInfo, GenerateRequest, Sink
+from draftline.engine.protocol import EngineClient, EngineInfo, GenerateRequest, Sink
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.stats import EngineStats
 from draftline.models.config import ModelConfig
@@ -93,7 +93,7 @@ class _Live:
     made: dict[int, int] = field(default_factory=dict)
 
 
-class FakeEngine:
+class FakeEngine(EngineClient):
     """An engine of byte tokens."""
 
     def __init__(self, *, step_s: float = 0.0, max_waiting: int = 1024) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jsonschema_rs
+import torch
 from tiny import CONFIG, Client, CommonCompiler, tiny_core
 
 from draftline.engine.calls import Tool, ToolCallDelta, ToolChoice
@@ -18,7 +19,11 @@ from draftline.engine.outputs import CompletionOutput, Delta, FinishReason
 from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.protocol import Chat
 from draftline.engine.tools.formats import FORMATS, REASONING_MARKS
+from draftline.kernels.batch import Batch, KVCache
+from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink
+from draftline.structured.automaton.limits import AutomatonLimits
 from draftline.structured.compiler import CompilerLimits, ConstraintCompiler
+from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.vocabulary import ByteVocabulary
 
 SPECIAL = (
@@ -81,7 +86,28 @@ def tool_compiler() -> ConstraintCompiler:
     names = {name: FIRST_SPECIAL + index for index, name in enumerate(SPECIAL)}
     special = ends | frozenset(names.values())
     vocabulary = ByteVocabulary(tokens, ends, special, lambda text: list(text.encode()), names)
-    return CommonCompiler(vocabulary, CompilerLimits())
+    # What is refused for its time is another test's; these run for minutes, also on a busy machine.
+    limits = CompilerLimits(automaton=AutomatonLimits(seconds=60), grammar=GrammarLimits(seconds=60, mask_seconds=10))
+    return CommonCompiler(vocabulary, limits)
+
+
+class TableModel:
+    """A model whose logits depend on a token and its position alone: thousands of calls take minutes with it."""
+
+    config = CONFIG
+    dtype = cache_dtype = torch.float32
+    device = torch.device("cpu")
+    quantization = "F32"
+    nbytes = 0
+
+    def __init__(self) -> None:
+        """The same in every process."""
+        self._logits = 3 * torch.randn(13, CONFIG.vocab_size, CONFIG.vocab_size, generator=torch.manual_seed(0))
+
+    def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> torch.Tensor:
+        """The logits. Nothing is written to the cache, and ``sink`` gets nothing."""
+        index = batch.logits_index
+        return self._logits[batch.positions[index] % len(self._logits), batch.token_ids[index]]
 
 
 def tool_core(tool_format: str, *, reasoning: bool = False, **options: Any) -> Core:
@@ -136,6 +162,26 @@ def tool_case(number: int, tool_format: str, *, reasoning: bool) -> ToolCase:
     if how.first_character == "{" and mode == "auto":
         constraint = None  # the engine refuses both
     return ToolCase(chat, sampling, constraint)
+
+
+def calling_case(number: int, tool_format: str, *, reasoning: bool) -> ToolCase:
+    """A random request whose outputs make many calls: little white space, and no end before the last token."""
+    case = tool_case(number, tool_format, reasoning=reasoning)
+    source = random.Random(~number)
+    tools = case.chat.tools
+    choice = ToolChoice("required", (source.choice(tools).name,) if source.random() < 0.1 else ())
+    chat = case.chat.with_options(
+        tool_choice=choice, parallel_tool_calls=source.random() < 0.95, max_reasoning_tokens=12 if reasoning else None
+    )
+    bias = {0: -8.0, ord(" "): -3.0, ord("\n"): -3.0}
+    sampling = SamplingParams(
+        temperature=source.choice([0.0, 0.8, 1.2]),
+        max_tokens=source.randrange(160, 290),
+        n=source.choice([1, 1, 3]),
+        seed=number,
+        logit_bias=bias,
+    )
+    return ToolCase(chat, sampling, None)
 
 
 def run(cases: dict[str, ToolCase], core: Core) -> tuple[dict[str, list[CompletionOutput]], Client]:

@@ -118,13 +118,15 @@ def view(server: str, before: Snapshot, now: Snapshot) -> RenderableType:
 
 
 def _load(now: Snapshot) -> Panel:
-    used = now.number("cache_usage_ratio")
+    blocks = now.number("cache_blocks_total")
+    held = blocks - now.number("cache_blocks_free") - now.number("cache_blocks_cached")
+    used = held / blocks if blocks else 0.0
     table = _table()
     table.add_row("running", f"{now.number('running_sequences'):,.0f}")
     table.add_row("waiting", f"{now.number('waiting_sequences'):,.0f}")
     queued, tokens = now.number("queued_requests"), now.number("queued_tokens")
     table.add_row("not started", f"{queued:,.0f} ({tokens:,.0f} tokens)")
-    table.add_row("cache held", f"{used:.1%} of {now.number('cache_blocks_total'):,.0f}")
+    table.add_row("cache held", f"{used:.1%} of {blocks:,.0f}")
     table.add_row("", ProgressBar(total=1.0, completed=used, width=20))
     table.add_row("cached prefixes", f"{now.number('cache_blocks_cached'):,.0f} blocks")
     table.add_row("preemptions", f"{now.number('preemptions'):,.0f}")

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from pydantic_core import to_json
 from sse_starlette import EventSourceResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from draftline.engine.errors import StalledReaderError
@@ -79,16 +79,19 @@ class EventStream(EventSourceResponse):
         """
         self._generation = generation
         self._answer = answer
-        super().__init__(self._events(), headers=headers, ping=KEEP_ALIVE_S, sep="\n")
+        super().__init__(iter(()), headers=headers, ping=KEEP_ALIVE_S, sep="\n")
         self._stall_timeout = stall_timeout
 
-    async def _events(self) -> AsyncIterator[bytes]:
+    @override
+    async def _stream_response(self, send: Send) -> None:
+        # In place of sse-starlette's loop over an iterator of events: its layers take longer than to make an event.
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         unsent = [*self._answer.begin()]
         try:
             while self._generation.is_open:
                 # One message for all that has arrived: each costs as much as several events.
                 if unsent:
-                    yield b"".join(unsent)
+                    await send({"type": "http.response.body", "body": b"".join(unsent), "more_body": True})
                     unsent.clear()
                 for prompt, update in await self._generation.updates():
                     unsent += self._answer.update(prompt, update)
@@ -96,7 +99,9 @@ class EventStream(EventSourceResponse):
         except Exception as error:  # noqa: BLE001  the status has been sent: the error is an event
             self._generation.close(error)
             unsent += self._answer.fail(error)
-        yield b"".join(unsent)
+        async with self._send_lock:  # no comment may follow
+            self.active = False
+            await send({"type": "http.response.body", "body": b"".join(unsent), "more_body": False})
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,11 +115,6 @@ class EventStream(EventSourceResponse):
             if STALLED in scope["state"]:
                 reason = StalledReaderError(f"nothing was read for {self._stall_timeout:g} s")
             self._generation.close(reason)
-
-    @override
-    async def _send_with_timeout(self, send: Send, message: Message) -> None:
-        # sse-starlette's opens a cancel scope for each message, which takes longer than all the rest.
-        await send(message)
 
 
 def error_events(error: Exception) -> Events:

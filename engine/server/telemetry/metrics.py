@@ -7,7 +7,7 @@ metrics of one registry.
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,6 @@ _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 6
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 
 _COMPILE_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
-
-Stats = Callable[[], EngineStats]
 
 _Family = Callable[[Any], Iterable[Metric]]
 """Converts a field's value to its metrics."""
@@ -142,7 +140,7 @@ class Metrics(Collector):
     def __init__(self) -> None:
         """Metrics with zero counts, before the engine serves."""
         self.registry = CollectorRegistry()
-        self._stats: Stats | None = None
+        self._engine: EngineClient | None = None
         self._info: EngineInfo | None = None
         self._compiler: ConstraintCompiler | None = None
         self._gpus = GpuMetrics()
@@ -195,7 +193,7 @@ class Metrics(Collector):
     def watch(self, engine: EngineClient) -> None:
         """Collect an engine's counts from now on."""
         self._info = engine.info
-        self._stats = engine.stats
+        self._engine = engine
         self._compiler = engine.compiler
         if engine.compiler is not None:
             engine.compiler.observer = lambda result, seconds: self._compiled.labels(result).observe(seconds)
@@ -235,7 +233,7 @@ class Metrics(Collector):
         built = GaugeMetricFamily("draftline_build_info", "The server's version; always 1.", labels=list(build))
         built.add_metric(list(build.values()), 1)
         yield built
-        if self._stats is None or self._info is None:
+        if self._engine is None or self._info is None:
             return
         info = {"model": self._info.model, "dtype": self._info.dtype, "device": self._info.device}
         served = GaugeMetricFamily("draftline_model", "The served model; always 1.", labels=list(info))
@@ -246,13 +244,40 @@ class Metrics(Collector):
             yield GaugeMetricFamily("draftline_constraints_compiling", about, self._compiler.in_flight)
         yield from _device(self._info)
         yield from self._gpus.metrics(self._info.device_uuids)
-        stats = self._stats()
-        for field, family in ENGINE_METRICS.items():
-            yield from family(getattr(stats, field))
-        held = stats.total_blocks - stats.free_blocks - stats.cached_blocks
-        yield from _gauge("cache_usage_ratio", "Ratio of cache blocks that sequences hold.")(
-            held / stats.total_blocks if stats.total_blocks else 0.0
+        up = GaugeMetricFamily(
+            "draftline_replica_up", "1 while the engine runs, 0 once it has ended.", labels=["replica"]
         )
+        for index, running in enumerate(self._engine.replicas_running()):
+            up.add_metric([str(index)], running)
+        yield up
+        by_replica = self._engine.stats_by_replica()
+        if len(by_replica) == 1:
+            yield from _engine_metrics(by_replica[0])
+        else:
+            yield from _by_replica(map(_engine_metrics, by_replica))
+
+
+def _engine_metrics(stats: EngineStats) -> Iterator[Metric]:
+    for field, family in ENGINE_METRICS.items():
+        yield from family(getattr(stats, field))
+    held = stats.total_blocks - stats.free_blocks - stats.cached_blocks
+    yield from _gauge("cache_usage_ratio", "Ratio of cache blocks that sequences hold.")(
+        held / stats.total_blocks if stats.total_blocks else 0.0
+    )
+
+
+def _by_replica(replicas: Iterable[Iterable[Metric]]) -> Iterable[Metric]:
+    """The metrics of several engines as one, with the engine as a label."""
+    joined: dict[str, Metric] = {}
+    for index, metrics in enumerate(replicas):
+        for metric in metrics:
+            samples = [sample._replace(labels={"replica": str(index), **sample.labels}) for sample in metric.samples]
+            if metric.name in joined:
+                joined[metric.name].samples += samples
+            else:
+                metric.samples = samples
+                joined[metric.name] = metric
+    return joined.values()
 
 
 class ModelLabel(Collector):

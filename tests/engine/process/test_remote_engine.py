@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import queue
@@ -12,14 +11,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from remote_engines import ENDLESS, Inbox, tiny_engine_config
 
 from draftline import Client
-from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.cache_journal import BlockRemoved, BlockStored, Change
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import (
@@ -30,41 +29,18 @@ from draftline.engine.errors import (
     ProfilerError,
     QueueFullError,
 )
-from draftline.engine.outputs import Delta, Failed, Finished, Update
+from draftline.engine.outputs import Delta, Failed, Finished
 from draftline.engine.params import Constraint, SamplingParams
 from draftline.engine.process.messages import portable
 from draftline.engine.process.remote_engine import RemoteEngine
-from draftline.engine.protocol import EngineClient, GenerateRequest
+from draftline.engine.protocol import GenerateRequest
 from draftline.engine.threaded_engine import start_engine
 from draftline.models.errors import ModelLoadError
-
-SHAPE = {
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 512,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "tie_word_embeddings": True,
-    "eos_token_id": 0,
-}
-
-ENDLESS = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
-    path = tmp_path_factory.mktemp("model")
-    (path / "config.json").write_text(json.dumps(SHAPE))
-    write_placeholder_tokenizer(path, 512)
-    return EngineConfig(
-        model=str(path), load_format="dummy", device="cpu", dtype="float32", max_num_seqs=2, max_waiting=3,
-        kv_cache_memory_gib=0.05,
-    )  # fmt: skip
+    return tiny_engine_config(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")
@@ -73,33 +49,6 @@ def engine(config: EngineConfig) -> Iterator[RemoteEngine]:
     yield remote
     remote.close()
     assert remote.stopped.result(5) is None
-
-
-class Inbox:
-    """Collects one engine's updates, from any thread."""
-
-    def __init__(self, engine: EngineClient) -> None:
-        self.engine = engine
-        self.updates: queue.SimpleQueue[tuple[str, Update]] = queue.SimpleQueue()
-
-    def sink(self, updates: Sequence[tuple[str, Update]]) -> None:
-        for update in updates:
-            self.updates.put(update)
-
-    def submit(self, name: str, prompt: Sequence[int], sampling: SamplingParams) -> None:
-        assert self.engine.submit(name, GenerateRequest(tuple(prompt), sampling), self.sink) == tuple(prompt)
-
-    def tokens(self, count: int) -> dict[str, tuple[int, ...]]:
-        """The tokens of ``count`` requests, once they have ended."""
-        tokens: dict[str, tuple[int, ...]] = {}
-        while count:
-            name, update = self.updates.get(timeout=60)
-            if isinstance(update, Delta):
-                tokens[name] = tokens.get(name, ()) + update.token_ids
-            if isinstance(update, Failed):
-                raise update.error
-            count -= update.ends_output
-        return tokens
 
 
 def test_the_prefix_cache_s_contents_are_followed(engine: RemoteEngine) -> None:
@@ -220,10 +169,10 @@ def test_requests_fail_and_the_engine_has_stopped_where_its_process_dies(config:
     inbox = Inbox(engine)
     inbox.submit("one", [5], ENDLESS)
     inbox.updates.get(timeout=60)
-    engine.process.send_signal(signal.SIGSTOP)
+    engine.replicas[0].process.send_signal(signal.SIGSTOP)
     cancelled, waited_for = engine.flush_prefix_cache(), engine.flush_prefix_cache()
     assert cancelled.cancel()
-    engine.process.send_signal(signal.SIGKILL)
+    engine.replicas[0].process.send_signal(signal.SIGKILL)
     assert isinstance(engine.stopped.result(30), EngineStoppedError)
     with pytest.raises(EngineStoppedError):
         inbox.tokens(1)
@@ -241,10 +190,10 @@ def test_a_model_that_cannot_be_loaded_is_reported(config: EngineConfig) -> None
 
 def test_the_process_ends_with_the_server_s(config: EngineConfig) -> None:
     engine = RemoteEngine(config)
-    with socket.socket(fileno=os.dup(engine.connection.fileno())) as line:
+    with socket.socket(fileno=os.dup(engine.replicas[0].connection.fileno())) as line:
         line.shutdown(socket.SHUT_RDWR)
     assert isinstance(engine.stopped.result(30), EngineStoppedError)
-    assert engine.process.wait(30) == 0
+    assert engine.replicas[0].process.wait(30) == 0
     engine.close()
 
 

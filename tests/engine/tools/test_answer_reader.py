@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from draftline.engine.calls import Tool
+from draftline.engine.errors import InvalidRequestError
 from draftline.engine.params import Constraint
 from draftline.engine.protocol import Chat, GenerateRequest
 from draftline.engine.request.constraints import structured_constraint
@@ -92,6 +93,12 @@ TEMPLATES = {
     "deepseek": "{{ tools }}<｜tool▁calls▁begin｜>```json",  # noqa: RUF001
     "deepseek_v31": "{{ tools }}<｜tool▁calls▁begin｜><｜tool▁sep｜>",  # noqa: RUF001
 }
+
+
+@pytest.mark.parametrize("name", ["llama3_json", "json"])
+def test_calls_that_are_json_need_a_choice_beside_a_schema(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="an answer in JSON could be read as a call: set tool_choice"):
+        read("", name, json=True)
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "json"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from drafters import Adversary
 from tiny import draft_model, free_constraints
-from tool_cases import check_output, run, streamed_calls, tool_case, tool_core
+from tool_cases import TableModel, ToolCase, calling_case, check_output, run, streamed_calls, tool_case, tool_core
 
 from draftline.engine.core import Core
 from draftline.engine.tools.formats import FORMATS
@@ -17,28 +19,26 @@ from draftline.spec.ngram import NGram
 KINDS = 4
 
 
-def core_of_kind(kind: int, tool_format: str, *, reasoning: bool) -> Core:
+def core_of_kind(kind: int, tool_format: str, **options: Any) -> Core:
     match kind:
         case 0:
-            return tool_core(tool_format, reasoning=reasoning, steps_ahead=1)
+            return tool_core(tool_format, steps_ahead=1, **options)
         case 1:  # with preemption
-            drafter = NGram(3, ReferenceOps())
-            return tool_core(tool_format, reasoning=reasoning, num_blocks=40, drafter=drafter, steps_ahead=1)
+            return tool_core(tool_format, num_blocks=40, drafter=NGram(3, ReferenceOps()), steps_ahead=1, **options)
         case 2:
             drafter = Adversary(3, lambda known, ahead: (31 * len(known) + 7 * ahead) % 256)
-            return tool_core(tool_format, reasoning=reasoning, drafter=drafter, num_slots=3, token_budget=19)
+            return tool_core(tool_format, drafter=drafter, num_slots=3, token_budget=19, **options)
         case _:
             table = free_constraints()
             drafter = draft_model(4, noise=0.05, constraints=table)
-            return tool_core(tool_format, reasoning=reasoning, drafter=drafter, constraints=table, steps_ahead=1)
+            return tool_core(tool_format, drafter=drafter, constraints=table, steps_ahead=1, **options)
 
 
-def check(numbers: range, kind: int, tool_format: str, *, reasoning: bool) -> tuple[int, int]:
-    """Run these cases, and again without drafts in an engine with room for everything; calls, and preemptions."""
-    cases = {str(number): tool_case(number, tool_format, reasoning=reasoning) for number in numbers}
-    core = core_of_kind(kind, tool_format, reasoning=reasoning)
+def check(cases: dict[str, ToolCase], kind: int, tool_format: str, **options: Any) -> tuple[int, int]:
+    """Run cases, and again without drafts in an engine with room for everything; the calls, and the preemptions."""
+    core = core_of_kind(kind, tool_format, **options)
     outputs, client = run(cases, core)
-    plain, _ = run(cases, tool_core(tool_format, reasoning=reasoning, num_blocks=2000, num_slots=16, token_budget=256))
+    plain, _ = run(cases, tool_core(tool_format, num_blocks=2000, num_slots=64, token_budget=256, **options))
     calls = 0
     for name, case in cases.items():
         for got, want in zip(outputs[name], plain[name], strict=True):
@@ -49,11 +49,19 @@ def check(numbers: range, kind: int, tool_format: str, *, reasoning: bool) -> tu
     return calls, core.stats().preemptions
 
 
+def some_cases(
+    make: Callable[..., ToolCase], numbers: range, tool_format: str, *, reasoning: bool
+) -> dict[str, ToolCase]:
+    """Cases by their numbers."""
+    return {str(number): make(number, tool_format, reasoning=reasoning) for number in numbers}
+
+
 @pytest.mark.parametrize("reasoning", [False, True])
 @pytest.mark.parametrize("tool_format", FORMATS)
 def test_calls_are_right_whatever_computes_them(tool_format: str, reasoning: bool) -> None:
     kind = (sorted(FORMATS).index(tool_format) + reasoning) % KINDS
-    calls, _ = check(range(4), kind, tool_format, reasoning=reasoning)
+    cases = some_cases(tool_case, range(4), tool_format, reasoning=reasoning)
+    calls, _ = check(cases, kind, tool_format, reasoning=reasoning)
     assert calls
 
 
@@ -62,9 +70,33 @@ def test_calls_are_right_whatever_computes_them(tool_format: str, reasoning: boo
 @pytest.mark.parametrize("tool_format", FORMATS)
 def test_no_call_of_two_thousand_is_wrong(tool_format: str) -> None:
     source = random.Random(tool_format)
+    target = TableModel()
     calls = preempted = begin = 0
     while calls < 2000:
-        kind, reasoning = source.randrange(KINDS), source.random() < 0.5
-        made, times = check(range(begin, begin + 24), kind, tool_format, reasoning=reasoning)
-        calls, preempted, begin = calls + made, preempted + times, begin + 24
+        kind, reasoning = source.randrange(KINDS), source.random() < 0.3
+        cases = some_cases(calling_case, range(begin, begin + 16), tool_format, reasoning=reasoning)
+        made, times = check(cases, kind, tool_format, reasoning=reasoning, target=target)
+        calls, preempted, begin = calls + made, preempted + times, begin + 16
     assert preempted
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(10))
+def test_no_output_of_ten_thousand_mixes_is_wrong(part: int) -> None:
+    """Random mixes of a format, tools, a schema, reasoning and drafts: each output by its definition."""
+    source = random.Random(part)
+    target = TableModel()
+    outputs = calls = begin = 0
+    while outputs < 1000:
+        tool_format, reasoning = source.choice(list(FORMATS)), source.random() < 0.5
+        numbers = range(100_000 * (part + 1) + begin, 100_000 * (part + 1) + begin + 32)
+        cases = some_cases(tool_case, numbers, tool_format, reasoning=reasoning)
+        core = core_of_kind(source.randrange(KINDS), tool_format, reasoning=reasoning, target=target)
+        answers, client = run(cases, core)
+        for name, of_case in answers.items():
+            for output in of_case:
+                calls += check_output(output, cases[name], streamed_calls(client, name, output.index))
+                outputs += 1
+        begin += 32
+    assert calls

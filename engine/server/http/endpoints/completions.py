@@ -41,8 +41,6 @@ def wanted(body: CompletionBody, engine: EngineClient, max_tokens: int) -> list[
         InvalidRequestError: listing every invalid field.
     """
     check_stream(body)
-    if body.stream and body.echo and body.logprobs is not None:
-        raise InvalidRequestError(FieldViolation("echo", "cannot come with logprobs in a stream"))
     prompts = _prompts(body.prompt)
     echoes_logprobs = bool(body.echo) and body.logprobs is not None
     of_prompt = body.logprobs if echoes_logprobs else body.prompt_logprobs
@@ -91,17 +89,42 @@ class CompletionAnswer:
         self._head = Head.of("cmpl-", model, engine.info)
         self._usage = UsageCount()
         self._offsets: dict[int, int] = {}  # characters of each choice's listed tokens
+        # Updates of prompts whose echo waits for its log-probabilities, which come with the first output.
+        self._held: dict[int, list[Delta | Finished]] = {}
 
     def begin(self) -> Iterator[bytes]:
         """The events before the first update."""
         if not self._body.echo:
             return
         for prompt in range(len(self._generation.wanted)):
+            if self._body.logprobs is not None:
+                self._held[prompt] = []
+                continue
             for index in range(self._outputs):
                 yield self._chunk(self._number(prompt, index), self._echo(prompt), None, {})
 
     def update(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
         """The events of an update."""
+        held = self._held.get(prompt)
+        if held is not None:
+            held.append(update)
+            if update.index:
+                return
+            del self._held[prompt]
+            yield from self._echo_with_logprobs(prompt, update)
+        for each in held or (update,):
+            yield from self._events(prompt, each)
+
+    def _echo_with_logprobs(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
+        """The events of a prompt, with the log-probabilities that come with its first output's first update."""
+        positions = update.prompt_logprobs if isinstance(update, Delta) else ()
+        logprobs, offset = self._texts.completion(positions, 0, self._ids(prompt)[0])
+        for index in range(self._outputs):
+            number = self._number(prompt, index)
+            self._offsets[number] = offset
+            yield self._chunk(number, self._echo(prompt), logprobs, {})
+
+    def _events(self, prompt: int, update: Delta | Finished) -> Iterator[bytes]:
         number = self._number(prompt, update.index)
         match update:
             case Delta():

@@ -98,6 +98,18 @@ async def test_an_echo_in_a_stream(http: httpx2.AsyncClient) -> None:
     assert "".join(choice["text"] for event in events for choice in event["choices"]) == "hihih"
 
 
+async def test_an_echo_with_log_probabilities_in_a_stream(http: httpx2.AsyncClient) -> None:
+    """The chunks, put together, are the whole answer."""
+    body = {"prompt": ["abc", "h"], "max_tokens": 2, "n": 2, "echo": True, "logprobs": 2, "seed": 1}
+    whole = await answer(http, "/v1/completions", **body)
+    events = await chunks(http, "/v1/completions", **body)
+    for choice in whole["choices"]:
+        parts = [each for event in events for each in event["choices"] if each["index"] == choice["index"]]
+        assert "".join(part["text"] for part in parts) == choice["text"]
+        listed = [part["logprobs"] for part in parts if part["logprobs"]]
+        assert {name: [one for each in listed for one in each[name]] for name in listed[0]} == choice["logprobs"]
+
+
 async def test_log_probabilities_of_a_streamed_completion(http: httpx2.AsyncClient) -> None:
     events = await chunks(http, "/v1/completions", prompt="abc", max_tokens=4, logprobs=0)
     listed = [event["choices"][0]["logprobs"] for event in events if event["choices"][0]["logprobs"]]

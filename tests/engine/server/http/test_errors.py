@@ -66,7 +66,6 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/completions", {"prompt": ["a"] * 1025}, "prompt", "at most 1024 fit"),
     ("/v1/completions", {"stream_options": {"include_usage": True}}, "stream_options", "stream is not"),
     ("/v1/completions", {"stream": True, "prompt_logprobs": 1}, "prompt_logprobs", "in a stream"),
-    ("/v1/completions", {"stream": True, "echo": True, "logprobs": 1}, "echo", "in a stream"),
     ("/v1/completions", {"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1, or -1"),
     ("/v1/completions", {"timeout": 0}, "timeout", "greater than 0"),
     ("/v1/completions", {"priority": 2**40}, "priority", "32-bit"),

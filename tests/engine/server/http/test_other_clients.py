@@ -112,3 +112,34 @@ def test_pydantic_ai_calls_tools(url: str) -> None:
     model = models.OpenAIChatModel("smollm2", provider=providers.OpenAIProvider(base_url=url, api_key="unused"))
     agent = pydantic_ai.Agent(model, output_type=Person)  # by a tool's call, which is required
     assert isinstance(agent.run_sync(TEXT, model_settings={"max_tokens": 200}).output, Person)
+
+
+def test_pydantic_ai_runs_a_tool_loop(url: str) -> None:
+    """The model calls functions until it gives its answer. It is small: with some seed it asks before it answers."""
+    pydantic_ai = imported("pydantic_ai")
+    models, providers = imported("pydantic_ai.models.openai"), imported("pydantic_ai.providers.openai")
+    model = models.OpenAIChatModel("smollm2", provider=providers.OpenAIProvider(base_url=url, api_key="unused"))
+    agent = pydantic_ai.Agent(model, output_type=Person)
+    asked: list[tuple[str, int]] = []
+
+    @agent.tool_plain  # type: ignore[untyped-decorator, unused-ignore]
+    def births(place: Literal["Warsaw", "London"], year: int) -> str:
+        """Who was born in a place in a year."""
+        asked.append((place, year))
+        return "Marie Curie" if place == "Warsaw" else "Ada Lovelace"
+
+    for seed in range(20):
+        asked.clear()
+        settings = {"max_tokens": 200, "temperature": 1.0, "seed": seed, "parallel_tool_calls": False}
+        limits = pydantic_ai.UsageLimits(request_limit=6)
+        try:
+            result = agent.run_sync(f"Look up who this is: {TEXT}", model_settings=settings, usage_limits=limits)
+        except (pydantic_ai.UsageLimitExceeded, pydantic_ai.UnexpectedModelBehavior):
+            continue  # it goes on asking, or an answer was cut off
+        assert isinstance(result.output, Person)
+        parts = [part for message in result.all_messages() for part in message.parts]
+        returned = [part for part in parts if part.part_kind == "tool-return" and part.tool_name == "births"]
+        assert len(returned) == len(asked)
+        if asked:
+            return
+    pytest.fail("no run asked before it answered")

@@ -174,6 +174,7 @@ def test_alerts_fire_where_they_should() -> None:
 
 TROUBLE: list[tuple[str, str, Callable[[int], float]]] = [
     ("up", "", lambda minute: 0),
+    ("draftline_replica_up", '{model="m",replica="1"}', lambda minute: 0),
     ("draftline_queued_requests", '{model="m"}', lambda minute: 50),
     ("draftline_running_sequences", '{model="m"}', lambda minute: 8),
     ("draftline_constraints_compiling", '{model="m"}', lambda minute: 9),

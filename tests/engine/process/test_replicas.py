@@ -1,0 +1,137 @@
+"""Several engines behind one client: their outputs, their shares of the requests, and what the death of one leaves."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from remote_engines import ENDLESS, Inbox, tiny_engine_config
+
+from draftline.engine.config import EngineConfig
+from draftline.engine.errors import DuplicateRequestError, EngineStoppedError
+from draftline.engine.outputs import Delta, Failed
+from draftline.engine.params import SamplingParams
+from draftline.engine.process.remote_engine import RemoteEngine
+from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.telemetry.metrics import Metrics
+from draftline.engine.threaded_engine import start_engine
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
+    return tiny_engine_config(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def engine(config: EngineConfig) -> Iterator[RemoteEngine]:
+    remote = RemoteEngine(config, replicas=2)
+    yield remote
+    remote.close()
+    assert remote.stopped.result(5) is None
+
+
+def steps(engine: RemoteEngine) -> list[int]:
+    time.sleep(0.6)  # longer than until the next report
+    return [stats.steps for stats in engine.stats_by_replica()]
+
+
+def test_outputs_are_those_of_one_engine_and_both_work(config: EngineConfig, engine: RemoteEngine) -> None:
+    prompts = {str(n): list(range(3 + n, 30 + 2 * n)) for n in range(6)}
+    before = steps(engine)
+    found = []
+    with start_engine(config) as alone:
+        for one in (engine, alone):
+            inbox = Inbox(one)
+            tokens = {}
+            for pair in (("0", "1"), ("2", "3"), ("4", "5")):
+                for name in pair:
+                    inbox.submit(name, prompts[name], SamplingParams(max_tokens=12, seed=int(name)))
+                tokens.update(inbox.tokens(2))
+            found.append(tokens)
+    assert found[0] == found[1]
+    after = steps(engine)
+    assert all(now > then for now, then in zip(after, before, strict=True))
+    assert engine.stats().steps == sum(after)
+    assert all(replica.load == (0, 0) for replica in engine.replicas)
+
+
+def test_a_common_prefix_meets_in_one_engine(engine: RemoteEngine) -> None:
+    engine.flush_prefix_cache().result(30)
+    time.sleep(0.6)
+    hits = [stats.prefix_hit_tokens for stats in engine.stats_by_replica()]
+    inbox = Inbox(engine)
+    for number in range(6):
+        inbox.submit(str(number), [*range(100, 164), number], SamplingParams(max_tokens=1))
+        inbox.tokens(1)
+    time.sleep(0.6)
+    grown = [now.prefix_hit_tokens - then for now, then in zip(engine.stats_by_replica(), hits, strict=True)]
+    assert sorted(grown) == [0, 5 * 64]
+
+
+def test_an_id_is_unique_in_all_of_them(engine: RemoteEngine) -> None:
+    inbox = Inbox(engine)
+    inbox.submit("same", [5], ENDLESS)
+    with pytest.raises(DuplicateRequestError):
+        inbox.submit("same", [6], ENDLESS)
+    assert engine.cancel("same")
+    inbox.tokens(1)
+    assert not engine.cancel("same")
+
+
+def test_metrics_are_those_of_each(engine: RemoteEngine) -> None:
+    metrics = Metrics()
+    metrics.watch(engine)
+    samples = {
+        (sample.name, sample.labels.get("replica")): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+    }
+    for index, stats in enumerate(engine.stats_by_replica()):
+        assert samples["draftline_cache_blocks_total", str(index)] == stats.total_blocks > 0
+        assert samples["draftline_steps_total", str(index)] == stats.steps
+        assert samples["draftline_replica_up", str(index)] == 1
+    assert ("draftline_steps_total", None) not in samples
+
+
+def test_the_others_go_on_where_one_dies(config: EngineConfig) -> None:
+    engine = RemoteEngine(config, replicas=2)
+    inbox = Inbox(engine)
+    for name in ("one", "two"):
+        inbox.submit(name, [5, len(name)], ENDLESS)
+    begun = set()
+    while begun != {"one", "two"}:
+        begun.add(inbox.updates.get(timeout=60)[0])
+    lost = next(index for index, replica in enumerate(engine.replicas) if replica.has("one"))
+    assert not engine.replicas[lost].has("two")
+    engine.replicas[lost].process.send_signal(signal.SIGKILL)
+    assert isinstance(engine.replicas[lost].stopped.result(30), EngineStoppedError)
+    ends, tokens = {}, 0
+    while ends.keys() != {"one", "two"}:
+        name, update = inbox.updates.get(timeout=60)
+        if isinstance(update, Delta):
+            tokens += len(update.token_ids)
+        elif isinstance(update, Failed):
+            ends[name] = type(update.error)
+        else:
+            ends[name] = type(None)
+    assert ends == {"one": EngineStoppedError, "two": type(None)}
+    assert not engine.stopped.done()
+    assert engine.replicas_running() == [index != lost for index in range(2)]
+    for _ in range(3):
+        inbox.submit("later", [5, 9], SamplingParams(max_tokens=4))
+        assert len(inbox.tokens(1)["later"]) <= 4
+    assert engine.stats_by_replica()[lost].total_blocks == 0
+    engine.replicas[1 - lost].process.send_signal(signal.SIGKILL)
+    assert isinstance(engine.stopped.result(30), EngineStoppedError)
+    with pytest.raises(EngineStoppedError):
+        inbox.submit("last", [5], ENDLESS)
+    engine.close()
+
+
+def test_options_that_contradict_one_another_are_refused() -> None:
+    with pytest.raises(ValueError, match="data_parallel_size: engines that share the requests need engine_process"):
+        ServerConfig(data_parallel_size=2, engine_process=False)
+    with pytest.raises(ValueError, match="data_parallel_size: a gateway places requests itself"):
+        ServerConfig(data_parallel_size=2, gateway=True)
