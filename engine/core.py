@@ -46,6 +46,7 @@ class _InFlight:
 
     number: int
     plan: Plan
+    caught_up: bool
     step: LaunchedStep
     started: float
     host_s: float
@@ -262,7 +263,9 @@ class Core:
             step = self._runner.launch(plan, catch_up, [in_flight.step for in_flight in self._in_flight])
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
             return self._fail(plan, error)
-        self._in_flight.append(_InFlight(self._launched, plan, step, started, time.perf_counter() - started))
+        self._in_flight.append(
+            _InFlight(self._launched, plan, bool(catch_up), step, started, time.perf_counter() - started)
+        )
         return []
 
     def _read(self, in_flight: _InFlight) -> _Updates:
@@ -287,6 +290,8 @@ class Core:
         seconds = arrived - max(in_flight.started, self._arrived)
         self._arrived = arrived
         self._measure(in_flight, seconds)
+        if not in_flight.caught_up:
+            self._policy.observe_step(plan, seconds)
         computed = sum([row.count for row in plan.rows])
         self._queue_order.measure(computed, seconds)
         if self._budget is not None:

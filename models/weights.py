@@ -66,7 +66,11 @@ class Weights:
 
     def embedding(self, vocab: int, hidden: int) -> Tensor:
         """The token embedding."""
-        return self._table(self._raw(_EMBEDDING, vocab, hidden))
+        return self.table(_EMBEDDING, vocab, hidden)
+
+    def table(self, name: str, rows: int, columns: int) -> Tensor:
+        """A table of vectors."""
+        return self._table(self._raw(name, rows, columns))
 
     def head(self, vocab: int, hidden: int) -> Linear:
         """The output projection."""

@@ -16,7 +16,6 @@ block: after a prefix hit that ends there, it may be another continuation's. Tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -94,7 +93,7 @@ class Eagle3(Drafter):
         self.max_draft_tokens = max_draft_tokens
         self.sink = self._store = StateStore(head, cache.layers[0].keys.shape[0], cache.block_size)
         self._head = head
-        self._cache = cache.layers[0]
+        self._cache = cache
         self._ops = ops
         self._constraints = constraints
         self._chunk_tokens = chunk_tokens
@@ -109,24 +108,25 @@ class Eagle3(Drafter):
             # The target's hidden states first, then the head's own.
             hidden = self._store.read(inputs.batch) if hidden is None else _of_slots(hidden, slots, inputs.slots)
             slots = inputs.slots
-            logits, hidden = self._head.forward(inputs.batch, hidden, self._cache)
+            embedded = self._head.embed(inputs.batch.token_ids)
+            logits, hidden = self._head.forward(inputs.batch, embedded, hidden, self._cache)
             # As in `DraftModel`: the target applies everything but the temperature, and forced tokens come first.
             sampled = SampleRows(inputs.slots, inputs.positions, SamplingFeatures.TEMPERATURE, masks=None)
-            ops.write_drafts(ops.sample(self._of_target(logits), sampled, table), sampled, table)
+            ops.write_drafts(ops.sample(of_target(self._head, logits), sampled, table), sampled, table)
             ops.draft_forced(rows.slots, step + 1, table, self._constraints)
 
     @override
     def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
         for part in batches(chunks, self._chunk_tokens):
-            entries = gather_chunks(part, table, self._ops, self._block_size)
+            batch = gather_chunks(part, table, self._ops, self._block_size)
             tokens = gather_chunks(part, table, self._ops, self._block_size, shift=1).token_ids
-            batch = replace(entries, token_ids=tokens)
-            self._head.fill_cache(batch, self._store.read(batch), self._cache)
+            self._head.fill_cache(batch, self._head.embed(tokens), self._store.read(batch), self._cache)
 
-    def _of_target(self, logits: Tensor) -> Tensor:
-        """Logits of the target's vocabulary, so that drafts are sampled with the noise of the target's tokens."""
-        ids, vocab = self._head.target_ids, self._head.config.layer.vocab_size
-        return logits.new_full((logits.shape[0], vocab), float("-inf")).index_copy_(1, ids, logits)
+
+def of_target(head: Eagle3Head, logits: Tensor) -> Tensor:
+    """Logits of the target's vocabulary, so that drafts are sampled with the noise of the target's tokens."""
+    ids, vocab = head.target_ids, head.config.layer.vocab_size
+    return logits.new_full((logits.shape[0], vocab), float("-inf")).index_copy_(1, ids, logits)
 
 
 def _of_slots(hidden: Tensor, before: Tensor, slots: Tensor) -> Tensor:

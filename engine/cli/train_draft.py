@@ -23,7 +23,7 @@ def train_draft(
     """Train a draft model or head on the model's own answers.
 
     The draft model has a few of the model's layers, and shares its embeddings. A head (`--kind eagle3`) has one layer, and
-    reads the model's hidden states. The checkpoint with the longest acceptance on held-out prompts is kept, and compared
+    reads the model's hidden states. A parallel head (`--kind parallel`) drafts all tokens in one pass. The checkpoint with the longest acceptance on held-out prompts is kept, and compared
     with n-gram lookup. Training is made for a GPU: a model of 135 million parameters takes some minutes there.
 
     **Examples**
@@ -38,7 +38,7 @@ def train_draft(
     from draftline.engine.training.train_head import train_head
 
     started = time.monotonic()
-    trainers = {"model": train_draft_model, "eagle3": train_head}
+    trainers = {"model": train_draft_model, "eagle3": train_head, "parallel": train_head}
     # A bar on terminals only.
     with tqdm(desc="training", unit=" steps", disable=None, leave=False) as bar:
 

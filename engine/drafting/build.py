@@ -9,7 +9,7 @@ import torch
 from draftline.engine.config import EngineConfig
 from draftline.engine.drafting.cache import CachedDrafting
 from draftline.engine.drafting.cost_cache import CostCache
-from draftline.engine.drafting.costs import measure_costs
+from draftline.engine.drafting.costs import caught_up_tokens, measure_catch_up, measure_costs
 from draftline.engine.drafting.loaded import load_draft
 from draftline.engine.drafting.policy import AdaptiveDrafting, DraftPolicy, FixedDrafting, ForcedTextDrafting
 from draftline.engine.runner.memory import memory_explained
@@ -19,13 +19,14 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
 from draftline.models.checkpoints.checkpoint import Checkpoint
-from draftline.spec.adaptive import CostTable, DraftLengths
+from draftline.spec.adaptive import DraftBudgets
 from draftline.spec.draft_model import DraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.forced import ForcedDrafter, ForcedFirst
 from draftline.spec.ngram import NGram
 from draftline.spec.ngram_table import NGramTable
 from draftline.spec.no_drafter import NoDrafter
+from draftline.spec.step_costs import NO_CATCH_UP, CatchUpCost, CostTable, RaggedCostTable
 
 _CPU_COST_ROWS = (1, 4, 8)
 """Row counts that a CPU's steps are timed for. With more rows it does not draft."""
@@ -121,13 +122,22 @@ class DrafterParts:
                 return DraftPolicy()
         few = tuple(count for count in _CPU_COST_ROWS if count <= config.max_num_seqs)
         rows = shapes.drafting_rows if self._by_graphs else few
+        caught_up: tuple[int, ...] = ()
         if self._draft is not None:
             facts += self._draft.facts
+            caught_up = caught_up_tokens(table, self.max_draft_tokens)
         costs = CostCache(config, facts).get_or_measure(
-            [(count, drafts) for count in rows for drafts in shapes.draft_lens],
-            lambda: measure_costs(runner, table, rows, shapes.draft_lens, _COST_ROUNDS),
+            [(count, drafts) for count in rows for drafts in shapes.draft_lens] + [(0, tokens) for tokens in caught_up],
+            lambda: {
+                **measure_costs(runner, table, rows, shapes.draft_lens, _COST_ROUNDS),
+                **measure_catch_up(runner, table, caught_up, self.max_draft_tokens, _COST_ROUNDS),
+            },
         )
-        return AdaptiveDrafting(DraftLengths(CostTable(costs)), self.max_draft_tokens, rows[-1])
+        steps = {shape: seconds for shape, seconds in costs.items() if shape[0]}
+        of_steps = CostTable(steps) if self._by_graphs else RaggedCostTable(steps)
+        few_many = [(tokens, costs[0, tokens]) for tokens in caught_up]
+        catch_up = CatchUpCost.through(*few_many) if few_many else NO_CATCH_UP
+        return AdaptiveDrafting(DraftBudgets(of_steps, catch_up), self.max_draft_tokens, rows[-1])
 
 
 def _chosen(config: EngineConfig, device: torch.device) -> str:

@@ -29,7 +29,7 @@ from itertools import takewhile
 
 from typing_extensions import override
 
-from draftline.engine.drafting.policy import DraftPolicy, WrappedPolicy
+from draftline.engine.drafting.policy import DraftPolicy, Lacking, WrappedPolicy, nothing_lacking
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.spec.drafter import DraftChunk
 
@@ -111,9 +111,9 @@ class CachedDrafting(WrappedPolicy):
         self._filled: dict[int, int] = {}
 
     @override
-    def begin_step(self, running: Iterable[Sequence]) -> None:
+    def begin_step(self, running: Iterable[Sequence], lacking: Lacking = nothing_lacking) -> None:
         sequences = list(running)
-        self._policy.begin_step(sequences)
+        self._policy.begin_step(sequences, self._lacking)
         self._left = min(self._step_tokens, _EXPLORING_TOKENS) if self._policy.exploring else self._step_tokens
         self._behind.clear()
 
@@ -124,8 +124,7 @@ class CachedDrafting(WrappedPolicy):
         if wanted <= 0 or len(sequence.tokens) < needs.round_begins_with or needs.readable(sequence) < known:
             return 0
         # Not in this step if the draft cache lacks more tokens than the step may catch up with: as many as fit, and go on.
-        end = known - needs.round_begins_with
-        lacking = 0 if sequence in self._current else max(0, end - self._coverage(sequence).tokens)
+        lacking = self._lacking(sequence)
         if lacking > self._left:
             if self._left:
                 self._behind[sequence] = self._left
@@ -157,6 +156,12 @@ class CachedDrafting(WrappedPolicy):
         self._policy.forget(sequence)
         self._covered.pop(sequence, None)
         self._current.discard(sequence)
+
+    def _lacking(self, sequence: Sequence) -> int:
+        """How many tokens the draft cache lacks before a round of a sequence."""
+        if sequence in self._current:
+            return 0
+        return max(0, sequence.known - self._needs.round_begins_with - self._coverage(sequence).tokens)
 
     def _coverage(self, sequence: Sequence) -> _Coverage:
         """What the draft cache has of a sequence that holds blocks."""

@@ -11,9 +11,10 @@ from draftline.engine.params import SamplingParams
 from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.engine.runner.runner import Runner
 from draftline.kernels.slots import SlotTable
+from draftline.spec.drafter import DraftChunk
 
 Costs = dict[tuple[int, int], float]
-"""Seconds of a step, by rows and drafts a row."""
+"""Seconds of a step, by rows and drafts a row; with 0 for the rows, seconds of catching up with so many tokens."""
 
 _CONTEXT = 256
 """Tokens of each sequence in the measured steps."""
@@ -37,8 +38,7 @@ def measure_costs(
             a step slower.
     """
     draft_lens = tuple(draft_lens)
-    # The table has room for drafts behind the longest sequence, the model has no positions for them.
-    known = max(1, min(_CONTEXT, table.tokens.shape[1] - 2 * max(draft_lens)))
+    known = _known(table, max(draft_lens))
     table.lengths.fill_(known)
     costs: Costs = {}
     for count in row_counts:
@@ -50,19 +50,48 @@ def measure_costs(
     return costs
 
 
+def caught_up_tokens(table: SlotTable, max_drafts: int) -> tuple[int, int]:
+    """The two numbers of tokens of `measure_catch_up`."""
+    known = _known(table, max_drafts)
+    return max(1, known // 8), max(2, known - 1)
+
+
+@torch.inference_mode()
+def measure_catch_up(runner: Runner, table: SlotTable, tokens: Iterable[int], max_drafts: int, rounds: int) -> Costs:
+    """Time how long the drafter takes to read so many tokens of a sequence. The table is as for `measure_costs`."""
+    known = _known(table, max_drafts)
+    table.lengths.fill_(known)
+    rows = (_row(0, known, 0),)
+    plain = _time(runner, rows, table, rounds)
+    costs: Costs = {}
+    for count in tokens:
+        chunk = DraftChunk(0, 0, min(count, known - 1))
+        costs[0, count] = max(1e-6, _time(runner, rows, table, rounds, (chunk,)) - plain)
+    table.lengths.zero_()
+    table.tokens.zero_()
+    return costs
+
+
+def _known(table: SlotTable, max_drafts: int) -> int:
+    # The table has room for drafts behind the longest sequence, the model has no positions for them.
+    return max(1, min(_CONTEXT, table.tokens.shape[1] - 2 * max_drafts))
+
+
 def _row(slot: int, known: int, drafts: int) -> Row:
     sequence = Sequence("cost", slot, [], 0, SamplingParams(temperature=0), seed=0, max_len=known, order=0.0)
     return Row(sequence, slot, known - 1, 1, known, drafts, drafts + 1)
 
 
-def _time(runner: Runner, rows: tuple[Row, ...], table: SlotTable, rounds: int) -> float:
+def _time(
+    runner: Runner, rows: tuple[Row, ...], table: SlotTable, rounds: int, catch_up: tuple[DraftChunk, ...] = ()
+) -> float:
     known = rows[0].known
     taken: list[float] = []
     while len(taken) < rounds and sum(taken) < _ENOUGH_S:
         table.lengths.fill_(known)  # what the last round has accepted is forgotten
         _finish(table)
         start = time.perf_counter()
-        runner.launch(Plan(rows))
+        runner.launch(Plan(rows), catch_up)
         _finish(table)
         taken.append(time.perf_counter() - start)
     return min(taken)

@@ -28,6 +28,7 @@ from draftline.models.model import Model
 from draftline.spec.draft_model import ROUND_BEGINS_WITH, DraftModel
 from draftline.spec.drafter import Drafter
 from draftline.spec.eagle3 import Eagle3, round_begins_with
+from draftline.spec.parallel_head import ParallelHead
 
 
 class LoadedDraft(Protocol):
@@ -108,8 +109,9 @@ class LoadedHead(LoadedDraft):
         self, config: EngineConfig, blocks: int, ops: Ops, constraints: ConstraintTable, *, chunk_tokens: int
     ) -> Drafter:
         head = self._head
+        drafter = ParallelHead if head.config.parallel_drafts > 1 else Eagle3
         cache = _cache(head.config.layer, blocks, config.block_size, head.cache_dtype, head.device)
-        return Eagle3(head, cache, ops, config.draft_tokens, constraints, chunk_tokens=chunk_tokens)
+        return drafter(head, cache, ops, config.draft_tokens, constraints, chunk_tokens=chunk_tokens)
 
 
 def load_draft(
@@ -125,6 +127,9 @@ def load_draft(
     options = {"load_format": config.load_format, "quantization": config.draft_quantization}
     head = open_head(name, target, **options)
     if head is not None:
+        at_once = head.config.parallel_drafts
+        if 1 < at_once < config.draft_tokens:
+            raise ModelLoadError(f"draft_tokens: {config.draft_tokens}, but the head {name} drafts at most {at_once}")
         with memory_explained(device, f"the weights of the head {name}"):
             return LoadedHead(Eagle3Head(head, ops, dtype, device))
     checkpoint = open_draft_checkpoint(name, target, **options)

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from typing_extensions import override
 
 from draftline.engine.request.sequence import Plan, Sequence
-from draftline.spec.adaptive import AcceptanceEstimate, DraftLengths
+from draftline.spec.adaptive import FEW_ROWS, STEPS_PER_CHOICE, DraftBudgets, DraftingRow, RowAcceptance
 from draftline.spec.drafter import DraftChunk
 
-_STEPS_PER_CHOICE = 4
-"""Steps for which a choice of draft lengths stands: acceptance changes slowly, and a choice costs host time."""
+Lacking = Callable[[Sequence], int]
+"""How many known tokens of a sequence a drafter has not read."""
+
+_OUTPUT_TOKENS = 64.0
+"""The length of an output, as long as none has ended."""
+
+_OUTPUT_MEMORY = 0.95
+"""Decay of the mean length of outputs."""
+
+
+def nothing_lacking(sequence: Sequence) -> int:
+    """What a drafter without a cache lacks."""
+    return 0
 
 
 class DraftPolicy:
@@ -25,8 +36,11 @@ class DraftPolicy:
     def exploring(self) -> bool:  # noqa: D102 - above
         return False
 
-    def begin_step(self, running: Iterable[Sequence]) -> None:
-        """Prepare for a step of the ``running`` sequences and any that are admitted."""
+    def begin_step(self, running: Iterable[Sequence], lacking: Lacking = nothing_lacking) -> None:
+        """Prepare for a step of the ``running`` sequences and any that are admitted.
+
+        ``lacking`` tells how many known tokens the drafter must read before it can draft for a sequence.
+        """
 
     def draft_len(self, sequence: Sequence) -> int:
         """The most drafts that a sequence may have in the step."""
@@ -38,6 +52,9 @@ class DraftPolicy:
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         """Learn from a step: the first ``accepted`` of a sequence's ``drafted`` tokens were accepted."""
+
+    def observe_step(self, plan: Plan, seconds: float) -> None:
+        """Learn from the duration of a step in which the drafter had nothing to catch up with."""
 
     def forget(self, sequence: Sequence) -> None:
         """Drop the state of a sequence that has ended."""
@@ -53,7 +70,7 @@ class FixedDrafting(DraftPolicy):
         self._on = True
 
     @override
-    def begin_step(self, running: Iterable[Sequence]) -> None:
+    def begin_step(self, running: Iterable[Sequence], lacking: Lacking = nothing_lacking) -> None:
         self._on = sum(1 for _ in running) <= self._max_rows
 
     @override
@@ -64,32 +81,41 @@ class FixedDrafting(DraftPolicy):
 
 
 class AdaptiveDrafting(DraftPolicy):
-    """The number of drafts that gives the most tokens/s by measured costs and acceptance. A request's own number wins."""
+    """The drafts that give the most tokens/s by measured costs and acceptance. A request's own number wins."""
 
-    def __init__(self, lengths: DraftLengths, max_drafts: int, max_rows: int) -> None:
-        """``lengths`` chooses, up to ``max_drafts`` a sequence; none where more than ``max_rows`` sequences run."""
-        self._lengths = lengths
+    def __init__(self, budgets: DraftBudgets, max_drafts: int, max_rows: int) -> None:
+        """``budgets`` chooses, up to ``max_drafts`` a sequence; none where more than ``max_rows`` sequences run."""
+        self._budgets = budgets
         self._max_drafts = max_drafts
         self._max_rows = max_rows
-        self._rates: dict[Sequence, AcceptanceEstimate] = {}
-        self._chosen = 0
+        self._acceptances: dict[Sequence, RowAcceptance] = {}
+        self._chosen: dict[Sequence, int] = {}
+        self._output_tokens = _OUTPUT_TOKENS
         self._steps = 0
         self._on = True
 
     @property
     @override
     def exploring(self) -> bool:
-        return self._lengths.exploring
+        return self._budgets.exploring
 
     @override
-    def begin_step(self, running: Iterable[Sequence]) -> None:
+    def begin_step(self, running: Iterable[Sequence], lacking: Lacking = nothing_lacking) -> None:
         self._steps += 1
-        if self._steps % _STEPS_PER_CHOICE:
-            return
         sequences = list(running)
+        free = [sequence for sequence in sequences if sequence.draft_tokens is None]
+        stands = len(free) > FEW_ROWS or all(sequence in self._chosen for sequence in free)
+        if self._steps % STEPS_PER_CHOICE and stands:
+            return
         self._on = len(sequences) <= self._max_rows
-        free = [self._rate(sequence) for sequence in sequences if sequence.draft_tokens is None]
-        self._chosen = self._lengths.choose(free) if self._on else 0
+        self._chosen = {}
+        if self._on:
+            mean = self._output_tokens
+            rows = [
+                DraftingRow(self._acceptance(one), lacking(one), self._remaining(one), one.prompt_len, mean)
+                for one in free
+            ]
+            self._chosen = dict(zip(free, self._budgets.choose(rows), strict=True))
 
     @override
     def draft_len(self, sequence: Sequence) -> int:
@@ -97,22 +123,33 @@ class AdaptiveDrafting(DraftPolicy):
             return 0
         if sequence.draft_tokens is not None:
             return _allowed(sequence, self._max_drafts)
-        return self._lengths.drafts_for(self._rate(sequence), self._chosen) if self._chosen else 0
+        return self._chosen.get(sequence, 0)
 
     @override
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         if not sequence.finished:
-            self._lengths.observe(self._rate(sequence), drafted, accepted)
+            self._budgets.observe(self._acceptance(sequence), drafted, accepted)
+
+    @override
+    def observe_step(self, plan: Plan, seconds: float) -> None:
+        rows = plan.rows
+        if rows and len(rows) <= self._max_rows and all(row.count == 1 and row.samples for row in rows):
+            drafts = [row.drafts for row in rows]
+            self._budgets.observe_step(len(rows), sum(drafts), max(drafts), seconds)
 
     @override
     def forget(self, sequence: Sequence) -> None:
-        self._rates.pop(sequence, None)
+        self._acceptances.pop(sequence, None)
+        length = len(sequence.tokens) - sequence.prompt_len
+        self._output_tokens += (1 - _OUTPUT_MEMORY) * (length - self._output_tokens)
 
-    def _rate(self, sequence: Sequence) -> AcceptanceEstimate:
-        rate = self._rates.get(sequence)
-        if rate is None:
-            rate = self._rates[sequence] = self._lengths.new_estimate()
-        return rate
+    def _acceptance(self, sequence: Sequence) -> RowAcceptance:
+        return self._acceptances.setdefault(sequence, RowAcceptance())
+
+    def _remaining(self, sequence: Sequence) -> float:
+        """The tokens that an output probably still gets: those of a mean output, or a few if it is longer already."""
+        left = self._output_tokens - (len(sequence.tokens) - sequence.prompt_len)
+        return min(sequence.max_len - len(sequence.tokens), max(left, self._output_tokens / 4))
 
 
 class WrappedPolicy(DraftPolicy):
@@ -128,8 +165,8 @@ class WrappedPolicy(DraftPolicy):
         return self._policy.exploring
 
     @override
-    def begin_step(self, running: Iterable[Sequence]) -> None:
-        self._policy.begin_step(running)
+    def begin_step(self, running: Iterable[Sequence], lacking: Lacking = nothing_lacking) -> None:
+        self._policy.begin_step(running, lacking)
 
     @override
     def draft_len(self, sequence: Sequence) -> int:
@@ -142,6 +179,10 @@ class WrappedPolicy(DraftPolicy):
     @override
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
         self._policy.observe(sequence, drafted, accepted)
+
+    @override
+    def observe_step(self, plan: Plan, seconds: float) -> None:
+        self._policy.observe_step(plan, seconds)
 
     @override
     def forget(self, sequence: Sequence) -> None:
@@ -163,10 +204,10 @@ class ForcedTextDrafting(WrappedPolicy):
         self._on = True
 
     @override
-    def begin_step(self, running: Iterable[Sequence]) -> None:
+    def begin_step(self, running: Iterable[Sequence], lacking: Lacking = nothing_lacking) -> None:
         sequences = list(running)
         self._on = len(sequences) <= self._max_rows
-        self._policy.begin_step(sequences)
+        self._policy.begin_step(sequences, lacking)
 
     @override
     def draft_len(self, sequence: Sequence) -> int:

@@ -13,29 +13,38 @@ from draftline.engine.options import Options
 class TrainDraftConfig(Options):
     """How a draft model or a head is trained."""
 
-    kind: Literal["model", "eagle3"] = Field(
+    kind: Literal["model", "eagle3", "parallel"] = Field(
         default="model",
-        description="'model' trains a small model, 'eagle3' a head that reads the target's hidden states",
+        description="'model' trains a small model, 'eagle3' a head that reads the target's hidden states, 'parallel' one that "
+        "drafts all tokens in one pass",
     )
     layers: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         default=(),
         max_length=64,
         description="a layer of the target that initializes one of the draft's; the first and the last where unset. For "
-        "eagle3, a layer whose input the head reads; the third, the middle and the third from the end where unset",
+        "heads, a layer whose input the head reads; the third, the middle and the third from the end where unset",
     )
     draft_vocab_size: int | None = Field(
         default=None,
         ge=2,
         le=1 << 24,
-        description="for eagle3: tokens that the head can draft, the most frequent; 8192 where unset",
+        description="for heads: tokens that the head can draft, the most frequent; 8192 where unset",
     )
     unroll: int | None = Field(
-        default=None, ge=1, le=16, description="for eagle3: drafts of a round that training imitates; 4 where unset"
+        default=None,
+        ge=1,
+        le=16,
+        description="for heads: drafts of a round that training imitates, and the most that a parallel head drafts; 4 where "
+        "unset",
+    )
+    head_layers: int | None = Field(default=None, ge=1, le=8, description="for parallel: decoder layers; 2 where unset")
+    head_mlp_size: int | None = Field(
+        default=None, ge=16, le=1 << 20, description="for heads: width of the MLP; the target's where unset"
     )
     stop_after: float | None = Field(
         default=None,
         gt=0,
-        description="for eagle3: stop training after this many seconds; the same command continues it",
+        description="for heads: stop training after this many seconds; the same command continues it",
     )
     sample_tokens: int = Field(
         default=12_000_000, ge=1, le=10**10, description="tokens of the target's answers to train on"
@@ -67,7 +76,13 @@ class TrainDraftConfig(Options):
 
     @model_validator(mode="after")
     def _options_of_the_kind(self) -> TrainDraftConfig:
-        for name in ("draft_vocab_size", "unroll", "stop_after"):
-            if self.kind != "eagle3" and getattr(self, name) is not None:
-                raise ValueError(f"{name}: is only used where kind is eagle3")
+        for name in ("draft_vocab_size", "unroll", "stop_after", "head_mlp_size"):
+            if self.kind == "model" and getattr(self, name) is not None:
+                raise ValueError(f"{name}: is only used where kind is eagle3 or parallel")
+        if self.kind == "parallel" and self.unroll == 1:
+            raise ValueError("unroll: 1 draft a round is not parallel")
+        if self.kind == "parallel" and self.measured_drafts > (self.unroll or 4):
+            raise ValueError(f"measured_drafts: {self.measured_drafts}, but the head drafts at most {self.unroll or 4}")
+        if self.kind != "parallel" and self.head_layers is not None:
+            raise ValueError("head_layers: is only used where kind is parallel")
         return self

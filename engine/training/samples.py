@@ -45,6 +45,7 @@ class SamplePlan:
         held_out: prompts of each kind to choose a checkpoint by, and as many again to report on.
         temperature: the temperature of the answers that are not greedy.
         seed: the seed of prompts and answers.
+        own_questions: the share of the prompts that the target writes itself, at most.
     """
 
     tokens: int
@@ -52,6 +53,7 @@ class SamplePlan:
     held_out: int = 256
     temperature: float = 0.8
     seed: int = 0
+    own_questions: float = 1 / 6
 
 
 def write_samples(
@@ -125,7 +127,7 @@ class _Writer:
 
     def round(self, count: int) -> list[Sample]:
         """Write answers to about ``count`` training prompts."""
-        questions = self._questions(count // 6)
+        questions = self._questions(int(count * self._plan.own_questions))
         conversations = [self._conversation(index, questions) for index in range(count)]
         answered = self._answers(conversations, [0.0, self._plan.temperature])
         self._last_round = [

@@ -1,4 +1,4 @@
-"""``train_head``: from a target to an EAGLE-3 head's folder, in one run or in several.
+"""``train_head``: from a target to the folder of an EAGLE-3 head or a parallel head, in one run or in several.
 
 A run that stops keeps its state in the folder: weights, optimizer, the best acceptance so far and the curve. The next run
 with the same options continues from there. The answers are kept by ``samples``.
@@ -25,11 +25,19 @@ from draftline.spec.ngram import MAX_NGRAM
 from draftline.spec.train_draft.acceptance import Acceptance, ngram_acceptance
 from draftline.spec.train_draft.decoder import Target
 from draftline.spec.train_draft.distill import OnStep, Optimiser, optimise
-from draftline.spec.train_draft.head import TrainedHead, frequent_tokens, head_acceptance, head_loss, new_head
+from draftline.spec.train_draft.head import (
+    HeadSize,
+    TrainedHead,
+    frequent_tokens,
+    head_acceptance,
+    head_loss,
+    new_head,
+    trained_head,
+)
 from draftline.spec.train_draft.samples import Samples, Split
 
 STATE, CURVE = "training-state.pt", "curve.jsonl"
-_DRAFT_VOCAB, _UNROLL = 8192, 4
+_DRAFT_VOCAB, _UNROLL, _PARALLEL_LAYERS = 8192, 4, 2
 
 
 def train_head(
@@ -68,13 +76,14 @@ def train_head(
     if state is None:
         torch.manual_seed(training.train_seed)
     vocab = min(training.draft_vocab_size or _DRAFT_VOCAB, checkpoint.config.vocab_size)
-    head = new_head(target, layers, frequent_tokens(samples.part(Split.TRAIN), checkpoint.config.vocab_size, vocab))
+    target_ids = frequent_tokens(samples.part(Split.TRAIN), checkpoint.config.vocab_size, vocab)
+    head = new_head(target, layers, target_ids, _size(training))
 
     run = _Run(output, training, engine, report)
     run.train(head, target, samples, state, on_step)
     saved = open_head(str(output), checkpoint)
     assert saved is not None
-    kept = TrainedHead.from_checkpoint(target, saved)
+    kept = trained_head(target, saved)
     held_out, drafts = samples.part(Split.REPORT), training.measured_drafts
     measured = {
         "head": measure(held_out, lambda part: head_acceptance(kept, target, part, drafts)),
@@ -90,6 +99,12 @@ def train_head(
     }
     (output / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     return measured
+
+
+def _size(training: TrainDraftConfig) -> HeadSize:
+    if training.kind == "eagle3":
+        return HeadSize(mlp=training.head_mlp_size)
+    return HeadSize(training.unroll or _UNROLL, training.head_layers or _PARALLEL_LAYERS, training.head_mlp_size)
 
 
 def _options(training: TrainDraftConfig, engine: EngineConfig) -> str:

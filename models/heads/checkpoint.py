@@ -1,20 +1,21 @@
 """``open_head``: an EAGLE-3 head's folder, and the map from its own small vocabulary to the target's.
 
-A head's folder may leave out the token embedding. It is the target's then. So is the output projection, if the head can
-draft every token. Two tensors map the vocabularies: ``d2t`` has each draft token's distance from its token of the
+A head's folder may leave out the token embedding and the output projection. They are the target's then, the projection's
+rows being those of the tokens that the head can draft. Two tensors map the vocabularies: ``d2t`` has each draft token's distance from its token of the
 target, and ``t2d`` marks the target's tokens that can be drafted.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from typing_extensions import override
 
+from draftline import quant
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.checkpoints.dummy import DummyCheckpoint
 from draftline.models.checkpoints.json_file import read_json_object
@@ -29,7 +30,7 @@ from draftline.models.loader import converted
 from draftline.quant.tensor import RawTensor
 
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
-_OWN_LAYER = re.compile(r"^(?:model\.)?(?:midlayer|layers\.0)\.")
+_OWN_LAYER = re.compile(r"^(?:model\.)?(?:midlayer|layers\.(\d+))\.")
 _OWN_TABLE = re.compile(r"^(?:model\.)?(embed_tokens|norm)\.")
 
 
@@ -78,13 +79,13 @@ def open_head(
     maps = {"d2t": (config.draft_vocab_size,), "t2d": (target.config.vocab_size,)}
     own = SafetensorsCheckpoint(source.path, config.layer, shapes | maps, _stored)
     target_ids = _target_ids(own, config, source.path)
-    complete = _Completed(with_scales(own, values, str(path)), target)
+    complete = _Completed(with_scales(own, values, str(path)), target, target_ids)
     return HeadCheckpoint(config, converted(complete, quantization), target_ids)
 
 
 def _stored(name: str) -> StoredWeight:
     """The weight of a file's tensor: the formats differ in the layer's name, and in a prefix."""
-    name = _OWN_LAYER.sub("model.layers.0.", name)
+    name = _OWN_LAYER.sub(lambda found: f"model.layers.{found[1] or 0}.", name)
     return StoredWeight(_OWN_TABLE.sub(r"model.\1.", name))
 
 
@@ -113,9 +114,9 @@ def _target_ids(own: Checkpoint, config: HeadConfig, folder: Path) -> Tensor:
 class _Completed(Checkpoint):
     """A head's weights, with embedding and output projection from its target where the head has none."""
 
-    def __init__(self, own: Checkpoint, target: Checkpoint) -> None:
+    def __init__(self, own: Checkpoint, target: Checkpoint, target_ids: Tensor) -> None:
         self.config: ModelConfig = own.config
-        self._own, self._target = own, target
+        self._own, self._target, self._target_ids = own, target, target_ids
 
     @override
     def __contains__(self, name: str) -> bool:
@@ -125,5 +126,12 @@ class _Completed(Checkpoint):
     def tensor(self, name: str) -> RawTensor:
         if name in self._own or name not in (_EMBEDDING, _HEAD):
             return self._own.tensor(name)
-        tied = name == _HEAD and self._target.config.tied_embeddings
-        return self._target.tensor(_EMBEDDING if tied else name)
+        if name == _EMBEDDING:
+            return self._target.tensor(name)
+        raw = self._target.tensor(_EMBEDDING if self._target.config.tied_embeddings else name)
+        if len(self._target_ids) == raw.shape[0]:
+            return raw
+        if raw.scales is not None:
+            raw = RawTensor(raw.name, "F32", raw.shape, quant.dequantize(raw))
+        # The rows of dense weights and of GGUF's blocks alike.
+        return replace(raw, shape=(len(self._target_ids), raw.shape[1]), data=raw.data[self._target_ids])

@@ -25,6 +25,9 @@ _LAYERS: dict[str, Callable[[HfConfig], ModelConfig]] = {"llama": llama_config, 
 
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
+PARALLEL_DRAFTS = "parallel_drafts"
+"""The field of a parallel head's ``config.json``, which only this project's heads have."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeadConfig:
@@ -39,6 +42,7 @@ class HeadConfig:
         norm_before_fc: whether the joined hidden states are normalised before they are fused.
         fc_norm: whether each of the hidden states is normalised before they are fused.
         norm_output: whether the next draft continues from the normalised output.
+        parallel_drafts: the most drafts of one pass, of a head that drafts all tokens at once; 1 of any other.
     """
 
     layer: ModelConfig
@@ -49,6 +53,7 @@ class HeadConfig:
     norm_before_fc: bool
     fc_norm: bool
     norm_output: bool
+    parallel_drafts: int = 1
 
 
 def is_head_config(values: Mapping[str, object]) -> bool:
@@ -78,7 +83,8 @@ def head_config(values: Mapping[str, object], where: str, target: ModelConfig) -
     if model_type not in _LAYERS:
         raise fields.error("model_type", f"{model_type!r} is not supported for heads; {', '.join(_LAYERS)} are")
     layer = _LAYERS[model_type](fields)
-    if layer.num_layers != 1:
+    parallel = hf.integer(PARALLEL_DRAFTS, 1)
+    if layer.num_layers != 1 and parallel == 1:
         raise fields.error("num_hidden_layers", f"{layer.num_layers} is not supported for heads; 1 is")
     if hf.flag("tie_word_embeddings", False):
         raise hf.error("tie_word_embeddings", "true is not supported for heads")
@@ -95,6 +101,7 @@ def head_config(values: Mapping[str, object], where: str, target: ModelConfig) -
         draft_vocab_size=hf.integer("draft_vocab_size", layer.vocab_size),
         target_hidden_size=size,
         target_layers=_target_layers(hf, inner, target.num_layers),
+        parallel_drafts=parallel,
         **{
             name: hf.flag(name, inner.flag(name, False))
             for name in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -117,7 +124,7 @@ def head_shapes(config: HeadConfig) -> dict[str, Shape]:
     prefix, attention = "model.layers.0.", "model.layers.0.self_attn."
     joined = len(config.target_layers) * config.target_hidden_size
     shapes = decoder_shapes(replace(layer, tied_embeddings=False))
-    # The layer reads two vectors side by side: a token's embedding, and the hidden state before it.
+    # The first layer reads two vectors side by side: a token's embedding, and the hidden state before it.
     for name in ("q_proj", "k_proj", "v_proj"):
         shapes[f"{attention}{name}.weight"] = (shapes[f"{attention}{name}.weight"][0], 2 * hidden)
     shapes |= {
@@ -125,6 +132,8 @@ def head_shapes(config: HeadConfig) -> dict[str, Shape]:
         "fc.weight": (hidden, joined),
         "lm_head.weight": (config.draft_vocab_size, hidden),
     }
+    if config.parallel_drafts > 1:
+        shapes["mask_embedding"] = (config.parallel_drafts - 1, hidden)
     if config.norm_before_fc:
         shapes["input_norm.weight"] = (joined,)
     if config.fc_norm:

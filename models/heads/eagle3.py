@@ -1,9 +1,13 @@
-"""``Eagle3Head``: drafts a token from the tokens and the target's hidden states before it.
+"""``Eagle3Head``: drafts tokens from the tokens and the target's hidden states before them.
 
 An entry stands for a position i of a sequence: its inputs are the hidden state of position i and the embedding of token
 i + 1. The hidden state is the target's, three layers fused into one vector, or where the target has not computed token i
 yet, the head's own output for position i - 1. One decoder layer over all entries gives that output, which also predicts
 token i + 2.
+
+A parallel head (in the manner of P-EAGLE and DFlash) predicts all drafts of a round in one pass. The entries of
+the drafts behind the first have the hidden state of the last entry before them, and in the place of the token, which is not
+known yet, a trained vector for each distance. Such a head may have several layers.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from torch import Tensor
 
 from draftline import quant
 from draftline.kernels.attention_spec import AttentionSpec
-from draftline.kernels.batch import Batch, LayerCache
+from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.ops import Ops
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
@@ -58,7 +62,9 @@ class Eagle3Head:
             layer, hidden = self.config.layer, self.config.layer.hidden_size
             self._embedding = weights.embedding(layer.vocab_size, hidden)
             self._fusion = _fusion(weights, self.config, ops)
-            self._layer = _layer(weights, layer, device)
+            self._hidden_norm = weights.vector("model.layers.0.hidden_norm.weight", hidden)
+            self._layers = tuple(_layer(weights, layer, index, device) for index in range(layer.num_layers))
+            self._masks = _masks(weights, self.config)
             self._norm = weights.vector("model.norm.weight", hidden)
             self._head = weights.head(self.config.draft_vocab_size, hidden)
         except UnsupportedFormatError as error:
@@ -69,17 +75,27 @@ class Eagle3Head:
         """One hidden state from those of several layers: [T, layers, target_hidden] -> [T, hidden]."""
         return self._fusion(states)
 
-    def fill_cache(self, batch: Batch, hidden: Tensor, cache: LayerCache) -> None:
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """The tokens' embeddings, [T] -> [T, hidden]."""
+        return F.embedding(token_ids, self._embedding).to(self.cache_dtype)
+
+    def masks(self, drafts: int) -> Tensor:
+        """[drafts - 1, hidden], what a parallel head reads in the place of the tokens of its drafts."""
+        return self._masks[: drafts - 1]
+
+    def fill_cache(self, batch: Batch, embedded: Tensor, hidden: Tensor, cache: KVCache) -> None:
         """Write the keys and values of the batch's entries, and compute nothing else.
 
         Args:
-            batch: the entries: ``token_ids`` are the tokens behind ``positions``.
+            batch: the entries, whose ``token_ids`` are not read.
+            embedded: [T, hidden], the embedding of the token behind each entry's position.
             hidden: [T, hidden], each entry's hidden state.
             cache: the keys and values.
         """
-        self._ops.rope_write_kv(self._qkv(batch, hidden)[0], batch, cache, self._layer.spec)
+        qkv, _ = self._before_last_attention(batch, embedded, hidden, cache)
+        self._ops.rope_write_kv(qkv, batch, cache.layers[-1], self._layers[-1].spec)
 
-    def forward(self, batch: Batch, hidden: Tensor, cache: LayerCache) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: Batch, embedded: Tensor, hidden: Tensor, cache: KVCache) -> tuple[Tensor, Tensor]:
         """Write the batch's keys and values to the cache, and predict from the S entries of ``logits_index``.
 
         Arguments are those of `fill_cache`.
@@ -87,9 +103,9 @@ class Eagle3Head:
         Returns:
             [S, draft_vocab] logits of the token after each entry's, and [S, hidden], the hidden state of the next entry.
         """
-        ops, layer, eps = self._ops, self._layer, self.config.layer.norm_eps
-        qkv, residual = self._qkv(batch, hidden)
-        attended = ops.rope_attention(qkv, batch, cache, layer.spec)
+        ops, layer, eps = self._ops, self._layers[-1], self.config.layer.norm_eps
+        qkv, residual = self._before_last_attention(batch, embedded, hidden, cache)
+        attended = ops.rope_attention(qkv, batch, cache.layers[-1], layer.spec)
         # Only the entries that predict need the rest of the layer.
         attended, residual = (x.index_select(0, batch.logits_index) for x in (attended, residual))
         residual = layer.output.linear_add(attended, residual, ops)
@@ -97,21 +113,26 @@ class Eagle3Head:
         logits = self._head.norm_linear(residual, self._norm, eps, ops)
         return logits, ops.rms_norm(residual, self._norm, eps) if self.config.norm_output else residual
 
-    def _qkv(self, batch: Batch, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries, keys and values of the entries, and the residual stream before the layer."""
-        ops, layer, eps = self._ops, self._layer, self.config.layer.norm_eps
-        embedded = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype)
-        normed = ops.rms_norm(hidden, layer.hidden_norm, eps)
-        inputs = torch.cat((ops.rms_norm(embedded, layer.token_norm, eps), normed), dim=1)
-        return layer.qkv.linear(inputs, ops), normed if self.config.norm_before_residual else hidden
+    def _before_last_attention(
+        self, batch: Batch, embedded: Tensor, hidden: Tensor, cache: KVCache
+    ) -> tuple[Tensor, Tensor]:
+        """Queries, keys and values of the entries in the last layer, and the residual stream before it."""
+        ops, first, eps = self._ops, self._layers[0], self.config.layer.norm_eps
+        normed = ops.rms_norm(hidden, self._hidden_norm, eps)
+        inputs = torch.cat((ops.rms_norm(embedded, first.norm, eps), normed), dim=1)
+        qkv, residual = first.qkv.linear(inputs, ops), normed if self.config.norm_before_residual else hidden
+        for layer, following, layer_cache in zip(self._layers, self._layers[1:], cache.layers, strict=False):
+            residual = layer.output.linear_add(ops.rope_attention(qkv, batch, layer_cache, layer.spec), residual, ops)
+            residual = layer.mlp(residual, layer.mlp_norm, eps, ops)
+            qkv = following.qkv.norm_linear(residual, following.norm, eps, ops)
+        return qkv, residual
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """The decoder layer, whose attention reads a token's embedding and a hidden state side by side."""
+    """A decoder layer. The first one's attention reads a token's embedding and a hidden state side by side."""
 
-    token_norm: Tensor
-    hidden_norm: Tensor
+    norm: Tensor
     qkv: Linear
     output: Linear
     spec: AttentionSpec
@@ -119,10 +140,10 @@ class _Layer:
     mlp: GatedMlp
 
 
-def _layer(weights: Weights, config: ModelConfig, device: torch.device) -> _Layer:
+def _layer(weights: Weights, config: ModelConfig, index: int, device: torch.device) -> _Layer:
     hidden, inner, head_dim = config.hidden_size, config.intermediate_size, config.head_dim
     queries, keys = config.num_heads * head_dim, config.num_kv_heads * head_dim
-    prefix = "model.layers.0."
+    prefix = f"model.layers.{index}."
     attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
     norms = None
     if config.qk_norm:
@@ -133,14 +154,13 @@ def _layer(weights: Weights, config: ModelConfig, device: torch.device) -> _Laye
     qkv = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
     gate_up = {"gate_proj": inner, "up_proj": inner}
     return _Layer(
-        token_norm=weights.vector(f"{prefix}input_layernorm.weight", hidden),
-        hidden_norm=weights.vector(f"{prefix}hidden_norm.weight", hidden),
-        qkv=weights.linear(attention, qkv, 2 * hidden, bias=config.qkv_bias),
+        norm=weights.vector(f"{prefix}input_layernorm.weight", hidden),
+        qkv=weights.linear(attention, qkv, hidden if index else 2 * hidden, bias=config.qkv_bias),
         output=weights.linear(attention, {"o_proj": hidden}, queries, bias=config.output_bias),
         spec=AttentionSpec(
             rope_table(config, device),
             config.score_scale,
-            config.sliding_windows[0],
+            config.sliding_windows[index],
             norms=norms,
             eps=config.norm_eps,
         ),
@@ -150,6 +170,11 @@ def _layer(weights: Weights, config: ModelConfig, device: torch.device) -> _Laye
             down=weights.linear(mlp, {"down_proj": hidden}, inner, bias=config.mlp_bias),
         ),
     )
+
+
+def _masks(weights: Weights, config: HeadConfig) -> Tensor:
+    count, hidden = config.parallel_drafts - 1, config.layer.hidden_size
+    return weights.table("mask_embedding", count, hidden) if count else torch.empty(0, hidden)
 
 
 @dataclass(frozen=True, slots=True)

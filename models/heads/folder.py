@@ -11,9 +11,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from draftline.models.checkpoints.hf_fields import hf_fields
-from draftline.models.heads.config import HeadConfig, head_shapes
+from draftline.models.heads.config import PARALLEL_DRAFTS, HeadConfig, head_shapes
 
-_EMBEDDING = "model.embed_tokens.weight"
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _FLAGS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 
 
@@ -23,11 +23,12 @@ def write_head_folder(folder: Path, config: HeadConfig, weights: Mapping[str, Te
     Args:
         folder: created if missing; its files are overwritten.
         config: the head's shape.
-        weights: its weights by the names of `head_shapes`, all but the embedding. Saved in bfloat16.
+        weights: its weights by the names of `head_shapes`, all but the embedding, and without an output projection that it
+            takes from its target. Saved in bfloat16.
         target_ids: [draft_vocab_size], the target's token of each token that it can draft, ascending.
     """
     own = head_shapes(config).keys() - {_EMBEDDING}
-    if own != weights.keys():
+    if own != weights.keys() | (own & {_HEAD}):
         raise ValueError(f"the configuration and the weights differ in {sorted(own ^ weights.keys())}")
     fields = hf_fields(config.layer) | {
         "architectures": ["LlamaForCausalLMEagle3"],
@@ -38,6 +39,8 @@ def write_head_folder(folder: Path, config: HeadConfig, weights: Mapping[str, Te
         "eagle_aux_hidden_state_layer_ids": list(config.target_layers),
         **{name: getattr(config, name) for name in _FLAGS},
     }
+    if config.parallel_drafts > 1:
+        fields[PARALLEL_DRAFTS] = config.parallel_drafts
     named = {
         name.replace("model.layers.0.", "midlayer.").removeprefix("model."): value.to(
             "cpu", torch.bfloat16

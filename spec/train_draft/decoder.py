@@ -168,7 +168,8 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., N] -> [..., N]."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        # Weights of another type than x would keep torch from its fused kernel.
+        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
 
 class _SelfAttention(nn.Module):

@@ -4,19 +4,24 @@ Drafting feeds the head its own outputs. Training does the same for a few steps,
 will have (training-time test, Li et al. 2025, https://arxiv.org/abs/2503.01840, section 3.2). Step 0 reads the target's
 hidden states at all positions at once. Step s reads the outputs of step s - 1, one position later. An entry of step s sees
 the entries of step 0 up to s positions before it, then one entry of each later step, as in a round of drafts.
+
+A parallel head has no outputs to read. Its steps are the entries of one pass, which see one another in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
 from draftline import quant
+from draftline.models.config import ModelConfig
 from draftline.models.heads.checkpoint import HeadCheckpoint
 from draftline.models.heads.config import HeadConfig
 from draftline.models.rope import rope_table
@@ -53,16 +58,11 @@ class TrainedHead(nn.Module):
         super().__init__()
         self.config = config
         layer, hidden = config.layer, config.layer.hidden_size
-        queries, keys = layer.num_heads * layer.head_dim, layer.num_kv_heads * layer.head_dim
         device = target.embedding.device
         self.fc = nn.Linear(len(config.target_layers) * config.target_hidden_size, hidden, bias=False)
-        self.input_layernorm, self.hidden_norm = Norm(hidden, layer.norm_eps), Norm(hidden, layer.norm_eps)
-        self.q_proj = nn.Linear(2 * hidden, queries, bias=False)
-        self.k_proj = nn.Linear(2 * hidden, keys, bias=False)
-        self.v_proj = nn.Linear(2 * hidden, keys, bias=False)
-        self.o_proj = nn.Linear(queries, hidden, bias=False)
-        self.post_attention_layernorm = Norm(hidden, layer.norm_eps)
-        self.mlp = GatedMlp(layer)
+        self.hidden_norm = Norm(hidden, layer.norm_eps)
+        layers = [_HeadLayer(layer, hidden if index else 2 * hidden) for index in range(layer.num_layers)]
+        self.layers = nn.ModuleList(layers)
         self.norm = Norm(hidden, layer.norm_eps)
         self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
         self.lm_head.weight.data = target.head[target_ids].float()
@@ -79,47 +79,25 @@ class TrainedHead(nn.Module):
             states: the target's hidden states of ``config.target_layers``, [T, hidden] each.
             steps: how many drafts are unrolled.
         """
-        hidden = _rows(self.fc(torch.cat([state.float() for state in states], dim=-1)), packed)
+        fused = _rows(self.fc(torch.cat([state.float() for state in states], dim=-1)), packed)
         following = _rows(packed.tokens, packed).roll(-1, dims=1)
-        embedded = self.input_layernorm(F.embedding(following, self.embedding).float())
-        entries: list[tuple[Tensor, Tensor]] = []
+        embedded = F.embedding(following, self.embedding).float()
+        layers = cast("list[_HeadLayer]", list(self.layers))
+        entries: list[Entries] = [[] for _ in layers]
         outputs: list[Tensor] = []
-        for _ in range(steps):
+        for step in range(steps):
+            token, hidden = self._inputs(step, embedded, fused, outputs)
             normed = self.hidden_norm(hidden)
-            attended = self._attended(torch.cat((embedded, normed), dim=-1), entries)
-            x = (normed if self.config.norm_before_residual else hidden) + self.o_proj(attended)
-            x = x + self.mlp(self.post_attention_layernorm(x))
+            first = torch.cat((layers[0].input_layernorm(token), normed), dim=-1)
+            x = normed if self.config.norm_before_residual else hidden
+            for index, (layer, earlier) in enumerate(zip(layers, entries, strict=True)):
+                x = layer(layer.input_layernorm(x) if index else first, x, self.rope, earlier)
             outputs.append(x)
-            hidden = x.roll(1, dims=1)
         return outputs
 
-    def _attended(self, inputs: Tensor, entries: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """The attention of a step's entries, [B, L, heads * D]; appends their keys and values to the earlier steps'."""
-        count, length = inputs.shape[:2]
-        head_dim, group = self.config.layer.head_dim, self.config.layer.num_heads // self.config.layer.num_kv_heads
-        rope = self.rope[:length].repeat(count, 1, 1)
-
-        def heads(x: Tensor) -> Tensor:
-            return x.view(count, length, *x.shape[1:]).transpose(1, 2)
-
-        flat = inputs.flatten(0, 1)
-        query, key, value = (
-            project(flat).unflatten(-1, (-1, head_dim)) for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        query, key = (rotated(x.float(), rope).to(value.dtype) for x in (query, key))
-        entries.append((heads(key.repeat_interleave(group, 1)), heads(value.repeat_interleave(group, 1))))
-        query, step = heads(query) * head_dim**-0.5, len(entries) - 1
-        positions = torch.arange(length, device=inputs.device)
-        seen = positions[:, None] - positions >= step
-        first_keys, first_values = entries[0]
-        scores = [(query @ first_keys.transpose(2, 3)).masked_fill(~seen, torch.finfo(query.dtype).min)]
-        later = [(k.roll(step - j, dims=2), v.roll(step - j, dims=2)) for j, (k, v) in enumerate(entries)][1:]
-        scores += [(query * k).sum(-1, keepdim=True) for k, _ in later]
-        weights = torch.cat(scores, dim=-1).softmax(-1, dtype=torch.float32).to(query.dtype)
-        result: Tensor = weights[..., :length] @ first_values
-        for index, (_, v) in enumerate(later):
-            result = result + weights[..., length + index, None] * v
-        return result.transpose(1, 2).flatten(2)
+    def _inputs(self, step: int, embedded: Tensor, fused: Tensor, outputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """What the entries of a step read, [B, L, hidden] each: in the place of a token, and of a hidden state."""
+        return embedded, outputs[-1].roll(1, dims=1) if step else fused
 
     def logits(self, outputs: Tensor) -> Tensor:
         """[..., hidden] -> [..., draft_vocab]."""
@@ -127,37 +105,140 @@ class TrainedHead(nn.Module):
         return logits
 
     def weights(self) -> dict[str, Tensor]:
-        """Its weights by the names of `head_shapes`, without the embedding. Writing to them changes the head."""
-        own = {name: value.detach() for name, value in self.named_parameters()}
-        outside = ("fc.weight", "lm_head.weight")
-        named = {name: own.pop(name) for name in outside} | {"model.norm.weight": own.pop("norm.weight")}
-        for name, value in own.items():
-            inside = f"self_attn.{name}" if name.split(".")[0].endswith("_proj") else name
-            named[f"model.layers.0.{inside}"] = value
-        return named
-
-    @classmethod
-    def from_checkpoint(cls, target: Target, checkpoint: HeadCheckpoint) -> TrainedHead:
-        """A trained head of a kind that `new_head` makes."""
-        head = cls(target, checkpoint.config, checkpoint.target_ids.to(target.embedding.device))
-        for name, weight in head.weights().items():
-            weight.copy_(quant.dequantize(checkpoint.weights.tensor(name)))
-        return head
+        """Its trained weights by the names of `head_shapes`. Writing to them changes the head."""
+        renamed = {
+            "fc.weight": "fc.weight",
+            "lm_head.weight": "lm_head.weight",
+            "mask_embedding": "mask_embedding",
+            "hidden_norm.weight": "model.layers.0.hidden_norm.weight",
+        }
+        own = {name: value.detach() for name, value in self.named_parameters() if value.requires_grad}
+        return {renamed.get(name, f"model.{name}"): value for name, value in own.items()}
 
 
-def new_head(target: Target, layers: Sequence[int], target_ids: Tensor) -> TrainedHead:
-    """An untrained head for a target, with one of its layers' shape.
+class TrainedParallelHead(TrainedHead):
+    """A parallel head in training, which has the target's output projection.
+
+    Its entries of a later step stand for drafts whose tokens and hidden states are not known.
+    """
+
+    def __init__(self, target: Target, config: HeadConfig, target_ids: Tensor) -> None:
+        super().__init__(target, config, target_ids)
+        self.lm_head.requires_grad_(False)
+        masks = torch.randn(config.parallel_drafts - 1, config.layer.hidden_size, device=self.embedding.device)
+        self.mask_embedding = nn.Parameter(masks * self.embedding.float().std())
+
+    @override
+    def _inputs(self, step: int, embedded: Tensor, fused: Tensor, outputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        if not step:
+            return embedded, fused
+        return self.mask_embedding[step - 1].expand_as(embedded), fused.roll(step, dims=1)
+
+
+def head_of(target: Target, config: HeadConfig, target_ids: Tensor) -> TrainedHead:
+    """An untrained head of its kind."""
+    kind = TrainedParallelHead if config.parallel_drafts > 1 else TrainedHead
+    return kind(target, config, target_ids)
+
+
+def trained_head(target: Target, checkpoint: HeadCheckpoint) -> TrainedHead:
+    """A trained head of a kind that `new_head` makes."""
+    head = head_of(target, checkpoint.config, checkpoint.target_ids.to(target.embedding.device))
+    for name, weight in head.weights().items():
+        weight.copy_(quant.dequantize(checkpoint.weights.tensor(name)))
+    return head
+
+
+Entries = list[tuple[Tensor, Tensor]]
+"""The keys and values of a layer, [B, heads, L, D] each, by step."""
+
+
+class _SelfAttention(nn.Module):
+    """The projections of a layer's attention."""
+
+    def __init__(self, shape: ModelConfig, inputs: int) -> None:
+        super().__init__()
+        queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+        self.q_proj = nn.Linear(inputs, queries, bias=False)
+        self.k_proj = nn.Linear(inputs, keys, bias=False)
+        self.v_proj = nn.Linear(inputs, keys, bias=False)
+        self.o_proj = nn.Linear(queries, shape.hidden_size, bias=False)
+        self._head_dim, self._group = shape.head_dim, shape.num_heads // shape.num_kv_heads
+
+    def forward(self, inputs: Tensor, rope: Tensor, entries: Entries) -> Tensor:
+        """[B, L, inputs] -> [B, L, hidden]; appends the step's keys and values to those of the earlier steps."""
+        count, length = inputs.shape[:2]
+
+        def heads(x: Tensor) -> Tensor:
+            return x.view(count, length, *x.shape[1:]).transpose(1, 2)
+
+        flat = inputs.flatten(0, 1)
+        query, key, value = (
+            project(flat).unflatten(-1, (-1, self._head_dim)) for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        angles = rope[:length].repeat(count, 1, 1)
+        query, key = (rotated(x.float(), angles).to(value.dtype) for x in (query, key))
+        entries.append((heads(key.repeat_interleave(self._group, 1)), heads(value.repeat_interleave(self._group, 1))))
+        query, step = heads(query) * self._head_dim**-0.5, len(entries) - 1
+        positions = torch.arange(length, device=inputs.device)
+        seen = positions[:, None] - positions >= step
+        first_keys, first_values = entries[0]
+        scores = [(query @ first_keys.transpose(2, 3)).masked_fill(~seen, torch.finfo(query.dtype).min)]
+        later = [(k.roll(step - j, dims=2), v.roll(step - j, dims=2)) for j, (k, v) in enumerate(entries)][1:]
+        scores += [(query * k).sum(-1, keepdim=True) for k, _ in later]
+        weights = torch.cat(scores, dim=-1).softmax(-1, dtype=torch.float32).to(query.dtype)
+        result = weights[..., :length] @ first_values
+        for index, (_, v) in enumerate(later):
+            result = result + weights[..., length + index, None] * v
+        attended: Tensor = self.o_proj(result.transpose(1, 2).flatten(2))
+        return attended
+
+
+class _HeadLayer(nn.Module):
+    def __init__(self, shape: ModelConfig, inputs: int) -> None:
+        super().__init__()
+        self.input_layernorm = Norm(shape.hidden_size, shape.norm_eps)
+        self.self_attn = _SelfAttention(shape, inputs)
+        self.post_attention_layernorm = Norm(shape.hidden_size, shape.norm_eps)
+        self.mlp = GatedMlp(shape)
+
+    def forward(self, normed: Tensor, x: Tensor, rope: Tensor, entries: Entries) -> Tensor:
+        """Add a layer to the residual stream ``x``; ``normed`` is what its attention reads."""
+        x = x + self.self_attn(normed, rope, entries)
+        y: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return y
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSize:
+    """The size of a head.
+
+    Attributes:
+        parallel_drafts: the drafts of one pass; 1 for a head that drafts one after the other.
+        layers: decoder layers; 1 unless drafts are parallel.
+        mlp: width of the MLP; None for the target's.
+    """
+
+    parallel_drafts: int = 1
+    layers: int = 1
+    mlp: int | None = None
+
+
+def new_head(target: Target, layers: Sequence[int], target_ids: Tensor, size: HeadSize = HeadSize()) -> TrainedHead:
+    """An untrained head for a target, with its layers' shape.
 
     Args:
         target: the target.
         layers: the head reads the residual stream before each of these; ascending.
         target_ids: the tokens that it can draft, ascending.
+        size: the head's.
     """
     shape = replace(
         target.config,
         family="LlamaForCausalLM",
-        num_layers=1,
-        sliding_windows=(None,),
+        num_layers=size.layers,
+        sliding_windows=(None,) * size.layers,
+        intermediate_size=size.mlp or target.config.intermediate_size,
         qkv_bias=False,
         output_bias=False,
         mlp_bias=False,
@@ -173,16 +254,15 @@ def new_head(target: Target, layers: Sequence[int], target_ids: Tensor) -> Train
         norm_before_fc=False,
         fc_norm=False,
         norm_output=False,
+        parallel_drafts=size.parallel_drafts,
     )
-    return TrainedHead(target, config, target_ids)
+    return head_of(target, config, target_ids)
 
 
 def frequent_tokens(samples: Iterable[Sample], vocab: int, count: int) -> Tensor:
     """The ``count`` most frequent tokens of the answers, [count] int64 ascending; ties go to lower ids."""
-    found = torch.zeros(vocab, dtype=torch.int64)
-    for sample in samples:
-        answer = torch.from_numpy(sample.tokens[sample.prompt_len :].astype("int64"))
-        found += torch.bincount(answer, minlength=vocab)
+    answers = [torch.from_numpy(sample.tokens[sample.prompt_len :]) for sample in samples]
+    found = torch.bincount(torch.cat(answers).long(), minlength=vocab)
     return found.sort(descending=True, stable=True).indices[:count].sort().values
 
 

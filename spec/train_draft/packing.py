@@ -100,15 +100,23 @@ def attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed, window:
 
 
 def batches(samples: Sequence[Sample], tokens: int, rng: random.Random) -> Iterator[list[Sample]]:
-    """Every sample once, in random order, in batches of at most ``tokens`` tokens. A longer sample is its own batch."""
-    batch: list[Sample] = []
-    room = tokens
-    for index in rng.sample(range(len(samples)), len(samples)):
+    """Every sample once, in batches of samples of similar length. A sample longer than ``tokens`` is its own batch.
+
+    The batches come in random order, and a batch has a random part of the samples of its length. Attention and the steps of
+    a head run on [sequences, longest]: in batches of any lengths most of that would be padding.
+
+    Args:
+        samples: any number of them.
+        tokens: the most tokens of a batch, ``longest`` times the sequences.
+        rng: the source of the order.
+    """
+    shuffled = rng.sample(range(len(samples)), len(samples))
+    by_length = sorted(shuffled, key=lambda index: len(samples[index].tokens))
+    found: list[list[Sample]] = []
+    for index in by_length:
         sample = samples[index]
-        if batch and len(sample.tokens) > room:
-            yield batch
-            batch, room = [], tokens
-        batch.append(sample)
-        room -= len(sample.tokens)
-    if batch:
-        yield batch
+        if not found or (len(found[-1]) + 1) * len(sample.tokens) > tokens:
+            found.append([])
+        found[-1].append(sample)
+    rng.shuffle(found)
+    yield from found

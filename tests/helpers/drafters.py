@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from typing_extensions import override
 
-from draftline.engine.drafting.policy import DraftPolicy, WrappedPolicy
+from draftline.engine.drafting.policy import DraftPolicy, Lacking, WrappedPolicy, nothing_lacking
 from draftline.engine.request.sequence import Sequence as EngineSequence
 from draftline.kernels.slots import SlotTable
 from draftline.spec.drafter import DraftChunk, Drafter, DraftRows
@@ -62,10 +62,10 @@ class SomeSteps(WrappedPolicy):
         return self._exploring
 
     @override
-    def begin_step(self, running: Iterable[EngineSequence]) -> None:
+    def begin_step(self, running: Iterable[EngineSequence], lacking: Lacking = nothing_lacking) -> None:
         self._exploring = self._draw.random() < 0.2
         self._on = self._draw.random() < 0.6
-        super().begin_step(running)
+        super().begin_step(running, lacking)
 
     @override
     def draft_len(self, sequence: EngineSequence) -> int:

@@ -27,6 +27,7 @@ from draftline.models.heads.eagle3 import Eagle3Head
 from draftline.models.model import Model
 from draftline.quant.tensor import RawTensor
 from draftline.spec.eagle3 import Eagle3
+from draftline.spec.parallel_head import ParallelHead
 
 CPU = torch.device("cpu")
 
@@ -137,13 +138,14 @@ def eagle3(
     chunk_tokens: int = 24,
     constraints: ConstraintTable | None = None,
 ) -> Eagle3:
-    """A drafter with a head."""
+    """A drafter with a head of either kind."""
     layer = head.config.layer
     cache = KVCache.allocate(
-        1, num_blocks, block_size, layer.num_kv_heads, layer.head_dim, dtype=torch.float32, device=CPU
+        layer.num_layers, num_blocks, block_size, layer.num_kv_heads, layer.head_dim, dtype=torch.float32, device=CPU
     )
     constraints = constraints or free_constraints(vocab=layer.vocab_size)
-    return Eagle3(head, cache, select_ops(CPU), drafts, constraints, chunk_tokens=chunk_tokens)
+    kind = ParallelHead if head.config.parallel_drafts > 1 else Eagle3
+    return kind(head, cache, select_ops(CPU), drafts, constraints, chunk_tokens=chunk_tokens)
 
 
 _NEXT_TOKEN = replace(CONFIG, tied_embeddings=False)

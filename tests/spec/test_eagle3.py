@@ -6,7 +6,7 @@ import pytest
 import torch
 from random_checkpoint import llama
 from tiny import free_constraints
-from tiny_head import InMemory, head_fields, random_weights
+from tiny_head import Fields, InMemory, head_fields, random_weights
 from torch import Tensor
 
 from draftline.kernels.batch import KVCache
@@ -20,6 +20,7 @@ from draftline.models.heads.config import head_config
 from draftline.models.heads.eagle3 import Eagle3Head
 from draftline.spec.drafter import DraftChunk, DraftRows
 from draftline.spec.eagle3 import Eagle3
+from draftline.spec.parallel_head import ParallelHead
 
 BLOCK, BLOCKS, DRAFTS = 8, 24, 3
 TARGET = llama(vocab_size=61, hidden_size=24, num_layers=4)
@@ -27,15 +28,17 @@ LENGTHS = [40, 9, 5, 17]
 DEVICE = torch.device("cpu")
 
 
-def drafted(ops: Ops, drafts: list[int], chunk_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+def drafted(ops: Ops, drafts: list[int], chunk_tokens: int, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
     """The slots' tokens after a round of some rows, and the head's keys and values."""
-    config = head_config(head_fields(TARGET, draft_vocab_size=37, head_dim=16), "head", TARGET)
+    config = head_config(head_fields(TARGET, draft_vocab_size=37, head_dim=16, **fields), "head", TARGET)
     weights = random_weights(config)
     ids = torch.arange(37) + weights["d2t"]
     head = Eagle3Head(HeadCheckpoint(config, InMemory(config.layer, weights), ids), ops, torch.float32, DEVICE)
-    cache = KVCache.allocate(1, BLOCKS, BLOCK, 2, 16, dtype=torch.float32, device=DEVICE)
+    layers = config.layer.num_layers
+    cache = KVCache.allocate(layers, BLOCKS, BLOCK, 2, 16, dtype=torch.float32, device=DEVICE)
     constraints = free_constraints(4, DRAFTS, vocab=61)
-    drafter = Eagle3(head, cache, ops, DRAFTS, constraints, chunk_tokens=chunk_tokens)
+    kind = ParallelHead if config.parallel_drafts > 1 else Eagle3
+    drafter = kind(head, cache, ops, DRAFTS, constraints, chunk_tokens=chunk_tokens)
     draw = torch.Generator().manual_seed(2)
     table = SlotTable.allocate(4, 48, 6, DEVICE)
     table.tokens.copy_(torch.randint(0, 61, table.tokens.shape, generator=draw))
@@ -57,19 +60,24 @@ def drafted(ops: Ops, drafts: list[int], chunk_tokens: int) -> tuple[Tensor, Ten
         for slot, count in zip([3, 0, 2, 1], drafts, strict=True)
         for position in range(LENGTHS[slot] - 1 + max(0, count - 1) if count else LENGTHS[slot] - DRAFTS - 2)
     ]
-    keys, values = (kept.flatten(0, 1)[entries] for kept in (cache.layers[0].keys, cache.layers[0].values))
+    last = cache.layers[-1]
+    keys, values = (kept.flatten(0, 1)[entries] for kept in (last.keys, last.values))
     return table.tokens, keys, values
 
 
+@pytest.mark.parametrize(
+    "fields", [{}, {"parallel_drafts": 3, "num_hidden_layers": 2}], ids=["one after the other", "parallel"]
+)
 @pytest.mark.parametrize(
     ("drafts", "chunk_tokens"),
     [([1, 3, 2, 0], 7), pytest.param([3, 3, 3, 3], 64, marks=pytest.mark.slow)],
     ids=["different", "alike"],
 )
 @torch.inference_mode()
-def test_the_kernels_draft_as_the_reference_does(drafts: list[int], chunk_tokens: int) -> None:
-    expected = drafted(ReferenceOps(), drafts, 64)
-    tokens, keys, values = drafted(TritonOps.sized(DeviceLimits.known(80, 8), device=DEVICE), drafts, chunk_tokens)
+def test_the_kernels_draft_as_the_reference_does(drafts: list[int], chunk_tokens: int, fields: Fields) -> None:
+    expected = drafted(ReferenceOps(), drafts, 64, fields)
+    triton = TritonOps.sized(DeviceLimits.known(80, 8), device=DEVICE)
+    tokens, keys, values = drafted(triton, drafts, chunk_tokens, fields)
     assert torch.equal(tokens, expected[0])
     torch.testing.assert_close(keys, expected[1], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(values, expected[2], atol=1e-4, rtol=1e-4)

@@ -9,17 +9,21 @@ import numpy as np
 import pytest
 import torch
 from random_checkpoint import RandomCheckpoint, llama
+from tiny_head import eagle3
 from torch import Tensor
 
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.reference.ops import ReferenceOps
+from draftline.kernels.slots import SlotTable
 from draftline.models.heads.checkpoint import open_head
 from draftline.models.heads.eagle3 import Eagle3Head
 from draftline.models.heads.folder import write_head_folder
+from draftline.spec.drafter import DraftChunk, DraftRows
 from draftline.spec.train_draft.acceptance import Acceptance
 from draftline.spec.train_draft.decoder import Target
 from draftline.spec.train_draft.distill import Optimiser, Schedule, optimise
 from draftline.spec.train_draft.head import (
+    HeadSize,
     TrainedHead,
     frequent_tokens,
     head_acceptance,
@@ -109,18 +113,67 @@ def test_unrolled_steps_are_the_rounds_that_the_engine_drafts(
         fused = engine.fuse(torch.stack([state[start : start + length] for state in states], dim=1))
         start += length
         for last in range(length - 1 - steps):
-            cache = KVCache.allocate(1, 4, 16, 2, 8, dtype=torch.float32, device=CPU).layers[0]
+            cache = KVCache.allocate(1, 4, 16, 2, 8, dtype=torch.float32, device=CPU)
             batch, hidden = entries(tokens[1 : last + 2], 0), fused[: last + 1]
             for step in range(steps):
-                logits, hidden = engine.forward(batch, hidden, cache)
+                logits, hidden = engine.forward(batch, engine.embed(batch.token_ids), hidden, cache)
                 got = outputs[step][row, last + step]
                 torch.testing.assert_close(got, hidden[0], atol=1e-3, rtol=1e-3)
                 torch.testing.assert_close(head.logits(got), logits[0], atol=1e-3, rtol=1e-3)
                 batch = entries(tokens[last + step + 2 : last + step + 3], last + step + 1)
 
 
-def test_a_few_steps_lower_the_loss_and_raise_the_acceptance(target: Target, samples: list[Sample]) -> None:
-    head = fresh(target, samples)
+SIZES = {"one after the other": HeadSize(), "parallel": HeadSize(3, 2, 40)}
+
+
+@pytest.mark.parametrize("kind", SIZES)
+@torch.inference_mode()
+def test_drafts_are_those_that_training_predicts(
+    target: Target, checkpoint: RandomCheckpoint, samples: list[Sample], tmp_path: Path, kind: str
+) -> None:
+    """The drafter's rounds of a saved head, behind every token of a text that the head continues for itself."""
+    torch.manual_seed(0)
+    head, drafts = new_head(target, LAYERS, frequent_tokens(samples, 61, 40), SIZES[kind]), 3
+    for weight in head.weights().values():
+        weight.copy_(weight.to(torch.bfloat16))  # as it is saved
+    write_head_folder(tmp_path, head.config, head.weights(), head.target_ids)
+    opened = open_head(str(tmp_path), checkpoint)
+    assert opened is not None
+    drafter = eagle3(Eagle3Head(opened, ReferenceOps(), torch.float32, CPU), drafts, num_blocks=8)
+    text = samples[0].tokens
+    table = SlotTable.allocate(2, 48, 6, CPU)
+    table.block_tables[1] = torch.tensor([5, 0, 3, 2, 7, 6])
+    table.temperature.zero_()
+    rows = DraftRows(torch.tensor([1]), torch.tensor([drafts], dtype=torch.int32), drafts)
+    compared = 0
+    for known in range(drafts + 2, len(text) - drafts):
+        table.tokens[1, :known], table.lengths[1] = torch.from_numpy(text[:known]), known
+        packed = pack([Sample(text[:known], known - 1, Kind.GENERAL, Split.TRAIN)], CPU)
+        _, states = target.hidden_and_states(packed, LAYERS)
+        where = torch.arange(known)
+        index = table.block_tables[1, where // 8].long() * 8 + where % 8
+        drafter._store._states[index] = drafter._head.fuse(torch.stack(states, dim=1))
+        drafter.catch_up([DraftChunk(1, 0, known - drafts - 2)] if known > drafts + 2 else [], table)
+        drafter.propose(rows, table)
+        got = table.tokens[1, known : known + drafts].tolist()
+        # A sequential head reads its own drafts, so unroll over them.
+        whole = np.array([*text[:known], *got, 0], np.int32)
+        packed = pack([Sample(whole, known - 1, Kind.GENERAL, Split.TRAIN)], CPU)
+        _, states = target.hidden_and_states(packed, LAYERS)
+        outputs = head.unrolled(packed, states, drafts)
+        expected = [
+            int(head.target_ids[head.logits(output[0, known - 2 + step]).argmax()])
+            for step, output in enumerate(outputs)
+        ]
+        compared += got == expected
+        assert got[0] == expected[0]
+    assert compared == len(text) - 2 * drafts - 2
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_a_few_steps_lower_the_loss_and_raise_the_acceptance(target: Target, samples: list[Sample], kind: str) -> None:
+    torch.manual_seed(0)
+    head = new_head(target, LAYERS, frequent_tokens(samples, 61, 40), SIZES[kind])
     before = head_acceptance(head, target, samples, 3)
     schedule = Schedule(epochs=30, batch_tokens=200, learning_rate=5e-3, pauses=5)
     losses = [
@@ -132,8 +185,8 @@ def test_a_few_steps_lower_the_loss_and_raise_the_acceptance(target: Target, sam
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0] - 0.5
     after = head_acceptance(head, target, samples, 3)
-    assert after.length > before.length + 0.5
-    assert after.rates[0] > 0.25 + before.rates[0]
+    assert after.length > before.length + 0.4
+    assert after.rates[0] > 0.2 + before.rates[0]
 
 
 def test_a_training_in_two_runs_is_one(target: Target, samples: list[Sample]) -> None:

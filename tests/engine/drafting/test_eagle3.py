@@ -79,16 +79,20 @@ def computed_at_once(drafter: Eagle3, tokens: list[int]) -> tuple[Tensor, KVCach
     batch = row(tokens, count)
     target.forward(batch, empty_cache(CONFIG.num_layers, count, CONFIG.num_kv_heads, CONFIG.head_dim), recorded)
     states = head.fuse(recorded.states)
-    cache = empty_cache(1, count, head.config.layer.num_kv_heads, head.config.layer.head_dim)
-    head.fill_cache(row(tokens[1:], count), states, cache.layers[0])
+    layer = head.config.layer
+    cache = empty_cache(layer.num_layers, count, layer.num_kv_heads, layer.head_dim)
+    entries = row(tokens[1:], count)
+    head.fill_cache(entries, head.embed(entries.token_ids), states, cache)
     return states, cache
 
 
 def audit(core: Core, drafter: Eagle3, *, prefix_caching: bool) -> int:
     """Compare the states and entries of all current sequences with those computed at once; returns how many there were.
 
-    Where prefixes are shared, the last entry of a block may have been read with the next token of another sequence.
+    Where prefixes are shared, the last entry of a block may have been read with the next token of another sequence. In a
+    head of several layers, the entries behind it that read it differ in all layers but the first.
     """
+    depth = 1 if prefix_caching else None
     drafting, size = core._policy, drafter._block_size
     changing = core._scheduler._cache._first_changed
     count = 0
@@ -102,13 +106,11 @@ def audit(core: Core, drafter: Eagle3, *, prefix_caching: bool) -> int:
         where = torch.tensor([sequence.blocks[i // size] * size + i % size for i in range(length)])
         torch.testing.assert_close(drafter._store._states[where], states, atol=1e-4, rtol=1e-4)
         own = torch.tensor([not prefix_caching or i % size < size - 1 for i in range(length)])
-        for kept, right in (
-            (drafter._cache.keys, expected.layers[0].keys),
-            (drafter._cache.values, expected.layers[0].values),
-        ):
-            torch.testing.assert_close(
-                kept.flatten(0, 1)[where][own], right.flatten(0, 1)[:length][own], atol=1e-4, rtol=1e-4
-            )
+        for kept, right in zip(drafter._cache.layers[:depth], expected.layers[:depth], strict=True):
+            for one, other in ((kept.keys, right.keys), (kept.values, right.values)):
+                torch.testing.assert_close(
+                    one.flatten(0, 1)[where][own], other.flatten(0, 1)[:length][own], atol=1e-4, rtol=1e-4
+                )
         count += 1
     return count
 
@@ -122,6 +124,8 @@ def audit(core: Core, drafter: Eagle3, *, prefix_caching: bool) -> int:
             "norms": {"norm_before_fc": True, "fc_norm": True},
             "all tokens": {"draft_vocab_size": CONFIG.vocab_size},
             "qwen3": {"model_type": "qwen3", "head_dim": 8},
+            "parallel": {"parallel_drafts": 4},
+            "parallel, two layers": {"parallel_drafts": 5, "num_hidden_layers": 2, "norm_before_residual": True},
         },
         {str(steps): steps for steps in (0, 1, 3)},
         {str(drafts): drafts for drafts in (1, 4)},
@@ -188,12 +192,13 @@ def test_only_tokens_of_the_small_vocabulary_are_drafted() -> None:
     [(64, True, 0), (64, False, 1), (14, True, 1), (14, False, 0)],
     ids=["roomy-prefix cache", "roomy-no prefix cache-ahead", "tight-prefix cache-ahead", "tight-no prefix cache"],
 )
+@pytest.mark.parametrize("fields", [{}, {"parallel_drafts": 4, "num_hidden_layers": 2}], ids=["one", "parallel"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_states_and_cache_are_right_after_every_step(
-    num_blocks: int, prefix_caching: bool, steps_ahead: int, seed: int
+    num_blocks: int, prefix_caching: bool, steps_ahead: int, seed: int, fields: dict[str, Any]
 ) -> None:
     """Drafts now and then, chunks, prefix hits, equal blocks joined, preemption: what the drafter has is right."""
-    drafter = eagle3(tiny_head(), 3, num_blocks=num_blocks)
+    drafter = eagle3(tiny_head(**fields), 3, num_blocks=num_blocks)
     core = tiny_core(
         drafter=drafter,
         num_blocks=num_blocks,

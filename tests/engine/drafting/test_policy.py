@@ -16,8 +16,10 @@ from draftline.engine.params import SamplingParams, Speculation
 from draftline.engine.request.sequence import Plan, Sequence
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
-from draftline.spec.adaptive import CostTable, DraftLengths
+from draftline.spec.adaptive import DraftBudgets
+from draftline.spec.drafter import DraftChunk
 from draftline.spec.ngram import NGram
+from draftline.spec.step_costs import CostTable
 
 CHEAP = {(rows, drafts): 1.0 + 0.05 * drafts for rows in (1, 4) for drafts in range(5)}
 
@@ -42,7 +44,7 @@ def test_fixed_drafts_are_cut_by_requests_and_off_where_too_many_run() -> None:
 
 
 def test_adaptive_drafts_follow_acceptance_and_requests_have_their_own_way() -> None:
-    drafting = AdaptiveDrafting(DraftLengths(CostTable(CHEAP)), max_drafts=4, max_rows=4)
+    drafting = AdaptiveDrafting(DraftBudgets(CostTable(CHEAP)), max_drafts=4, max_rows=4)
     one, off, two = sequence(), sequence(0), sequence(2)
     begin(drafting, [one, off, two])
     assert drafting.draft_len(one) > 0
@@ -61,7 +63,7 @@ class Clockwork:
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
 
-    def launch(self, plan: Plan) -> None:
+    def launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...] = ()) -> None:
         assert all(row.samples == row.drafts + 1 for row in plan.rows)
         self.asked.append((len(plan.rows), plan.rows[0].drafts))
 

@@ -114,7 +114,7 @@ def test_a_trained_head_is_accepted_more_often_than_a_random_one(target: Path, t
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--kind", "model"], "--draft-vocab-size: is only used where --kind is eagle3"),
+        (["--kind", "model"], "--draft-vocab-size: is only used where --kind is eagle3 or parallel"),
         (["--layers", 2, "--layers", 1], "--layers: [2, 1]: must ascend from 0 to the 3 layers of"),
         (["--layers", 1, "--layers", 4], "must ascend from 0 to the 3 layers"),
     ],

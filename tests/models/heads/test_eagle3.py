@@ -118,7 +118,7 @@ def test_drafts_are_those_of_the_network(kind: str) -> None:
     layer = config.layer
     cache = KVCache.allocate(
         1, 4, 8, layer.num_kv_heads, layer.head_dim, dtype=torch.float32, device=torch.device("cpu")
-    ).layers[0]
+    )
     draw = torch.Generator().manual_seed(1)
     tokens = torch.randint(0, TARGET.vocab_size, (TOKENS + STEPS,), generator=draw)
     states = torch.randn((TOKENS, len(config.target_layers), TARGET.hidden_size), generator=draw)
@@ -127,10 +127,10 @@ def test_drafts_are_those_of_the_network(kind: str) -> None:
     fused = head.fuse(states.clone())
     torch.testing.assert_close(fused, expected_hidden, atol=1e-5, rtol=1e-5)
     split = 6
-    head.fill_cache(entries(tokens[:split], 0), fused[:split], cache)
+    head.fill_cache(entries(tokens[:split], 0), head.embed(tokens[:split]), fused[:split], cache)
     batch, hidden = entries(tokens[split:TOKENS], split), fused[split:]
     for step in range(STEPS):
-        logits, hidden = head.forward(batch, hidden, cache)
+        logits, hidden = head.forward(batch, head.embed(batch.token_ids), hidden, cache)
         every, output = reference(tokens[: TOKENS + step], expected_hidden)
         torch.testing.assert_close(logits[0], every[-1], atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(hidden[0], output[-1], atol=1e-4, rtol=1e-4)
