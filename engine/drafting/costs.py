@@ -39,7 +39,6 @@ def measure_costs(
     draft_lens = tuple(draft_lens)
     # The table has room for drafts behind the longest sequence, the model has no positions for them.
     known = max(1, min(_CONTEXT, table.tokens.shape[1] - 2 * max(draft_lens)))
-    table.lengths.fill_(known)
     costs: Costs = {}
     for count in row_counts:
         for drafts in draft_lens:
@@ -51,15 +50,14 @@ def measure_costs(
 
 
 def _row(slot: int, known: int, drafts: int) -> Row:
-    sequence = Sequence("cost", slot, [], 0, SamplingParams(temperature=0), seed=0, max_len=known, order=0.0)
+    sequence = Sequence("cost", slot, [0] * known, 0, SamplingParams(temperature=0), seed=0, max_len=known, order=0.0)
     return Row(sequence, slot, known - 1, 1, known, drafts, drafts + 1)
 
 
 def _time(runner: Runner, rows: tuple[Row, ...], table: SlotTable, rounds: int) -> float:
-    known = rows[0].known
     taken: list[float] = []
     while len(taken) < rounds and sum(taken) < _ENOUGH_S:
-        table.lengths.fill_(known)  # what the last round has accepted is forgotten
+        runner.fill(rows)  # what the last round has accepted is forgotten
         _finish(table)
         start = time.perf_counter()
         runner.launch(Plan(rows))
