@@ -16,49 +16,38 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.drafting.build import DrafterParts
 from draftline.engine.fingerprint import SystemFingerprint
+from draftline.engine.parallel.group import RankGroup
+from draftline.engine.parallel.leader import StartedRanks, start_ranks
+from draftline.engine.parallel.sizes import agree_on_blocks
+from draftline.engine.parallel.target import Target
 from draftline.engine.protocol import EngineInfo
 from draftline.engine.runner.device import check_weights, device_name, device_uuids, select_device
 from draftline.engine.runner.eager import EagerExecutor
 from draftline.engine.runner.executor import ExecutorParts, Executors
 from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.memory import (
-    DEFAULT_CPU_CACHE_GIB,
-    GIB,
-    block_bytes,
-    cache_blocks,
-    gpu_cache_bytes,
     largest_batch,
     memory_explained,
-    peak_bytes,
-    slot_table_bytes,
     taken_bytes,
     used_bytes,
-    weight_bytes,
 )
 from draftline.engine.runner.peaks import peak_of
 from draftline.engine.runner.runner import Runner
-from draftline.engine.runner.shapes import StepShapes, launch_bound_tokens
+from draftline.engine.runner.shapes import StepShapes
 from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLines
 from draftline.engine.stats import MemoryUse
 from draftline.engine.tools.formats import find_format, find_reasoning
 from draftline.kernels import select_ops
-from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.compile_workers import KernelCompileWorkers
 from draftline.kernels.constraints import ConstraintTable
-from draftline.kernels.ops import Accept, Ops
-from draftline.kernels.slots import SlotTable
-from draftline.models.checkpoints.checkpoint import Checkpoint
-from draftline.models.config import ModelConfig
-from draftline.models.errors import ModelLoadError
-from draftline.models.families import build_model
+from draftline.kernels.ops import Ops
+from draftline.models.hidden_states import HiddenStateSink
 from draftline.models.loader import open_checkpoint
-from draftline.models.model import Model
+from draftline.models.parallel.shard import WHOLE, PartialShard
 from draftline.models.tokenization.tokenizer import Tokenizer, load_tokenizer
 from draftline.models.work import ModelWork
-from draftline.quant import preferred_cpu_dtype
-from draftline.spec.synthetic import synthetic_acceptance
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import KINDS
 from draftline.structured.table_cache import cache_folder
@@ -69,17 +58,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_STEP_TOKENS = {"cpu": 512, "cuda": 8192}
-"""The most tokens of a step by device type, where the configuration does not say."""
-
 _CONSTRAINT_BYTES = 64 << 20
 """Bytes for automata's tables, and as many for their masks. On a CPU, memory is only taken where it is written."""
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-_CACHE_DTYPES = {"bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn, "int8": torch.int8}
-"""By ``kv_cache_dtype``; ``auto`` is the type of the activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +122,13 @@ def _build(
     """
     started = time.monotonic()
     loaded = _load(config, device, undo, substitutes.ops)
-    shape, model = loaded.model.config, loaded.model
+    target, model = loaded.target, loaded.target.model
 
     # The largest step bounds the memory of activations. Its kernels are compiled before it runs, those of graphs with it.
     largest = largest_batch(
-        shape.max_positions,
+        target.shape.max_positions,
         device,
-        step_tokens=loaded.step_tokens,
+        step_tokens=target.step_tokens,
         block_size=config.block_size,
         max_rows=config.max_num_seqs,
     )
@@ -156,23 +136,23 @@ def _build(
         from draftline.engine.runner.warmup import compile_kernels
 
         with memory_explained(device, "the largest step"):
-            later = compile_kernels(loaded.allocate(1, loaded.max_len), ahead, largest)
+            later = compile_kernels(loaded.allocate(1, target.max_len), ahead, largest)
 
     # The cache and the graphs take the memory that the weights and the largest step leave.
-    loaded, cache_bytes, activation_bytes = _share_memory(loaded, largest)
-    blocks = cache_blocks(
-        cache_bytes,
-        loaded.block_bytes,
-        config.block_size,
-        config.max_model_len,
+    def sink_of_largest() -> HiddenStateSink:
+        return loaded.drafting.build(largest.block_tables.shape[1], target.step_tokens, loaded.constraints).sink
+
+    sizes = agree_on_blocks(
+        target, loaded.group, largest, sink_of_largest, loaded.shapes, drafter_block_bytes=loaded.drafting.block_bytes
     )
-    max_model_len = min(loaded.max_len, blocks * config.block_size)
+    blocks, max_model_len = sizes.blocks, sizes.max_model_len
+    loaded = replace(loaded, shapes=sizes.shapes)
     parts = loaded.allocate(blocks, max_model_len)
     scheduler = Scheduler(
         num_blocks=blocks,
         block_size=config.block_size,
         num_slots=config.max_num_seqs,
-        token_budget=loaded.step_tokens,
+        token_budget=target.step_tokens,
         max_model_len=max_model_len,
         prefix_caching=config.prefix_caching,
     )
@@ -186,39 +166,42 @@ def _build(
             graphs = capture_graphs(parts)
     memory = MemoryUse(
         weights=loaded.weight_bytes,
-        cache=blocks * loaded.block_bytes,
-        activations=activation_bytes,
+        cache=blocks * (target.block_bytes + loaded.drafting.block_bytes),
+        activations=sizes.activation_bytes(loaded.weight_bytes),
         graphs=max(0, used_bytes(device) - used),
     )
+    loaded.ranks.wait_until_ready()
     runner = Runner(
         Executors(EagerExecutor(parts), loaded.shapes, graphs),
         parts.drafter,
         parts.table,
         ConstraintMasks(parts.constraints, parts.table),
-        loaded.ops,
+        target.ops,
         loaded.eos_ids,
+        loaded.ranks,
     )
     fingerprint = SystemFingerprint.of(
         device,
-        dtype=loaded.dtype,
+        dtype=target.dtype,
         weights=model.quantization,
         conversion=config.quantization,
-        cache_dtype=loaded.cache_dtype,
+        cache_dtype=target.cache_dtype,
+        ranks=config.tensor_parallel_size,
     )
     policy = loaded.drafting.build_policy(
         runner,
         parts.table,
         loaded.shapes,
         generation=scheduler.block_generation,
-        step_tokens=loaded.step_tokens,
-        facts=(fingerprint.facts, repr(shape)),
+        step_tokens=target.step_tokens,
+        facts=(fingerprint.facts, repr(target.shape)),
     )
     info = EngineInfo(
         model=config.model,
-        config=shape,
+        config=target.shape,
         eos_token_ids=loaded.eos_ids,
         quantization=model.quantization,
-        dtype=str(loaded.dtype).removeprefix("torch."),
+        dtype=str(target.dtype).removeprefix("torch."),
         device=str(device),
         max_model_len=max_model_len,
         max_num_seqs=config.max_num_seqs,
@@ -253,10 +236,10 @@ def _build(
         loaded.tokenizer,
         info,
         policy,
-        budget=StepBudget(loaded.step_tokens, config.inter_token_target),
+        budget=StepBudget(target.step_tokens, config.inter_token_target),
         steps_ahead=_steps_ahead(device) if substitutes.steps_ahead is None else substitutes.steps_ahead,
         compiler=loaded.compiler,
-        work=ModelWork.of(model, loaded.cache_dtype),
+        work=ModelWork.of(model, target.cache_dtype),
         step_log=StepLines() if config.log_steps else NO_STEP_LOG,
     )
 
@@ -271,43 +254,28 @@ class _Loaded:
     """The parts of an engine that do not depend on the size of its cache.
 
     Attributes:
-        config: the engine's options.
-        device: where it runs.
+        target: the target model.
+        ranks: the other ranks.
+        group: all ranks; None if there is only this one.
         tokenizer: the model's.
         compiler: compiles constraints for the tokenizer's tokens.
         eos_ids: the model's end-of-sequence ids.
-        dtype: of the model's weights.
-        ops: the device's operations.
-        model: the target model.
         drafting: the drafter, without its cache.
         shapes: the step shapes that have graphs.
         constraints: the constraint table.
-        step_tokens: the most tokens of a step.
-        max_len: the most tokens of a sequence, if the cache has room for them.
-        cache_dtype: of keys and values.
         weight_bytes: memory of the model's and the draft model's weights.
     """
 
-    config: EngineConfig
-    device: torch.device
+    target: Target
+    ranks: StartedRanks
+    group: RankGroup | None
     tokenizer: Tokenizer
     compiler: ConstraintCompiler
     eos_ids: tuple[int, ...]
-    dtype: torch.dtype
-    ops: Ops
-    model: Model
     drafting: DrafterParts
     shapes: StepShapes
     constraints: ConstraintTable
-    step_tokens: int
-    max_len: int
-    cache_dtype: torch.dtype
     weight_bytes: int
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of a cache block, the draft model's included."""
-        return block_bytes(self.model.config, self.config.block_size, self.cache_dtype) + self.drafting.block_bytes
 
     def allocate(self, blocks: int, max_model_len: int) -> ExecutorParts:
         """Allocate the cache, the drafter's cache and the slot table.
@@ -316,30 +284,13 @@ class _Loaded:
             blocks: cache blocks.
             max_model_len: the most tokens of a sequence.
         """
-        shape, config = self.model.config, self.config
-        table_len = max_model_len + self.drafting.max_draft_tokens
-        table_blocks = -(-table_len // config.block_size)
-        with memory_explained(
-            self.device,
-            f"the tables of {config.max_num_seqs} sequences (max_num_seqs) of {table_len} tokens (max_model_len)",
-            slot_table_bytes(config.max_num_seqs, table_len, table_blocks, shape.vocab_size),
-        ):
-            table = SlotTable.allocate(config.max_num_seqs, table_len, table_blocks, self.device, shape.vocab_size)
-        # On a CPU, a page of the cache is taken when it is first written: all must fit now, the drafter's included.
-        cache_size = blocks * self.block_bytes
-        with memory_explained(self.device, f"a cache of {cache_size / GIB:.2f} GiB (kv_cache_memory_gib)", cache_size):
-            cache = KVCache.allocate(
-                shape.num_layers,
-                blocks,
-                config.block_size,
-                shape.num_kv_heads,
-                shape.head_dim,
-                dtype=self.cache_dtype,
-                device=self.device,
-            )
-        drafter = self.drafting.build(blocks, self.step_tokens, self.constraints)
-        accept = _accept(self.ops, config.synthetic_acceptance)
-        return ExecutorParts(self.model, cache, table, self.ops, drafter, accept, self.constraints, self.shapes)
+        target = self.target
+        table = target.allocate_table(max_model_len, self.drafting.max_draft_tokens)
+        cache = target.allocate_cache(blocks, blocks * (target.block_bytes + self.drafting.block_bytes))
+        drafter = self.drafting.build(blocks, target.step_tokens, self.constraints)
+        return ExecutorParts(
+            target.model, cache, table, target.ops, drafter, target.accept, self.constraints, self.shapes
+        )
 
 
 def _load(
@@ -349,6 +300,8 @@ def _load(
     checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
     check_weights(config.model, checkpoint, device, "quantization")
     shape = checkpoint.config
+    ranks = start_ranks(config, shape, device)  # they load while this process does
+    undo.push(ranks)
     tokenizer = load_tokenizer(
         config.tokenizer or config.model, shape, None if config.chat_template is None else Path(config.chat_template)
     )
@@ -357,14 +310,15 @@ def _load(
     compiler = ConstraintCompiler(vocabulary, cache_folder=cache_folder(config.constraint_cache))
     undo.callback(compiler.close)
     compiler.start()  # its worker loads while the weights do
-    dtype = _dtype(config, checkpoint, device)
     ops = make_ops(device, config.kernels)
+    group = ranks.join()
     taken = taken_bytes(device)
-    weights = f"the weights of {config.model} in {str(dtype).removeprefix('torch.')}"
-    with memory_explained(device, weights, weight_bytes(checkpoint, dtype)):
-        model = build_model(checkpoint, shape, ops, dtype, device)
-    drafting = DrafterParts(config, checkpoint, ops, dtype, device)
+    shard = WHOLE if group is None else PartialShard.of(shape, group.collectives)
+    target = Target.load(config, checkpoint, device, ops, shard)
+    drafting = DrafterParts(config, checkpoint, ops, target.dtype, device)
     on_gpu = taken_bytes(device) - taken
+    if group is not None:
+        group.least([drafting.max_draft_tokens])
     constraints = _constraint_table(config, shape.vocab_size, drafting.max_draft_tokens, device)
     if config.synthetic_acceptance is not None:
         logger.warning(
@@ -372,29 +326,17 @@ def _load(
             config.synthetic_acceptance,
         )
     return _Loaded(
-        config=config,
-        device=device,
+        target=target,
+        ranks=ranks,
+        group=group,
         tokenizer=tokenizer,
         compiler=compiler,
         eos_ids=eos_ids,
-        dtype=dtype,
-        ops=ops,
-        model=model,
         drafting=drafting,
-        shapes=StepShapes(config.max_num_seqs, drafting.max_draft_tokens, launch_bound_tokens(shape)),
+        shapes=target.shapes(drafting.max_draft_tokens),
         constraints=constraints,
-        step_tokens=config.max_batched_tokens or _STEP_TOKENS.get(device.type, _STEP_TOKENS["cpu"]),
-        max_len=_max_len(config, shape),
-        cache_dtype=_cache_dtype(config, model),
-        weight_bytes=on_gpu if device.type == "cuda" else model.nbytes,
+        weight_bytes=on_gpu if device.type == "cuda" else target.model.nbytes,
     )
-
-
-def _accept(ops: Ops, synthetic_acceptance_rate: float | None) -> Accept:
-    """What verifies drafts: the device's operation, or chance in benchmarks."""
-    if synthetic_acceptance_rate is None:
-        return ops.accept
-    return synthetic_acceptance(ops.accept, synthetic_acceptance_rate)
 
 
 def _constraint_table(config: EngineConfig, vocab: int, drafts: int, device: torch.device) -> ConstraintTable:
@@ -409,61 +351,3 @@ def _constraint_table(config: EngineConfig, vocab: int, drafts: int, device: tor
             samples=drafts + 1,
             device=device,
         )
-
-
-def _sample_bytes(model: Model) -> int:
-    """Memory that graphs keep for each token that a step decides: its logits, and sampling's copies of them in float32."""
-    return model.config.vocab_size * (model.dtype.itemsize + 2 * torch.float32.itemsize)
-
-
-def _dtype(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> torch.dtype:
-    if config.dtype != "auto":
-        return _DTYPES[config.dtype]
-    if device.type != "cpu":
-        return torch.bfloat16
-    # The format of the largest weights decides which type is fastest.
-    return preferred_cpu_dtype(checkpoint.tensor("model.layers.0.mlp.down_proj.weight").format)
-
-
-def _cache_dtype(config: EngineConfig, model: Model) -> torch.dtype:
-    return _CACHE_DTYPES.get(config.kv_cache_dtype, model.cache_dtype)
-
-
-def _max_len(config: EngineConfig, shape: ModelConfig) -> int:
-    if config.max_model_len is None:
-        return shape.max_positions
-    if config.max_model_len > shape.max_positions:
-        raise ModelLoadError(
-            f"max_model_len: {config.max_model_len} is more than the {shape.max_positions} positions of {config.model}"
-        )
-    return config.max_model_len
-
-
-def _share_memory(loaded: _Loaded, largest: Batch) -> tuple[_Loaded, int, int]:
-    """Size the cache.
-
-    Returns:
-        The parts, with graphs for fewer rows where those of all would take more than the cache; the cache's bytes; and those
-        that the largest step's activations take, 0 where these are not measured.
-    """
-    config, model = loaded.config, loaded.model
-    if config.kv_cache_memory_gib is not None:
-        return loaded, int(config.kv_cache_memory_gib * GIB), 0
-    if model.device.type == "cpu":
-        return loaded, int(DEFAULT_CPU_CACHE_GIB * GIB), 0
-    # The largest step runs on caches of just its own size, which do not count.
-    blocks = largest.block_tables.shape[1]
-    sink = loaded.drafting.build(blocks, loaded.step_tokens, loaded.constraints).sink
-    peak = peak_bytes(model, largest, block_size=config.block_size, cache_dtype=loaded.cache_dtype, sink=sink)
-    peak -= blocks * loaded.drafting.block_bytes
-    activations = max(0, peak - loaded.weight_bytes)
-    left = gpu_cache_bytes(model.device, config.gpu_memory_utilization, peak)
-    if not config.uses_graphs:
-        return loaded, left, activations
-    shapes = loaded.shapes.within(left // 2 // _sample_bytes(model))
-    if shapes is not loaded.shapes:
-        logger.info(
-            "CUDA graphs for steps that decide up to %d tokens instead of %d: %.2f GiB are left for graphs and cache",
-            shapes.max_samples, loaded.shapes.max_samples, left / GIB,
-        )  # fmt: skip
-    return replace(loaded, shapes=shapes), left - shapes.max_samples * _sample_bytes(model), activations

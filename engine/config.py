@@ -59,6 +59,13 @@ class EngineConfig(Options):
         default="auto",
         description="'cpu', 'cuda', 'cuda:1', …; 'auto' is a GPU where there is one, and of different ones that with most memory",
     )
+    tensor_parallel_size: int = Field(
+        default=1,
+        ge=1,
+        le=8,
+        description="devices of this host that share the model, each with a part of every projection; 'cpu' takes as many "
+        "processes, GPUs are those from device on",
+    )
     max_model_len: int | None = Field(
         default=None, ge=2, description="max prompt plus output, in tokens; the model's own limit where unset"
     )
@@ -191,6 +198,7 @@ class EngineOptions(TypedDict, total=False):
     dtype: DType
     quantization: Conversion
     device: str
+    tensor_parallel_size: int
     max_model_len: int | None
     max_num_seqs: int
     max_batched_tokens: int | None

@@ -192,6 +192,18 @@ class Core:
         with self.profiler.part("deliver"):
             self._deliver(updates)
 
+    def check_alive(self) -> None:
+        """Raise `DeviceLostError` if a part of the engine in another process is lost."""
+        self._runner.check_alive()
+
+    def when_lost(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once a part of the engine in another process is lost, from another thread; at once if one is."""
+        self._runner.when_lost(call)
+
+    def close(self) -> None:
+        """End the parts of the engine in other processes. Idempotent."""
+        self._runner.close()
+
     def fail_all(self, error: Exception) -> None:
         """End every request with ``error``. Frees nothing: the engine has ended."""
         live, self._live, self._outputs = self._live, {}, {}

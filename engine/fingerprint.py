@@ -28,6 +28,7 @@ class SystemFingerprint:
         cache_dtype: of keys and values.
         draftline: this package's version.
         libraries: the versions of the libraries that compute or compile kernels.
+        ranks: the devices that share the model: each adds its part of a sum, so their number decides the rounding.
         arithmetic: `ARITHMETIC_REVISION`.
     """
 
@@ -38,11 +39,18 @@ class SystemFingerprint:
     cache_dtype: str
     draftline: str
     libraries: str
+    ranks: int
     arithmetic: int
 
     @staticmethod
     def of(
-        device: torch.device, *, dtype: torch.dtype, weights: str, conversion: str, cache_dtype: torch.dtype
+        device: torch.device,
+        *,
+        dtype: torch.dtype,
+        weights: str,
+        conversion: str,
+        cache_dtype: torch.dtype,
+        ranks: int = 1,
     ) -> SystemFingerprint:
         """The facts of an engine on ``device``; see the attributes."""
         return SystemFingerprint(
@@ -53,6 +61,7 @@ class SystemFingerprint:
             cache_dtype=_name(cache_dtype),
             draftline=__version__,
             libraries=_libraries(device),
+            ranks=ranks,
             arithmetic=ARITHMETIC_REVISION,
         )
 

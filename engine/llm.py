@@ -190,6 +190,7 @@ class LLM:
         core, self._core = self._core, None
         if core is None:
             return
+        core.close()
         if core.compiler is not None:
             core.compiler.close()
 

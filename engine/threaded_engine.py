@@ -61,8 +61,10 @@ class ThreadedEngine(EngineClient):
         self._commands: deque[Callable[[], None]] = deque()
         self._stats = core.stats()
         self._stopping = False
+        self._lost = False
         self._thread = threading.Thread(target=self._loop, name="draftline-step", daemon=True)
         self._thread.start()
+        core.when_lost(self._wake_lost)
 
     @override
     def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
@@ -113,6 +115,7 @@ class ThreadedEngine(EngineClient):
             self._stopping = True
             self._wake.notify()
         self._thread.join()
+        self._core.close()
         if self._core.compiler is not None:
             self._core.compiler.close()
 
@@ -185,6 +188,7 @@ class ThreadedEngine(EngineClient):
         while self._wait_for_work():
             self._run_commands()
             try:
+                self._core.check_alive()
                 self._core.step()
             except Exception as error:
                 # The core survives a fault of one step's work. So the device is lost, or the engine's own state is in doubt.
@@ -197,11 +201,24 @@ class ThreadedEngine(EngineClient):
         self._end(EngineStoppedError("the engine stopped before the request was finished"))
         self.stopped.set_result(None)
 
+    def _wake_lost(self) -> None:
+        """Let the step thread find out, while it waits for work, that the engine cannot go on."""
+        with self._wake:
+            self._lost = True
+            self._wake.notify()
+
     def _wait_for_work(self) -> bool:
         """Wait until there is work, and pass new requests and cancels to the core. False if the engine must stop."""
         with self._wake:
             self._wake.wait_for(
-                lambda: self._stopping or self._inbox or self._cancels or self._commands or self._core.has_work
+                lambda: (
+                    self._stopping
+                    or self._lost
+                    or self._inbox
+                    or self._cancels
+                    or self._commands
+                    or self._core.has_work
+                )
             )
             for request in self._take_inbox():
                 self._core.add(request)

@@ -28,17 +28,16 @@ SERVER_ALIASES: Mapping[str, str] = {
 }
 """Options of a server, by vLLM's names."""
 
-_ONE_DEVICE = "Draftline runs on one device"
+_BY_TENSORS = "A model is divided by tensors alone: use tensor_parallel_size"
 _REVISION = "Download the revision, and pass its folder as model"
 _NO_PARSERS = "Draftline parses neither tool calls nor reasoning"
 
 ENGINE_FOREIGN: Mapping[str, str] = {
-    "tensor_parallel_size": _ONE_DEVICE,
-    "pipeline_parallel_size": _ONE_DEVICE,
+    "pipeline_parallel_size": _BY_TENSORS,
     "data_parallel_size": "It is an option of draftline serve",
-    "enable_expert_parallel": _ONE_DEVICE,
-    "distributed_executor_backend": _ONE_DEVICE,
-    "disable_custom_all_reduce": _ONE_DEVICE,
+    "enable_expert_parallel": _BY_TENSORS,
+    "distributed_executor_backend": _BY_TENSORS,
+    "disable_custom_all_reduce": _BY_TENSORS,
     "speculative_config": "Use drafter, draft_model and draft_tokens",
     "swap_space": "Preempted requests are computed again; nothing is swapped",
     "cpu_offload_gb": "Weights stay on the device",

@@ -20,6 +20,9 @@ from draftline.kernels.slots import SampleRows, SlotTable
 Accept = Callable[[Tensor, SampleRows, Tensor, int, SlotTable], Tensor]
 """`Ops.accept`, or a substitute for it."""
 
+Sample = Callable[[Tensor, SampleRows, SlotTable], Tensor]
+"""`Ops.sample`, or a substitute for it."""
+
 
 class Ops(Protocol):
     """The device-specific operations. H are query heads, G key/value heads, D the head size, T tokens."""

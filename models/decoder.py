@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
@@ -21,6 +20,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
 from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
 from draftline.models.model import Model
+from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import rope_table
 from draftline.models.scripted import ScriptedForward
 from draftline.models.weights import Weights
@@ -35,6 +35,7 @@ class Decoder(Model):
         ops: the device's operations.
         dtype: of the weights.
         device: of the weights.
+        shard: the part of the model that ``checkpoint`` and ``config`` are of.
 
     Attributes:
         config: the model's shape.
@@ -49,11 +50,17 @@ class Decoder(Model):
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        ops: Ops,
+        dtype: torch.dtype,
+        device: torch.device,
+        shard: Shard = WHOLE,
     ) -> None:
         self.config, self.dtype, self.device = config, dtype, device
         self.cache_dtype = quant.compute_dtype(dtype, device)
-        weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled)
+        weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled, shard=shard)
         embedding, head = weights.embedding_and_head(config)
         rope = rope_table(config, device)
         decoder = DecoderWeights(
@@ -64,7 +71,7 @@ class Decoder(Model):
         )
         self._run: Callable[[Batch, KVCache, HiddenStateSink], Tensor] = (
             ScriptedForward(decoder, config, self.cache_dtype, lambda count: quant.rows_to_run(count, dtype, device))
-            if ops.scripted and device.type == "cpu"
+            if ops.scripted and shard.scripted and device.type == "cpu"
             else EagerForward(decoder, config.norm_eps, self.cache_dtype, ops)
         )
         self.quantization = weights.formats
@@ -91,7 +98,7 @@ def _layer(weights: Weights, config: ModelConfig, index: int, rope: Tensor) -> D
         attention_norm=weights.vector(f"{prefix}input_layernorm.weight", hidden),
         attention=Attention(
             qkv=weights.linear(attention, qkv, hidden, bias=config.qkv_bias),
-            output=weights.linear(attention, {"o_proj": hidden}, q_size, bias=config.output_bias),
+            output=weights.summed(attention, "o_proj", hidden, q_size, bias=config.output_bias),
             spec=AttentionSpec(
                 rope, config.score_scale, config.sliding_windows[index], norms=norms, eps=config.norm_eps
             ),
@@ -101,7 +108,7 @@ def _layer(weights: Weights, config: ModelConfig, index: int, rope: Tensor) -> D
             gate_up=weights.linear(
                 mlp, {"gate_proj": intermediate, "up_proj": intermediate}, hidden, bias=config.mlp_bias
             ),
-            down=weights.linear(mlp, {"down_proj": hidden}, intermediate, bias=config.mlp_bias),
+            down=weights.summed(mlp, "down_proj", hidden, intermediate, bias=config.mlp_bias),
         ),
     )
 
@@ -122,7 +129,7 @@ class EagerForward:
     def __call__(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
         """[S, vocab] logits; see ``Model.forward``."""
         ops, eps, weights = self._ops, self._eps, self._weights
-        residual = F.embedding(batch.token_ids, weights.embedding).to(self._dtype)
+        residual = weights.embedding(batch.token_ids, self._dtype)
         copies = StateCopies(sink, residual)
         for index, (layer, layer_cache) in enumerate(zip(weights.layers, cache.layers, strict=True)):
             copies.before_layer(index, residual)

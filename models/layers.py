@@ -12,6 +12,7 @@ from torch import Tensor
 from draftline.kernels.attention_spec import AttentionSpec
 from draftline.kernels.batch import Batch, LayerCache
 from draftline.kernels.ops import Ops
+from draftline.models.parallel.linear import Embedding
 from draftline.quant.linear import Linear
 
 
@@ -85,13 +86,13 @@ class DecoderWeights:
     """A decoder's weights.
 
     Attributes:
-        embedding: [vocab, hidden] token embeddings.
+        embedding: the token embeddings.
         layers: the layers.
         norm: [hidden] weights of the final norm.
         head: the output projection.
     """
 
-    embedding: Tensor
+    embedding: Embedding
     layers: tuple[DecoderLayer, ...]
     norm: Tensor
     head: Linear

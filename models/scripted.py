@@ -147,7 +147,7 @@ class _ScriptedDecoder(torch.nn.Module):
         self.windows = windows
         self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.dtype = dtype
-        self.embedding = weights.embedding
+        self.embedding = weights.embedding.table
         self.rope = weights.layers[0].attention.spec.rope
         self.layers = torch.nn.ModuleList(
             _ScriptedLayer(layer, config, windows.index(window or 0))

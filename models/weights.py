@@ -9,6 +9,8 @@ from draftline import quant
 from draftline.models.checkpoints.checkpoint import Checkpoint
 from draftline.models.config import ModelConfig
 from draftline.models.errors import ModelLoadError
+from draftline.models.parallel.linear import Embedding
+from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.quant.linear import Linear
 from draftline.quant.tensor import RawTensor
 
@@ -25,13 +27,23 @@ class Weights:
         dtype: of the weights.
         device: of the weights.
         scaled: see `quant.make_linear`.
+        shard: the part of the model that ``checkpoint`` has.
 
     Attributes:
         nbytes: bytes of the embeddings and projections read so far.
     """
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, *, scaled: bool) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        scaled: bool,
+        shard: Shard = WHOLE,
+    ) -> None:
         self._checkpoint, self._dtype, self._device, self._scaled = checkpoint, dtype, device, scaled
+        self._shard = shard
         self._formats: set[str] = set()
         self.nbytes = 0
 
@@ -56,13 +68,15 @@ class Weights:
             raise ModelLoadError(f"{name}: has shape {list(raw.shape)}, the configuration says {[rows, columns]}")
         return self._table(raw)[:rows]
 
-    def embedding_and_head(self, config: ModelConfig) -> tuple[Tensor, Linear]:
+    def embedding_and_head(self, config: ModelConfig) -> tuple[Embedding, Linear]:
         """The token embedding and the output projection, which may be one tensor."""
-        shape = (config.vocab_size, config.hidden_size)
+        first, end = self._shard.vocabulary(config.vocab_size)
+        shape = (end - first, config.hidden_size)
         embedding = self._raw(_EMBEDDING, *shape)
         if config.tied_embeddings:
             embedding = quant.unpacked(embedding.on(self._device))  # once for both
-        return self._table(embedding), self._head(embedding if config.tied_embeddings else self._raw(_HEAD, *shape))
+        head = self._head(embedding if config.tied_embeddings else self._raw(_HEAD, *shape))
+        return self._shard.embedding(self._table(embedding)), self._shard.joined(head)
 
     def embedding(self, vocab: int, hidden: int) -> Tensor:
         """The token embedding."""
@@ -83,13 +97,21 @@ class Weights:
 
     def linear(self, prefix: str, outputs: dict[str, int], inputs: int, *, bias: bool) -> Linear:
         """The projections ``prefix + name`` with these numbers of outputs, merged."""
-        parts = [self._raw(f"{prefix}{name}.weight", size, inputs) for name, size in outputs.items()]
-        merged: Tensor | None = None
+        return self._linear(prefix, outputs, inputs, self._biases(prefix, outputs) if bias else None)
+
+    def summed(self, prefix: str, name: str, outputs: int, inputs: int, *, bias: bool) -> Linear:
+        """The projection ``prefix + name``, whose inputs are heads or channels: each rank has some of them."""
+        biases = None
         if bias:
-            merged = torch.cat(
-                [quant.dequantize(self._raw(f"{prefix}{name}.bias", size)) for name, size in outputs.items()]
-            )
-        linear = quant.make_linear(parts, merged, dtype=self._dtype, device=self._device, scaled=self._scaled)
+            biases = self._biases(prefix, {name: outputs}).to(device=self._device)
+        return self._shard.summed(lambda own: self._linear(prefix, {name: outputs}, inputs, own), biases)
+
+    def _biases(self, prefix: str, outputs: dict[str, int]) -> Tensor:
+        return torch.cat([quant.dequantize(self._raw(f"{prefix}{name}.bias", size)) for name, size in outputs.items()])
+
+    def _linear(self, prefix: str, outputs: dict[str, int], inputs: int, bias: Tensor | None) -> Linear:
+        parts = [self._raw(f"{prefix}{name}.weight", size, inputs) for name, size in outputs.items()]
+        linear = quant.make_linear(parts, bias, dtype=self._dtype, device=self._device, scaled=self._scaled)
         # A GGUF format stays the weights' format where another one runs faster: the values are those of the file.
         stored = {part.format for part in parts if part.data.dtype == torch.uint8 and part.convert_to is None}
         self._formats |= stored or {linear.format}

@@ -17,6 +17,7 @@ from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.models.decoder import EagerForward
 from draftline.models.layers import Attention, DecoderLayer, DecoderWeights, GatedMlp
+from draftline.models.parallel.linear import Embedding
 from draftline.quant.dense import DenseLinear
 from kernel_timing.models import BLOCK_SIZE, DEVICE, DTYPE, EPS, ModelSizes, make_batch, randn
 
@@ -43,7 +44,7 @@ def make_weights(model: ModelSizes) -> DecoderWeights:
         return DecoderLayer(norm(model.hidden), attention, norm(model.hidden), mlp)
 
     return DecoderWeights(
-        embedding=randn(model.vocab, model.hidden),
+        embedding=Embedding(randn(model.vocab, model.hidden)),
         layers=tuple(layer() for _ in range(model.layers)),
         norm=norm(model.hidden),
         head=projection(model.vocab, model.hidden),

@@ -39,7 +39,6 @@ def measure_costs(
     """
     draft_lens = tuple(draft_lens)
     known = _known(table, max(draft_lens))
-    table.lengths.fill_(known)
     costs: Costs = {}
     for count in row_counts:
         for drafts in draft_lens:
@@ -60,7 +59,6 @@ def caught_up_tokens(table: SlotTable, max_drafts: int) -> tuple[int, int]:
 def measure_catch_up(runner: Runner, table: SlotTable, tokens: Iterable[int], max_drafts: int, rounds: int) -> Costs:
     """Time how long the drafter takes to read so many tokens of a sequence. The table is as for `measure_costs`."""
     known = _known(table, max_drafts)
-    table.lengths.fill_(known)
     rows = (_row(0, known, 0),)
     plain = _time(runner, rows, table, rounds)
     costs: Costs = {}
@@ -78,17 +76,16 @@ def _known(table: SlotTable, max_drafts: int) -> int:
 
 
 def _row(slot: int, known: int, drafts: int) -> Row:
-    sequence = Sequence("cost", slot, [], 0, SamplingParams(temperature=0), seed=0, max_len=known, order=0.0)
+    sequence = Sequence("cost", slot, [0] * known, 0, SamplingParams(temperature=0), seed=0, max_len=known, order=0.0)
     return Row(sequence, slot, known - 1, 1, known, drafts, drafts + 1)
 
 
 def _time(
     runner: Runner, rows: tuple[Row, ...], table: SlotTable, rounds: int, catch_up: tuple[DraftChunk, ...] = ()
 ) -> float:
-    known = rows[0].known
     taken: list[float] = []
     while len(taken) < rounds and sum(taken) < _ENOUGH_S:
-        table.lengths.fill_(known)  # what the last round has accepted is forgotten
+        runner.fill(rows)  # what the last round has accepted is forgotten
         _finish(table)
         start = time.perf_counter()
         runner.launch(Plan(rows), catch_up)

@@ -189,7 +189,7 @@ class RemoteEngine(EngineClient):
 
 
 def replica_configs(config: EngineConfig, replicas: int, *, gpu: bool) -> list[EngineConfig]:
-    """The options of each replica: those given, on GPUs with a device of its own, counted from ``device`` on.
+    """The options of each replica: those given, on GPUs with devices of its own, counted from ``device`` on.
 
     Args:
         config: the options.
@@ -201,11 +201,12 @@ def replica_configs(config: EngineConfig, replicas: int, *, gpu: bool) -> list[E
     """
     if replicas == 1 or config.device == "cpu" or (config.device == "auto" and not gpu):
         return [config] * replicas
+    size = config.tensor_parallel_size
     kind, _, first = config.device.replace("auto", "cuda").partition(":")
     if kind != "cuda" or not (first or "0").isdigit():
         raise ModelLoadError(f"data_parallel_size: there are no {replicas} devices from {config.device!r} on")
     begin = int(first or 0)
-    return [config.model_copy(update={"device": f"cuda:{begin + index}"}) for index in range(replicas)]
+    return [config.model_copy(update={"device": f"cuda:{begin + index * size}"}) for index in range(replicas)]
 
 
 def _threads_of_one(replicas: int) -> dict[str, str]:

@@ -48,16 +48,27 @@ class _GPU:
 def select_device(config: EngineConfig) -> torch.device:
     """The device that a configuration asks for. Nothing is loaded on it.
 
-    Where ``device`` is "auto" and the GPUs are of different kinds, it is the one with the most memory.
+    Where ``device`` is "auto" and the GPUs are of different kinds, it is the one with the most memory. With several ranks it is
+    that of rank 0, and the others' are those after it.
 
     Raises:
         ModelLoadError: there is no such device, or it cannot run this; the message says what can.
     """
     device = _named(config.device)
     if device.type == "cuda":
-        gpu = _GPU.at(torch.cuda.current_device() if device.index is None else device.index)
-        _check(gpu, config)
-        return torch.device("cuda", gpu.index)
+        ranks = config.tensor_parallel_size
+        first = torch.cuda.current_device() if device.index is None else device.index
+        if config.device in ("auto", "cuda") and ranks > 1:
+            first = 0
+        count = torch.cuda.device_count()
+        if first + ranks > count:
+            raise ModelLoadError(
+                f"tensor_parallel_size: {ranks} ranks need as many GPUs from cuda:{first} on, and this host has {count}; "
+                f"at most {count - first} fit"
+            )
+        for index in range(first, first + ranks):
+            _check(_GPU.at(index), config)
+        return torch.device("cuda", first)
     return device
 
 
@@ -93,6 +104,11 @@ def device_name(device: torch.device) -> str:
 def device_uuids(device: torch.device) -> tuple[str, ...]:
     """A GPU's unique id, which other processes know it by; none for a CPU."""
     return (f"GPU-{torch.cuda.get_device_properties(device).uuid}",) if device.type == "cuda" else ()
+
+
+def rank_device(first: torch.device, rank: int) -> torch.device:
+    """The device of a rank, ``first`` being that of rank 0."""
+    return first if first.type == "cpu" else torch.device(first.type, (first.index or 0) + rank)
 
 
 def _named(name: str) -> torch.device:

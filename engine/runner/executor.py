@@ -17,7 +17,7 @@ from draftline.engine.request.sequence import Row
 from draftline.engine.runner.shapes import StepShape, StepShapes
 from draftline.kernels.batch import Batch, KVCache
 from draftline.kernels.constraints import ConstraintTable
-from draftline.kernels.ops import Accept, Ops
+from draftline.kernels.ops import Accept, Ops, Sample
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.models.model import Model
 from draftline.spec.drafter import Drafter
@@ -36,6 +36,7 @@ class ExecutorParts:
         accept: verifies drafts; `Ops.accept`, or its synthetic replacement in benchmarks.
         constraints: the constraint table.
         shapes: the step shapes that have graphs.
+        sampler: `Ops.sample`, or on a rank that does not sample, what gets the samples from there; None: the former.
     """
 
     model: Model
@@ -46,6 +47,7 @@ class ExecutorParts:
     accept: Accept
     constraints: ConstraintTable
     shapes: StepShapes
+    sampler: Sample | None = None
 
     @property
     def block_size(self) -> int:
@@ -70,12 +72,13 @@ class ExecutorParts:
         Returns:
             [S] int64 sampled tokens, and [R] int32, how many of its own each row keeps.
         """
+        sample = self.sampler or self.ops.sample
         if SamplingFeatures.MASK not in rows.features:
-            tokens = self.ops.sample(logits, rows, self.table)
+            tokens = sample(logits, rows, self.table)
             return tokens, self.accept(tokens, rows, starts, max_samples, self.table)
         sample_constraints = self.ops.constrain(rows, starts, self.table, self.constraints)
         masked = dataclasses.replace(rows, masks=Masks(self.constraints.masks, sample_constraints.mask_rows))
-        tokens = self.ops.sample(logits, masked, self.table)
+        tokens = sample(logits, masked, self.table)
         accepted = self.accept(tokens, masked, starts, max_samples, self.table)
         self.ops.advance_constraints(tokens, accepted, masked, starts, sample_constraints, self.constraints)
         return tokens, accepted

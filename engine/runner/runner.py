@@ -5,6 +5,7 @@ The runner knows rows and slots. What a token means (text, stops, finishing) is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 
 import torch
@@ -15,6 +16,7 @@ from draftline.engine.runner.launched_step import LaunchedStep, read_back
 from draftline.engine.runner.masks import ConstraintMasks, StepMasks
 from draftline.engine.runner.memory import check_device
 from draftline.engine.runner.profiler import StepProfiler
+from draftline.engine.runner.ranks import ALONE, OtherRanks
 from draftline.engine.runner.slot_writer import SlotWriter
 from draftline.engine.runner.timing import NO_TIMER, StepTimer, Timer
 from draftline.kernels.ops import Ops
@@ -37,6 +39,7 @@ class Runner:
         masks: ConstraintMasks,
         ops: Ops,
         eos_ids: tuple[int, ...],
+        ranks: OtherRanks = ALONE,
     ) -> None:
         """Everything is of one device.
 
@@ -47,7 +50,9 @@ class Runner:
             masks: bring constraints to the device.
             ops: the device's operations.
             eos_ids: the model's end-of-sequence ids.
+            ranks: the other ranks of the engine.
         """
+        self._ranks = ranks
         self._executors = executors
         self._drafter = drafter
         self._table = table
@@ -67,6 +72,7 @@ class Runner:
             in_flight: the launched steps before this one that are not committed yet.
         """
         rows, part = plan.rows, self.profiler.part
+        self._ranks.begin(plan)
         # Bring the device's tables up to date: slots and blocks, constraints, the drafter's own cache.
         with part("upload"):
             features = self._slots.apply(plan)
@@ -87,12 +93,33 @@ class Runner:
         with part("sample"):
             timer.mark()
             samples = executor.sample(rows, forward, features)
+            self._ranks.spread_tokens(samples.tokens)
             timer.mark()
         with part("read_back"):
             return read_back(rows, forward, samples, self._ops, timer)
 
+    @torch.inference_mode()
+    def fill(self, rows: tuple[Row, ...]) -> None:
+        """Let the rows' sequences enter their slots, without a step."""
+        plan = Plan(admitted=rows)
+        self._ranks.begin(plan)
+        self._slots.apply(plan)
+
+    def check_alive(self) -> None:
+        """Raise `DeviceLostError` if another rank is lost."""
+        self._ranks.check_alive()
+
+    def when_lost(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once another rank is lost, from another thread; at once if one is."""
+        self._ranks.when_lost(call)
+
+    def close(self) -> None:
+        """End the other ranks. Idempotent."""
+        self._ranks.close()
+
     def check_device(self) -> None:
-        """Raise `DeviceLostError` if the device computes nothing any more."""
+        """Raise `DeviceLostError` if the device computes nothing any more, or the other ranks cannot go on."""
+        self._ranks.check()
         check_device(self._device)
 
     def _draft(self, rows: tuple[Row, ...], masks: StepMasks) -> Timer:
@@ -104,5 +131,6 @@ class Runner:
         timer.mark()
         self._executors.for_drafts(drafting).draft(drafting)
         masks.write_drafts()
+        self._ranks.spread_drafts(drafting, self._table)
         timer.mark()
         return timer

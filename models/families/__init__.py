@@ -20,6 +20,7 @@ from draftline.models.families.qwen3 import qwen3_config
 from draftline.models.families.stored import StoredWeight, as_named
 from draftline.models.hf_config import HfConfig
 from draftline.models.model import Model
+from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.weight_shapes import Shape, decoder_shapes
 from draftline.quant import UnsupportedFormatError
 
@@ -30,13 +31,13 @@ class Family:
 
     Attributes:
         config: reads its config.json as a ModelConfig.
-        build: makes the model with its weights, from (checkpoint, config, ops, dtype, device).
+        build: makes the model with its weights, from (checkpoint, config, ops, dtype, device, shard).
         shapes: gives every weight's shape, by its name in `Checkpoint`.
         stored: maps a tensor's name in an HF folder to the weight.
     """
 
     config: Callable[[HfConfig], ModelConfig]
-    build: Callable[[Checkpoint, ModelConfig, Ops, torch.dtype, torch.device], Model]
+    build: Callable[[Checkpoint, ModelConfig, Ops, torch.dtype, torch.device, Shard], Model]
     shapes: Callable[[ModelConfig], dict[str, Shape]] = decoder_shapes
     stored: Callable[[str], StoredWeight] = as_named
 
@@ -84,7 +85,12 @@ def is_llama_like(config: ModelConfig) -> bool:
 
 
 def build_model(
-    checkpoint: Checkpoint, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    ops: Ops,
+    dtype: torch.dtype,
+    device: torch.device,
+    shard: Shard = WHOLE,
 ) -> Model:
     """The model of a checkpoint, with its weights.
 
@@ -94,11 +100,13 @@ def build_model(
         ops: the device's operations.
         dtype: of the weights; see `draftline.quant`.
         device: of the weights.
+        shard: the part of the model to make; the result's ``config`` is that of the part.
 
     Raises:
         ModelLoadError: a tensor is missing, or has a wrong shape or a format that is not supported.
     """
     try:
-        return FAMILIES[config.family].build(checkpoint, config, ops, dtype, device)
+        build = FAMILIES[config.family].build
+        return build(shard.checkpoint(checkpoint), shard.config(config), ops, dtype, device, shard)
     except UnsupportedFormatError as error:
         raise ModelLoadError(str(error)) from error

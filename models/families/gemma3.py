@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
@@ -25,6 +24,7 @@ from draftline.models.hf_config import FULL, SLIDING, HfConfig, windows_by_type
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
 from draftline.models.layers import Attention
 from draftline.models.model import Model
+from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import local_rope_table, rope_table
 from draftline.models.weight_shapes import Shape, decoder_shapes
 from draftline.models.weights import Weights
@@ -158,12 +158,18 @@ class Gemma3(Model):
     """A Gemma 3 with its weights on one device; see `Model` for attributes and `Decoder` for arguments and errors."""
 
     def __init__(
-        self, checkpoint: Checkpoint, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        ops: Ops,
+        dtype: torch.dtype,
+        device: torch.device,
+        shard: Shard = WHOLE,
     ) -> None:
         self.config, self.dtype, self.device = config, dtype, device
         self.cache_dtype = quant.compute_dtype(dtype, device)
         self._ops = ops
-        weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled)
+        weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled, shard=shard)
         self._embedding, self._head = weights.embedding_and_head(config)
         # Rounded as the embeddings are: training did so too.
         self._embedding_scale = torch.tensor(config.hidden_size**0.5, dtype=self.cache_dtype).item()
@@ -178,7 +184,7 @@ class Gemma3(Model):
     @override
     def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
         ops, eps = self._ops, self.config.norm_eps
-        residual = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype) * self._embedding_scale
+        residual = self._embedding(batch.token_ids, self.cache_dtype) * self._embedding_scale
         copies = StateCopies(sink, residual)
         for index, (layer, layer_cache) in enumerate(zip(self._layers, cache.layers, strict=True)):
             copies.before_layer(index, residual)
@@ -200,7 +206,7 @@ def _layer(weights: Weights, config: ModelConfig, index: int, rope: Tensor) -> _
         attention_norm=weights.vector_plus_one(f"{prefix}input_layernorm.weight", hidden),
         attention=Attention(
             qkv=weights.linear(attention, qkv, hidden, bias=config.qkv_bias),
-            output=weights.linear(attention, {"o_proj": hidden}, queries, bias=config.output_bias),
+            output=weights.summed(attention, "o_proj", hidden, queries, bias=config.output_bias),
             spec=AttentionSpec(
                 rope=rope,
                 scale=config.score_scale,
@@ -216,6 +222,6 @@ def _layer(weights: Weights, config: ModelConfig, index: int, rope: Tensor) -> _
         post_attention_norm=weights.vector_plus_one(f"{prefix}post_attention_layernorm.weight", hidden),
         mlp_norm=weights.vector_plus_one(f"{prefix}pre_feedforward_layernorm.weight", hidden),
         gate_up=weights.linear(mlp, {"gate_proj": intermediate, "up_proj": intermediate}, hidden, bias=False),
-        down=weights.linear(mlp, {"down_proj": hidden}, intermediate, bias=False),
+        down=weights.summed(mlp, "down_proj", hidden, intermediate, bias=False),
         post_mlp_norm=weights.vector_plus_one(f"{prefix}post_feedforward_layernorm.weight", hidden),
     )

@@ -26,6 +26,7 @@ from draftline.models.hf_config import HfConfig
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink, StateCopies
 from draftline.models.layers import Attention
 from draftline.models.model import Model
+from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.rope import no_rotation
 from draftline.models.weight_shapes import Shape
 from draftline.models.weights import Weights
@@ -159,12 +160,18 @@ class Gpt2(Model):
     """A GPT-2 with its weights on one device; see `Model` for attributes and `Decoder` for arguments and errors."""
 
     def __init__(
-        self, checkpoint: Checkpoint, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        ops: Ops,
+        dtype: torch.dtype,
+        device: torch.device,
+        shard: Shard = WHOLE,
     ) -> None:
         self.config, self.dtype, self.device = config, dtype, device
         self.cache_dtype = quant.compute_dtype(dtype, device)
         self._ops = ops
-        weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled)
+        weights = Weights(checkpoint, dtype, device, scaled=ops.runs_scaled, shard=shard)
         self._embedding, self._head = weights.embedding_and_head(config)
         self._positions = weights.positions("model.embed_positions.weight", config.max_positions, config.hidden_size)
         spec = AttentionSpec(no_rotation(config, device), config.score_scale)
@@ -177,7 +184,7 @@ class Gpt2(Model):
     @override
     def forward(self, batch: Batch, cache: KVCache, sink: HiddenStateSink = NO_HIDDEN_STATES) -> Tensor:
         ops = self._ops
-        embedded = F.embedding(batch.token_ids, self._embedding).to(self.cache_dtype)
+        embedded = self._embedding(batch.token_ids, self.cache_dtype)
         residual = embedded + F.embedding(batch.positions, self._positions).to(self.cache_dtype)
         copies = StateCopies(sink, residual)
         for index, (layer, layer_cache) in enumerate(zip(self._layers, cache.layers, strict=True)):
@@ -193,15 +200,15 @@ def _norm(weights: Weights, config: ModelConfig, name: str) -> _LayerNorm:
 
 
 def _layer(weights: Weights, config: ModelConfig, prefix: str, spec: AttentionSpec) -> _Gpt2Layer:
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_heads * config.head_dim
     return _Gpt2Layer(
         attention_norm=_norm(weights, config, f"{prefix}input_layernorm"),
         attention=Attention(
-            qkv=weights.linear(f"{prefix}self_attn.", {"qkv_proj": 3 * hidden}, hidden, bias=True),
-            output=weights.linear(f"{prefix}self_attn.", {"o_proj": hidden}, hidden, bias=True),
+            qkv=weights.linear(f"{prefix}self_attn.", {"qkv_proj": 3 * heads}, hidden, bias=True),
+            output=weights.summed(f"{prefix}self_attn.", "o_proj", hidden, heads, bias=True),
             spec=spec,
         ),
         mlp_norm=_norm(weights, config, f"{prefix}post_attention_layernorm"),
         up=weights.linear(f"{prefix}mlp.", {"up_proj": inner}, hidden, bias=True),
-        down=weights.linear(f"{prefix}mlp.", {"down_proj": hidden}, inner, bias=True),
+        down=weights.summed(f"{prefix}mlp.", "down_proj", hidden, inner, bias=True),
     )

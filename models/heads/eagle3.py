@@ -156,7 +156,7 @@ def _layer(weights: Weights, config: ModelConfig, index: int, device: torch.devi
     return _Layer(
         norm=weights.vector(f"{prefix}input_layernorm.weight", hidden),
         qkv=weights.linear(attention, qkv, hidden if index else 2 * hidden, bias=config.qkv_bias),
-        output=weights.linear(attention, {"o_proj": hidden}, queries, bias=config.output_bias),
+        output=weights.summed(attention, "o_proj", hidden, queries, bias=config.output_bias),
         spec=AttentionSpec(
             rope_table(config, device),
             config.score_scale,
@@ -167,7 +167,7 @@ def _layer(weights: Weights, config: ModelConfig, index: int, device: torch.devi
         mlp_norm=weights.vector(f"{prefix}post_attention_layernorm.weight", hidden),
         mlp=GatedMlp(
             gate_up=weights.linear(mlp, gate_up, hidden, bias=config.mlp_bias),
-            down=weights.linear(mlp, {"down_proj": hidden}, inner, bias=config.mlp_bias),
+            down=weights.summed(mlp, "down_proj", hidden, inner, bias=config.mlp_bias),
         ),
     )
 

@@ -37,6 +37,15 @@ class BrokenCore:
     def has_work(self) -> bool:
         return bool(self.requests)
 
+    def when_lost(self, call: object) -> None:
+        """It has no other processes."""
+
+    def check_alive(self) -> None:
+        """It has no other processes."""
+
+    def close(self) -> None:
+        """It has no other processes."""
+
     def is_live(self, request_id: str) -> bool:
         return any(request.request_id == request_id for request in self.requests)
 

@@ -53,8 +53,8 @@ def test_a_file_takes_them(tmp_path: Path) -> None:
     path.write_text("max_num_batched_tokens: 64\nmax_batched_tokens: 64\n")
     with pytest.raises(UsageError, match="max_batched_tokens: is set twice"):
         read_config_file(path, CONFIGURATIONS)
-    path.write_text("tensor_parallel_size: 2\n")
-    with pytest.raises(UsageError, match=r"is not an option\. Draftline runs on one device"):
+    path.write_text("pipeline_parallel_size: 2\n")
+    with pytest.raises(UsageError, match=r"is not an option\. A model is divided by tensors alone"):
         read_config_file(path, CONFIGURATIONS)
 
 

@@ -27,6 +27,7 @@ from draftline.engine.core import Core
 from draftline.engine.drafting.build import DrafterParts
 from draftline.engine.drafting.policy import DraftPolicy
 from draftline.engine.outputs import CompletionOutput
+from draftline.engine.parallel import sizes
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
 from draftline.kernels.constraints import ConstraintTable
@@ -53,6 +54,7 @@ class Case:
         kv_cache_dtype: of keys and values.
         enforce_eager: whether the mixed engine has no CUDA graphs either.
         max_batched_tokens: of the mixed engine: the longest chunk of a prompt.
+        ranks: of both engines: their number is part of the arithmetic.
     """
 
     shape: str
@@ -62,6 +64,7 @@ class Case:
     kv_cache_dtype: str = "auto"
     enforce_eager: bool = False
     max_batched_tokens: int = 80
+    ranks: int = 1
 
 
 class Wrong(Drafter):
@@ -143,7 +146,7 @@ def start(folder: Path, case: Case, device: str) -> Core:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "DrafterParts", Parts)
-        patch.setattr(build, "cache_blocks", lambda *_: SCARCE_BLOCKS)
+        patch.setattr(sizes, "cache_blocks", lambda *_: SCARCE_BLOCKS)
         return build.build_core(
             _config(
                 folder,
@@ -163,6 +166,7 @@ def _config(folder: Path, case: Case, device: str, **options: object) -> EngineC
     common = {
         "model": str(folder),
         "device": device,
+        "tensor_parallel_size": case.ranks,
         "dtype": case.dtype,
         "quantization": case.quantization,
         "kv_cache_dtype": case.kv_cache_dtype,

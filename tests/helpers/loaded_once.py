@@ -15,6 +15,7 @@ from draftline.models.config import ModelConfig
 from draftline.models.families import build_model
 from draftline.models.loader import open_checkpoint
 from draftline.models.model import Model
+from draftline.models.parallel.shard import WHOLE, Shard
 from draftline.models.tokenization.tokenizer import load_tokenizer
 
 _open = functools.cache(open_checkpoint)
@@ -29,7 +30,10 @@ def loaded_once() -> Iterator[None]:
     They must take turns: no two may run steps at the same time.
     """
 
-    def load(checkpoint: Checkpoint, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device) -> Model:
+    def load(
+        checkpoint: Checkpoint, config: ModelConfig, ops: Ops, dtype: torch.dtype, device: torch.device, shard: Shard
+    ) -> Model:
+        assert shard is WHOLE, "a part of a model is not shared"
         key = checkpoint, config, dtype, device
         if key not in _models:
             _models[key] = build_model(checkpoint, config, ops, dtype, device)
@@ -38,5 +42,5 @@ def loaded_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("draftline.engine.build.open_checkpoint", _open)
         patch.setattr("draftline.engine.build.load_tokenizer", _tokenizer)
-        patch.setattr("draftline.engine.build.build_model", load)
+        patch.setattr("draftline.engine.parallel.target.build_model", load)
         yield

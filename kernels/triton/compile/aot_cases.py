@@ -14,6 +14,7 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
+from draftline.kernels.triton.collectives import PROGRAMS, Exchange
 from draftline.kernels.triton.device import DeviceLimits
 from draftline.kernels.triton.inputs.gather import gather
 from draftline.kernels.triton.ops import TritonOps
@@ -267,6 +268,20 @@ def _logprobs(ops: Ops, model: ModelShape, top: int) -> None:
     ops.logprobs(_empty(4, model.vocab), _empty(4, dtype=torch.int64), top)
 
 
+def _exchange(_: Ops) -> None:
+    """What two ranks exchange, for one row and for a prompt, without overlap."""
+    limits = DeviceLimits.known(80, _SMS[80])
+    exchange = Exchange(_empty(2, dtype=torch.int64), _empty(PROGRAMS, dtype=torch.int32), 1, 2, limits)
+    bias, starts = _empty(4096), _empty(3, dtype=torch.int32)
+    for rows in (1, 64, 512):
+        partial = _empty(rows, 4096)
+        exchange.sum_add(partial, None, partial)
+        exchange.sum_add(partial, bias, partial)
+        exchange.sum_add(partial, None, None)
+        exchange.join(_empty(rows, 64128), starts, [64128, 64128])
+    exchange.join(_empty(1, 512, dtype=torch.int64), starts, [512, 512])
+
+
 _NOISE = SamplingFeatures.TEMPERATURE
 _TRUNCATION = SamplingFeatures.TOP_K | SamplingFeatures.TOP_P | SamplingFeatures.MIN_P
 FEATURES = {
@@ -317,6 +332,7 @@ CASES: dict[str, Case] = {
         for kind, cache_dtype in (("fp8", torch.float8_e4m3fn), ("int8", torch.int8))
         for rows in ("one", "decode", "wide", "verify", "chunk")
     },
+    "exchange": _exchange,
     "gather": _gather,
     **{
         f"sample-{name}": _sample_case(MODELS["llama-8b"], features, masked)

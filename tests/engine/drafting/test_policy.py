@@ -13,7 +13,7 @@ from tiny import Client, alone, tiny_core
 from draftline.engine.drafting.costs import measure_costs
 from draftline.engine.drafting.policy import AdaptiveDrafting, FixedDrafting
 from draftline.engine.params import SamplingParams, Speculation
-from draftline.engine.request.sequence import Plan, Sequence
+from draftline.engine.request.sequence import Plan, Row, Sequence
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable
 from draftline.spec.adaptive import DraftBudgets
@@ -62,9 +62,14 @@ class Clockwork:
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
+        self.filled = 0
+
+    def fill(self, rows: tuple[Row, ...]) -> None:
+        self.filled = len(rows)
 
     def launch(self, plan: Plan, catch_up: tuple[DraftChunk, ...] = ()) -> None:
         assert all(row.samples == row.drafts + 1 for row in plan.rows)
+        assert len(plan.rows) == self.filled, "the rows' sequences are not in their slots"
         self.asked.append((len(plan.rows), plan.rows[0].drafts))
 
 

@@ -1,0 +1,57 @@
+"""``OtherRanks``: what a runner tells the other ranks of a tensor-parallel engine. Without any, nothing.
+
+The other ranks compute each step's forward pass on their part of the model. Rank 0 alone drafts, masks and samples, and
+spreads the resulting tokens. So sampling parameters, constraints and drafters exist once, and ranks cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from draftline.engine.request.sequence import Plan, Row
+from draftline.engine.runner.transfer import upload
+from draftline.kernels.slots import SlotTable
+
+
+class OtherRanks:
+    """The other ranks, as rank 0 sees them. This one: there are none."""
+
+    def begin(self, plan: Plan) -> None:
+        """Let them begin the step of a plan. From here on the step must be carried out to its end."""
+
+    def spread_drafts(self, rows: tuple[Row, ...], table: SlotTable) -> None:
+        """Give them the drafts of the rows, which the table has now."""
+
+    def spread_tokens(self, tokens: Tensor) -> None:
+        """Give them the step's samples, [S] int64."""
+
+    def check(self) -> None:
+        """Check that they can go on after a step has failed here.
+
+        Raises:
+            DeviceLostError: they cannot: they wait for the rest of the step.
+        """
+
+    def check_alive(self) -> None:
+        """Raise `DeviceLostError` if one of them is lost."""
+
+    def when_lost(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once one of them is lost, from another thread; at once if one is."""
+
+    def close(self) -> None:
+        """End them. Idempotent."""
+
+
+ALONE = OtherRanks()
+
+
+def draft_places(rows: tuple[Row, ...], table: SlotTable) -> tuple[Tensor, Tensor]:
+    """The places of the rows' drafts in ``table.tokens``, as many for each row as the one with the most has: [R, 1], [R, K]."""
+    device = table.tokens.device
+    slots = upload(np.array([row.slot for row in rows], np.int64), device).unsqueeze(1)
+    ahead = torch.arange(max([row.drafts for row in rows]), device=device)
+    return slots, table.lengths[slots].long() + ahead

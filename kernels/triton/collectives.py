@@ -1,0 +1,369 @@
+"""``SymmetricCollectives``: collectives between the GPUs of a host, one launch each, over their peers' memory.
+
+Every rank has an inbox that its peers write to. A program sends its block of elements to each peer, then a flag behind it,
+waits for the peers' flags, and computes its block from its inbox. So a sum is one trip over the link, and bits depend neither on
+timing nor on the number of rows: the partials are added in the order of the ranks.
+
+Program p of every rank works on the same elements, and has cells of its own in each inbox. It counts its exchanges, in memory,
+so that a CUDA graph counts on; a cell's flag holds the count of what is in it. There are two cells for each sender, used in
+turn: a peer writes an exchange's cell only after it has the flags of the exchange before, and so after this rank has read what was
+in the cell. No other synchronisation is needed.
+
+A rank that waits for `_PATIENCE` rounds stops its GPU with an error. Far earlier, the watchdog has ended the process if a peer
+has died.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch._C._distributed_c10d import ProcessGroup
+from typing_extensions import override
+
+from draftline.kernels.collectives import Collectives, Join
+from draftline.kernels.triton.device import DeviceLimits
+from draftline.kernels.triton.linear.dense import overlaps
+from draftline.kernels.triton.overlap import launch_options, wait_for_previous
+from draftline.kernels.triton.sums import INTERPRETED
+
+PROGRAMS = 128
+"""The most programs of a launch: fewer than any supported device runs at once, so that none waits for one that cannot start."""
+
+CELL_BYTES = 16384
+
+_SPREAD = 512
+"""Samples are spread in multiples of this."""
+
+_FLAG_BYTES = 128
+"""Bytes between two flags: no two share a cache line."""
+
+_PATIENCE = tl.constexpr(1 << 26)
+"""Rounds of waiting, of about a microsecond each."""
+
+_CELLS = tl.constexpr(CELL_BYTES)
+_FLAGS = tl.constexpr(_FLAG_BYTES)
+_PROGRAMS = tl.constexpr(PROGRAMS)
+
+
+def inbox_bytes(size: int) -> int:
+    """The size of an inbox for messages from ``size`` ranks: flags, then cells."""
+    return PROGRAMS * size * (_FLAG_BYTES + 2 * CELL_BYTES)
+
+
+@triton.jit
+def _flag(inbox: tl.tensor, program: tl.tensor, sender: tl.constexpr, SIZE: tl.constexpr) -> tl.tensor:
+    """The address of a sender's flag for a program, in an inbox."""
+    return (inbox + (program * SIZE + sender) * _FLAGS).to(tl.pointer_type(tl.int32))
+
+
+@triton.jit
+def _cell(
+    inbox: tl.tensor,
+    program: tl.tensor,
+    sender: tl.constexpr,
+    count: tl.tensor,
+    SIZE: tl.constexpr,
+    dtype: tl.constexpr,
+) -> tl.tensor:
+    """The address of a sender's cell for a program's exchange, in an inbox."""
+    cells = inbox + _PROGRAMS * SIZE * _FLAGS
+    index = ((count & 1) * _PROGRAMS + program) * SIZE + sender
+    return (cells + index.to(tl.int64) * _CELLS).to(tl.pointer_type(dtype))
+
+
+@triton.jit
+def _stop() -> None:
+    """Stop the device with an error."""
+    if not INTERPRETED:
+        tl.inline_asm_elementwise(
+            "trap; mov.b32 $0, 0;", "=r,r", [tl.program_id(0)], dtype=tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.jit
+def _exchange(
+    value: tl.tensor,
+    cols: tl.tensor,
+    mask: tl.tensor,
+    inboxes: tl.tensor,
+    count: tl.tensor,
+    RANK: tl.constexpr,
+    SIZE: tl.constexpr,
+    dtype: tl.constexpr,
+) -> None:
+    """Send a block to every peer, and wait until theirs are in this rank's inbox."""
+    program = tl.program_id(0)
+    for peer in tl.static_range(SIZE):
+        if peer != RANK:
+            cell = _cell(tl.load(inboxes + peer), program, RANK, count, SIZE, dtype)
+            tl.store(cell + cols, value, mask=mask)
+    # The flag must not arrive before any thread's elements.
+    tl.debug_barrier()
+    for peer in tl.static_range(SIZE):
+        if peer != RANK:
+            flag = _flag(tl.load(inboxes + peer), program, RANK, SIZE)
+            tl.atomic_xchg(flag, count, sem="release", scope="sys")
+    own = tl.load(inboxes + RANK)
+    for peer in tl.static_range(SIZE):
+        if peer != RANK:
+            flag = _flag(own, program, peer, SIZE)
+            rounds = 0
+            # The peer may be one exchange ahead. Counts wrap around, so that their difference decides.
+            behind = count - tl.atomic_add(flag, 0, sem="acquire", scope="sys")
+            while behind > 0:
+                behind = count - tl.atomic_add(flag, 0, sem="acquire", scope="sys")
+                rounds += 1
+                if rounds > _PATIENCE:
+                    _stop()
+    tl.debug_barrier()
+
+
+@triton.jit
+def _received(
+    inbox: tl.tensor,
+    cols: tl.tensor,
+    mask: tl.tensor,
+    sender: tl.constexpr,
+    count: tl.tensor,
+    SIZE: tl.constexpr,
+    dtype: tl.constexpr,
+) -> tl.tensor:
+    """A peer's block. Past the first cache, which does not see what peers write."""
+    cell = _cell(inbox, tl.program_id(0), sender, count, SIZE, dtype)
+    return tl.load(cell + cols, mask=mask, other=0, cache_modifier=".cg")
+
+
+@triton.jit
+def _exchange_sum_kernel(
+    partial: tl.tensor,
+    bias: tl.tensor,
+    residual: tl.tensor,
+    out: tl.tensor,
+    inboxes: tl.tensor,
+    counts: tl.tensor,
+    items: int,
+    N: int,
+    RANK: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    BIAS: tl.constexpr,
+    ADD: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    wait_for_previous(OVERLAP)
+    program = tl.program_id(0)
+    dtype: tl.constexpr = partial.dtype.element_ty
+    blocks = tl.cdiv(N, BLOCK)
+    count = tl.load(counts + program)
+    own = tl.load(inboxes + RANK)
+    for item in range(program, items, tl.num_programs(0)):
+        count += 1
+        cols = tl.arange(0, BLOCK)
+        n = item % blocks * BLOCK + cols
+        mask = n < N
+        at = tl.cast(item // blocks, tl.int64) * N + n
+        value = tl.load(partial + at, mask=mask, other=0.0)
+        _exchange(value, cols, mask, inboxes, count, RANK, SIZE, dtype)
+        total = tl.zeros([BLOCK], tl.float32)
+        for rank in tl.static_range(SIZE):
+            part = value if rank == RANK else _received(own, cols, mask, rank, count, SIZE, dtype)
+            total = part.to(tl.float32) if rank == 0 else total + part.to(tl.float32)
+        if BIAS:
+            total += tl.load(bias + n, mask=mask, other=0.0).to(tl.float32)
+        if ADD:
+            total = tl.load(residual + at, mask=mask, other=0.0).to(tl.float32) + total
+        tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)
+    tl.store(counts + program, count)
+
+
+@triton.jit
+def _exchange_columns_kernel(
+    part: tl.tensor,
+    starts: tl.tensor,
+    out: tl.tensor,
+    inboxes: tl.tensor,
+    counts: tl.tensor,
+    items: int,
+    blocks: int,
+    width: int,
+    out_width: int,
+    RANK: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    wait_for_previous(OVERLAP)
+    program = tl.program_id(0)
+    dtype: tl.constexpr = part.dtype.element_ty
+    count = tl.load(counts + program)
+    own = tl.load(inboxes + RANK)
+    for item in range(program, items, tl.num_programs(0)):
+        count += 1
+        cols = tl.arange(0, BLOCK)
+        n = item % blocks * BLOCK + cols
+        row = tl.cast(item // blocks, tl.int64)
+        mask = n < width
+        value = tl.load(part + row * width + n, mask=mask, other=0)
+        _exchange(value, cols, mask, inboxes, count, RANK, SIZE, dtype)
+        for rank in tl.static_range(SIZE):
+            start = tl.load(starts + rank)
+            theirs = n < tl.load(starts + rank + 1) - start
+            got = value if rank == RANK else _received(own, cols, theirs, rank, count, SIZE, dtype)
+            tl.store(out + row * out_width + start + n, got, mask=theirs)
+    tl.store(counts + program, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One rank's side of the exchanges.
+
+    Attributes:
+        inboxes: [size] int64, the addresses of all ranks' inboxes in this rank's memory.
+        counts: [PROGRAMS] int32, how often each program has exchanged.
+        rank: this rank.
+        size: the number of ranks.
+        limits: the device's.
+    """
+
+    inboxes: Tensor
+    counts: Tensor
+    rank: int
+    size: int
+    limits: DeviceLimits
+
+    def sum_add(self, partial: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+        """See `Collectives.sum_add`."""
+        rows, n = partial.shape
+        out = torch.empty_like(partial)
+        if not rows:
+            return out
+        block = _block(rows, n, partial.element_size())
+        items = rows * triton.cdiv(n, block)
+        overlap = overlaps(partial, self.limits)
+        _exchange_sum_kernel[(min(items, PROGRAMS),)](
+            partial,
+            partial if bias is None else bias,
+            partial if residual is None else residual,
+            out,
+            self.inboxes,
+            self.counts,
+            items,
+            n,
+            RANK=self.rank,
+            SIZE=self.size,
+            BLOCK=block,
+            BIAS=bias is not None,
+            ADD=residual is not None,
+            OVERLAP=overlap,
+            num_warps=_num_warps(block),
+            **launch_options(overlap),
+        )
+        return out
+
+    def join(self, part: Tensor, starts: Tensor, widths: Sequence[int]) -> Tensor:
+        """See `Collectives.join`; ``starts`` [size + 1] int32 are the first columns of all ranks, and their end."""
+        rows = part.shape[0]
+        out = part.new_empty((rows, sum(widths)))
+        if not rows:
+            return out
+        block = _block(rows, max(widths), part.element_size())
+        blocks = triton.cdiv(max(widths), block)
+        overlap = overlaps(part, self.limits)
+        _exchange_columns_kernel[(min(rows * blocks, PROGRAMS),)](
+            part,
+            starts,
+            out,
+            self.inboxes,
+            self.counts,
+            rows * blocks,
+            blocks,
+            part.shape[1],
+            out.shape[1],
+            RANK=self.rank,
+            SIZE=self.size,
+            BLOCK=block,
+            OVERLAP=overlap,
+            num_warps=_num_warps(block),
+            **launch_options(overlap),
+        )
+        return out
+
+
+def _block(rows: int, n: int, element_size: int) -> int:
+    """Elements of a program's block: as few as leave each program one block, since a program sends and adds its block alone."""
+    block = 512
+    while rows * triton.cdiv(n, block) > PROGRAMS and block < n and block * element_size < CELL_BYTES:
+        block *= 2
+    return block
+
+
+def _num_warps(block: int) -> int:
+    """Eight elements a thread, or more in the largest blocks."""
+    return min(block // 256, 16)
+
+
+class SymmetricCollectives(Collectives):
+    """Collectives of one rank on its GPU, by peer memory that torch maps (without NVLink multicast)."""
+
+    def __init__(self, group: ProcessGroup, host: Collectives, device: torch.device) -> None:
+        """Map the ranks' inboxes. All ranks do so together.
+
+        Args:
+            group: of all ranks, with a name that no other group of this process has.
+            host: collectives between the processes.
+            device: this rank's.
+        """
+        # Imported here: it needs a build of torch with CUDA.
+        os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+        import torch.distributed._symmetric_memory as symmetric_memory
+        from torch._C._distributed_c10d import _register_process_group, _SymmetricMemory
+
+        self.rank, self.size = host.rank, host.size
+        _register_process_group(group.group_name, group)  # by the name, torch finds the ranks and their store
+        self._inbox = symmetric_memory.empty(inbox_bytes(self.size), dtype=torch.uint8, device=device)
+        self._handle = _SymmetricMemory.rendezvous(self._inbox, group.group_name)
+        self._inbox.zero_()
+        torch.cuda.synchronize(device)
+        host.joiner([1] * self.size)(torch.zeros((1, 1)))  # no flag is sent before all inboxes are empty
+        # The inbox may lie inside of an allocation, at the same place on every rank.
+        addresses = self._handle.buffer_ptrs
+        inside = self._inbox.data_ptr() - addresses[self.rank]
+        self._exchange = Exchange(
+            torch.tensor([address + inside for address in addresses], dtype=torch.int64, device=device),
+            torch.zeros(PROGRAMS, dtype=torch.int32, device=device),
+            self.rank,
+            self.size,
+            DeviceLimits.of(device),
+        )
+        self._device = device
+        self._spreads: dict[int, Join] = {}
+        self.spread(torch.zeros(1, dtype=torch.int64, device=device))  # compiles what runs outside of graphs
+
+    @override
+    def sum_add(self, partial: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+        return self._exchange.sum_add(partial.contiguous(), bias, residual)
+
+    @override
+    def joiner(self, widths: Sequence[int]) -> Join:
+        starts = list(accumulate(widths, initial=0))
+        first_columns = torch.tensor(starts, dtype=torch.int32, device=self._device)
+        return lambda part: self._exchange.join(part.contiguous(), first_columns, widths)
+
+    @override
+    def spread(self, values: Tensor) -> Tensor:
+        count = values.shape[0]
+        if not count:
+            return values
+        # As every rank's columns: a launch costs the same for one sender as for all.
+        width = triton.cdiv(count, _SPREAD) * _SPREAD  # few widths, so few joiners
+        if width not in self._spreads:
+            self._spreads[width] = self.joiner([width] * self.size)
+        return self._spreads[width](F.pad(values, (0, width - count)).view(1, -1))[0, :count]

@@ -1,0 +1,1 @@
+"""Tensor parallelism: the part of a model that each rank has. Begin with `shard`."""

@@ -1,0 +1,69 @@
+"""The exchanges between GPUs, with a process for each rank in Triton's interpreter: the flags, the cells and the sums are real."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import exchanging_rank
+import pytest
+import torch
+from exchanging_rank import Job
+from torch import Tensor
+
+from draftline.kernels.triton.collectives import CELL_BYTES, inbox_bytes
+
+_CODE = """
+import pickle, sys
+sys.path.insert(0, sys.argv[1])
+import exchanging_rank
+with open(sys.argv[2], "rb") as file:
+    result = exchanging_rank.run(pickle.load(file))
+with open(sys.argv[2], "wb") as file:
+    pickle.dump(result, file)
+"""
+
+
+def _run(jobs: list[Job], folder: Path) -> list[tuple[list[Tensor], Tensor]]:
+    files = [folder / f"job-{job.rank}" for job in jobs]
+    for file, job in zip(files, jobs, strict=True):
+        file.write_bytes(pickle.dumps(job))
+    helpers = str(Path(exchanging_rank.__file__).parent)
+    processes = [subprocess.Popen([sys.executable, "-c", _CODE, helpers, str(file)]) for file in files]
+    try:
+        assert [process.wait(100) for process in processes] == [0] * len(jobs)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [pickle.loads(file.read_bytes()) for file in files]
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_sums_in_the_order_of_the_ranks(size: int, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(size)
+    inboxes = [tmp_path / str(rank) for rank in range(size)]
+    for inbox in inboxes:
+        inbox.write_bytes(bytes(inbox_bytes(size)))
+    # Fewer blocks than programs and more; a block for a row and several; again and again, so that cells are used again.
+    shapes = [(1, 600), (3, 64), (130, 8), (1, 600), (2, 5000)]
+    assert max(columns for _, columns in shapes) * 4 > CELL_BYTES
+    whole = [
+        torch.randn(size, *shape, generator=generator) * 10 ** torch.randint(0, 4, (size, 1, 1)) for shape in shapes
+    ]
+    residuals = [torch.randn(shape, generator=generator) if shape[0] < 130 else None for shape in shapes]
+    widths = [700, 650, 130, 1][:size]
+    parts = [torch.randn(3, width, generator=generator) for width in widths]
+    jobs = [
+        Job(rank, size, inboxes, [x[rank] for x in whole], None, list(residuals), parts[rank], widths)
+        for rank in range(size)
+    ]
+    for sums, joined in _run(jobs, tmp_path):
+        assert joined.equal(torch.cat(parts, dim=1))
+        for total, x, residual in zip(sums, whole, residuals, strict=True):
+            expected = x[0]
+            for part in x[1:]:
+                expected = expected + part
+            assert total.equal(expected if residual is None else residual + expected)
