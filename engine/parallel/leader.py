@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +38,7 @@ from draftline.engine.request.sequence import Plan, Row
 from draftline.engine.runner.ranks import OtherRanks, draft_places
 from draftline.kernels.slots import SlotTable
 from draftline.models.config import ModelConfig
+from draftline.models.errors import ModelLoadError
 from draftline.models.parallel.split import splits
 
 logger = logging.getLogger(__name__)
@@ -74,6 +76,14 @@ class StartedRanks(OtherRanks):
         self.close()
 
 
+_DIVIDED = count()
+"""How many models this process has divided between GPUs.
+
+torch numbers the meetings of peer memory by process. Rank 0's second meeting would wait forever for the first one of a new
+process.
+"""
+
+
 def start_ranks(config: EngineConfig, shape: ModelConfig, device: torch.device) -> StartedRanks:
     """Start the other ranks that an engine needs, if any.
 
@@ -83,11 +93,15 @@ def start_ranks(config: EngineConfig, shape: ModelConfig, device: torch.device) 
         device: rank 0's.
 
     Raises:
-        ModelLoadError: the model cannot be divided between so many ranks.
+        ModelLoadError: the model cannot be divided between so many ranks, or this process has divided one between GPUs before.
     """
     if config.tensor_parallel_size == 1:
         return StartedRanks()
     splits(shape, config.tensor_parallel_size)
+    if device.type == "cuda" and next(_DIVIDED):
+        raise ModelLoadError(
+            "tensor_parallel_size: a process can divide a model between GPUs once; start another process for the next engine"
+        )
     return Ranks(config, device)
 
 

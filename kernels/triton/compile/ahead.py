@@ -177,6 +177,7 @@ def never_run(device: torch.device) -> Iterator[None]:
     with torch.cuda.stream(stream), torch.inference_mode():
         # Relaxed: libraries may initialise at their first use.
         graph.capture_begin(capture_error_mode="relaxed")
+        torch.zeros(1, device=device)  # a graph without a launch would make torch warn
         try:
             yield
         finally:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 import torch
 from exact_models import SHAPES, write_model
 
+from draftline.engine.config import EngineConfig
+from draftline.engine.parallel import leader
 from draftline.kernels.scaled import scaled_up
 from draftline.models.errors import ModelLoadError
 from draftline.models.families import config_from_hf
@@ -106,3 +109,15 @@ def test_scales_follow_their_weights(rows: int, columns: int) -> None:
         assert dequantize_scaled(rows_of(raw, ranges)).equal(expected)
     for first, end in ((0, 64), (0, 40), (40, 64), (16, 33)):
         assert dequantize_scaled(columns_of(raw, first, end)).equal(whole[:, first:end])
+
+
+def test_a_process_divides_a_model_between_gpus_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's peer memory finds the ranks of a process's first engine only."""
+    monkeypatch.setattr(leader, "Ranks", lambda config, device: device)
+    monkeypatch.setattr(leader, "_DIVIDED", count())
+    config, gpu = EngineConfig(tensor_parallel_size=2), torch.device("cuda")
+    assert leader.start_ranks(config, SMOLLM2, gpu) == gpu
+    for _ in range(2):
+        assert leader.start_ranks(config, SMOLLM2, torch.device("cpu")) == torch.device("cpu")
+        with pytest.raises(ModelLoadError, match="between GPUs once"):
+            leader.start_ranks(config, SMOLLM2, gpu)
