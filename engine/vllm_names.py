@@ -30,7 +30,7 @@ SERVER_ALIASES: Mapping[str, str] = {
 
 _BY_TENSORS = "A model is divided by tensors alone: use tensor_parallel_size"
 _REVISION = "Download the revision, and pass its folder as model"
-_NO_PARSERS = "Draftline parses neither tool calls nor reasoning"
+_CALLS = "Calls are read as the chat template writes them, or as tool_format says"
 
 ENGINE_FOREIGN: Mapping[str, str] = {
     "pipeline_parallel_size": _BY_TENSORS,
@@ -74,7 +74,7 @@ ENGINE_FOREIGN: Mapping[str, str] = {
     "kv_transfer_config": "Caches are not transferred between servers",
     "enable_sleep_mode": "Close the engine to free its memory",
     "disable_log_stats": "Statistics cost nothing and are always kept; see stats()",
-    "reasoning_parser": _NO_PARSERS,
+    "reasoning_parser": "Reasoning is read between the marks that the chat template shows",
     "logits_processors": "Use logit_bias or a constraint",
 }
 """vLLM's options of an engine that Draftline has not, each with what to do instead."""
@@ -90,9 +90,9 @@ SERVER_FOREIGN: Mapping[str, str] = {
     "disable_log_requests": "Use log_requests: false",
     "disable_uvicorn_access_log": "Use log_requests: false",
     "disable_fastapi_docs": "There is only /openapi.json",
-    "enable_auto_tool_choice": _NO_PARSERS,
-    "tool_call_parser": _NO_PARSERS,
-    "tool_parser_plugin": _NO_PARSERS,
+    "enable_auto_tool_choice": _CALLS,
+    "tool_call_parser": _CALLS,
+    "tool_parser_plugin": _CALLS,
     "chat_template_content_format": "Parts of a message are joined by line breaks",
     "response_role": "Answers have the role assistant",
     "lora_modules": "Merge the adapter into the checkpoint",
