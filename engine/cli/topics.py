@@ -27,6 +27,7 @@ TOPICS: Mapping[type[Options], Mapping[str, Sequence[str]]] = {
             "dtype",
             "quantization",
             "device",
+            "tensor_parallel_size",
             "enforce_eager",
             "kernels",
             "constraint_cache",

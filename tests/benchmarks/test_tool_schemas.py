@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tool_schemas
+from schemas import tool_schemas
 
 DAY = {"name": "calendar.day", "parameters": {"type": "dict", "properties": {"day": {"type": "float"}}}}
 LEAF: dict[str, Any] = {"type": "ArrayList", "items": {"$ref": "#/$defs/leaf"}, "maxItems": 1}

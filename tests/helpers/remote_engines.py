@@ -7,8 +7,7 @@ import queue
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.placeholder_tokenizer import write_placeholder_tokenizer
-
+from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.config import EngineConfig
 from draftline.engine.outputs import Delta, Failed, Update
 from draftline.engine.params import SamplingParams

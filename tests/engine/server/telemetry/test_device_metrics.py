@@ -103,8 +103,9 @@ def collected(work: WorkCounts, *, gpu: bool) -> Snapshot:
             engine.info, peak=DevicePeak(1e15, 4e12), memory=memory, device_uuids=("GPU-a",), device="cuda:0"
         )
         metrics._gpus = GpuMetrics(GpuMonitor(FakeNvml))
+    stats = EngineStats(0, 0, 0, 0, 0, work.steps, 0, 0, 0, 0, work=work)
+    engine.stats = lambda: stats  # type: ignore[method-assign]
     metrics.watch(engine)
-    metrics._stats = lambda: EngineStats(0, 0, 0, 0, 0, work.steps, 0, 0, 0, 0, work=work)
     return Snapshot.of(metric_messages(metrics.registry.collect()), float(work.steps))
 
 

@@ -1,8 +1,8 @@
 """How the tool schemas of the Berkeley Function-Calling Leaderboard are enforced: how many, by what, and which are refused.
 
     pip download --no-deps bfcl-eval==2026.3.23 && unzip -d bfcl bfcl_eval-*.whl
-    python benchmarks/tool_schemas.py bfcl/bfcl_eval
-    python benchmarks/tool_schemas.py bfcl/bfcl_eval --tool-format pythonic
+    python benchmarks/schemas/tool_schemas.py bfcl/bfcl_eval
+    python benchmarks/schemas/tool_schemas.py bfcl/bfcl_eval --tool-format pythonic
 
 Of the package only the data is read. Its types are those of several languages; they are written as JSON Schema's first, as
 the leaderboard does for models that are called through an API. Each tool is planned as a chat's only tool, with a call
