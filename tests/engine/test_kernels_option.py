@@ -22,7 +22,7 @@ def test_the_reference_runs_operation_by_operation() -> None:
         assert isinstance(model._run, forward)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "auto"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("auto", marks=pytest.mark.slow)])
 def test_outputs_are_those_of_the_devices_own(dtype: str) -> None:
     sampling = [SamplingParams(max_tokens=12, temperature=heat, seed=3, ignore_eos=True) for heat in (0.0, 0.8, 0.8)]
     texts = []

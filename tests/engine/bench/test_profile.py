@@ -237,7 +237,7 @@ async def test_a_load_on_an_engine_in_this_process_has_its_utilization(capsys: p
         [line] = await LoadBench(target, load, lines).measure(load.resolved(), {}, lambda answer: None)
     await target.close()
     use = line["utilization"]
-    assert use["steps"] >= 12  # one request after the other
+    assert use["steps"] >= 10  # one request after the other; the last steps may be counted after the end
     assert use["step_s"] > 0
     assert 0 < use["mfu"] < 1
     assert use["bandwidth"] > 0

@@ -56,11 +56,11 @@ def some_cases(
     return {str(number): make(number, tool_format, reasoning=reasoning) for number in numbers}
 
 
-@pytest.mark.parametrize("reasoning", [False, True])
+@pytest.mark.parametrize("reasoning", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("tool_format", FORMATS)
 def test_calls_are_right_whatever_computes_them(tool_format: str, reasoning: bool) -> None:
     kind = (sorted(FORMATS).index(tool_format) + reasoning) % KINDS
-    cases = some_cases(tool_case, range(4), tool_format, reasoning=reasoning)
+    cases = some_cases(tool_case, range(2), tool_format, reasoning=reasoning)
     calls, _ = check(cases, kind, tool_format, reasoning=reasoning)
     assert calls
 

@@ -217,6 +217,7 @@ def test_members_are_counted_by_name(members: list[tuple[str, int]], nested: boo
     assert (whole and matcher.complete) == (len(members) == len(dict(members)) >= 3)
 
 
+@pytest.mark.slow
 def test_spellings_and_white_space_do_not_make_a_search_longer() -> None:
     pair = {"type": "array", "items": {"enum": [0, 1]}, "minItems": 2, "maxItems": 2}
     schema = json.dumps(unique({"type": "array", "items": pair, "minItems": 2, "maxItems": 2}))
