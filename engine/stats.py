@@ -365,7 +365,7 @@ def total(parts: Sequence[EngineStats]) -> EngineStats:
     return EngineStats(
         **summed,
         drafter=drafter,
-        work=sum((part.work for part in parts), WorkCounts()),
+        work=sum((part.work for part in parts), NO_WORK),
         token_gaps=HistogramCounts(gaps[0].bounds, counts, sum(each.total for each in gaps)),
     )
 

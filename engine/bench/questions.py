@@ -9,7 +9,7 @@ from draftline.engine.bench.load.datasets import DatasetError, read_dataset
 from draftline.engine.bench.speculation.prompts import extraction
 
 OWN = 64
-"""Questions of the benchmarks' own, where nobody says how many."""
+"""Questions of the benchmarks' own, if no number is given."""
 
 
 def read_questions(path: Path | None, limit: int | None) -> list[str]:

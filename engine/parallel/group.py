@@ -1,4 +1,4 @@
-"""``join_ranks``: the ranks of an engine find each other, through a file, and get their collectives.
+"""``RankGroup``: the ranks of an engine find each other, through a file, and get their collectives.
 
 gloo connects the ranks over loopback. It sets up everything else, and on a CPU it also carries the sums.
 """

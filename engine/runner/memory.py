@@ -87,7 +87,7 @@ def _bytes_a_number(raw: RawTensor, dtype: torch.dtype) -> float:
 
 
 def taken_bytes(device: torch.device) -> int:
-    """Bytes of this process's tensors on a GPU; 0 on a CPU, where nobody counts them."""
+    """Bytes of this process's tensors on a GPU; 0 on a CPU, where torch does not count them."""
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
 
 

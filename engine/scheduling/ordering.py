@@ -35,7 +35,7 @@ class _Unmeasured(QueueOrder):
 
 
 class ArrivalOrder(_Unmeasured):
-    """First come, first served, whoever the callers are."""
+    """First come, first served, without regard to the caller."""
 
     @override
     def order(self, caller: str, weight: float, head_start_s: float, tokens: int, now: float) -> float:

@@ -1,4 +1,4 @@
-"""``StepLog``: the log of each step's plan and time, for whoever wants to know why a step was what it was (--log-steps)."""
+"""``StepLog``: the log of each step's plan and time (--log-steps)."""
 
 from __future__ import annotations
 

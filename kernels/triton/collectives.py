@@ -240,7 +240,7 @@ class Exchange:
     limits: DeviceLimits
 
     def sum_add(self, partial: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
-        """See `Collectives.sum_add`."""
+        """[T, N] in ``partial``'s type: all ranks' partial sums, a bias [N] and a residual [T, N], added in float32 in rank order."""
         rows, n = partial.shape
         out = torch.empty_like(partial)
         if not rows:
@@ -269,7 +269,7 @@ class Exchange:
         return out
 
     def join(self, part: Tensor, starts: Tensor, widths: Sequence[int]) -> Tensor:
-        """See `Collectives.join`; ``starts`` [size + 1] int32 are the first columns of all ranks, and their end."""
+        """[T, sum of widths]: all ranks' columns. ``starts`` [size + 1] int32 are the ranks' first columns, and their end."""
         rows = part.shape[0]
         out = part.new_empty((rows, sum(widths)))
         if not rows:

@@ -17,6 +17,7 @@ from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.bench.load import console, progress_bar
+from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.bench.shape import engine_of_shape
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
@@ -37,9 +38,7 @@ def ablate(
             metavar="NAME", help="random weights in this shape, as qwen3-0.6b, or a config.json's; not --model"
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
-    ] = None,
+    output: OutputFile = None,
     *,
     load: LoadConfig,
     engine: EngineConfig,

@@ -22,6 +22,7 @@ from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.tables import load_table
 from draftline.engine.bench.targets.connect import Access, connect
 from draftline.engine.cli.bench.load import console, notes, progress_bar
+from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
 
@@ -39,9 +40,7 @@ def compare(
         list[str] | None,
         typer.Option(metavar="NAME=FLAGS", help="further flags of an engine's server [can be repeated]"),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
-    ] = None,
+    output: OutputFile = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="plot the engines over --clients")] = None,
     *,
     load: LoadConfig,

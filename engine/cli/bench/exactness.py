@@ -10,6 +10,7 @@ import typer
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.bench.load import console
+from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
@@ -29,9 +30,7 @@ def exactness(
     columns: Annotated[
         str, typer.Option(metavar="NAME,…", help="ways to compute the answers; all where unset", show_default=False)
     ] = "",
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
-    ] = None,
+    output: OutputFile = None,
     *,
     engine: EngineConfig,
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +20,7 @@ from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.summary import percentiles
 from draftline.engine.bench.tables import milliseconds
 from draftline.engine.cli.bench.load import console, opened
+from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import CallFailedError, UsageError
@@ -32,9 +32,7 @@ def latency(
     output_len: Annotated[int, typer.Option(metavar="N", min=1, help="tokens of each output")] = 64,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="rounds of each batch")] = 5,
     shape: Annotated[str | None, typer.Option(metavar="NAME|FILE", help=SHAPE_HELP)] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
-    ] = None,
+    output: OutputFile = None,
     *,
     engine: EngineConfig,
 ) -> None:

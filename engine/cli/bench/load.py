@@ -65,7 +65,7 @@ async def opened(url: str | None, engine: EngineConfig, connection: Connection) 
 
 @contextmanager
 def progress_bar(shown: Console, total: int, name: str) -> Iterator[OnAnswer]:
-    """A bar of the requests that have ended, with the failures among them; hidden where nobody looks."""
+    """A bar of the requests that have ended, with the failures among them; hidden where standard error is no terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

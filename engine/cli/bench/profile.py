@@ -16,6 +16,7 @@ from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.profile.tables import kernel_table, memory_table, phase_table
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.backend import connected, server_errors
+from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.bench.shape import engine_of_shape
 from draftline.engine.cli.connection import NEEDS_SERVER, Connection
 from draftline.engine.cli.models import find_models
@@ -63,9 +64,7 @@ def profile(
     traces: Annotated[
         Path, typer.Option(metavar="FOLDER", help="for Chrome traces [default: profiles]", show_default=False)
     ] = Path("profiles"),
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
-    ] = None,
+    output: OutputFile = None,
     *,
     connection: Connection,
     engine: EngineConfig,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +13,7 @@ from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.tables import load_table, turns_table
 from draftline.engine.cli.bench.load import console, notes, opened, progress_bar
+from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 
@@ -23,9 +23,7 @@ def serve(
         str | None,
         typer.Option(metavar="URL", help="the server: grpc://HOST:PORT, or http(s)://… of any OpenAI-compatible one"),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
-    ] = None,
+    output: OutputFile = None,
     *,
     load: LoadConfig,
     connection: Connection,

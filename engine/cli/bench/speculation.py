@@ -12,6 +12,7 @@ from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.questions import read_questions
 from draftline.engine.cli.bench.load import console
+from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
@@ -30,9 +31,7 @@ def speculation(
     concurrency: Annotated[str, typer.Option(metavar="N,N,…", help="requests in flight")] = "1,8",
     max_tokens: Annotated[int, typer.Option(metavar="N", min=2, help="most tokens of an answer")] = 128,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="alternating rounds")] = 5,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
-    ] = None,
+    output: OutputFile = None,
     *,
     constraint: Constraint | None,
     engine: EngineConfig,

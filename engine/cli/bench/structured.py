@@ -16,6 +16,7 @@ from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.questions import read_questions
 from draftline.engine.cli.bench.load import console
+from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.params import Constraint, SamplingParams
@@ -29,9 +30,7 @@ def structured(
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="number of prompts, which is the batch")] = 16,
     max_tokens: Annotated[int, typer.Option(metavar="N", min=2, help="most tokens of an answer")] = 256,
     rounds: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="alternating rounds")] = 5,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
-    ] = None,
+    output: OutputFile = None,
     *,
     constraint: Constraint | None,
     engine: EngineConfig,

@@ -19,6 +19,7 @@ from draftline.engine.bench.measure import LoadBench
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.tables import load_table
 from draftline.engine.cli.bench.load import console, notes, opened, progress_bar
+from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
@@ -69,9 +70,7 @@ def sweep(
     rates: Annotated[str | None, typer.Option(metavar="X,X,…", help="conversations a second")] = None,
     prompt_lens: Annotated[str | None, typer.Option(metavar="LENGTHS,…", help="new tokens of a turn")] = None,
     output_lens: Annotated[str | None, typer.Option(metavar="LENGTHS,…", help="tokens of an answer")] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
-    ] = None,
+    output: OutputFile = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE.svg", help="plot throughput and latency over the first axis")
     ] = None,

@@ -14,6 +14,7 @@ from draftline.engine.bench.contenders.shapes import find_shape
 from draftline.engine.bench.lines import result_lines
 from draftline.engine.bench.provenance import command_line
 from draftline.engine.cli.bench.load import console
+from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.models import find_models
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import UsageError
@@ -32,9 +33,7 @@ def throughput(
         str,
         typer.Option(metavar="NAME,…", help=f"other engines, in turns, of {', '.join(_OTHERS)}", show_default=False),
     ] = "",
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="append the JSON lines here, not on standard output")
-    ] = None,
+    output: OutputFile = None,
     *,
     engine: EngineConfig,
 ) -> None:

@@ -12,7 +12,7 @@ Not here: more tokens (`gemm.py`), quantized weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.epilogue import load_and_finish
-from draftline.kernels.triton.linear.smaller import smaller_product
+from draftline.kernels.triton.linear.smaller import smaller_early_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 from draftline.kernels.triton.tuples import no_tensors
 
@@ -58,9 +58,7 @@ class GemmM16Config:
 
     def smaller(self) -> GemmM16Config | None:
         """The next smaller division with the same results; None if there is none."""
-        if self.early:
-            return replace(self, early=self.early // 2, num_stages=max(self.num_stages, 3))
-        return smaller_product(self, least_k=64)
+        return smaller_early_product(self, self.early, least_k=64)
 
     def shared_bytes(self, limits: DeviceLimits, k: int, itemsize: int) -> int:
         """The most shared memory of a program, for ``k`` channels."""

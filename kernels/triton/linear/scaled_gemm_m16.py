@@ -9,7 +9,7 @@ The two halves of an integer activation are rows of x like any other; their sums
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -20,7 +20,7 @@ from draftline.kernels.scaled import GROUP, ScaledWeight
 from draftline.kernels.triton.device import UNLIMITED, DeviceLimits, fitting
 from draftline.kernels.triton.linear.eight_bit import EXACT_SUMS, join_halves
 from draftline.kernels.triton.linear.epilogue import load_and_finish
-from draftline.kernels.triton.linear.smaller import smaller_product
+from draftline.kernels.triton.linear.smaller import smaller_early_product
 from draftline.kernels.triton.overlap import launch_options, prefetch, wait_for_previous
 from draftline.kernels.triton.tuples import no_tensors
 
@@ -51,9 +51,7 @@ class ScaledGemmM16Config:
 
     def smaller(self) -> ScaledGemmM16Config | None:
         """The next smaller division with the same results; None if there is none."""
-        if self.early:
-            return replace(self, early=self.early // 2, num_stages=max(self.num_stages, 3))
-        return smaller_product(self, least_k=GROUP)
+        return smaller_early_product(self, self.early, least_k=GROUP)
 
     def shared_bytes(self, limits: DeviceLimits, k: int) -> int:
         """The most shared memory of a program, for ``k`` channels."""

@@ -40,6 +40,13 @@ def smaller_product(division: _ProductT, least_k: int) -> _ProductT | None:
     return None
 
 
+def smaller_early_product(division: _ProductT, early: int, least_k: int) -> _ProductT | None:
+    """`smaller_product` of a division that loads ``early`` tiles before its loop: first fewer of these."""
+    if early:
+        return _with(division, early=early // 2, num_stages=max(division.num_stages, 3))
+    return smaller_product(division, least_k)
+
+
 def _with(division: _ProductT, **changes: Any) -> _ProductT:
     smaller: _ProductT = replace(division, **changes)  # type: ignore[type-var]
     return smaller

@@ -1,6 +1,6 @@
 """Three judges of generated schemas and texts: the engine's matchers, llguidance's own reading of schemas, and jsonschema-rs.
 
-jsonschema-rs says what is valid. llguidance finds texts that nobody here would have thought of, and is never the reason to
+jsonschema-rs says what is valid. llguidance finds texts that our generators do not make, and is never the reason to
 accept a text. A case is a schema and a text that all three have looked at, or all but llguidance if it refuses the schema.
 """
 
