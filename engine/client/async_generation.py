@@ -126,7 +126,7 @@ class AsyncGeneration(Generic[T]):
                     return self._stopped()
                 raise _too_late(error) from error
             try:
-                error = await self._attempt()
+                error = await self._attempt(error)
             except BaseException:
                 self._pace.leave(CallFailedError("cancelled"))
                 raise
@@ -175,8 +175,11 @@ class AsyncGeneration(Generic[T]):
         ids = [] if isinstance(prompt, str | Chat) else list(prompt)
         return Accumulator("", self._request, ids)
 
-    async def _attempt(self) -> Exception | None:
-        """Submit the request once. Returns the error that ended it, or None where it finished."""
+    async def _attempt(self, before: Exception | None) -> Exception | None:
+        """Submit the request once, after an attempt that ended with ``before``.
+
+        Returns the error that ended it, or None where it finished.
+        """
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         left = self._deadline - _now()
         request = self._request if math.isinf(left) else replace(self._request, timeout_s=max(left, 1e-3))
@@ -196,7 +199,7 @@ class AsyncGeneration(Generic[T]):
                         return error
             return ended.result()
         except TimeoutError:
-            return DeadlineExceededError()
+            return _too_late(before)
         finally:
             self._cancel_attempt = None
             if ended.done():

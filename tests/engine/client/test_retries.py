@@ -63,8 +63,8 @@ async def test_an_absent_server_is_waited_for_until_the_timeout(make_engine: Cal
         await server.abort()
         started = asyncio.get_running_loop().time()
         with pytest.raises(DeadlineExceededError, match="within its timeout; before, failed to connect"):
-            await client.submit("abc", timeout=0.5).result()
-        assert 0.3 < asyncio.get_running_loop().time() - started < 5
+            await client.submit("abc", timeout=2).result()
+        assert 1 < asyncio.get_running_loop().time() - started < 30
         with pytest.raises(EngineStoppedError):  # without a timeout, attempts are counted
             await client.submit("abc").result()
 
