@@ -154,7 +154,7 @@ class EngineConfig(Options):
     log_steps: bool = Field(default=False, description="log each step's plan and time, at level info")
 
     inter_token_target: float = Field(
-        default=0.1,
+        default=0.08,
         gt=0,
         description="seconds that a step may take while sequences decode: chunks of long prompts are cut to fit",
     )

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attacks.clients import ATTACKS
+from draftline.engine.config import EngineConfig
 
 CLIENTS = Path(__file__).with_name("clients.py")
 MAX_RATIO = 2.0
@@ -26,8 +27,8 @@ MAX_RATIO = 2.0
 MAX_GAP_S = 0.15
 """The longest gap under attack."""
 
-INTER_TOKEN_TARGET_S = 0.1
-"""The server's default of ``--inter-token-target``. Prompts are work that the server promises to do: under them, the median
+INTER_TOKEN_TARGET_S: float = EngineConfig.model_fields["inter_token_target"].default
+"""Prompts are work that the server promises to do: under them, the median
 gap may be this long."""
 
 _DRAIN_S = 10.0
