@@ -10,6 +10,9 @@ one does, and returns tokens that were sampled beforehand. The time of a step is
 work that comes up once a block of tokens has its share. *Not* measured: the time of a GPU's driver for graphs and
 copies, and the server's work.
 
+The variants `read-text` and `read-call` measure another thread's work: the receiver's, which reads the deltas of chats
+with tools, before a call and inside one.
+
 Results are JSON lines, on standard output or in --output; a table of them goes to standard error.
 """
 
@@ -22,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,11 +38,13 @@ from draftline.engine.bench.batches import Workload
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.bench.contenders.shapes import SMOLLM2_135M
 from draftline.engine.bench.provenance import Conditions
+from draftline.engine.calls import Tool
 from draftline.engine.core import Core
 from draftline.engine.drafting.policy import DraftPolicy
-from draftline.engine.outputs import Update
+from draftline.engine.outputs import Delta, Update
 from draftline.engine.params import SamplingParams
-from draftline.engine.protocol import EngineInfo, GenerateRequest
+from draftline.engine.protocol import Chat, EngineInfo, GenerateRequest
+from draftline.engine.request.constraints import structured_constraint
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.executor import Executor, Executors, ForwardResult, SampleResult
@@ -48,12 +53,17 @@ from draftline.engine.runner.masks import ConstraintMasks
 from draftline.engine.runner.runner import Runner
 from draftline.engine.runner.shapes import StepShapes
 from draftline.engine.scheduling.scheduler import Scheduler
+from draftline.engine.tools.formats import FORMATS
+from draftline.engine.tools.output_reader import OutputReader
+from draftline.engine.tools.plan import plan_chat
 from draftline.kernels import select_ops
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SamplingFeatures, SlotTable
 from draftline.models.families import config_from_hf
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.spec.no_drafter import NoDrafter
+from draftline.structured.constraint import language
+from draftline.structured.tags.walk import TagReader
 
 BLOCK_SIZE = 16
 WINDOW = 8 * BLOCK_SIZE
@@ -86,6 +96,14 @@ VARIANTS = {
     "sampling": Variant(_GREEDY.model_copy(update={"temperature": 0.7, "top_p": 0.9})),
 }
 """Greedy; greedy with the prefix cache; greedy with a stop string that never occurs; nucleus sampling."""
+
+_WEATHER = Tool("weather", "", '{"type": "object", "properties": {"city": {"type": "string"}}}')
+
+READINGS = {"read-text": "", "read-call": FORMATS["hermes"].begin(_WEATHER.name) + '{"city": "'}
+"""Deltas of chats with tools, by the text that they follow."""
+
+_WORDS = 2000
+"""The different tokens of a text."""
 
 
 class NoDevice(Executor):
@@ -182,13 +200,40 @@ def measure(
     return seconds
 
 
+def measure_reading(
+    begin: str, tokenizer: Tokenizer, rows: int, rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    """The seconds that reading one delta of each of ``rows`` outputs takes their receiver, for each round."""
+    chat = Chat([("user", "")], tools=[_WEATHER])
+    info = replace(hostbound_core(tokenizer, 1, BLOCK_SIZE, False).info, tool_format="hermes")
+    plan = plan_chat(GenerateRequest(chat), info, str)
+    assert plan.constraint is not None, "a chat with tools has one"
+    form = language(structured_constraint(plan.constraint)).form
+    assert form is not None, "it is a structural tag"
+    tags = TagReader(form)
+    readers = [OutputReader(plan.reading, tags, is_json=False, token_bytes=tokenizer.token_bytes) for _ in range(rows)]
+    for reader in readers:
+        reader.delta(Delta(0, (), begin))
+    draw = np.random.default_rng(0)
+    seconds: list[float] = []
+    for _ in range(rounds):
+        tokens = draw.integers(256, 256 + _WORDS, (WINDOW, rows)).tolist()
+        steps = [[Delta(0, (token,), tokenizer.token_bytes(token).decode()) for token in step] for step in tokens]
+        start = clock()
+        for step in steps:
+            for reader, delta in zip(readers, step, strict=True):
+                reader.delta(delta)
+        seconds.append((clock() - start) / WINDOW)
+    return seconds
+
+
 @dataclass(frozen=True, slots=True)
 class HostResult:
     """One variant with one number of rows: the fields of a line of output.
 
     Attributes:
         conditions: the conditions of the measurement; its fields come first in the line.
-        variant: a key of VARIANTS.
+        variant: a key of VARIANTS or READINGS.
         rows: the number of decoding rows.
         us_per_step: microseconds a step in the best round: disturbances only make a round slower.
         us_per_row: ``us_per_step`` divided by ``rows``.
@@ -228,11 +273,14 @@ def table(results: Sequence[HostResult]) -> Table:
     return shown
 
 
+_ALL = (*VARIANTS, *READINGS)
+
+
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="1,8,64,256", help="comma-separated (default: 1,8,64,256)")
     parser.add_argument(
-        "--variants", default=",".join(VARIANTS), help=f"comma-separated, of {', '.join(VARIANTS)} (default: all)"
+        "--variants", default=",".join(_ALL), help=f"comma-separated, of {', '.join(_ALL)} (default: all)"
     )
     parser.add_argument("--best-of", type=int, default=5, metavar="N", help=f"rounds of {WINDOW} steps (default: 5)")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
@@ -246,8 +294,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     if min(arguments.rows) < 1:
         parser.error(f"--rows {min(arguments.rows)}: at least one row is needed")
     arguments.variants = arguments.variants.split(",")
-    if unknown := [name for name in arguments.variants if name not in VARIANTS]:
-        parser.error(f"--variants {unknown[0]}: not one of {', '.join(VARIANTS)}")
+    if unknown := [name for name in arguments.variants if name not in _ALL]:
+        parser.error(f"--variants {unknown[0]}: not one of {', '.join(_ALL)}")
     return arguments
 
 
@@ -265,7 +313,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         tokenizer = Tokenizer.from_folder(Path(folder))
         for name in arguments.variants:
             for rows in arguments.rows:
-                seconds = measure(VARIANTS[name], tokenizer, rows, arguments.best_of)
+                if name in READINGS:
+                    seconds = measure_reading(READINGS[name], tokenizer, rows, arguments.best_of)
+                else:
+                    seconds = measure(VARIANTS[name], tokenizer, rows, arguments.best_of)
                 result = HostResult.of(conditions, name, rows, seconds)
                 out.write(result.line() + "\n")
                 out.flush()

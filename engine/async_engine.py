@@ -171,8 +171,9 @@ class AsyncEngine:
         """Run a request. Yields its accumulator after each update; leaving early cancels the request."""
         request_id = request_id or uuid.uuid4().hex
         mailbox = Mailbox(Hub(asyncio.get_running_loop()))
-        token_ids = await asyncio.to_thread(self._engine.submit, request_id, request, mailbox.sink)
-        accumulator = Accumulator(request_id, request, token_ids)
+        submitted = await asyncio.to_thread(self._engine.submit, request_id, request, mailbox.sink)
+        mailbox.read_with(request_id, submitted.reader)
+        accumulator = Accumulator(request_id, request, submitted.prompt_token_ids)
         try:
             async for _, update in mailbox:
                 ended = accumulator.take(update)

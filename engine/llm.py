@@ -29,6 +29,7 @@ from draftline.engine.request.prompt_input import Conversation, PromptInput, as_
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.stats import EngineStats
 from draftline.engine.streaming.accumulator import Accumulator
+from draftline.engine.tools.output_reader import RequestReader
 from draftline.models.tokenization.tokenizer import Tokenizer
 
 
@@ -237,9 +238,10 @@ class LLM:
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """A request that the core can run, and the accumulator of its updates."""
+    """A request that the core can run, and what its updates become."""
 
     request: Request
+    reader: RequestReader
     accumulator: Accumulator
 
 
@@ -250,7 +252,7 @@ class _Batch:
         self._core = core
         self._builder = builder
         self._ids = ids
-        self._running: dict[str, tuple[int, Accumulator]] = {}
+        self._running: dict[str, tuple[int, _Built]] = {}
         self._ended: list[str] = []
 
     def build(self, wanted: GenerateRequest) -> _Built:
@@ -259,12 +261,14 @@ class _Batch:
         Raises:
             InvalidRequestError: it cannot be served.
         """
-        request = self._builder.build(str(next(self._ids)), wanted, self._sink, self._core.now())
-        return _Built(request, Accumulator(request.request_id, wanted, request.prompt_token_ids))
+        now = self._core.now()
+        prepared = self._builder.prepare(str(next(self._ids)), wanted)
+        request = prepared.begin(self._sink, now)
+        return _Built(request, prepared.reader, Accumulator(request.request_id, wanted, request.prompt_token_ids))
 
     def add(self, index: int, built: _Built) -> None:
         """Queue a request, under the caller's index. More may be added while others run."""
-        self._running[built.request.request_id] = index, built.accumulator
+        self._running[built.request.request_id] = index, built
         self._core.add(built.request)
 
     def __len__(self) -> int:
@@ -277,10 +281,11 @@ class _Batch:
             self._core.step()
         outcomes: list[tuple[int, RequestOutput[Any] | DraftlineError]] = []
         for request_id in self._ended:
-            index, accumulator = self._running.pop(request_id)
+            index, built = self._running.pop(request_id)
             try:
-                outcomes.append((index, accumulator.result()))
+                outcomes.append((index, built.accumulator.result()))
             except DraftlineError as error:
+                self._core.cancel(request_id)
                 outcomes.append((index, error))
         self._ended = []
         return outcomes
@@ -298,5 +303,9 @@ class _Batch:
 
     def _sink(self, updates: Sequence[tuple[str, Update]]) -> None:
         for request_id, update in updates:
-            if self._running[request_id][1].take(update):
-                self._ended.append(request_id)
+            if request_id not in self._running:
+                continue  # it has failed
+            _, built = self._running[request_id]
+            for each in built.reader.read(update):
+                if built.accumulator.take(each):
+                    self._ended.append(request_id)

@@ -195,7 +195,7 @@ class Finished:
         tags: the tags that the output completed, in the order of their ends; reasoning is one of them. Of a chat whose
             reasoning and calls are no part of the text, they are not listed.
         tool_calls: the calls that the output completed.
-        reasoning_tokens: the tokens of a chat's reasoning, its marks included: those of all steps until it has ended.
+        reasoning_tokens: the tokens of a chat's reasoning, its marks included.
         utilization: the engine's steps while the output ran.
     """
 

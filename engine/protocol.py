@@ -226,6 +226,35 @@ class EngineInfo:
     device_uuids: tuple[str, ...] = ()
 
 
+class UpdateReader(Protocol):
+    """Reads the updates of one request, for their receiver: the engine writes tokens and text alone."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the engine has ended the request."""
+        ...
+
+    def read(self, update: Update) -> Sequence[Update]:
+        """An update with what its text means: reasoning, calls, tags, JSON. At the end, text that was held back comes first.
+
+        A fault ends the request with `Failed`. The receiver then cancels it, and its further updates are dropped.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A request that an engine has accepted.
+
+    Attributes:
+        prompt_token_ids: of its prompt.
+        reader: reads its updates. One thread at a time uses it.
+    """
+
+    prompt_token_ids: Sequence[int]
+    reader: UpdateReader
+
+
 class EngineClient(Protocol):
     """A running engine. All methods are thread-safe, and none waits for the model.
 
@@ -243,7 +272,7 @@ class EngineClient(Protocol):
     journal: CacheJournal
     stopped: Future[EngineStoppedError | None]
 
-    def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
+    def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Submitted:
         """Queue a request. Tokenizing its prompt and compiling its constraint block the calling thread.
 
         The request ends with ``n`` `Finished`, one for each output, or with one `Failed`.
@@ -251,10 +280,7 @@ class EngineClient(Protocol):
         Args:
             request_id: unique among the requests in flight.
             request: the request.
-            sink: receives the request's updates.
-
-        Returns:
-            The prompt's token ids.
+            sink: receives the request's updates, as the engine writes them: its receiver reads them with the result's reader.
 
         Raises:
             InvalidRequestError: the request is invalid. It lists every field that is wrong.

@@ -18,7 +18,7 @@ from draftline.engine.config import EngineConfig
 from draftline.engine.core import Core
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError
 from draftline.engine.outputs import Failed
-from draftline.engine.protocol import EngineClient, GenerateRequest, Sink
+from draftline.engine.protocol import EngineClient, GenerateRequest, Sink, Submitted
 from draftline.engine.request.backlog import displaced_by
 from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.request import Request, RequestBuilder
@@ -67,10 +67,11 @@ class ThreadedEngine(EngineClient):
         core.when_lost(self._wake_lost)
 
     @override
-    def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
-        built = self._builder.build(request_id, request, sink, self._core.now())
-        self._enqueue(built)
-        return built.prompt_token_ids
+    def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Submitted:
+        submitted_at = self._core.now() - request.constraint_compile_s
+        prepared = self._builder.prepare(request_id, request)
+        self._enqueue(prepared.begin(sink, submitted_at))
+        return Submitted(prepared.request.prompt_token_ids, prepared.reader)
 
     def submit_prepared(self, request: EngineRequest, sink: Sink) -> None:
         """Queue a request that another process has validated. Blocks while its constraint compiles here.

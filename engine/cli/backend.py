@@ -72,15 +72,13 @@ class LocalBackend(Backend):
             for _, update in pairs:
                 updates.put(update)
 
-        self._engine.submit(name, request, sink)
-        outputs = request.sampling.n
+        reader = self._engine.submit(name, request, sink).reader
         try:
-            while outputs:
-                update = updates.get()
-                if isinstance(update, Failed):
-                    raise update.error
-                outputs -= update.ends_output
-                yield update
+            while not reader.is_over:
+                for update in reader.read(updates.get()):
+                    if isinstance(update, Failed):
+                        raise update.error
+                    yield update
         finally:
             self._engine.cancel(name)
 

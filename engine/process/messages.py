@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from draftline.engine.cache_journal import Change
-from draftline.engine.calls import ToolCallDelta
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import EngineStoppedError
 from draftline.engine.outputs import Delta, Failed, Finished, PositionLogprobs, Update
@@ -18,17 +17,8 @@ from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.stats import EngineStats
 from draftline.models.config import ModelConfig
 
-DeltaFields = tuple[
-    str,
-    int,
-    tuple[int, ...],
-    str,
-    tuple[PositionLogprobs, ...],
-    tuple[PositionLogprobs, ...],
-    str,
-    tuple[ToolCallDelta, ...],
-]
-"""A request's id and the fields of a `Delta`."""
+DeltaFields = tuple[str, int, tuple[int, ...], str, tuple[PositionLogprobs, ...], tuple[PositionLogprobs, ...]]
+"""A request's id and the fields of a `Delta` that was not read yet."""
 
 CommandName = Literal["flush_prefix_cache", "start_profile", "stop_profile"]
 
@@ -122,15 +112,7 @@ class Updates:
         for request_id, update in updates:
             match update:
                 case Delta():
-                    fields = (
-                        update.index,
-                        update.token_ids,
-                        update.text,
-                        update.logprobs,
-                        update.prompt_logprobs,
-                        update.reasoning,
-                        update.tool_calls,
-                    )
+                    fields = (update.index, update.token_ids, update.text, update.logprobs, update.prompt_logprobs)
                     deltas.append((request_id, *fields))
                 case Failed():
                     ends.append((request_id, Failed(portable(update.error))))
@@ -140,8 +122,8 @@ class Updates:
 
     def __iter__(self) -> Iterator[tuple[str, Update]]:
         """(request id, update) pairs, each request's in order."""
-        for request_id, index, tokens, text, logprobs, prompt_logprobs, reasoning, calls in self.deltas:
-            yield request_id, Delta(index, tokens, text, logprobs, prompt_logprobs, reasoning, calls)
+        for request_id, index, tokens, text, logprobs, prompt_logprobs in self.deltas:
+            yield request_id, Delta(index, tokens, text, logprobs, prompt_logprobs)
         yield from self.ends
 
 

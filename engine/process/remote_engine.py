@@ -19,7 +19,7 @@ from draftline.engine.process.engine_process import WORKER, EngineProcess
 from draftline.engine.process.messages import CommandName
 from draftline.engine.process.placement import Load, Placement
 from draftline.engine.process.startup import has_gpu
-from draftline.engine.protocol import EngineClient, GenerateRequest, Sink
+from draftline.engine.protocol import EngineClient, GenerateRequest, Sink, Submitted
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.stats import EngineStats, total
 from draftline.models.errors import ModelLoadError
@@ -105,18 +105,19 @@ class RemoteEngine(EngineClient):
             replica.stopped.add_done_callback(self._when_stopped(index))
 
     @override
-    def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
+    def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Submitted:
         prepared = self._builder.prepare(request_id, request)
+        engine_request = prepared.request
         with self._lock:
             if any(replica.has(request_id) for replica in self.replicas):
                 raise DuplicateRequestError(f"a request with id {request_id!r} is running")
             loads = [None if replica.has_ended else Load(*replica.load) for replica in self.replicas]
             if not any(loads):
                 raise EngineStoppedError("the engine is stopping and takes no new requests")
-            index, uncached = self._placement.place(prepared.prompt_token_ids, loads)
+            index, uncached = self._placement.place(engine_request.prompt_token_ids, loads)
             # The engine has no use for the text.
-            self.replicas[index].submit(replace(prepared, prompt=None), sink, uncached)
-        return prepared.prompt_token_ids
+            self.replicas[index].submit(replace(engine_request, prompt=None), sink, uncached)
+        return Submitted(engine_request.prompt_token_ids, prepared.reader)
 
     @override
     def cancel(self, request_id: str) -> bool:

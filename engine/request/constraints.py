@@ -16,7 +16,6 @@ from draftline.structured.compiled import CompiledConstraint, CompileReport, Con
 from draftline.structured.compiler import ConstraintCompiler
 from draftline.structured.constraint import ConstraintSpec, ReasoningSpec
 from draftline.structured.errors import CompileQueueFullError, InvalidConstraintError, UnsupportedConstraintError
-from draftline.structured.tags.walk import TagWalk
 
 _COMPILE_RETRY_S = 1.0
 """Delay in seconds after which a client should send a constraint again that there was no room for."""
@@ -160,8 +159,6 @@ class OutputConstraint:
         closes_at: the sequence length before which the text must be complete; None without such a limit.
         reasoning_ends_at: the sequence length before which the reasoning must have ended; None without such a limit.
         on_host: whether the host writes the output's masks; otherwise the device walks the automaton.
-        is_json: whether the text must be a JSON document, behind the reasoning.
-        tags: finds the output's tags; None for a constraint without tags.
         unenforced: JSON pointers of what the constraint asks for and does not enforce.
         marking: the text of the special tokens that write marks.
         fault: an error of the progress, which ends the output; None while there is none.
@@ -171,8 +168,6 @@ class OutputConstraint:
     closes_at: int | None
     reasoning_ends_at: int | None
     on_host: bool
-    is_json: bool
-    tags: TagWalk | None
     unenforced: tuple[str, ...]
     marking: Mapping[int, bytes]
     fault: Exception | None = None
@@ -202,14 +197,11 @@ class OutputConstraint:
         if closes_at is not None and reasoning_ends_at is not None and progress.automaton is not None:
             # What follows the reasoning needs its share of the budget.
             reasoning_ends_at = min(reasoning_ends_at, closes_at - progress.automaton[0].late_distance)
-        tags = None if compiled.tags is None else compiled.tags.begin()
         return OutputConstraint(
             progress,
             closes_at,
             reasoning_ends_at,
             on_host=progress.automaton is None,
-            is_json=asked.is_json,
-            tags=tags,
             unenforced=tuple(violation.pointer for violation in compiled.report.unenforced),
             marking=compiled.marking,
         )

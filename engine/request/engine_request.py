@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from draftline.engine.params import Constraint, SamplingParams
-from draftline.engine.tools.plan import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,6 @@ class EngineRequest:
         caller: whose request it is.
         weight: the caller's share, relative to other callers.
         constraint_compile_s: seconds that it has waited for its constraint to compile.
-        reading: how outputs of a chat are taken apart; None if their text is the answer.
         bad_words: the token ids of each spelling of its bad words.
     """
 
@@ -45,5 +43,4 @@ class EngineRequest:
     caller: str = ""
     weight: float = 1.0
     constraint_compile_s: float = 0.0
-    reading: Reading | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()

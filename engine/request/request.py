@@ -19,7 +19,8 @@ from draftline.engine.request.engine_request import EngineRequest
 from draftline.engine.request.limits import DEFAULT_MAX_TOKENS
 from draftline.engine.request.sequence import Sequence
 from draftline.engine.request.tokenization import last_tokens, prompt_end, tokenize
-from draftline.engine.tools.plan import ChatPlan, Reading, plan_chat
+from draftline.engine.tools.output_reader import OutputReader, RequestReader
+from draftline.engine.tools.plan import ChatPlan, plan_chat
 from draftline.kernels.limits import MAX_BAD_WORD_TOKENS
 from draftline.models.tokenization.tokenizer import Tokenizer
 from draftline.structured.compiled import CompiledConstraint
@@ -42,7 +43,6 @@ class Request:
         weight: the caller's share, relative to other callers.
         head_start_s: the head start in the queue that its priority buys, in seconds.
         constraint_compile_s: seconds that it has waited for its constraint to compile, after its submission.
-        reading: how its outputs are taken apart; None if their text is the answer.
     """
 
     request_id: str
@@ -56,7 +56,6 @@ class Request:
     weight: float = 1.0
     head_start_s: float = 0.0
     constraint_compile_s: float = 0.0
-    reading: Reading | None = None
 
     @property
     def max_tokens(self) -> int:
@@ -88,8 +87,26 @@ class Request:
             request.weight,
             request.head_start_s,
             request.constraint_compile_s,
-            request.reading,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that its engine can run, and what its receiver reads the updates with.
+
+    Attributes:
+        request: the validated request.
+        compiled: its compiled constraint; None without one.
+        reader: reads its updates.
+    """
+
+    request: EngineRequest
+    compiled: CompiledConstraint | None
+    reader: RequestReader
+
+    def begin(self, sink: Sink, now: float) -> Request:
+        """The request, ready to run in this process. Arguments are those of `Request.of`."""
+        return Request.of(self.request, self.compiled, sink, now)
 
 
 class RequestBuilder:
@@ -120,32 +137,11 @@ class RequestBuilder:
         self._new_seed = secrets.randbits if seed is None else random.Random(seed).getrandbits
 
     def build(self, request_id: str, request: GenerateRequest, sink: Sink, now: float) -> Request:
-        """Make a client's request ready to run in this process.
-
-        Blocks while the constraint is compiled, unless the compiler has cached it.
-
-        Args:
-            request_id: the request's id.
-            request: the request as the client sent it.
-            sink: receives the request's updates.
-            now: the time of submission, in seconds on the engine's clock.
-
-        Raises:
-            InvalidRequestError: the request is invalid. It lists every field that is wrong.
-        """
-        engine_request, compiled = self._validate(request_id, request)
-        return Request.of(engine_request, compiled, sink, now - request.constraint_compile_s)
-
-    def prepare(self, request_id: str, request: GenerateRequest) -> EngineRequest:
-        """Validate a client's request, for an engine in another process. Blocks like `build`.
-
-        Raises:
-            InvalidRequestError: the request is invalid. It lists every field that is wrong.
-        """
-        return self._validate(request_id, request)[0]
+        """`prepare` and begin a request whose updates nobody reads. ``now`` is the time of its submission."""
+        return self.prepare(request_id, request).begin(sink, now - request.constraint_compile_s)
 
     def attach(self, request: EngineRequest, sink: Sink, now: float) -> Request:
-        """Make a request that another process has prepared ready to run in this one. Blocks like `build`.
+        """Make a request that another process has prepared ready to run in this one. Blocks like `prepare`.
 
         CompiledConstraint constraints cannot move between processes, so this one compiles the constraint again.
 
@@ -158,8 +154,16 @@ class RequestBuilder:
         compiled, seconds = self._compile(request.constraint)
         return Request.of(replace(request, constraint_compile_s=waited + seconds), compiled, sink, now - waited)
 
-    def _validate(self, request_id: str, request: GenerateRequest) -> tuple[EngineRequest, CompiledConstraint | None]:
-        """Validate a request. Returns it in the engine's terms, with its compiled constraint."""
+    def prepare(self, request_id: str, request: GenerateRequest) -> Prepared:
+        """Validate a client's request. Blocks while its constraint is compiled, unless the compiler has cached it.
+
+        Args:
+            request_id: the request's id.
+            request: the request as the client sent it.
+
+        Raises:
+            InvalidRequestError: the request is invalid. It lists every field that is wrong.
+        """
         violations = [*self._option_violations(request), *self._sampling_violations(request.sampling)]
         prompt_field, token_ids = self._encode(request, violations)
         if token_ids is not None:
@@ -217,10 +221,21 @@ class RequestBuilder:
             caller=request.caller,
             weight=request.weight,
             constraint_compile_s=request.constraint_compile_s + compile_s,
-            reading=plan.reading,
             bad_words=bad_words,
         )
-        return engine_request, compiled
+        return Prepared(engine_request, compiled, self._reader(plan, compiled, sampling.n))
+
+    def _reader(self, plan: ChatPlan, compiled: CompiledConstraint | None, outputs: int) -> RequestReader:
+        tags = None if compiled is None else compiled.tags
+        marking = {} if compiled is None else compiled.marking
+        is_json = plan.constraint is not None and plan.constraint.is_json
+
+        def token_bytes(token: int) -> bytes:
+            return marking.get(token) or self._tokenizer.token_bytes(token)
+
+        return RequestReader(
+            [OutputReader(plan.reading, tags, is_json=is_json, token_bytes=token_bytes) for _ in range(outputs)]
+        )
 
     def _compile(self, constraint: Constraint) -> tuple[CompiledConstraint, float]:
         """The compiled constraint, and the seconds that it took."""

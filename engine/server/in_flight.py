@@ -117,7 +117,9 @@ class InFlightRequest:
         # Before submitting: the first update may come before submit() returns.
         self._outputs_left = request.sampling.n
         request = self._call.caller.within_limits(request, self._call.origin.peer)
-        await submit(self._engine, self._state.tokenizers, self._request_id, request, self._mailbox.sink)
+        submitted = await submit(self._engine, self._state.tokenizers, self._request_id, request, self._mailbox.sink)
+        # Without a pause since the engine's own submit(), so that no update is taken before.
+        self._mailbox.read_with(self._request_id, submitted.reader)
 
     def note(self, update: Update) -> bool:
         """Record an update of the request. True if it is the last one."""
@@ -145,7 +147,7 @@ class InFlightRequest:
             return
         self._closed = True
         if self._engine is not None:
-            if self._outputs_left:
+            if self._outputs_left or error is not None:  # a fault of the reading ends nothing in the engine
                 self._engine.cancel(self._request_id)
             self._state.release(self._call.caller)
         reason = str(error) if isinstance(error, DraftlineError) else ""

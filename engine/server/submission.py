@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from draftline.engine.errors import InvalidRequestError
-from draftline.engine.protocol import Chat, EngineClient, GenerateRequest, Sink
+from draftline.engine.protocol import Chat, EngineClient, GenerateRequest, Sink, Submitted
 from draftline.engine.request.constraints import compile_constraint
 from draftline.engine.request.tokenization import prompt_end
 from draftline.engine.server.tokenizer_pool import LONG, TokenizerPool, prompt_size
@@ -15,7 +15,7 @@ from draftline.engine.tools.plan import plan_chat
 
 async def submit(
     engine: EngineClient, tokenizers: TokenizerPool, request_id: str, request: GenerateRequest, sink: Sink
-) -> None:
+) -> Submitted:
     """`EngineClient.submit`, without blocking the event loop."""
     # The constraint of a chat depends on its prompt's end, which may begin the reasoning.
     planned = isinstance(request.prompt, Chat) and (engine.info.reasoning is not None or bool(request.prompt.tools))
@@ -33,7 +33,7 @@ async def submit(
         request = replace(request, constraint_compile_s=time.monotonic() - started)
     if request.prompt_token_ids is None and prompt_size(request.prompt) >= LONG:
         request = await _tokenized(tokenizers, request)
-    engine.submit(request_id, request, sink)
+    return engine.submit(request_id, request, sink)
 
 
 async def _tokenized(tokenizers: TokenizerPool, request: GenerateRequest) -> GenerateRequest:

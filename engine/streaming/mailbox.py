@@ -11,10 +11,11 @@ import asyncio
 import math
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 
 from draftline.engine.outputs import Delta, Failed, Finished, Update
+from draftline.engine.protocol import UpdateReader
 
 Updates = Sequence[tuple[str, Update]]
 """(request id, update) pairs of one step."""
@@ -72,7 +73,10 @@ class Hub:
 
 
 class Mailbox:
-    """The unread updates of one stream, which are in order for each request. One reader, on the hub's loop."""
+    """The unread updates of one stream, which are in order for each request. One reader, on the hub's loop.
+
+    Deltas are merged as the engine writes them. What they say is read when they are taken, on the loop's thread.
+    """
 
     def __init__(self, hub: Hub) -> None:
         """Create an open, empty mailbox."""
@@ -80,8 +84,13 @@ class Mailbox:
         # In order of arrival. An output's delta and its end have different keys, so that the delta can be merged alone.
         # The end cannot overtake the delta, because no delta arrives after the end.
         self._unread: OrderedDict[_Key, list[Delta] | Finished | Failed] = OrderedDict()
+        self._readers: dict[str, UpdateReader] = {}
         self._changed = asyncio.Event()
         self._closed = False
+
+    def read_with(self, request_id: str, reader: UpdateReader) -> None:
+        """Read a request's updates with ``reader``, before its first one is taken."""
+        self._readers[request_id] = reader
 
     def sink(self, updates: Updates) -> None:
         """Post updates from the step thread. This is the `Sink` of the stream's requests."""
@@ -117,23 +126,36 @@ class Mailbox:
 
     async def take(self) -> list[tuple[str, Update]]:
         """All unread updates, at least one. Waits until there are some. Empty once the mailbox is closed and empty."""
-        while not self._unread and not self._closed:
-            self._changed.clear()
-            await self._changed.wait()
-        taken = [
-            (request_id, Delta.merge(unread) if isinstance(unread, list) else unread)
-            for (request_id, _, _), unread in self._unread.items()
-        ]
-        self._unread.clear()
+        taken: list[tuple[str, Update]] = []
+        while not taken:
+            if not self._unread:
+                if self._closed:
+                    break
+                self._changed.clear()
+                await self._changed.wait()
+            while self._unread:
+                taken += self._take_first()
         return taken
 
     async def __aiter__(self) -> AsyncIterator[tuple[str, Update]]:
         """Yield (request id, update) pairs until the mailbox is closed and empty."""
         while True:
             while self._unread:
-                (request_id, _, _), unread = self._unread.popitem(last=False)
-                yield request_id, Delta.merge(unread) if isinstance(unread, list) else unread
+                for pair in self._take_first():
+                    yield pair
             if self._closed:
                 return
             self._changed.clear()
             await self._changed.wait()
+
+    def _take_first(self) -> Iterable[tuple[str, Update]]:
+        """Remove the first unread update, and read it."""
+        (request_id, _, _), unread = self._unread.popitem(last=False)
+        update = Delta.merge(unread) if isinstance(unread, list) else unread
+        reader = self._readers.get(request_id)
+        if reader is None:
+            return ((request_id, update),)
+        read = reader.read(update)
+        if reader.is_over:
+            del self._readers[request_id]
+        return [(request_id, each) for each in read]

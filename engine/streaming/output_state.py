@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import NamedTuple
 
@@ -20,9 +19,7 @@ from draftline.engine.request.request import Request
 from draftline.engine.request.sequence import Row, Sequence
 from draftline.engine.runner.launched_step import Logprobs
 from draftline.engine.stats import DraftTally, StepTimes, WorkMeter
-from draftline.engine.streaming.broken_json import broken_off
 from draftline.engine.streaming.detokenizer import Detokenizer
-from draftline.engine.tools.answer_reader import AnswerReader, Parts
 from draftline.models.tokenization.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -39,19 +36,6 @@ class _End(NamedTuple):
     def cuts_text(self) -> bool:
         """Whether the output's text leaves out the last token, or a part of it."""
         return self.reason is FinishReason.STOP
-
-
-def is_json(text: str) -> bool:
-    """Whether a text is one JSON document by RFC 8259, which has no NaN and no infinities."""
-
-    def reject(constant: str) -> None:
-        raise ValueError(f"{constant} is not JSON")
-
-    try:
-        json.loads(text, parse_constant=reject)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 class OutputState:
@@ -101,14 +85,7 @@ class OutputState:
         self._before = self._meter.counts  # when it was scheduled
         self._first_token_at: float | None = None
         self._steps = 0
-        # The text so far, if it must be JSON.
-        constraint = sequence.constraint
-        self._json = "" if constraint is not None and constraint.is_json else None
-        self._tags = None if constraint is None else constraint.tags
-        self._marking = {} if constraint is None else constraint.marking
-        # Of a chat, reasoning and calls are no part of the text.
-        self._reader = None if request.reading is None else AnswerReader(request.reading, self._tags)
-        self._reasoning_tokens = 0
+        self._marking = {} if sequence.constraint is None else sequence.constraint.marking
         self._drafts = DraftTally(drafter)
         self._synthetic = synthetic
         self._system_fingerprint = system_fingerprint
@@ -166,30 +143,16 @@ class OutputState:
             if times is not None:
                 self._drafts.add_times(times)
 
-        if self._reader is not None and self._reader.may_reason:
-            self._reasoning_tokens += len(kept)
-        parts = self._take_text(text, last=end is not None)
-        delta = Delta(
-            self.sequence.index,
-            kept,
-            parts.text,
-            logprobs[: len(kept)],
-            self._prompt_logprobs,
-            parts.reasoning,
-            tuple(parts.calls),
-        )
+        delta = Delta(self.sequence.index, kept, text, logprobs[: len(kept)], self._prompt_logprobs)
         self._prompt_logprobs = ()
         return kept, (delta,) if end is None else (delta, self._finished(end, len(kept), now, complete))
 
     def cancel(self, now: float) -> tuple[Update, ...]:
         """Return the updates that end a cancelled output: the rest of its text, and the end."""
         text = self._detokenizer.flush()
-        parts = self._take_text(text, last=True)
         end = _End(FinishReason.CANCELLED)
         finished = self._finished(end, 0, now, self._advance_constraint((), end))
-        if not (parts.text or parts.reasoning or parts.calls):
-            return (finished,)
-        return Delta(self.sequence.index, (), parts.text, (), (), parts.reasoning, tuple(parts.calls)), finished
+        return (Delta(self.sequence.index, (), text), finished) if text else (finished,)
 
     def _until_end(self, tokens: tuple[int, ...]) -> tuple[tuple[int, ...], str, _End | None]:
         """Find the end of the output among the new tokens.
@@ -221,16 +184,6 @@ class OutputState:
                 end = _End(FinishReason.LENGTH)
             return tokens[: length - before], text + detokenizer.flush(), end
         return tokens, text, None
-
-    def _take_text(self, text: str, *, last: bool) -> Parts:
-        """Note new text where what the client is told at the end depends on it. Returns what the client gets now."""
-        if self._json is not None:
-            self._json += text
-        if self._reader is not None:
-            return self._reader.feed(text, last=last)
-        if self._tags is not None:
-            self._tags.feed(text)
-        return Parts(text)
 
     def _take_prompt_logprobs(self, start: int, logprobs: Logprobs) -> None:
         """Keep the new ones. A prompt that is recomputed after a preemption returns some again."""
@@ -277,11 +230,6 @@ class OutputState:
         sequence, submitted, compile_s = self.sequence, self.request.submitted_at, self.request.constraint_compile_s
         scheduled = self._scheduled_at if self._scheduled_at is not None else now
         first = self._first_token_at if self._first_token_at is not None else now
-        text = self._json
-        start = 0 if self._tags is None else self._tags.answer_start
-        if text is not None and self._reader is not None:
-            text, start = text[start:], 0
-        valid = None if text is None else is_json(text[start:])
         return Finished(
             index=sequence.index,
             finish_reason=end.reason,
@@ -296,14 +244,9 @@ class OutputState:
                 constraint_compile_s=compile_s,
             ),
             constraint_complete=complete,
-            json_valid=valid,
             seed=sequence.seed,
             stopped_by_token=end.stopped_by_token,
             system_fingerprint=self._system_fingerprint,
             unenforced=() if sequence.constraint is None else sequence.constraint.unenforced,
-            broken_off=broken_off(text, start) if valid is False and text is not None else None,
-            tags=() if self._tags is None or self._reader is not None else tuple(self._tags.spans),
-            tool_calls=() if self._reader is None else tuple(self._reader.calls),
-            reasoning_tokens=0 if self._reader is None or not self._reader.has_reasoned else self._reasoning_tokens,
             utilization=self._meter.since(self._before if self._scheduled_at is not None else self._meter.counts),
         )

@@ -10,7 +10,6 @@ import secrets
 import string
 from dataclasses import dataclass, field
 from functools import lru_cache
-from threading import get_ident
 
 from draftline.engine.calls import ToolCall, ToolCallDelta
 from draftline.engine.tools.plan import Reading
@@ -38,8 +37,8 @@ class Parts:
 
 
 @lru_cache(maxsize=8)
-def _free_reader(begin: str, end: str, required: bool, thread: int) -> TagReader:
-    """The reader of any text with reasoning. Each thread has its own: one at a time may use it."""
+def _free_reader(begin: str, end: str, required: bool) -> TagReader:
+    """The reader of any text with reasoning."""
     form = with_reasoning(form_language(Free()), begin, end, required=required, is_json=False).form
     assert form is not None, "it is made of parts"
     return TagReader(form)
@@ -54,7 +53,7 @@ def _possible_start(text: str, mark: str) -> int:
 
 
 class AnswerReader:
-    """Reads one output.
+    """Takes one output apart.
 
     Attributes:
         calls: the calls that the output has completed.
@@ -72,7 +71,7 @@ class AnswerReader:
         if walk is None:
             assert reading.reasoning is not None, "without reasoning and calls there is nothing to read"
             begin, end = reading.reasoning
-            walk = _free_reader("" if reading.is_open else begin, end, reading.is_open, get_ident()).begin()
+            walk = _free_reader("" if reading.is_open else begin, end, reading.is_open).begin()
         self._reading = reading
         self._walk = walk
         self._tools = dict(reading.calls)
@@ -86,7 +85,7 @@ class AnswerReader:
         self._tag = ""
         self._begun_at = -1
         self._scan = JsonScan()
-        self._arguments = ""
+        self._arguments: list[str] = []
         self._id = ""
         self.calls: list[ToolCall] = []
         self.has_answered = False
@@ -96,13 +95,13 @@ class AnswerReader:
         """Whether the output is in its reasoning, or may still begin some."""
         return self._step == self._in_reasoning or (self._may_reason and not self.has_answered)
 
-    def feed(self, text: str, *, last: bool = False) -> Parts:
-        """Read more of the output.
+    @property
+    def reasoning_end(self) -> int:
+        """Where the reasoning has ended, in characters of the output."""
+        return self._walk.answer_start
 
-        Args:
-            text: the new text.
-            last: whether the output ends with it. A mark or a call that is not complete is no part of the answer.
-        """
+    def feed(self, text: str) -> Parts:
+        """Read more of the output."""
         parts = Parts()
         if text and self._walk.feed_plain(text):
             self._held += text
@@ -114,11 +113,11 @@ class AnswerReader:
                 self._open = self._walk.open(in_every_reading=not self._reading.or_json)
                 self._held += character
                 self._step(parts)
-        if last:
-            self._finish(parts)
         return parts
 
-    def _finish(self, parts: Parts) -> None:
+    def finish(self) -> Parts:
+        """Read the end of the output. A mark or a call that is not complete is no part of the answer."""
+        parts = Parts()
         if self._step == self._in_reasoning:
             parts.reasoning += self._held
         elif self._step == self._in_answer and not self._in_calls:
@@ -127,6 +126,7 @@ class AnswerReader:
             if rest.strip() or not (self.calls or self.has_reasoned):
                 self._answer(parts, rest)
         self._held = ""
+        return parts
 
     def _in_answer(self, parts: Parts) -> None:
         for name, start in self._open.items():
@@ -185,7 +185,7 @@ class AnswerReader:
         before = self._held.partition(self._reading.trigger)[0] if self._reading.trigger else ""
         if before.strip() and not self._in_calls:
             self._answer(parts, before)
-        self._held, self._arguments = "", ""
+        self._held, self._arguments = "", []
         self._tag, self._begun_at = name, start
         self._id = "".join(secrets.choice(_ID) for _ in range(9))
         parts.calls.append(ToolCallDelta(len(self.calls), self._id, self._tools[name]))
@@ -211,7 +211,7 @@ class AnswerReader:
             self._after_call(parts)
 
     def _add_arguments(self, parts: Parts, text: str) -> None:
-        self._arguments += text
+        self._arguments.append(text)
         index = len(self.calls)
         if parts.calls and parts.calls[-1].index == index:
             last = parts.calls[-1]
@@ -220,7 +220,7 @@ class AnswerReader:
             parts.calls.append(ToolCallDelta(index, arguments=text))
 
     def _end_call(self) -> None:
-        self.calls.append(ToolCall(self._id, self._tools[self._tag], self._arguments))
+        self.calls.append(ToolCall(self._id, self._tools[self._tag], "".join(self._arguments)))
         how, reading = self._reading.tool_format, self._reading
         assert how is not None, "there are tools"
         # Behind a tag of its own there is free text again.

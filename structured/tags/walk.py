@@ -70,7 +70,7 @@ class _Node:
 
 
 class TagReader:
-    """Reads the tags of all outputs of one constraint. One thread at a time uses it.
+    """Reads the tags of all outputs of one constraint. Any thread may use it: what it remembers is only ever added anew.
 
     Attributes:
         tags: the tags of the form.
@@ -113,11 +113,11 @@ class TagReader:
     def behind(self, node: _Node, piece: str) -> _Node | None:
         """The state behind a piece of text in which no tag begins or ends; None if one may, or if the state does not last."""
         pieces = node.pieces
-        if piece in pieces:
-            return pieces[piece]
+        after = pieces.get(piece, node)
+        if after is not node or piece in pieces:  # a state can lead to itself
+            return after
         if not node.lasts:
             return None
-        after: _Node | None = node
         for byte in piece.encode():
             assert after is not None
             before = after

@@ -103,7 +103,7 @@ def test_a_constraint_and_bans_share_its_choices() -> None:
 def test_a_word_is_banned_with_and_without_a_space(engine: FakeEngine) -> None:
     builder = RequestBuilder(engine.info, engine.tokenizer, 5.0)
     sampling = SamplingParams(bad_words=(" ab", "ab", "\n"))
-    request = builder.prepare("a", GenerateRequest([1], sampling))
+    request = builder.prepare("a", GenerateRequest([1], sampling)).request
     assert request.bad_words == (tuple(b"ab"), tuple(b" ab"), tuple(b"\n"))
 
 

@@ -30,7 +30,7 @@ from draftline.engine.errors import ConstraintLimitError, InvalidRequestError, S
 from draftline.engine.outputs import BrokenOff, CompletionOutput, Delta, Failed, Finished, FinishReason, RequestOutput
 from draftline.engine.params import Constraint, Reasoning, SamplingParams, Speculation
 from draftline.engine.request.constraints import structured_constraint
-from draftline.engine.streaming.broken_json import broken_off
+from draftline.engine.tools.broken_json import broken_off
 from draftline.kernels.constraints import FREE, ConstraintTable
 from draftline.kernels.reference.ops import ReferenceOps
 from draftline.kernels.slots import SlotTable

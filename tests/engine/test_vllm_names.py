@@ -85,7 +85,7 @@ def test_a_default_seed_seeds_the_requests_without_one() -> None:
         builder = RequestBuilder(fake_info(), ByteTokenizer(), 5.0, None, default)  # type: ignore[arg-type]
         asked = (None, 5, None)
         return [
-            builder.prepare(str(seed), GenerateRequest("a", SamplingParams(seed=seed, max_tokens=1))).seed
+            builder.prepare(str(seed), GenerateRequest("a", SamplingParams(seed=seed, max_tokens=1))).request.seed
             for seed in asked
         ]
 

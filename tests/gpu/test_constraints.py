@@ -21,6 +21,7 @@ from draftline.engine.protocol import GenerateRequest
 from draftline.engine.request.request import RequestBuilder
 from draftline.engine.stats import EngineStats
 from draftline.engine.streaming.accumulator import Accumulator
+from draftline.engine.tools.output_reader import RequestReader
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.reference.ops import ReferenceOps
@@ -180,16 +181,19 @@ def outputs_of(
     core = build_core(config)
     builder = RequestBuilder(core.info, core.tokenizer, 5.0, core.compiler)
     results: dict[str, Accumulator] = {}
+    readers: dict[str, RequestReader] = {}
 
     def sink(updates: Sequence[tuple[str, Update]]) -> None:
-        for name, update in updates:
-            results[name].take(update)
+        for name, written in updates:
+            for update in readers[name].read(written):
+                results[name].take(update)
 
     for index, (prompt, sampling, constraint) in enumerate(requests):
         wanted = GenerateRequest(prompt, sampling, constraint)
-        request = builder.build(str(index), wanted, sink, core.now())
-        results[str(index)] = Accumulator(str(index), wanted, request.prompt_token_ids)
-        core.add(request)
+        prepared = builder.prepare(str(index), wanted)
+        readers[str(index)] = prepared.reader
+        results[str(index)] = Accumulator(str(index), wanted, prepared.request.prompt_token_ids)
+        core.add(prepared.begin(sink, core.now()))
     while core.has_work:
         core.step()
     assert core.compiler is not None

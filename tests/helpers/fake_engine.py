@@ -11,7 +11,6 @@ import functools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import cast
@@ -32,7 +31,7 @@ from draftline.engine.outputs import (
     Update,
     Usage,
 )
-from draftline.engine.protocol import EngineClient, EngineInfo, GenerateRequest, Sink
+from draftline.engine.protocol import EngineClient, EngineInfo, GenerateRequest, Sink, Submitted
 from draftline.engine.request.request import Request, RequestBuilder
 from draftline.engine.stats import EngineStats
 from draftline.models.config import ModelConfig
@@ -121,10 +120,11 @@ class FakeEngine(EngineClient):
         self.compiler = compiler
         self._builder = RequestBuilder(self.info, self.tokenizer, 5.0, compiler)
 
-    def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Sequence[int]:
+    def submit(self, request_id: str, request: GenerateRequest, sink: Sink) -> Submitted:
         if request.prompt == "CRASH":
             raise RuntimeError("a secret of the server")
-        built = self._builder.build(request_id, request, sink, time.monotonic())
+        prepared = self._builder.prepare(request_id, request)
+        built = prepared.begin(sink, time.monotonic())
         with self._changed:
             if self._stopping:
                 raise EngineStoppedError("the engine is stopping and takes no new requests")
@@ -134,7 +134,7 @@ class FakeEngine(EngineClient):
                 raise QueueFullError(f"{len(self._live)} requests are waiting, which is the limit", self._retry_after_s)
             self._live[request_id] = _Live(built, made=dict.fromkeys(range(request.sampling.n), 0))
             self._changed.notify_all()
-        return built.prompt_token_ids
+        return Submitted(built.prompt_token_ids, prepared.reader)
 
     def cancel(self, request_id: str) -> bool:
         with self._changed:

@@ -53,7 +53,8 @@ class Inbox:
             self.updates.put(update)
 
     def submit(self, name: str, prompt: Sequence[int], sampling: SamplingParams) -> None:
-        assert self.engine.submit(name, GenerateRequest(tuple(prompt), sampling), self.sink) == tuple(prompt)
+        submitted = self.engine.submit(name, GenerateRequest(tuple(prompt), sampling), self.sink)
+        assert submitted.prompt_token_ids == tuple(prompt)
 
     def tokens(self, count: int) -> dict[str, tuple[int, ...]]:
         """The tokens of ``count`` requests, once they have ended."""

@@ -25,6 +25,7 @@ from draftline.engine.scheduling.scheduler import Scheduler
 from draftline.engine.scheduling.step_budget import StepBudget
 from draftline.engine.scheduling.step_log import NO_STEP_LOG, StepLog
 from draftline.engine.streaming.accumulator import Accumulator
+from draftline.engine.tools.output_reader import RequestReader
 from draftline.kernels import select_ops
 from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
@@ -233,6 +234,7 @@ class Client:
         self.core = core
         self.updates: list[tuple[str, Update]] = []
         self._accumulators: dict[str, Accumulator] = {}
+        self._readers: dict[str, RequestReader] = {}
         self._builder = RequestBuilder(core.info, core.tokenizer, 5.0, core.compiler)
 
     def submit(
@@ -252,7 +254,9 @@ class Client:
         wanted = GenerateRequest(
             asked, sampling, constraint, speculation or Speculation(), priority, caller=caller, weight=weight
         )
-        request = self._builder.build(name, wanted, self._sink, self.core.now())
+        prepared = self._builder.prepare(name, wanted)
+        request = prepared.begin(self._sink, self.core.now())
+        self._readers[name] = prepared.reader
         self._accumulators[name] = Accumulator(name, wanted, request.prompt_token_ids)
         self.core.add(request)
 
@@ -266,9 +270,10 @@ class Client:
         raise AssertionError(f"not finished after {max_steps} steps")
 
     def _sink(self, updates: Iterable[tuple[str, Update]]) -> None:
-        for name, update in updates:
-            self.updates.append((name, update))
-            self._accumulators[name].take(update)
+        for name, written in updates:
+            for update in self._readers[name].read(written):
+                self.updates.append((name, update))
+                self._accumulators[name].take(update)
 
 
 def alone(prompt: Sequence[int], sampling: SamplingParams, constraint: Constraint | None = None) -> RequestOutput:

@@ -88,7 +88,7 @@ def ask(engine: ThreadedEngine, requests: Sequence[GenerateRequest], concurrency
     submitted = finished = 0
     while finished < len(requests):
         while submitted < len(requests) and submitted - finished < concurrency:
-            prompt_lens.append(len(engine.submit(str(submitted), requests[submitted], sink)))
+            prompt_lens.append(len(engine.submit(str(submitted), requests[submitted], sink).prompt_token_ids))
             submitted += 1
         name, update = inbox.get()
         match update:

@@ -140,7 +140,8 @@ class UsageCount:
         usage = self.fields()
         return {
             "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": usage["prompt_tokens_details"],
+            # Writing to the prefix cache is not counted, and costs nothing.
+            "input_tokens_details": {**usage["prompt_tokens_details"], "cache_write_tokens": 0},
             "output_tokens": self._completion,
             "output_tokens_details": {"reasoning_tokens": self._reasoning},
             "total_tokens": usage["total_tokens"],

@@ -169,6 +169,7 @@ def _generating(state: ServerState, endpoint: Endpoint) -> _Handler:
             answer = endpoint.answer(body, generation, engine, model)
             await until_disconnect(request.receive, generation.start(wanted))
             if body.stream:  # the stream closes the generation
+                await until_disconnect(request.receive, generation.begun())
                 return EventStream(generation, answer, _headers(call), state.config.stall_timeout)
             outputs = await until_disconnect(request.receive, generation.outputs())
             return _json(answer.whole(outputs), call)

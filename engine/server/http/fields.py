@@ -62,6 +62,7 @@ INERT: Mapping[str, Inert] = {
     "metadata": Inert(_ANY, "a label"),
     "safety_identifier": Inert(_ANY, "a label"),
     "prompt_cache_key": Inert(_ANY, "prefixes are cached without a key"),
+    "prompt_cache_options": Inert(_ANY, "prefixes are cached while there is room"),
     "prompt_cache_retention": Inert(_ANY, "prefixes are cached while there is room"),
     "prediction": Inert(_ANY, "a hint for speed"),
     "request_id": Inert(_ANY, "a label; the header x-request-id appears in logs"),

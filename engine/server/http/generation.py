@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -24,6 +25,9 @@ from draftline.engine.streaming.accumulator import Accumulator
 from draftline.engine.streaming.mailbox import Mailbox
 
 _T = TypeVar("_T")
+
+FIRST_S = 0.25
+"""Seconds for which a stream waits for its first update. An error until then has a status of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Generation:
         self.wanted: list[Wanted] = []
         self._in_flight: list[InFlightRequest] = []
         self._index: dict[str, int] = {}
+        self._first: list[tuple[str, Update]] = []
         self._open: set[int] = set()
         self._add()
 
@@ -92,13 +97,27 @@ class Generation:
         """Whether there are updates to come."""
         return bool(self._open)
 
+    async def begun(self) -> None:
+        """Wait for the first updates, but not for long: an engine in another process refuses requests by an update.
+
+        Raises:
+            Exception: the fault that ended a request.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_S):
+                self._first = await self._mailbox.take()
+        if any(isinstance(update, Failed) for _, update in self._first):
+            for _ in self._noted(self._first):
+                pass
+
     async def updates(self) -> Iterator[tuple[int, Delta | Finished]]:
         """The next updates, each with the index of its prompt. Waits until there are some.
 
         Raises:
             Exception: from the iterator: the fault that ended a request.
         """
-        return self._noted(await self._mailbox.take())
+        updates, self._first = self._first or await self._mailbox.take(), []
+        return self._noted(updates)
 
     def _noted(self, updates: Iterable[tuple[str, Update]]) -> Iterator[tuple[int, Delta | Finished]]:
         for request_id, update in updates:

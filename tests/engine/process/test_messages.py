@@ -31,7 +31,7 @@ def builder() -> RequestBuilder:
 
 def arrived(request: GenerateRequest, now: float) -> Request:
     """The request as the engine process makes it of the server's message."""
-    message = pickle.loads(pickle.dumps(Submit(builder().prepare("a", request))))
+    message = pickle.loads(pickle.dumps(Submit(builder().prepare("a", request).request)))
     engine = RequestBuilder(INFO, NoTokenizer(), 0.0, tiny_compiler())  # type: ignore[arg-type]
     return engine.attach(message.request, sink, now)
 
@@ -48,7 +48,7 @@ def test_a_request_that_travelled_is_the_one_that_was_built_in_place(prompt: Pro
 
 
 def test_a_random_seed_is_drawn_before_the_request_travels() -> None:
-    prepared = builder().prepare("a", GenerateRequest("text"))
+    prepared = builder().prepare("a", GenerateRequest("text")).request
     seeds = {builder().attach(prepared, sink, now).sequences[0].seed for now in (0.0, 1.0)}
     assert seeds == {prepared.seed}
 
@@ -61,7 +61,7 @@ def test_a_constraint_is_compiled_where_the_request_arrives() -> None:
 
 
 def test_a_constraint_without_a_compiler_is_refused() -> None:
-    prepared = builder().prepare("a", GenerateRequest("text", constraint=Constraint(regex="a")))
+    prepared = builder().prepare("a", GenerateRequest("text", constraint=Constraint(regex="a"))).request
     engine = RequestBuilder(INFO, NoTokenizer(), 0.0)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="enforces no constraints"):
         engine.attach(prepared, sink, 0.0)

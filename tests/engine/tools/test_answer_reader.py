@@ -39,7 +39,7 @@ def read(
     form = None if plan.constraint is None else language(structured_constraint(plan.constraint)).form
     reader = AnswerReader(plan.reading, None if form is None else TagReader(form).begin())
     pieces = [text[at : at + size] for at in range(0, len(text), size)] or [""]
-    parts = [reader.feed(piece, last=index == len(pieces) - 1) for index, piece in enumerate(pieces)]
+    parts = [*(reader.feed(piece) for piece in pieces), reader.finish()]
     return (
         "".join(part.text for part in parts),
         "".join(part.reasoning for part in parts),

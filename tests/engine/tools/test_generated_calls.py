@@ -45,6 +45,9 @@ def check(cases: dict[str, ToolCase], kind: int, tool_format: str, **options: An
             assert (got.token_ids, got.text, got.reasoning) == (want.token_ids, want.text, want.reasoning), case
             made = [[(call.name, call.arguments) for call in one.tool_calls] for one in (got, want)]
             assert made[0] == made[1]
+            assert got.finished is not None
+            assert want.finished is not None
+            assert got.finished.reasoning_tokens == want.finished.reasoning_tokens
             calls += check_output(got, case, streamed_calls(client, name, got.index))
     return calls, core.stats().preemptions
 

@@ -19,7 +19,7 @@ from draftline.engine.server.http.errors import error_body
 from draftline.engine.server.http.fields import INERT, Inert, Names
 from draftline.engine.server.http.generation import Generation, Wanted
 from draftline.engine.server.http.items import Events, Items
-from draftline.engine.server.http.messages import ChatMessage, Rendered, chat
+from draftline.engine.server.http.messages import ChatMessage, Rendered, TextPart, chat
 from draftline.engine.server.http.params import constraint, sampling_names, sampling_params, speculation
 from draftline.engine.server.http.stream import event
 from draftline.engine.server.http.tools import (
@@ -33,6 +33,9 @@ from draftline.engine.server.http.tools import (
 )
 
 LOGPROBS = "message.output_text.logprobs"
+
+_ERROR_CODES = {"invalid_request_error": "invalid_prompt", "rate_limit_error": "rate_limit_exceeded"}
+"""The codes of a failed response, by the type of the error."""
 
 
 class FunctionTool(FunctionBody):
@@ -64,7 +67,7 @@ class ResultItem(Body):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str
+    output: str | list[TextPart]
     id: str | None = Field(default=None, description="no effect: nothing is stored")
     status: str | None = Field(default=None, description="no effect: nothing is stored")
 
@@ -237,6 +240,7 @@ class ResponseAnswer:
         self._numbers = count()
         self._items = Items()
         self._end: Finished | None = None
+        self._error: dict[str, str] | None = None
         self._usage = UsageCount()
 
     def begin(self) -> Iterator[bytes]:
@@ -255,7 +259,7 @@ class ResponseAnswer:
 
     def end(self) -> Iterator[bytes]:
         """The events after the last update."""
-        for name, fields in self._items.end(self._status):
+        for name, fields in self._items.end(self._item_status):
             yield self._event(name, **fields)
         yield self._event(f"response.{self._status}", response=self._response(self._status))
 
@@ -263,9 +267,9 @@ class ResponseAnswer:
         """The events of an error that ends the stream."""
         for _ in self._items.end("incomplete"):
             pass
-        response = self._response("failed")
-        response["error"] = {"code": "server_error", "message": error_body(error)["error"]["message"]}
-        yield self._event("response.failed", response=response)
+        told = error_body(error)["error"]
+        self._error = {"code": _ERROR_CODES.get(told["type"], "server_error"), "message": told["message"]}
+        yield self._event("response.failed", response=self._response("failed"))
 
     def whole(self, outputs: Sequence[RequestOutput[Any]]) -> dict[str, Any]:
         """The answer at once."""
@@ -276,7 +280,7 @@ class ResponseAnswer:
         self._finish(each.finished)
         for _ in self._parts(each.text, each.reasoning or "", calls, each.logprobs or ()):
             pass
-        for _ in self._items.end(self._status):
+        for _ in self._items.end(self._item_status):
             pass
         return self._response(self._status)
 
@@ -293,33 +297,37 @@ class ResponseAnswer:
 
     def _finish(self, end: Finished) -> None:
         self._end = end
+        if end.finish_reason is FinishReason.CANCELLED:
+            self._error = {"code": "server_error", "message": "the server's operator ended the request"}
         self._usage.add(0, end)
 
     @property
     def _status(self) -> str:
         """The status of a response that has ended."""
+        if self._error is not None:
+            return "failed"
         complete = self._end is not None and self._end.finish_reason in (FinishReason.EOS, FinishReason.STOP)
         return "completed" if complete else "incomplete"
+
+    @property
+    def _item_status(self) -> str:
+        return "completed" if self._status == "completed" else "incomplete"
 
     def _event(self, kind: str, /, **fields: Any) -> bytes:
         return event({"type": kind, "sequence_number": next(self._numbers), **fields}, kind)
 
     def _response(self, status: str) -> dict[str, Any]:
-        body, end = self._body, self._end
+        body, end, choice = self._body, self._end, self._body.tool_choice
         form = {"type": "text"}
         if body.text is not None and body.text.format is not None:
             form = body.text.format.model_dump(by_alias=True, exclude_none=True)
-        incomplete = None
-        if status == "incomplete" and end is not None:
-            cancelled = end.finish_reason is FinishReason.CANCELLED
-            incomplete = {"reason": "cancelled" if cancelled else "max_output_tokens"}
         return {
             "id": self._id,
             "object": "response",
             "created_at": self._created,
             "status": status,
-            "error": None,
-            "incomplete_details": incomplete,
+            "error": self._error,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "instructions": body.instructions,
             "max_output_tokens": body.max_output_tokens,
             "model": self._model,
@@ -329,15 +337,11 @@ class ResponseAnswer:
             "store": False,
             "temperature": 1.0 if body.temperature is None else body.temperature,
             "text": {"format": form},
-            "tool_choice": _dumped(body.tool_choice or "auto"),
-            "tools": [_dumped(tool) for tool in body.tools or ()],
+            "tool_choice": choice.model_dump() if isinstance(choice, NamedFunction) else choice or "auto",
+            "tools": [tool.model_dump() for tool in body.tools or ()],
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
             "usage": None if end is None else self._usage.response_fields(),
             "metadata": {},
             "system_fingerprint": self._fingerprint,
         }
-
-
-def _dumped(value: str | Body) -> object:
-    return value.model_dump(exclude_none=True) if isinstance(value, Body) else value

@@ -13,6 +13,9 @@ from fake_engine import FakeEngine
 from http_client import http_client
 from tiny import tiny_compiler
 
+from draftline.engine.errors import QueueFullError
+from draftline.engine.outputs import Failed
+from draftline.engine.protocol import GenerateRequest, Sink, Submitted
 from draftline.engine.server.http.app import ENDPOINTS
 from draftline.engine.server.http.fields import INERT, SAMPLING
 
@@ -216,6 +219,26 @@ async def test_a_full_queue(serve: Any, make_engine: Any, path: str) -> None:
         assert response.headers["retry-after-ms"] == "1500"
         engine.release()
         assert (await first).status_code == 200
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_queue_that_is_full_in_another_process(
+    http: httpx2.AsyncClient, shared_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """The engine's process refuses by an update, which a stream answers with the status, too."""
+    take = shared_engine.submit
+
+    def submit(request_id: str, request: GenerateRequest, sink: Sink) -> Submitted:
+        submitted = take(request_id, request, lambda updates: None)
+        shared_engine.cancel(request_id)
+        sink([(request_id, Failed(QueueFullError("full", 1.5)))])
+        return submitted
+
+    monkeypatch.setattr(shared_engine, "submit", submit)
+    for stream in (False, True):
+        response = await http.post(path, json=BODIES[path] | {"stream": stream})
+        assert response.status_code == (503 if path == "/generate" else 429)
+        assert response.headers["retry-after"] == "2"
 
 
 async def test_a_timeout(http: httpx2.AsyncClient, shared_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import pytest_asyncio
-from pydantic import BaseModel, ConfigDict
+from fake_engine import fake_info
+from fake_tokenizer import ByteTokenizer
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from stepped_engine import SteppedEngine
 
+from draftline.engine.calls import ToolCall, ToolCallDelta
+from draftline.engine.errors import QueueFullError
+from draftline.engine.outputs import (
+    Delta,
+    Finished,
+    FinishReason,
+    PositionLogprobs,
+    SpeculationStats,
+    Timing,
+    TokenLogprob,
+    Usage,
+)
 from draftline.engine.server.config import ServerConfig
+from draftline.engine.server.http.body import parse
+from draftline.engine.server.http.endpoints.responses import LOGPROBS, ResponseAnswer, ResponseBody
 from draftline.engine.server.server import Server
 
 if TYPE_CHECKING:  # it takes a second to import, which processes without these tests need not
@@ -61,6 +79,8 @@ async def test_a_chat_and_its_stream_are_the_same(client: openai.AsyncOpenAI, mo
     whole = await client.chat.completions.create(**options)
     stream = await client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True})
     chunks = [chunk async for chunk in stream]
+    for each in (whole, *chunks):
+        type(each).model_validate(each.to_dict())  # the client itself checks nothing
     assert chunks[-1].usage is not None
     assert whole.usage is not None
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
@@ -113,9 +133,71 @@ async def test_the_events_of_a_response(client: openai.AsyncOpenAI, model: str) 
         deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
         final = await stream.get_final_response()
     assert "".join(deltas) == final.output_text
+    type(final).model_validate(final.to_dict())
     assert isinstance(final.output_parsed, Answer)
     assert final.usage is not None
     assert final.usage.output_tokens > 0
+
+
+END = Finished(
+    0,
+    FinishReason.EOS,
+    "",
+    Usage(1, 0, 5),
+    SpeculationStats(),
+    Timing(0, 0, 0, 0),
+    None,
+    1,
+    tool_calls=(ToolCall("id", "f", "{}"),),
+    reasoning_tokens=2,
+)
+
+
+@pytest.mark.parametrize(
+    ("reason", "last"),
+    [
+        (FinishReason.EOS, "completed"),
+        (FinishReason.LENGTH, "incomplete"),
+        (FinishReason.CANCELLED, "failed"),
+        (None, "failed"),
+    ],
+)
+async def test_every_event_of_a_response_has_its_type(reason: FinishReason | None, last: str) -> None:
+    """Text with log-probabilities, reasoning and a call, by the types of OpenAI's package."""
+    from openai.types.responses import ResponseStreamEvent
+
+    known: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+    tool = {"type": "function", "name": "f"}
+    asked = {"input": "x", "tools": [tool], "tool_choice": tool, "include": [LOGPROBS], "top_logprobs": 1}
+    engine: Any = SimpleNamespace(tokenizer=ByteTokenizer(), info=fake_info())
+    nothing: Any = None
+    answer = ResponseAnswer(parse(ResponseBody, asked), nothing, engine, "m")
+    position = PositionLogprobs(TokenLogprob(97, -1.0, 1), (TokenLogprob(98, -0.5, 1),))
+    updates = (
+        Delta(0, (97,), "", (position,), (), "so"),
+        Delta(0, (97,), "a", (position,)),
+        Delta(0, (1,), "", tool_calls=(ToolCallDelta(0, "id", "f", "{"),)),
+        Delta(0, (1,), "", tool_calls=(ToolCallDelta(0, arguments="}"),)),
+    )
+    sent = [*answer.begin(), *(each for update in updates for each in answer.update(0, update))]
+    if reason is None:
+        sent += answer.fail(QueueFullError("full", 1.0))
+    else:
+        sent += [*answer.update(0, replace(END, finish_reason=reason)), *answer.end()]
+    events = [known.validate_json(each.partition(b"data: ")[2]) for each in sent]
+    assert [each.sequence_number for each in events] == list(range(len(events)))
+    assert events[-1].type == f"response.{last}"
+    response = events[-1].response
+    assert response.status == last
+    assert [item.type for item in response.output] == ["reasoning", "message", "function_call"]
+    assert (response.error is not None) == (last == "failed")
+    if reason is None:
+        assert response.error.code == "rate_limit_exceeded"
+    if last == "completed":
+        assert {each.type.partition(".")[2] for each in events} >= {
+            *("reasoning_text.delta", "reasoning_text.done", "output_text.delta", "output_text.done"),
+            *("function_call_arguments.delta", "function_call_arguments.done", "output_item.done"),
+        }
 
 
 @pytest.mark.parametrize("requests", [32, pytest.param(128, marks=pytest.mark.slow)])

@@ -161,11 +161,16 @@ def test_responses_call_tools_too(client: openai.OpenAI) -> None:
     assert streamed.arguments == call.arguments
     assert names.count("response.function_call_arguments.done") == 1
     assert names.count("response.function_call_arguments.delta") > 2
-    result = {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}
-    history = [*MESSAGES, call.to_dict(), result]
-    [message] = client.responses.create(**asked, input=history, tool_choice="none").output
-    assert message.type == "message"
-    assert message.content[0].text
+    texts: list[str] = []
+    for output in ("18 degrees", [{"type": "input_text", "text": "18 degrees"}]):
+        result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": output}
+        history = [*MESSAGES, call.to_dict(), result]
+        again: Any = {**asked, "max_output_tokens": 20, "tool_choice": "none"}
+        [message] = client.responses.create(**again, input=history).output
+        assert message.type == "message"
+        texts.append(message.content[0].text)
+    assert texts[0]
+    assert texts[0] == texts[1]
 
 
 def test_the_grpc_client_gets_the_same_call(server: Server, client: openai.OpenAI) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from draftline.engine.outputs import BrokenOff
-from draftline.engine.streaming.broken_json import broken_off
+from draftline.engine.tools.broken_json import broken_off
 
 
 @pytest.mark.parametrize(
