@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
+from pydantic_core import SchemaError
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.json_schema import unenforceable
@@ -26,7 +27,7 @@ def typed_schema(kind: Any) -> TypedSchema[Any]:
         kind: a pydantic model, any type that ``pydantic.TypeAdapter`` accepts, or one of msgspec.
 
     Raises:
-        PydanticUserError, PydanticUndefinedAnnotation: it is not such a type.
+        InvalidConstraintError: it is not such a type.
         UnsupportedConstraintError: it is not guaranteed that the type accepts a text; the error names every field.
     """
     schema, parse = _described(kind)
@@ -44,22 +45,33 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
     """The core schema of a type, and the parser of its texts.
 
     Raises:
-        PydanticUserError: neither pydantic nor msgspec knows the type.
+        InvalidConstraintError: neither pydantic nor msgspec knows the type.
     """
     try:
         adapter = TypeAdapter(kind)
-    except PydanticUserError:
-        msgspec = sys.modules.get("msgspec")
-        if msgspec is None:
-            raise
-        try:
-            info = importlib.import_module("msgspec.inspect").type_info(kind)
-        except TypeError:
-            info = None
+    except (PydanticUserError, SchemaError, NameError, TypeError, ValueError, RuntimeError) as error:
+        # Errors other than the first two are those of annotations, which pydantic evaluates and applies here.
+        info = _msgspec_info(kind)
         if info is None:
-            raise
-        return core_schema(info), msgspec.json.Decoder(kind).decode
+            raise InvalidConstraintError(f"is no type that pydantic knows: {_problem(error)}") from error
+        return core_schema(info), importlib.import_module("msgspec").json.Decoder(kind).decode
     return adapter.core_schema, adapter.validate_json
+
+
+def _msgspec_info(kind: Any) -> Any:
+    """The description that msgspec has of a type; None if the program has not imported msgspec, or if it does not know the type."""
+    if "msgspec" not in sys.modules:
+        return None
+    try:
+        return importlib.import_module("msgspec.inspect").type_info(kind)
+    except (TypeError, NameError):
+        return None
+
+
+def _problem(error: Exception) -> str:
+    """What is wrong with a type, without pydantic's advice to its own users."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines) if isinstance(error, SchemaError) else lines[0] if lines else type(error).__name__
 
 
 def _check(document: str, name: str) -> None:
