@@ -51,21 +51,16 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
         adapter = TypeAdapter(kind)
     except (PydanticUserError, SchemaError, NameError, TypeError, ValueError, RuntimeError) as error:
         # Errors other than the first two are those of annotations, which pydantic evaluates and applies here.
-        info = _msgspec_info(kind)
-        if info is None:
+        if "msgspec" not in sys.modules:
             raise InvalidConstraintError(f"is no type that pydantic knows: {_problem(error)}") from error
-        return core_schema(info), importlib.import_module("msgspec").json.Decoder(kind).decode
+        msgspec = importlib.import_module("msgspec")
+        try:
+            info = importlib.import_module("msgspec.inspect").type_info(kind)
+        except (TypeError, NameError) as other:
+            problem = f"is no type that pydantic knows: {_problem(error)} Nor does msgspec: {_problem(other)}"
+            raise InvalidConstraintError(problem) from error
+        return core_schema(info), msgspec.json.Decoder(kind).decode
     return adapter.core_schema, adapter.validate_json
-
-
-def _msgspec_info(kind: Any) -> Any:
-    """The description that msgspec has of a type; None if the program has not imported msgspec, or if it does not know the type."""
-    if "msgspec" not in sys.modules:
-        return None
-    try:
-        return importlib.import_module("msgspec.inspect").type_info(kind)
-    except (TypeError, NameError):
-        return None
 
 
 def _problem(error: Exception) -> str:

@@ -73,6 +73,8 @@ _SECRETS: Final = (pydantic.SecretStr, pydantic.SecretBytes)
 def _email(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Email addresses within the limits of a string."""
     limits, address = reader.read(schema["schema"], place), text(network.email_text())
+    if limits.get("maxLength", 0) >= network.MAX_EMAIL_LENGTH:
+        del limits["maxLength"]
     return address if limits == {"type": "string"} else {"allOf": [address, limits]}
 
 

@@ -62,6 +62,9 @@ _ATOM: Final = "[A-Za-z0-9_+-]{1,24}"
 _LABEL: Final = "[a-z0-9]{1,24}(?:-[a-z0-9]{1,24})?"
 _RESERVED: Final = "arpa|invalid|local|localhost|onion|test|alt|example|internal"
 
+MAX_EMAIL_LENGTH: Final = 2 * 24 + 1 + len("@") + 3 * (2 * 24 + 2) + 18
+"""The most characters of an address."""
+
 
 @functools.cache
 def _top_level() -> Node:

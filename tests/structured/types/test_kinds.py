@@ -146,6 +146,7 @@ BOUNDED = Annotated[Decimal, Field(max_digits=5, decimal_places=2, ge=0)]
         (Annotated[pydantic.SecretStr, Field(min_length=2)], '"ab"', '"a"'),
         (Annotated[pydantic.SecretBytes, Field(max_length=2)], '"ab"', '"abc" "éé"'),
         (Annotated[pydantic.EmailStr, Field(max_length=8)], '"a@bc.de"', '"abc@bc.de" "a@BC.de"'),
+        (Annotated[pydantic.EmailStr, Field(max_length=254)], '"a@bc.de"', '"a"'),
         (zoneinfo.ZoneInfo, '"UTC" "Europe/Paris"', '"Mars/Olympus" ""'),
         (Unusual, '"s" 2 2.5', "Infinity NaN"),
     ],
