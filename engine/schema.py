@@ -6,11 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, overload
 
-from pydantic import PydanticUndefinedAnnotation, PydanticUserError
-
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint
-from draftline.structured.errors import UnsupportedConstraintError
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.types.derive import typed_schema
 from draftline.structured.types.typed_schema import TypedSchema
 
@@ -108,6 +106,5 @@ def _typed(kind: Any) -> TypedSchema[Any]:
     except UnsupportedConstraintError as error:
         fields = [FieldViolation(violation.pointer or "schema", violation.reason) for violation in error.violations]
         raise InvalidRequestError(*fields) from error
-    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
-        [problem, *_] = str(error).splitlines()
-        raise InvalidRequestError(FieldViolation("schema", f"is no type that pydantic knows: {problem}")) from error
+    except InvalidConstraintError as error:
+        raise InvalidRequestError(FieldViolation("schema", str(error))) from error

@@ -20,7 +20,7 @@ from collections.abc import Set as AbstractSet
 from enum import Enum
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 WorkerProcess = subprocess.Popen[bytes]
 
@@ -169,7 +169,10 @@ class WorkerProcesses:
             "RAYON_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
         }
-        process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        # In a group of its own, since a terminal sends SIGINT to the whole group. The parent ends this process.
+        process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, process_group=0
+        )
         with contextlib.suppress(OSError):  # if it died at once, the first job reports it
             # From its first instruction: importing its modules takes longer than most jobs.
             os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
@@ -177,29 +180,39 @@ class WorkerProcesses:
 
 
 def serve(start: Callable[[_SetupT], Callable[[Any], Iterable[object]]]) -> None:
-    """Answer jobs until standard input ends.
+    """Answer jobs until the parent closes the pipes or ends, at any moment. Then this process ends without a word.
 
     Args:
         start: gets the setup; returns the function from a job to its answers.
     """
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # prints go to standard error, so that only answers go through the pipe
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole group; the parent ends this process
-    work = start(pickle.load(jobs))
+    work = start(_receive(jobs))
     kept_bytes, served = int(sys.argv[1]), False
     while _resident_bytes() < kept_bytes or not served:
         signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
         signal.setitimer(signal.ITIMER_REAL, _IDLE_S)
-        try:
-            job = pickle.load(jobs)
-        except EOFError:
-            return
+        job = _receive(jobs)
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         for answer in chain(work(job), [_Over.OVER]):
-            pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
-            answers.flush()
+            _send(answers, answer)
         served = True
+
+
+def _receive(jobs: BinaryIO) -> Any:
+    try:
+        return pickle.load(jobs)
+    except (EOFError, pickle.UnpicklingError):  # nothing more comes, or half a message
+        os._exit(0)
+
+
+def _send(answers: BinaryIO, answer: object) -> None:
+    try:
+        pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
+        answers.flush()
+    except BrokenPipeError:
+        os._exit(0)  # at once: another end would flush into the pipe again
 
 
 def _resident_bytes() -> int:

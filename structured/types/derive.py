@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
+from pydantic_core import SchemaError
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.json_schema import unenforceable
@@ -26,7 +27,7 @@ def typed_schema(kind: Any) -> TypedSchema[Any]:
         kind: a pydantic model, any type that ``pydantic.TypeAdapter`` accepts, or one of msgspec.
 
     Raises:
-        PydanticUserError, PydanticUndefinedAnnotation: it is not such a type.
+        InvalidConstraintError: it is not such a type.
         UnsupportedConstraintError: it is not guaranteed that the type accepts a text; the error names every field.
     """
     schema, parse = _described(kind)
@@ -44,22 +45,28 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
     """The core schema of a type, and the parser of its texts.
 
     Raises:
-        PydanticUserError: neither pydantic nor msgspec knows the type.
+        InvalidConstraintError: neither pydantic nor msgspec knows the type.
     """
     try:
         adapter = TypeAdapter(kind)
-    except PydanticUserError:
-        msgspec = sys.modules.get("msgspec")
-        if msgspec is None:
-            raise
+    except (PydanticUserError, SchemaError, NameError, TypeError, ValueError, RuntimeError) as error:
+        # Errors other than the first two are those of annotations, which pydantic evaluates and applies here.
+        if "msgspec" not in sys.modules:
+            raise InvalidConstraintError(f"is no type that pydantic knows: {_problem(error)}") from error
+        msgspec = importlib.import_module("msgspec")
         try:
             info = importlib.import_module("msgspec.inspect").type_info(kind)
-        except TypeError:
-            info = None
-        if info is None:
-            raise
+        except (TypeError, NameError) as other:
+            problem = f"is no type that pydantic knows: {_problem(error)} Nor does msgspec: {_problem(other)}"
+            raise InvalidConstraintError(problem) from error
         return core_schema(info), msgspec.json.Decoder(kind).decode
     return adapter.core_schema, adapter.validate_json
+
+
+def _problem(error: Exception) -> str:
+    """What is wrong with a type, without pydantic's advice to its own users."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines) if isinstance(error, SchemaError) else lines[0] if lines else type(error).__name__
 
 
 def _check(document: str, name: str) -> None:

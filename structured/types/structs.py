@@ -66,6 +66,9 @@ class _Converter:
 
     def mapping(self, info: Any) -> dict[str, Any]:
         keys, values = self.convert(info.key_type), self.convert(info.value_type)
+        # msgspec reads no bool from the name of a member.
+        choices = [key for key in keys.get("choices", [keys]) if key["type"] != "bool"]
+        keys = {"type": "union", "choices": choices} if choices else {"type": type(info.key_type).__name__}
         return {"type": "dict", "keys_schema": keys, "values_schema": values, **_given(info, _LENGTHS)}
 
     def union(self, info: Any) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from byte_tokenizer import write_byte_model
 from four_faces import FACES, FourFaces, four_faces
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import draftline
 from draftline import (
@@ -200,6 +200,7 @@ def test_a_bad_prompt_in_a_list_is_named_by_its_index(faces: FourFaces, face: st
 def test_a_schema_that_cannot_be_made_says_why() -> None:
     for schema, message in (
         (3, "schema: is no type that pydantic knows: Unable to generate pydantic-core schema for 3"),
+        (Annotated[int, Field(lt=2.5)], 'schema: is no type that pydantic knows: Error building "int" validator: '),
         ({"enum": [{1, 2}]}, "schema: is no JSON: Object of type set is not JSON serializable"),
     ):
         with pytest.raises(InvalidRequestError) as caught:

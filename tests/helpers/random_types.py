@@ -218,6 +218,12 @@ def _strings(draw: st.DrawFn) -> Any:
 
 
 @st.composite
+def _limited_unions(draw: st.DrawFn) -> Any:
+    kinds = draw(st.sampled_from([Union[int, float], Union[int, float, None], Union[int, str], Union[float, Decimal]]))
+    return Annotated[kinds, Field(**_within(draw, st.sampled_from([-7, 0, 2.5, 1000])))]
+
+
+@st.composite
 def _temporal(draw: st.DrawFn) -> Any:
     days = [date(1, 1, 1), date(1999, 12, 31), date(2024, 2, 29), date(2024, 7, 1), date(9999, 12, 31)]
     moments = [
@@ -308,6 +314,7 @@ leaves = st.one_of(
     _decimals(),
     _strings(),
     _temporal(),
+    _limited_unions(),
 )
 """Scalars and other types without parts."""
 

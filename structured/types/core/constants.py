@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from enum import Enum
 from typing import Any
@@ -59,7 +60,9 @@ def _plain(value: Any) -> Any:
 
 
 def _is_scalar(value: Any) -> bool:
-    return value is None or isinstance(value, str | bool | int | float)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return value is None or isinstance(value, str | bool | int)
 
 
 def _accepts(validator: SchemaValidator, text: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import ipaddress
 import operator
-from collections.abc import Callable
+import zoneinfo
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import pydantic
@@ -13,6 +14,7 @@ from pydantic import types
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
+from draftline.structured.types.core.limits import LIMITS, Limit
 from draftline.structured.types.core.place import CoreSchema, Fragment, Place, Reader, text
 from draftline.structured.types.texts import encoded, network
 from draftline.structured.types.texts.trees import tree
@@ -34,54 +36,63 @@ def _refused(reason: str) -> Known:
     return lambda reader, schema, place: reader.refuse(place, "type", reason)
 
 
-def _sized(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
-    """Pydantic's own check of a length, around a schema that has no lengths."""
-    fragment = reader.read(schema["schema"], place)
-    limits: dict[str, int] = schema["function"]["function"].keywords
-    names = {"array": ("minItems", "maxItems"), "string": ("minLength", "maxLength")}
-    low, high = names.get(str(fragment.get("type")), (None, None))
-    if low is None or high is None or (fragment.get("uniqueItems") is None and _is_set(schema)):
-        return reader.refuse(place, "length", "the length of this type cannot be enforced")
-    if "min_length" in limits:
-        fragment[low] = max(limits["min_length"], fragment.get(low, 0))
-    if "max_length" in limits:
-        fragment[high] = min(limits["max_length"], fragment.get(high, limits["max_length"]))
-    return fragment
+def _zone(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """The names of time zones that this machine knows."""
+    names = sorted(zoneinfo.available_timezones())
+    return {"enum": names} if names else reader.refuse(place, "ZoneInfo", "this machine knows no time zones")
 
 
-def _is_set(schema: CoreSchema) -> bool:
-    return schema["schema"].get("type") in ("set", "frozenset")
-
+_ZONE: Final = "validate_str_is_valid_iana_tz"
 
 _PASSING: Final = frozenset(
     [
         "GenerateSchema._path_schema.<locals>.path_validator",
         "path_schema_prepare_pydantic_annotations.<locals>.path_validator",
-        "_BaseUrl.__get_pydantic_core_schema__.<locals>.wrap_val",
-        "_BaseMultiHostUrl.__get_pydantic_core_schema__.<locals>.wrap_val",
         "Secret.__get_pydantic_core_schema__.<locals>.<lambda>",
-        "sequence_validator",
-        "deque_validator",
-        "defaultdict_validator",
+        "GenerateSchema._literal_schema.<locals>.<lambda>",
     ]
 )
 """Functions of pydantic that change a value's Python type and reject nothing of their own."""
 
+_KEEPING: Final = frozenset(
+    [
+        "_BaseUrl.__get_pydantic_core_schema__.<locals>.wrap_val",
+        "_BaseMultiHostUrl.__get_pydantic_core_schema__.<locals>.wrap_val",
+        "sequence_validator",
+        "deque_validator",
+        "defaultdict_validator",
+        "forbid_inf_nan_check",
+    ]
+)
+"""Functions of pydantic after which a value has the limits that it had before."""
+
+_SECRETS: Final = (pydantic.SecretStr, pydantic.SecretBytes)
+"""Classes whose values have a length and nothing else."""
+
+
+def _email(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
+    """Email addresses within the limits of a string."""
+    limits, address = reader.read(schema["schema"], place), text(network.email_text())
+    if limits.get("maxLength", 0) >= network.MAX_EMAIL_LENGTH:
+        del limits["maxLength"]
+    return address if limits == {"type": "string"} else {"allOf": [address, limits]}
+
+
 _BY_NAME: Final[dict[str, Known]] = {
-    **dict.fromkeys(_PASSING, _inner),
-    "min_length_validator": _sized,
-    "max_length_validator": _sized,
+    **dict.fromkeys([*_PASSING, *_KEEPING], _inner),
     "IPvAnyAddress._validate": _text(f"{network.IPV4}|{network.IPV6}"),
     "IPvAnyInterface._validate": _text(f"{network.INTERFACE4}|{network.INTERFACE6}"),
     "IPvAnyNetwork._validate": _text(f"{network.NETWORK4}|{network.NETWORK6}"),
-    "EmailStr._validate": lambda reader, schema, place: text(network.email_text()),
+    "EmailStr._validate": _email,
     "NameEmail._validate": lambda reader, schema, place: text(network.email_text()),
     "ByteSize._validate": lambda reader, schema, place: {"type": "integer", "minimum": 0, "maximum": _MAX_BYTE_SIZE},
     "fraction_validator": _text("-?(?:0|[1-9][0-9]{0,17})(?:/[1-9][0-9]{0,17})?"),
     "PathType.validate_file": _refused("whether a file exists cannot be guaranteed"),
     "PathType.validate_directory": _refused("whether a directory exists cannot be guaranteed"),
+    "PathType.validate_socket": _refused("whether a socket exists cannot be guaranteed"),
     "PathType.validate_new": _refused("whether a path is free cannot be guaranteed"),
     "import_string": _refused("whether an object can be imported cannot be guaranteed"),
+    **dict.fromkeys([_ZONE, f"GenerateSchema._zoneinfo_schema.<locals>.{_ZONE}"], _zone),
     "pattern_either_validator": _refused("regular expressions are not a regular language"),
     "pattern_str_validator": _refused("regular expressions are not a regular language"),
     "pattern_bytes_validator": _refused("regular expressions are not a regular language"),
@@ -107,11 +118,15 @@ def read_after(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     known = _known(function)
     if known is not None:
         return known(reader, schema, place)
+    if limits := _limits(function):
+        return read_limited(reader, schema["schema"], place, limits.items())
     if isinstance(function, operator.attrgetter):  # use_enum_values
         return _inner(reader, schema, place)
     coded = _encoded(function)
     if coded is not None:
         return coded
+    if _is_internal(function):
+        return _unknown(reader, function, place)
     reader.unenforced(
         place, schema["type"].removeprefix("function-"), f"the validator {_name(function)} is Python code"
     )
@@ -124,6 +139,8 @@ def read_plain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     known = _known(function)
     if known is not None:
         return known(reader, schema, place)
+    if _is_internal(function):
+        return _unknown(reader, function, place)
     given = schema.get("json_schema_input_schema")
     name = _name(function)
     reader.unenforced(place, "plain", f"the validator {name} is Python code")
@@ -135,6 +152,61 @@ def read_plain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
             place, "plain", f"only the validator {name} knows its values; give it a json_schema_input_type"
         )
     return described
+
+
+def _limits(function: Any) -> dict[str, Any]:
+    """The limits that pydantic checks with a function of its own, and no more than these."""
+    if not isinstance(function, functools.partial) or getattr(function.func, "__name__", "") not in LIMITS:
+        return {}
+    return function.keywords if _module(function.func) == "pydantic._internal._validators" else {}
+
+
+def read_limited(reader: Reader, schema: CoreSchema, place: Place, limits: Iterable[tuple[str, Any]]) -> Fragment:
+    """A schema within limits that pydantic checks around it."""
+    for name, value in limits:
+        inner = Limit(name, value, reader, place, keeps_limit).within(schema)
+        if inner is None:
+            return reader.refuse(place, name, f"{name} cannot be enforced: not all values of this type can have it")
+        schema = inner
+    return reader.read(schema, place)
+
+
+def keeps_limit(function: Any, limit: str) -> bool:
+    """Whether a value has a limit after a function around its schema if it had it before.
+
+    Python code is taken to keep it: it cannot be enforced anyway, and the type names it.
+    """
+    if isinstance(function, functools.partial):
+        function = function.func
+    if function in _SECRETS:
+        return limit in ("min_length", "max_length")
+    if _module(function) == "collections":
+        return True
+    if _is_internal(function) or isinstance(function, operator.attrgetter) or _encoded(function) is not None:
+        name = getattr(function, "__qualname__", "")
+        return name in _KEEPING or name in LIMITS or name == "EmailStr._validate"
+    return _known(function) is None
+
+
+_INTERNAL: Final = ("pydantic.types", "pydantic.networks", "pydantic.color", "pydantic._internal")
+_FOR_PYTHON: Final = frozenset(
+    ["apply_known_metadata.<locals>.val_func", "EncodedBytes.decode", "EncodedStr.decode_str"]
+)
+"""Functions of pydantic that call a user's."""
+
+
+def _is_internal(function: Any) -> bool:
+    """Whether a function is a part of pydantic, and not one that users write or name."""
+    if isinstance(function, functools.partial):
+        function = function.func
+    module, name = _module(function), getattr(function, "__qualname__", "")
+    if module.endswith("_decorators_v1") or name in _FOR_PYTHON:
+        return False
+    return module.startswith(_INTERNAL) and (module.startswith("pydantic._internal") or "." in name)
+
+
+def _unknown(reader: Reader, function: Any, place: Place) -> Fragment:
+    return reader.refuse(place, "type", f"Draftline does not know the rules of pydantic's {_name(function)}")
 
 
 def _described(schema: CoreSchema) -> Fragment | None:

@@ -22,6 +22,7 @@ from draftline.structured.types.core import (
     temporal,
     unions,
 )
+from draftline.structured.types.core.limits import text_limits
 from draftline.structured.types.core.place import MAX_DEPTH, NOTHING, CoreSchema, Fragment, Place, Read, Reader
 
 
@@ -185,11 +186,17 @@ def _through(key: str) -> Read:
 def _read_chain(reader: Reader, schema: CoreSchema, place: Place) -> Fragment:
     """Steps one after the other. Steps behind the first that read JSON too must accept the text as well."""
     first, *later = schema["steps"]
+    limits = [text_limits(step) for step in later]
+    if all(limits):
+        return functions.read_limited(reader, first, place, [pair for each in limits for pair in each.items()])
     if reader.resolve(first)["type"] == "any" and any(_is_hashable_check(one) for one in later):
         return {"type": ["null", "boolean", "number", "string"], "format": "double"}
-    if place.config.get("strict") and not all(_is_native(one) for one in later):
+    if not all(_is_native(one) for one in later):
         # The first step has read the JSON; to the others, in strict mode, a date's text is no date.
-        return reader.refuse(place, "strict", "this pydantic rejects all of its values in strict mode")
+        reason = "this pydantic rejects all of its values in strict mode"
+        if place.config.get("strict"):
+            return reader.refuse(place, "strict", reason)
+        reader.unenforced(place, "strict", reason)
     fragments = [reader.read(one, place) for one in (first, *later) if one["type"] != "is-instance"]
     return fragments[0] if len(fragments) == 1 else {"allOf": fragments}
 

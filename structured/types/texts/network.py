@@ -59,8 +59,11 @@ def uuid_text(version: int | None) -> Node:
 
 
 _ATOM: Final = "[A-Za-z0-9_+-]{1,24}"
-_LABEL: Final = "[a-zA-Z0-9]{1,24}(?:-[a-zA-Z0-9]{1,24})?"
+_LABEL: Final = "[a-z0-9]{1,24}(?:-[a-z0-9]{1,24})?"
 _RESERVED: Final = "arpa|invalid|local|localhost|onion|test|alt|example|internal"
+
+MAX_EMAIL_LENGTH: Final = 2 * 24 + 1 + len("@") + 3 * (2 * 24 + 2) + 18
+"""The most characters of an address."""
 
 
 @functools.cache
@@ -70,7 +73,10 @@ def _top_level() -> Node:
 
 @functools.cache
 def email_text() -> Node:
-    """Email addresses: up to two atoms before the @, up to four labels behind it, no reserved top-level domain."""
+    """Email addresses: up to two atoms before the @, up to four labels behind it, no reserved top-level domain.
+
+    The domain is in lower case, as pydantic leaves it.
+    """
     return seq(tree(f"{_ATOM}(?:\\.{_ATOM})?@(?:{_LABEL}\\.){{1,3}}"), _top_level())
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import re
+import zoneinfo
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from ipaddress import IPv4Network
@@ -29,6 +31,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.types import PaymentCardNumber
 from random_types import (
     Aliased,
     Bus,
@@ -59,6 +62,15 @@ def walker(kind: Any) -> Walker:
         typed_schema(kind).json_schema, whitespace="compact", order="auto", integers="plain"
     )
     return Walker.of_grammar(language.grammar)
+
+
+class Unusual(enum.Enum):
+    """A value that JSON has not."""
+
+    INFINITE = float("inf")
+    TEXT = "s"
+    NUMBER = 2
+    HALF = 2.5
 
 
 BOUNDED = Annotated[Decimal, Field(max_digits=5, decimal_places=2, ge=0)]
@@ -124,6 +136,19 @@ BOUNDED = Annotated[Decimal, Field(max_digits=5, decimal_places=2, ge=0)]
         (Annotated[bytes, Field(max_length=2)], '"ab"', '"abc" "é"'),
         (pydantic.ByteSize, "1024", '"1KB"'),
         (pydantic.Secret[Annotated[int, Field(ge=3)]], "3", "2"),
+        (Annotated[Union[int, float], Field(gt=3, le=10)], "4 3.5 10", "3 3.0 11 10.5"),
+        (Annotated[Union[int, float, None], Field(ge=2.5)], "3 2.5 null", "2 2.4"),
+        (Annotated[Union[int, Decimal], Field(lt=3)], '2 "2.99"', '3 "3"'),
+        (Annotated[Union[int, str], Field(gt=3)], "4", '3 "4"'),
+        (Annotated[Union[str, list[int]], Field(min_length=2, max_length=3)], '"ab" [1,2]', '"a" [1] "abcd" [1,2,3,4]'),
+        (Annotated[Union[str, int], Field(pattern="^a+$")], '"aa"', '"ab" 1'),
+        (Annotated[str, AfterValidator(lambda text: text), Field(max_length=2), Field(pattern="^a")], '"ab"', '"b" "abc"'),
+        (Annotated[pydantic.SecretStr, Field(min_length=2)], '"ab"', '"a"'),
+        (Annotated[pydantic.SecretBytes, Field(max_length=2)], '"ab"', '"abc" "éé"'),
+        (Annotated[pydantic.EmailStr, Field(max_length=8)], '"a@bc.de"', '"abc@bc.de" "a@BC.de"'),
+        (Annotated[pydantic.EmailStr, Field(max_length=254)], '"a@bc.de"', '"a"'),
+        (zoneinfo.ZoneInfo, '"UTC" "Europe/Paris"', '"Mars/Olympus" ""'),
+        (Unusual, '"s" 2 2.5', "Infinity NaN"),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
@@ -183,6 +208,14 @@ class Custom:
         (Annotated[dict[str, int], Field(min_length=2)], ["dict[str, int]"]),
         (Annotated[int, Field(gt=3, lt=4)], ["int"]),
         (Annotated[pydantic.HttpUrl, pydantic.UrlConstraints(max_length=20)], ["HttpUrl"]),
+        (Annotated[pydantic.HttpUrl, Field(pattern="^https")], ["HttpUrl"]),
+        (Annotated[pydantic.SecretStr, Field(pattern="^a")], ["SecretStr"]),
+        (Annotated[pydantic.Secret[int], Field(gt=3)], ["pydantic.types.Secret"]),
+        (Annotated[pydantic.ByteSize, Field(gt=1000)], ["ByteSize"]),
+        (Annotated[Any, Field(gt=3)], ["Any"]),
+        (Annotated[Annotated[Union[int, str], Field(union_mode="left_to_right")], Field(gt=3)], ["Union"]),
+        (Annotated[Union[int, float], Field(multiple_of=0.1)], ["Union"]),
+        (PaymentCardNumber, ["PaymentCardNumber"]),
     ],
     ids=lambda value: str(value)[:40],
 )

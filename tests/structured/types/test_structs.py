@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Optional, Union
 import pytest
 from walk import Walker
 
-from draftline.structured.errors import UnsupportedConstraintError
+from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
 from draftline.structured.json_schema import json_schema_language
 from draftline.structured.types.derive import typed_schema
 
@@ -63,6 +63,7 @@ KINDS = [
     Literal["a", 1],
     dict[int, Row],
     dict[datetime.date, float],
+    dict[Union[bool, int], str],
     tuple[int, str],
     tuple[bool, ...],
     Annotated[set[int], Meta(min_length=1)],
@@ -97,7 +98,12 @@ def test_names_and_tags() -> None:
     assert not walker.accepts('[{"type":"square","side":10}]')
 
 
-@pytest.mark.parametrize("kind", [Annotated[float, Meta(multiple_of=0.1)], msgspec.Raw], ids=str)
+def test_a_union_that_msgspec_rejects_is_one_clear_error() -> None:
+    with pytest.raises(InvalidConstraintError, match="Nor does msgspec: Type unions may not contain more than one"):
+        typed_schema(Union[list[Circle], set[int]])
+
+
+@pytest.mark.parametrize("kind", [Annotated[float, Meta(multiple_of=0.1)], msgspec.Raw, dict[bool, int]], ids=str)
 def test_what_cannot_be_guaranteed_is_named(kind: Any) -> None:
     with pytest.raises(UnsupportedConstraintError, match=r"Holder\.value"):
         typed_schema(msgspec.defstruct("Holder", [("value", kind)]))
