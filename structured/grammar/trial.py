@@ -30,7 +30,8 @@ def try_masks(matcher: GrammarMatcher, mask_words: int, limits: GrammarLimits) -
         limits: those of the grammar.
 
     Raises:
-        InvalidConstraintError: one mask takes longer than ``limits.mask_seconds`` of a processor.
+        InvalidConstraintError: one mask takes longer than ``limits.mask_seconds`` of a processor, or one of the limits keeps
+            the parser from following a text.
     """
     rng = random.Random(0)
     words = np.empty(mask_words, np.int32)
@@ -42,6 +43,8 @@ def try_masks(matcher: GrammarMatcher, mask_words: int, limits: GrammarLimits) -
             ended = time.thread_time()
             if ended - started > limits.mask_seconds:
                 raise InvalidConstraintError(f"one mask of it takes longer than {limits.mask_seconds:g} s")
+            if matcher.failure is not None:
+                raise InvalidConstraintError(f"its texts cannot be followed: {matcher.failure}")
             tokens = np.flatnonzero(np.unpackbits(words.view(np.uint8), bitorder="little"))
             if ended > until or matcher.error is not None or not matcher.advance(int(rng.choice(tokens))):
                 break

@@ -7,8 +7,9 @@ inner matcher is asked how the text may go on: from `{"a":1` to `}`, or from `{"
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ MAX_QUESTIONS: Final = 400
 """The most masks of the inner matcher for one mask. Then texts count as repeating whose end is unknown."""
 
 _WHITE: Final = b" \t\n\r"
+_BACKSLASH: Final = ord("\\")
 
 
 class _Rivals(NamedTuple):
@@ -33,6 +35,21 @@ class _Rivals(NamedTuple):
     depth: int
     item: int
     values: tuple[Value, ...]
+    seen: frozenset[Value]
+
+
+class _Place(NamedTuple):
+    """A position of an output.
+
+    Attributes:
+        cursor: the position in the document.
+        rivals: what the open items may still turn out to repeat.
+        way: tokens that may follow, behind which they do not, if a search has found them.
+    """
+
+    cursor: Position
+    rivals: tuple[_Rivals, ...] = ()
+    way: tuple[int, ...] = ()
 
 
 class UniqueMatcher(WrappedMatcher):
@@ -50,7 +67,7 @@ class UniqueMatcher(WrappedMatcher):
         super().__init__(inner)
         self._paths = paths
         self._tokens = tokens
-        self._cursors = [start]
+        self._places = [_Place(start)]
 
     @property
     @override
@@ -64,12 +81,11 @@ class UniqueMatcher(WrappedMatcher):
 
     def correct_mask(self, words: Words) -> None:
         """Remove the tokens from the inner matcher's mask behind which an item would be there twice."""
-        cursor = self._cursors[-1]
-        rivals = _rivals(cursor, ())
+        cursor, rivals, way = self._places[-1]
         search = _Search(self.inner, self._paths, self._tokens)
         wrong: list[int] = []
         for token, after, left in self._doubtful(cursor, rivals, _Allowed(words)):
-            if after is None or not search.goes_on_behind(token, after, left):
+            if token not in way[:1] and (after is None or not search.goes_on_behind(token, after, left)):
                 wrong.append(token)
         if wrong:
             _remove(words, np.array(wrong, np.int64))
@@ -84,13 +100,17 @@ class UniqueMatcher(WrappedMatcher):
         some = self._ending(cursor)
         for token in allowed.among(some):
             after = _after(cursor, self._tokens.texts[token], self._paths)
-            left = () if after is None else _rivals(after, ())
-            if not isinstance(after, Reasoning) and (after is None or left):
-                yield token, after, left
+            if after is None:
+                yield token, None, ()
+            elif isinstance(after, Cursor) and not _differs_in_any_case(after, self._paths):
+                left = _rivals(after, rivals)
+                if left:
+                    yield token, after, left
         if not rivals or not isinstance(cursor, Cursor):
             return
         taken = set(some.tolist())
-        yield from (one for one in self._along(0, cursor, rivals, allowed) if one[0] not in taken)
+        below = allowed.below(self._tokens)
+        yield from (one for one in self._along(0, cursor, rivals, allowed, below) if one[0] not in taken)
 
     def _ending(self, cursor: Position) -> npt.NDArray[np.int64]:
         """The tokens that may end a name that has been there, or an item and then another one."""
@@ -107,23 +127,27 @@ class UniqueMatcher(WrappedMatcher):
         return tokens.quotes if any(name.startswith(begun) for name in names) else tokens.quoted
 
     def _along(
-        self, node: int, cursor: Cursor, rivals: tuple[_Rivals, ...], allowed: _Allowed
+        self, node: int, cursor: Cursor, rivals: tuple[_Rivals, ...], allowed: _Allowed, below: npt.NDArray[np.bool_]
     ) -> Iterator[tuple[int, Cursor | None, tuple[_Rivals, ...]]]:
-        """The allowed tokens behind which a text may still repeat an item, as a walk through the tree of tokens."""
+        """The allowed tokens behind which a text may still repeat an item, as a walk through the tree of tokens.
+
+        Only nodes are visited that have allowed tokens ``below``.
+        """
         tokens = self._tokens
-        expected = _next_bytes(cursor, rivals)
+        expected = _by_next_byte(cursor, rivals)
         for child in range(tokens.first[node], tokens.first[node + 1]):
-            if tokens.byte[child] not in expected:
+            before = rivals if expected is None else expected.get(tokens.byte[child], ())
+            if not before or not below[child]:
                 continue
             after = cursor.step(tokens.byte[child], self._paths)
             if after is None:
                 yield from ((token, None, ()) for token in self._below(child) if allowed.has(token))
                 continue
             blank = cursor.text < 0 and tokens.byte[child] in _WHITE
-            left = rivals if blank else _rivals(after, rivals)
+            left = before if blank else _rivals(after, before)
             if left:
                 yield from ((token, after, left) for token in tokens.at.get(child, ()) if allowed.has(token))
-                yield from self._along(child, after, left, allowed)
+                yield from self._along(child, after, left, allowed, below)
 
     def _below(self, node: int) -> Iterator[int]:
         """The tokens that begin with the text of a node."""
@@ -135,22 +159,24 @@ class UniqueMatcher(WrappedMatcher):
     def advance(self, token: int) -> bool:
         if not 0 <= token < len(self._tokens.texts):
             return False
-        cursor = self._cursors[-1]
+        cursor, rivals, way = self._places[-1]
         after = _after(cursor, self._tokens.texts[token], self._paths)
         if after is None or not self.inner.advance(token):
             return False
-        rivals = _rivals(after, ())
-        search = _Search(self.inner, self._paths, self._tokens)
-        if rivals and isinstance(after, Cursor) and not search.goes_on(after, rivals):
-            self.inner.rollback(1)
-            return False
-        self._cursors.append(after)
+        rivals, way = _rivals(after, rivals), way[1:] if token in way[:1] else ()
+        if rivals and isinstance(after, Cursor) and not way and not _will_differ(after, rivals, self._paths):
+            found = _Search(self.inner, self._paths, self._tokens).way(after, rivals)
+            if found is None:
+                self.inner.rollback(1)
+                return False
+            way = found
+        self._places.append(_Place(after, rivals, way))
         return True
 
     @override
     def rollback(self, count: int) -> None:
         self.inner.rollback(count)
-        del self._cursors[len(self._cursors) - count :]
+        del self._places[len(self._places) - count :]
 
     @override
     def forced(self) -> bytes:
@@ -174,47 +200,67 @@ def _rivals(cursor: Position, before: tuple[_Rivals, ...]) -> tuple[_Rivals, ...
     """
     if not cursor.comparing or not isinstance(cursor, Cursor):
         return ()
-    known = {(one.depth, one.item): one.values for one in before}
+    known = {(one.depth, one.item): one for one in before}
     found: list[_Rivals] = []
     levels = list(cursor.levels())
     for above, level in enumerate(levels):
         if not level.seen or level.item < 0:
             continue
-        depth = len(levels) - above
-        text = cursor.recorded[level.item :]
-        values = tuple(value for value in known.get((depth, level.item), level.seen) if may_become(text, value))
+        depth, text = len(levels) - above, cursor.recorded[level.item :]
+        earlier = known.get((depth, level.item))
+        if earlier is not None and earlier.seen is level.seen:
+            values = tuple(value for value in earlier.values if may_become(text, value))
+        else:
+            values = _values_of(text, level.seen)
         if values:
-            found.append(_Rivals(depth, level.item, values))
+            found.append(_Rivals(depth, level.item, values, level.seen))
     return tuple(found)
 
 
-_OUTSIDE: Final = frozenset(b'{}[]:,"-+.eE0123456789truefalsn \t\n\r')
+@functools.lru_cache(maxsize=256)
+def _values_of(text: bytes, seen: frozenset[Value]) -> tuple[Value, ...]:
+    """The values that a text may become. Many tokens begin the next item alike."""
+    return tuple(value for value in seen if may_become(text, value))
 
 
-def _next_bytes(cursor: Cursor, rivals: tuple[_Rivals, ...]) -> Collection[int]:
-    """The bytes behind which a text may still become one of its rivals. There may be others among them."""
-    if cursor.text < 0:
-        return _OUTSIDE
-    begun = string_of(cursor.recorded[cursor.text :])
+def _by_next_byte(cursor: Cursor, rivals: tuple[_Rivals, ...]) -> dict[int, tuple[_Rivals, ...]] | None:
+    """For each byte, the rivals that a text may still become behind it; None if every byte may lead to all of them."""
+    begun = string_of(cursor.recorded[cursor.text :]) if cursor.text >= 0 else None
     if begun is None:
-        return range(256)
-    found = set(b"\\")
+        return None
+    found = {_BACKSLASH: rivals}
     for one in rivals:
+        values: defaultdict[int, list[Value]] = defaultdict(list)
         for value in one.values:
-            found |= {byte for rest in endings(begun, value) for byte in rest}
+            for byte in {byte for rest in endings(begun, value) for byte in rest}:
+                values[byte].append(value)
+        for byte in values.keys() - {_BACKSLASH}:
+            found[byte] = (*found.get(byte, ()), one._replace(values=tuple(values[byte])))
     return found
 
 
 def _will_differ(cursor: Cursor, rivals: tuple[_Rivals, ...], paths: UniquePaths) -> bool:
     """Whether the text can be made different from all rivals by what is still to come."""
+    return _varies_within(max(one.depth for one in rivals), cursor, paths)
+
+
+def _differs_in_any_case(cursor: Cursor, paths: UniquePaths) -> bool:
+    """Whether the same is sure without knowing the rivals: finding them takes time for each item of an array."""
+    levels = list(cursor.levels())
+    depths = (len(levels) - above for above, level in enumerate(levels) if level.seen and level.item >= 0)
+    innermost = max(depths, default=0)
+    return not innermost or _varies_within(innermost, cursor, paths)
+
+
+def _varies_within(depth: int, cursor: Cursor, paths: UniquePaths) -> bool:
+    """Whether something that never runs out is still to come in an item at a depth."""
     if not cursor.in_key:
         if cursor.text >= 0 and paths.text(cursor.state):
             return True
         if cursor.text < 0 and cursor.recorded.rstrip()[-1:] in (b",", b":") and paths.varied(cursor.state):
             return True  # a value must come here
-    innermost = max(one.depth for one in rivals)
     levels = list(cursor.levels())
-    return any(_is_varied(level, paths) for level in levels[: len(levels) - innermost])
+    return any(_is_varied(level, paths) for level in levels[: len(levels) - depth])
 
 
 def _is_varied(level: Level, paths: UniquePaths) -> bool:
@@ -250,17 +296,20 @@ class _Search:
             self._inner.rollback(1)
         return bool(known)
 
-    def goes_on(self, cursor: Cursor, rivals: tuple[_Rivals, ...]) -> bool:
-        """Whether a text goes on from the inner matcher's position, which is that of the cursor."""
-        return _will_differ(cursor, rivals, self._paths) or self._goes_on(cursor, rivals)
-
     def _goes_on(self, cursor: Cursor, rivals: tuple[_Rivals, ...]) -> bool:
-        """Whether a text goes on from the inner matcher's position: depth first, as deep as a text is long."""
+        return self.way(cursor, rivals) is not None
+
+    def way(self, cursor: Cursor, rivals: tuple[_Rivals, ...]) -> tuple[int, ...] | None:
+        """Tokens from the inner matcher's position to one where a text goes on, or to a known one; None if there are none.
+
+        Depth first, as deep as a text is long.
+        """
         key = _key(cursor, rivals)
         known = self._known.get(key)
         if known is not None:
-            return known
+            return () if known else None
         path = [key]
+        taken: list[int] = []
         ways = [self._ways(cursor, rivals)]
         while ways and ways[-1] is not None:
             way = next(ways[-1], None)
@@ -269,19 +318,22 @@ class _Search:
                 ways.pop()
                 if path:
                     self._inner.rollback(1)
+                    taken.pop()
                 continue
             token, after, left = way
             key = _key(after, left)
             known = self._known.get(key, not left or None)
             if known is None and self._inner.advance(token):
                 path.append(key)
+                taken.append(token)
                 ways.append(self._ways(after, left))
             elif known:
+                taken.append(token)
                 break
         if path:
             self._inner.rollback(len(path) - 1)
         self._known.update((text, True) for text in path)
-        return bool(path)
+        return tuple(taken) if path else None
 
     def _ways(
         self, cursor: Cursor, rivals: tuple[_Rivals, ...]
@@ -338,7 +390,20 @@ class _Allowed:
 
     def among(self, tokens: npt.NDArray[np.int64]) -> Iterator[int]:
         """Those of some tokens that are allowed, in their order."""
-        return iter(tokens[(self._words[tokens >> 5] >> (tokens & 31) & 1) != 0].tolist())
+        return iter(self._of(tokens).tolist())
+
+    def below(self, tokens: ItemTokens) -> npt.NDArray[np.bool_]:
+        """The nodes of the tree with allowed tokens at or below them: [nodes] bool."""
+        found = np.zeros(len(tokens.parent), np.bool_)
+        nodes = tokens.node[self._of(tokens.order)]
+        while len(nodes):
+            found[nodes] = True
+            nodes = tokens.parent[nodes]
+            nodes = nodes[~found[nodes]]
+        return found
+
+    def _of(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return tokens[(self._words[tokens >> 5] >> (tokens & 31) & 1) != 0]
 
 
 def _remove(words: Words, tokens: npt.NDArray[np.int64]) -> None:

@@ -20,6 +20,8 @@ class ItemTokens:
         texts: the bytes of all tokens.
         first: the children of node n of the tree are ``first[n]`` to ``first[n + 1] - 1``.
         byte: the last byte of each node's text.
+        parent: the node above each node; the root is its own.
+        node: each token's node.
         at: the tokens of each node that has any.
         opening: tokens that may begin an array or an object and end its first item or member.
         commas: tokens that may end an item outside of strings and begin the next one.
@@ -34,6 +36,8 @@ class ItemTokens:
     texts: tuple[bytes, ...]
     first: list[int]
     byte: list[int]
+    parent: npt.NDArray[np.int64]
+    node: npt.NDArray[np.int64]
     at: dict[int, list[int]]
     opening: npt.NDArray[np.int64]
     commas: npt.NDArray[np.int64]
@@ -64,6 +68,8 @@ class ItemTokens:
             texts,
             trie.first.tolist(),
             trie.byte.tolist(),
+            np.append(0, np.repeat(np.arange(len(trie.byte)), np.diff(trie.first))),
+            trie.node,
             at,
             matching(rb"[\[{].*,"),
             matching(rb","),

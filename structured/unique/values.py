@@ -226,7 +226,7 @@ def _number_may_become(token: bytes, value: Fraction) -> bool:
         return not digits.strip(b"0") or exponential != b"" or len(digits) > 300  # readers round tiny numbers to zero
     if not digits.strip(b"0"):
         return True
-    if len(digits) > 1_000:
+    if len(digits) > 1_000 or not _leads_to(digits.lstrip(b"0"), abs(value)):
         return False
     size, first = abs(value), Fraction(digits.decode())
     # Some power of ten brings the numbers that begin with these digits to the value.
@@ -238,3 +238,21 @@ def _number_may_become(token: bytes, value: Fraction) -> bool:
         if first * scale * (1 - slack) <= size <= (first + 1) * scale * (1 + slack):
             return True
     return False
+
+
+def _leads_to(digits: bytes, size: Fraction) -> bool:
+    """Whether a number of these digits may be near a value, wherever its point is. False is sure; it takes little time."""
+    length = min(len(digits), _LEADING)
+    begun, reached = int(digits[:length]), int(_leading_digits(size)[:length])
+    return abs(begun - reached) in (0, 1, 9 * 10 ** (length - 1) - 1)  # the last: 99… is next to 10…
+
+
+_LEADING: Final = 15
+"""Fewer digits than readers tell apart: rounding changes the last of them by one at most."""
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _leading_digits(size: Fraction) -> str:
+    """The first digits of a positive number."""
+    shift = _LEADING + len(str(size.denominator))
+    return str(size.numerator * 10**shift // size.denominator)
