@@ -140,7 +140,7 @@ def _build(
 
     # The cache and the graphs take the memory that the weights and the largest step leave.
     def sink_of_largest() -> HiddenStateSink:
-        return loaded.drafting.build(largest.block_tables.shape[1], target.step_tokens, loaded.constraints).sink
+        return loaded.drafting.build(largest.block_tables.shape[1], loaded.constraints).sink
 
     sizes = agree_on_blocks(
         target, loaded.group, largest, sink_of_largest, loaded.shapes, drafter_block_bytes=loaded.drafting.block_bytes
@@ -173,7 +173,6 @@ def _build(
     loaded.ranks.wait_until_ready()
     runner = Runner(
         Executors(EagerExecutor(parts), loaded.shapes, graphs),
-        parts.drafter,
         parts.table,
         ConstraintMasks(parts.constraints, parts.table),
         target.ops,
@@ -287,7 +286,7 @@ class _Loaded:
         target = self.target
         table = target.allocate_table(max_model_len, self.drafting.max_draft_tokens)
         cache = target.allocate_cache(blocks, blocks * (target.block_bytes + self.drafting.block_bytes))
-        drafter = self.drafting.build(blocks, target.step_tokens, self.constraints)
+        drafter = self.drafting.build(blocks, self.constraints)
         return ExecutorParts(
             target.model, cache, table, target.ops, drafter, target.accept, self.constraints, self.shapes
         )

@@ -11,17 +11,14 @@ to catch up first; `engine.drafting.cache` keeps track of that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
 from typing_extensions import override
 
-from draftline.kernels.batch import Batch, KVCache
+from draftline.kernels.batch import KVCache
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.models.model import Model
-from draftline.spec.drafter import DraftChunk, Drafter, DraftRows
+from draftline.spec.drafter import Drafter, DraftRows, GatherChunks
 
 ROUND_BEGINS_WITH = 2
 """The newest tokens that the first pass of a round reads."""
@@ -31,6 +28,7 @@ class DraftModel(Drafter):
     """Drafts with a model on the target's device."""
 
     name = "draft_model"
+    keeps_cache = True
 
     def __init__(
         self,
@@ -39,8 +37,6 @@ class DraftModel(Drafter):
         ops: Ops,
         max_draft_tokens: int,
         constraints: ConstraintTable,
-        *,
-        chunk_tokens: int,
     ) -> None:
         """Start with an empty cache.
 
@@ -50,14 +46,12 @@ class DraftModel(Drafter):
             ops: the device's operations.
             max_draft_tokens: the most tokens that it proposes at once.
             constraints: the constraint table. Forced tokens replace the model's own drafts, as its next inputs too.
-            chunk_tokens: the most tokens of one forward pass in `catch_up`.
         """
         self.max_draft_tokens = max_draft_tokens
         self._model = model
         self._cache = cache
         self._ops = ops
         self._constraints = constraints
-        self._chunk_tokens = chunk_tokens
         self._block_size = cache.block_size
 
     @override
@@ -74,33 +68,5 @@ class DraftModel(Drafter):
             ops.draft_forced(rows.slots, step + 1, table, self._constraints)
 
     @override
-    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        for part in batches(chunks, self._chunk_tokens):
-            self._model.forward(gather_chunks(part, table, self._ops, self._block_size), self._cache)
-
-
-def gather_chunks(chunks: Sequence[DraftChunk], table: SlotTable, ops: Ops, block_size: int, shift: int = 0) -> Batch:
-    """The inputs of a forward pass over some chunks, without logits; the positions begin ``shift`` behind each chunk's."""
-    slots = torch.tensor([chunk.slot for chunk in chunks], dtype=torch.int64)
-    if table.tokens.device.type == "cuda":
-        slots = slots.pin_memory().to(table.tokens.device, non_blocking=True)
-    counts = tuple(chunk.count for chunk in chunks)
-    starts = tuple(chunk.start + shift for chunk in chunks)
-    return ops.gather(table, slots, counts, starts, (0,) * len(chunks), block_size).batch
-
-
-def batches(chunks: Sequence[DraftChunk], max_tokens: int) -> list[list[DraftChunk]]:
-    """The chunks in order, divided into batches of at most ``max_tokens`` tokens."""
-    batches: list[list[DraftChunk]] = []
-    left = 0
-    for chunk in chunks:
-        start, end = chunk.start, chunk.start + chunk.count
-        while start < end:
-            if not left:
-                batches.append([])
-                left = max_tokens
-            part = min(left, end - start)
-            batches[-1].append(DraftChunk(chunk.slot, start, part))
-            start += part
-            left -= part
-    return batches
+    def catch_up(self, gather: GatherChunks) -> None:
+        self._model.forward(gather(0), self._cache)

@@ -7,12 +7,13 @@ drafter too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from draftline.kernels.batch import Batch
 from draftline.kernels.slots import SlotTable
 from draftline.models.hidden_states import NO_HIDDEN_STATES, HiddenStateSink
 
@@ -41,6 +42,11 @@ class DraftChunk:
     count: int
 
 
+GatherChunks = Callable[[int], Batch]
+"""The inputs of a pass over the chunks that a drafter catches up with, without logits; the argument moves all of them so many
+positions on."""
+
+
 class Drafter(Protocol):
     """Proposes tokens. Whatever it proposes, the output equals that of plain decoding.
 
@@ -48,11 +54,13 @@ class Drafter(Protocol):
         name: its name in options and statistics.
         max_draft_tokens: the most tokens that it can propose at once.
         sink: receives the target's hidden states, as far as the drafter wants them.
+        keeps_cache: whether it has keys and values of its own, and has to catch up.
     """
 
     name: str
     max_draft_tokens: int
     sink: HiddenStateSink = NO_HIDDEN_STATES
+    keeps_cache: bool = False
 
     def propose(self, rows: DraftRows, table: SlotTable) -> None:
         """Write drafts into ``table.tokens``, without waiting for the device.
@@ -62,6 +70,6 @@ class Drafter(Protocol):
         """
         ...
 
-    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        """Compute the cache of the known tokens of ``chunks``, in stream order."""
+    def catch_up(self, gather: GatherChunks) -> None:
+        """Compute the cache of the known tokens that ``gather`` gives, in stream order. A CUDA graph captures it."""
         return  # a drafter without a cache has nothing to do

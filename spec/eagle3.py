@@ -15,8 +15,6 @@ block: after a prefix hit that ends there, it may be another continuation's. Tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from typing_extensions import override
@@ -28,8 +26,7 @@ from draftline.kernels.slots import SampleRows, SamplingFeatures, SlotTable
 from draftline.kernels.zeros import zeros
 from draftline.models.heads.eagle3 import Eagle3Head
 from draftline.models.hidden_states import HiddenStateSink
-from draftline.spec.draft_model import batches, gather_chunks
-from draftline.spec.drafter import DraftChunk, Drafter, DraftRows
+from draftline.spec.drafter import Drafter, DraftRows, GatherChunks
 
 
 def round_begins_with(max_draft_tokens: int) -> int:
@@ -69,6 +66,7 @@ class Eagle3(Drafter):
     """
 
     name = "eagle3"
+    keeps_cache = True
 
     def __init__(
         self,
@@ -77,8 +75,6 @@ class Eagle3(Drafter):
         ops: Ops,
         max_draft_tokens: int,
         constraints: ConstraintTable,
-        *,
-        chunk_tokens: int,
     ) -> None:
         """Start with an empty cache.
 
@@ -88,7 +84,6 @@ class Eagle3(Drafter):
             ops: the device's operations.
             max_draft_tokens: the most tokens that it proposes at once.
             constraints: the constraint table. Forced tokens replace the head's own drafts, as its next inputs too.
-            chunk_tokens: the most tokens of one pass in `catch_up`.
         """
         self.max_draft_tokens = max_draft_tokens
         self.sink = self._store = StateStore(head, cache.layers[0].keys.shape[0], cache.block_size)
@@ -96,7 +91,6 @@ class Eagle3(Drafter):
         self._cache = cache
         self._ops = ops
         self._constraints = constraints
-        self._chunk_tokens = chunk_tokens
         self._block_size = cache.block_size
 
     @override
@@ -116,11 +110,9 @@ class Eagle3(Drafter):
             ops.draft_forced(rows.slots, step + 1, table, self._constraints)
 
     @override
-    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        for part in batches(chunks, self._chunk_tokens):
-            batch = gather_chunks(part, table, self._ops, self._block_size)
-            tokens = gather_chunks(part, table, self._ops, self._block_size, shift=1).token_ids
-            self._head.fill_cache(batch, self._head.embed(tokens), self._store.read(batch), self._cache)
+    def catch_up(self, gather: GatherChunks) -> None:
+        batch, tokens = gather(0), gather(1).token_ids
+        self._head.fill_cache(batch, self._head.embed(tokens), self._store.read(batch), self._cache)
 
 
 def of_target(head: Eagle3Head, logits: Tensor) -> Tensor:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from typing_extensions import override
 
 from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
-from draftline.spec.drafter import DraftChunk, Drafter, DraftRows
+from draftline.spec.drafter import Drafter, DraftRows, GatherChunks
 
 
 class ForcedDrafter(Drafter):
@@ -36,6 +34,7 @@ class ForcedFirst(Drafter):
         self.name = other.name
         self.max_draft_tokens = other.max_draft_tokens
         self.sink = other.sink
+        self.keeps_cache = other.keeps_cache
         self._other = other
         self._ops = ops
         self._constraints = constraints
@@ -46,5 +45,5 @@ class ForcedFirst(Drafter):
         self._ops.draft_forced(rows.slots, rows.max_drafts, table, self._constraints)
 
     @override
-    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        self._other.catch_up(chunks, table)
+    def catch_up(self, gather: GatherChunks) -> None:
+        self._other.catch_up(gather)

@@ -55,12 +55,11 @@ class DrafterParts:
         self.max_draft_tokens = 0 if self._name == NoDrafter.name else config.draft_tokens
         self.block_bytes = 0 if self._draft is None else self._draft.block_bytes(config.block_size)
 
-    def build(self, blocks: int, step_tokens: int, constraints: ConstraintTable) -> Drafter:
+    def build(self, blocks: int, constraints: ConstraintTable) -> Drafter:
         """The drafter, which knows what ``constraints`` force.
 
         Args:
             blocks: how many blocks its cache has, if it needs one.
-            step_tokens: the most tokens that it sees at once.
             constraints: the constraint table.
         """
         if self._name == ForcedDrafter.name:
@@ -73,7 +72,7 @@ class DrafterParts:
         if self._draft is None:
             return NoDrafter()
         with memory_explained(self._device, "the draft model's cache"):
-            return self._draft.build(self._config, blocks, self._ops, constraints, chunk_tokens=step_tokens)
+            return self._draft.build(self._config, blocks, self._ops, constraints)
 
     def build_policy(
         self,

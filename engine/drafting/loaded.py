@@ -47,9 +47,7 @@ class LoadedDraft(Protocol):
         """What its cache needs, where a round has at most ``draft_tokens`` drafts."""
         ...
 
-    def build(
-        self, config: EngineConfig, blocks: int, ops: Ops, constraints: ConstraintTable, *, chunk_tokens: int
-    ) -> Drafter:
+    def build(self, config: EngineConfig, blocks: int, ops: Ops, constraints: ConstraintTable) -> Drafter:
         """The drafter with an empty cache of ``blocks`` blocks; see `DraftModel` for the other arguments."""
         ...
 
@@ -75,12 +73,10 @@ class LoadedDraftModel(LoadedDraft):
         return CacheNeeds(self._model.config.max_positions, ROUND_BEGINS_WITH, known_tokens)
 
     @override
-    def build(
-        self, config: EngineConfig, blocks: int, ops: Ops, constraints: ConstraintTable, *, chunk_tokens: int
-    ) -> Drafter:
+    def build(self, config: EngineConfig, blocks: int, ops: Ops, constraints: ConstraintTable) -> Drafter:
         model = self._model
         cache = _cache(model.config, blocks, config.block_size, model.cache_dtype, model.device)
-        return DraftModel(model, cache, ops, config.draft_tokens, constraints, chunk_tokens=chunk_tokens)
+        return DraftModel(model, cache, ops, config.draft_tokens, constraints)
 
 
 class LoadedHead(LoadedDraft):
@@ -105,13 +101,11 @@ class LoadedHead(LoadedDraft):
         return CacheNeeds(self._head.config.layer.max_positions, round_begins_with(draft_tokens), tokens_with_states)
 
     @override
-    def build(
-        self, config: EngineConfig, blocks: int, ops: Ops, constraints: ConstraintTable, *, chunk_tokens: int
-    ) -> Drafter:
+    def build(self, config: EngineConfig, blocks: int, ops: Ops, constraints: ConstraintTable) -> Drafter:
         head = self._head
         drafter = ParallelHead if head.config.parallel_drafts > 1 else Eagle3
         cache = _cache(head.config.layer, blocks, config.block_size, head.cache_dtype, head.device)
-        return drafter(head, cache, ops, config.draft_tokens, constraints, chunk_tokens=chunk_tokens)
+        return drafter(head, cache, ops, config.draft_tokens, constraints)
 
 
 def load_draft(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from itertools import accumulate
 
 import numpy as np
@@ -12,8 +13,9 @@ from typing_extensions import override
 from draftline.engine.request.sequence import Row
 from draftline.engine.runner.executor import Executor, ExecutorParts, ForwardResult, SampleResult
 from draftline.engine.runner.transfer import upload
+from draftline.kernels.batch import Batch
 from draftline.kernels.slots import SampleRows, SamplingFeatures
-from draftline.spec.drafter import DraftRows
+from draftline.spec.drafter import DraftChunk, DraftRows
 
 
 class EagerExecutor(Executor):
@@ -23,6 +25,17 @@ class EagerExecutor(Executor):
         """Everything is on one device."""
         self._parts = parts
         self._device = parts.table.tokens.device
+
+    @override
+    def catch_up(self, chunks: Seq[DraftChunk]) -> None:
+        parts, counts = self._parts, tuple([chunk.count for chunk in chunks])
+        slots = upload(np.array([chunk.slot for chunk in chunks], np.int64), self._device)
+
+        def gather(shift: int) -> Batch:
+            starts = tuple([chunk.start + shift for chunk in chunks])
+            return parts.ops.gather(parts.table, slots, counts, starts, (0,) * len(chunks), parts.block_size).batch
+
+        parts.drafter.catch_up(gather)
 
     @override
     def draft(self, rows: tuple[Row, ...]) -> None:

@@ -1,4 +1,4 @@
-"""``Executor``: one step on the device, in three parts: draft, forward, sample. The host waits for none of them.
+"""``Executor``: one step on the device, in parts: catch up, draft, forward, sample. The host waits for none of them.
 
 Two executors exist. `eager.EagerExecutor` launches operation after operation, for any rows. `graphs.GraphExecutor` replays
 the CUDA graphs of one shape. `Executors` chooses between them. Constraint masks and times are the runner's business.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -20,7 +21,7 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.ops import Accept, Ops, Sample
 from draftline.kernels.slots import Masks, SampleRows, SamplingFeatures, SlotTable
 from draftline.models.model import Model
-from draftline.spec.drafter import Drafter
+from draftline.spec.drafter import DraftChunk, Drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,11 @@ class SampleResult(NamedTuple):
 
 
 class Executor(Protocol):
-    """Computes the three parts of a step. Each is launched in the device's order, without waiting for it."""
+    """Computes the parts of a step. Each is launched in the device's order, without waiting for it."""
+
+    def catch_up(self, chunks: Seq[DraftChunk]) -> None:
+        """Bring the drafter's own cache up to date with some known tokens."""
+        ...
 
     def draft(self, rows: tuple[Row, ...]) -> None:
         """Write drafts of the rows, which all want some, into the slot table."""
@@ -146,6 +151,10 @@ class Executors:
     def for_step(self, rows: tuple[Row, ...]) -> Executor:
         """The executor that runs ``forward`` and ``sample`` of these rows."""
         return self._graph_of(self.shapes.of_step(rows)) if self.graphs else self.eager
+
+    def for_catch_up(self, chunks: Seq[DraftChunk]) -> Executor:
+        """The executor that lets the drafter catch up with these chunks."""
+        return self._graph_of(self.shapes.of_chunks([chunk.count for chunk in chunks])) if self.graphs else self.eager
 
     def for_drafts(self, rows: tuple[Row, ...]) -> Executor:
         """The executor that drafts for these rows. Drafts depend on the drafting rows alone, whatever else the step computes."""

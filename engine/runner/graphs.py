@@ -4,13 +4,14 @@ A step is some hundred kernels of a few microseconds each. Launched one by one, 
 a graph is one launch. A graph's size is fixed, and a step runs in the smallest shape that holds it. The rest is padding:
 rows without a query token, for which no kernel writes to the cache or the slot table. Their samples are discarded.
 
-A shape has up to three kinds of graph: the round of drafts; gather and forward; sampling and acceptance, one for each set
-of sampling features that comes up. The runner launches other work between them, such as a mask's upload. The logits of
+A shape has up to four kinds of graph: the drafter's catching up; the round of drafts; gather and forward; sampling and
+acceptance, one for each set of sampling features that comes up. The runner launches other work between them, such as a mask's upload. The logits of
 all shapes share one piece of memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from itertools import accumulate
 
 import numpy as np
@@ -22,9 +23,10 @@ from draftline.engine.request.sequence import Row
 from draftline.engine.runner.capture import GraphInput, Recorder, unowned
 from draftline.engine.runner.executor import Executor, ExecutorParts, ForwardResult, SampleResult
 from draftline.engine.runner.shapes import StepShape
+from draftline.kernels.batch import Batch
 from draftline.kernels.slots import SampleRows, SamplingFeatures
 from draftline.kernels.triton.inputs.gather import FROM_NEWEST, GatherBounds, gather_planned
-from draftline.spec.drafter import DraftRows
+from draftline.spec.drafter import DraftChunk, DraftRows
 
 COMMON_FEATURES = (SamplingFeatures.NONE, SamplingFeatures.TEMPERATURE)
 """The sets of sampling features that are captured in advance; others are when they first come up."""
@@ -66,14 +68,11 @@ class GraphExecutor(Executor):
         self._forward_recorder = forward
         self._sampling_recorder = sampling
         self._inputs = GraphInput(forward_words(shape.rows), parts.table.tokens.device)
-        slots = self._inputs.tensor[: shape.rows]
-        plan = self._inputs.tensor[shape.rows :].view(torch.int32)[: 3 * shape.rows + 2]
+        slots, plan = _slots_and_plan(self._inputs, shape.rows)
         self._starts = plan[shape.rows + 1 : 2 * shape.rows + 2]
-        max_len = parts.table.tokens.shape[1]
-        bounds = GatherBounds(shape.tokens, shape.samples, shape.query_lens, context_lens=(max_len,) * shape.rows)
 
         def gather_and_forward() -> ForwardResult:
-            inputs = gather_planned(parts.table, slots, plan, bounds, parts.block_size)
+            inputs = gather_planned(parts.table, slots, plan, self._bounds(shape.samples), parts.block_size)
             logits = parts.forward(inputs.batch)
             return ForwardResult(logits, inputs.slots, inputs.positions)
 
@@ -81,6 +80,20 @@ class GraphExecutor(Executor):
         self._result = ForwardResult(unowned(result.logits), result.slots, result.positions)
         self._sampling: dict[SamplingFeatures, tuple[torch.cuda.CUDAGraph, SampleResult]] = {}
         self._draft: tuple[GraphInput, torch.cuda.CUDAGraph] | None = None
+        self._catch_up: tuple[GraphInput, torch.cuda.CUDAGraph] | None = None
+
+    def add_catch_up(self) -> None:
+        """Capture the drafter's catching up, whose inputs are those of a forward pass that wants no logits."""
+        parts, rows = self._parts, self._shape.rows
+        inputs = GraphInput(forward_words(rows), parts.table.tokens.device)
+        slots, plan = _slots_and_plan(inputs, rows)
+
+        def gather(shift: int) -> Batch:
+            moved = torch.cat((plan[:-rows], plan[-rows:] + shift)) if shift else plan
+            return gather_planned(parts.table, slots, moved, self._bounds(0), parts.block_size).batch
+
+        graph, _ = self._forward_recorder.record(lambda: parts.drafter.catch_up(gather))
+        self._catch_up = inputs, graph
 
     def add_drafts(self) -> None:
         """Capture the round of drafts."""
@@ -113,6 +126,13 @@ class GraphExecutor(Executor):
         self._parts.ops.logprobs(logits[every], positions[every], top)
 
     @override
+    def catch_up(self, chunks: Seq[DraftChunk]) -> None:
+        assert self._catch_up is not None, "catching up is not captured"
+        inputs, graph = self._catch_up
+        inputs.upload(lambda stage: fill_chunks(stage.numpy(), self._shape.rows, chunks))
+        graph.replay()
+
+    @override
     def draft(self, rows: tuple[Row, ...]) -> None:
         assert self._draft is not None, "the round of drafts is not captured"
         inputs, graph = self._draft
@@ -133,6 +153,10 @@ class GraphExecutor(Executor):
         graph.replay()
         return SampleResult(samples.tokens[: len(result.logits)], samples.accepted[: len(rows)])
 
+    def _bounds(self, logits: int) -> GatherBounds:
+        shape, max_len = self._shape, self._parts.table.tokens.shape[1]
+        return GatherBounds(shape.tokens, logits, shape.query_lens, context_lens=(max_len,) * shape.rows)
+
 
 def capture_executors(parts: ExecutorParts, recorder: Recorder) -> dict[StepShape, Executor]:
     """The executors of all shapes, with everything captured that ordinary requests need."""
@@ -146,6 +170,8 @@ def capture_executors(parts: ExecutorParts, recorder: Recorder) -> dict[StepShap
     # Constraints come up late or never. Their kernels are compiled now, so that the first one need not wait for that.
     for features in COMMON_FEATURES:
         executors[shapes[0]].add_sampling(features | SamplingFeatures.MASK)
+    for shape in parts.shapes.catch_ups if parts.drafter.keeps_cache else ():
+        executors[shape].add_catch_up()
     drafting = [shape for shape in parts.shapes.decodes if shape.drafts]
     for shape in sorted(drafting, key=lambda shape: -shape.tokens):
         executors[shape].add_drafts()
@@ -161,6 +187,11 @@ def launch_further_sampling(parts: ExecutorParts, recorder: Recorder) -> None:
             executor.add_sampling(features)
         for top in FURTHER_LOGPROBS:
             executor.launch_logprobs(top)
+
+
+def _slots_and_plan(inputs: GraphInput, rows: int) -> tuple[Tensor, Tensor]:
+    """What `fill_forward` writes."""
+    return inputs.tensor[:rows], inputs.tensor[rows:].view(torch.int32)[: 3 * rows + 2]
 
 
 # The host writes the inputs of graphs as arithmetic on arrays: no tensor, no object a row.
@@ -180,14 +211,42 @@ def fill_forward(inputs: np.ndarray, size: int, rows: tuple[Row, ...]) -> None:
         size: the graph's rows.
         rows: the step's, at most ``size``. They want logits of their sampled positions only.
     """
-    padding = [0] * (size - len(rows))
-    inputs[:size] = [row.slot for row in rows] + padding
-    queries = list(accumulate([row.count + row.drafts for row in rows], initial=0))
-    samples = list(accumulate([row.samples for row in rows], initial=0))
-    starts = [FROM_NEWEST if row.count == 1 and row.samples else row.start for row in rows]
+    _fill_plan(
+        inputs,
+        size,
+        slots=[row.slot for row in rows],
+        queries=[row.count + row.drafts for row in rows],
+        samples=[row.samples for row in rows],
+        starts=[FROM_NEWEST if row.count == 1 and row.samples else row.start for row in rows],
+    )
+
+
+def fill_chunks(inputs: np.ndarray, size: int, chunks: Seq[DraftChunk]) -> None:
+    """Write the chunks that a drafter catches up with, as `fill_forward` does rows."""
+    _fill_plan(
+        inputs,
+        size,
+        slots=[chunk.slot for chunk in chunks],
+        queries=[chunk.count for chunk in chunks],
+        samples=[0] * len(chunks),
+        starts=[chunk.start for chunk in chunks],
+    )
+
+
+def _fill_plan(
+    inputs: np.ndarray, size: int, *, slots: list[int], queries: list[int], samples: list[int], starts: list[int]
+) -> None:
+    padding = [0] * (size - len(slots))
+    inputs[:size] = slots + padding
+    query_starts, sample_starts = list(accumulate(queries, initial=0)), list(accumulate(samples, initial=0))
     # One list, and one assignment: calling numpy takes longer than copying a few rows.
     inputs[size:].view(np.int32)[: 3 * size + 2] = (
-        queries + queries[-1:] * len(padding) + samples + samples[-1:] * len(padding) + starts + padding
+        query_starts
+        + query_starts[-1:] * len(padding)
+        + sample_starts
+        + sample_starts[-1:] * len(padding)
+        + starts
+        + padding
     )
 
 

@@ -21,7 +21,7 @@ from draftline.engine.runner.slot_writer import SlotWriter
 from draftline.engine.runner.timing import NO_TIMER, StepTimer, Timer
 from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
-from draftline.spec.drafter import DraftChunk, Drafter
+from draftline.spec.drafter import DraftChunk
 
 
 class Runner:
@@ -34,7 +34,6 @@ class Runner:
     def __init__(
         self,
         executors: Executors,
-        drafter: Drafter,
         table: SlotTable,
         masks: ConstraintMasks,
         ops: Ops,
@@ -45,7 +44,6 @@ class Runner:
 
         Args:
             executors: compute the steps.
-            drafter: catches up with the tokens that it has not seen.
             table: the slot table.
             masks: bring constraints to the device.
             ops: the device's operations.
@@ -54,7 +52,6 @@ class Runner:
         """
         self._ranks = ranks
         self._executors = executors
-        self._drafter = drafter
         self._table = table
         self._ops = ops
         self._slots = SlotWriter(table, eos_ids)
@@ -78,7 +75,7 @@ class Runner:
             features = self._slots.apply(plan)
             masks = self._masks.begin(plan, in_flight)
             if catch_up:
-                self._drafter.catch_up(catch_up, self._table)
+                self._executors.for_catch_up(catch_up).catch_up(catch_up)
 
         # Guess the next tokens of the decoding rows, then compute prompt chunks, decodes and verifies in one pass.
         with part("draft"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
@@ -20,6 +21,8 @@ _PROMPT_TOKENS = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 """Tokens of steps with prompts. A step with fewer tokens than its graph computes padding, which is thrown away."""
 
 _PROMPT_ROWS = (8, 32, 128, _MAX_ROWS)
+
+_CATCH_UP_ROWS = 32
 
 _LAUNCH_S_PER_LAYER = 1.2e-4
 """Seconds that a host takes to launch one layer's operations."""
@@ -162,6 +165,16 @@ class StepShapes:
             self.draft_lens[-1] if drafts else 0,
             self._prompt_tokens[bisect_left(self._prompt_tokens, tokens)],
         )
+
+    @property
+    def catch_ups(self) -> list[StepShape]:
+        """The shapes in which a drafter catches up, too: those of few prompts, since few requests arrive in one step."""
+        return [shape for shape in self.prompts if not shape.drafts and shape.rows <= _CATCH_UP_ROWS]
+
+    def of_chunks(self, counts: Seq[int]) -> StepShape | None:
+        """The smallest shape in which a drafter catches up with chunks of so many tokens; None if none holds them."""
+        held = [shape for shape in self.catch_ups if shape.rows >= len(counts) and shape.tokens >= sum(counts)]
+        return min(held, key=lambda shape: (shape.tokens, shape.rows), default=None)
 
     def of_decode(self, rows: int, drafts: int) -> StepShape | None:
         """The smallest shape that holds so many decoding rows with so many drafts each; None if none does."""

@@ -73,10 +73,10 @@ def drafter(draw: random.Random, chosen: Sequence[int], num_blocks: int) -> Draf
     kinds = (
         lambda: NGram(drafts, ReferenceOps()),
         lambda: NGramTable(drafts, 256, ReferenceOps(), torch.device("cpu")),
-        lambda: draft_model(drafts, noise=0.0, num_blocks=num_blocks, chunk_tokens=draw.choice((3, 24, 512))),
+        lambda: draft_model(drafts, noise=0.0, num_blocks=num_blocks),
         lambda: draft_model(drafts, noise=0.03, num_blocks=num_blocks),
         lambda: draft_model(drafts, noise=1.0, num_blocks=num_blocks),
-        lambda: eagle3(tiny_head(), drafts, num_blocks=num_blocks, chunk_tokens=draw.choice((3, 24, 512))),
+        lambda: eagle3(tiny_head(), drafts, num_blocks=num_blocks),
         lambda: Adversary(drafts, lambda known, ahead: draw.randrange(256)),
         lambda: Adversary(drafts, lambda known, ahead: 255),
         lambda: oracle(drafts, texts, wrong_every=draw.choice((0, 2, 3, 5))),

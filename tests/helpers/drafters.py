@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 
+import torch
 from typing_extensions import override
 
+from draftline.engine.core import Core
 from draftline.engine.drafting.policy import DraftPolicy, Lacking, WrappedPolicy, nothing_lacking
 from draftline.engine.request.sequence import Sequence as EngineSequence
+from draftline.kernels.batch import Batch
+from draftline.kernels.ops import Ops
 from draftline.kernels.slots import SlotTable
-from draftline.spec.drafter import DraftChunk, Drafter, DraftRows
+from draftline.spec.drafter import DraftChunk, Drafter, DraftRows, GatherChunks
 
 
 class Adversary(Drafter):
@@ -31,7 +35,7 @@ class Adversary(Drafter):
                 table.tokens[slot, length + ahead] = self._propose(known, ahead)
 
     @override
-    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
+    def catch_up(self, gather: GatherChunks) -> None:
         raise AssertionError("it has no cache")
 
 
@@ -45,6 +49,27 @@ def oracle(drafts: int, texts: Iterable[Sequence[int]], *, wrong_every: int = 0)
         return (right + 1) % 256 if wrong_every and place % wrong_every == 0 else right
 
     return Adversary(drafts, propose)
+
+
+def chunks_of(core: Core) -> list[DraftChunk]:
+    """The chunks that the core's drafter will catch up with."""
+    seen: list[DraftChunk] = []
+    eager = core._runner._executors.eager
+    catch_up = eager.catch_up
+    eager.catch_up = lambda chunks: (seen.extend(chunks), catch_up(chunks))[1]  # type: ignore[method-assign, func-returns-value]
+    return seen
+
+
+def gatherer(chunks: Sequence[DraftChunk], table: SlotTable, ops: Ops, block_size: int) -> GatherChunks:
+    """What an executor passes to `Drafter.catch_up`."""
+    slots = torch.tensor([chunk.slot for chunk in chunks])
+    counts = tuple(chunk.count for chunk in chunks)
+
+    def gather(shift: int) -> Batch:
+        starts = tuple(chunk.start + shift for chunk in chunks)
+        return ops.gather(table, slots, counts, starts, (0,) * len(chunks), block_size).batch
+
+    return gather
 
 
 class SomeSteps(WrappedPolicy):

@@ -34,7 +34,7 @@ from draftline.kernels.constraints import ConstraintTable
 from draftline.kernels.slots import SlotTable
 from draftline.models.families import config_from_hf
 from draftline.models.heads.config import head_config
-from draftline.spec.drafter import DraftChunk, Drafter, DraftRows
+from draftline.spec.drafter import Drafter, DraftRows, GatherChunks
 
 BLOCK_SIZE = 16
 SCARCE_BLOCKS = 72
@@ -89,6 +89,7 @@ class Alternating(Drafter):
 
     def __init__(self, inner: Drafter) -> None:
         self.name, self.max_draft_tokens = inner.name, inner.max_draft_tokens
+        self.keeps_cache = inner.keeps_cache
         self._inner = inner
 
     @override
@@ -102,8 +103,8 @@ class Alternating(Drafter):
             table.tokens[rows.slots, positions] = torch.where(positions % 2 == 0, (drafts + 1) % 256, drafts)
 
     @override
-    def catch_up(self, chunks: Sequence[DraftChunk], table: SlotTable) -> None:
-        self._inner.catch_up(chunks, table)
+    def catch_up(self, gather: GatherChunks) -> None:
+        self._inner.catch_up(gather)
 
 
 ADVERSARIES: dict[str, tuple[str, type[Wrong | Alternating]]] = {
@@ -136,8 +137,8 @@ def start(folder: Path, case: Case, device: str) -> Core:
         """Drafts in some steps only, each sequence as many tokens as chance has it."""
 
         @override
-        def build(self, blocks: int, step_tokens: int, constraints: ConstraintTable) -> Drafter:
-            inner = super().build(blocks, step_tokens, constraints)
+        def build(self, blocks: int, constraints: ConstraintTable) -> Drafter:
+            inner = super().build(blocks, constraints)
             return inner if adversary is None else adversary(inner)
 
         @override

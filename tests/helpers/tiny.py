@@ -133,7 +133,7 @@ def tiny_core(
     shapes = StepShapes(num_slots, drafter.max_draft_tokens)
     parts = ExecutorParts(model, cache, table, ops, drafter, accept, constraints, shapes)
     masks = ConstraintMasks(constraints, table)
-    runner = Runner(Executors(EagerExecutor(parts), shapes), drafter, table, masks, ops, config.eos_token_ids)
+    runner = Runner(Executors(EagerExecutor(parts), shapes), table, masks, ops, config.eos_token_ids)
     drafting: DraftPolicy = FixedDrafting(drafter.max_draft_tokens, num_slots)
     if drafter.max_draft_tokens:
         drafting = ForcedTextDrafting(drafting, drafter.max_draft_tokens, num_slots)
@@ -212,7 +212,6 @@ def draft_model(
     seed: int = 0,
     num_blocks: int = 64,
     block_size: int = 8,
-    chunk_tokens: int = 24,
     config: ModelConfig = CONFIG,
     constraints: ConstraintTable | None = None,
 ) -> DraftModel:
@@ -222,9 +221,7 @@ def draft_model(
     cache = KVCache.allocate(
         config.num_layers, num_blocks, block_size, config.num_kv_heads, config.head_dim, dtype=dtype, device=device
     )
-    return DraftModel(
-        model, cache, ops, drafts, constraints or free_constraints(vocab=config.vocab_size), chunk_tokens=chunk_tokens
-    )
+    return DraftModel(model, cache, ops, drafts, constraints or free_constraints(vocab=config.vocab_size))
 
 
 class Client:

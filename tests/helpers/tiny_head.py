@@ -135,7 +135,6 @@ def eagle3(
     *,
     num_blocks: int = 64,
     block_size: int = 8,
-    chunk_tokens: int = 24,
     constraints: ConstraintTable | None = None,
 ) -> Eagle3:
     """A drafter with a head of either kind."""
@@ -145,7 +144,7 @@ def eagle3(
     )
     constraints = constraints or free_constraints(vocab=layer.vocab_size)
     kind = ParallelHead if head.config.parallel_drafts > 1 else Eagle3
-    return kind(head, cache, select_ops(CPU), drafts, constraints, chunk_tokens=chunk_tokens)
+    return kind(head, cache, select_ops(CPU), drafts, constraints)
 
 
 _NEXT_TOKEN = replace(CONFIG, tied_embeddings=False)

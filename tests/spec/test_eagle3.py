@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from drafters import gatherer
 from random_checkpoint import llama
 from tiny import free_constraints
 from tiny_head import Fields, InMemory, head_fields, random_weights
@@ -28,7 +29,7 @@ LENGTHS = [40, 9, 5, 17]
 DEVICE = torch.device("cpu")
 
 
-def drafted(ops: Ops, drafts: list[int], chunk_tokens: int, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
+def drafted(ops: Ops, drafts: list[int], fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
     """The slots' tokens after a round of some rows, and the head's keys and values."""
     config = head_config(head_fields(TARGET, draft_vocab_size=37, head_dim=16, **fields), "head", TARGET)
     weights = random_weights(config)
@@ -38,7 +39,7 @@ def drafted(ops: Ops, drafts: list[int], chunk_tokens: int, fields: Fields) -> t
     cache = KVCache.allocate(layers, BLOCKS, BLOCK, 2, 16, dtype=torch.float32, device=DEVICE)
     constraints = free_constraints(4, DRAFTS, vocab=61)
     kind = ParallelHead if config.parallel_drafts > 1 else Eagle3
-    drafter = kind(head, cache, ops, DRAFTS, constraints, chunk_tokens=chunk_tokens)
+    drafter = kind(head, cache, ops, DRAFTS, constraints)
     draw = torch.Generator().manual_seed(2)
     table = SlotTable.allocate(4, 48, 6, DEVICE)
     table.tokens.copy_(torch.randint(0, 61, table.tokens.shape, generator=draw))
@@ -49,7 +50,7 @@ def drafted(ops: Ops, drafts: list[int], chunk_tokens: int, fields: Fields) -> t
     drafter._store._states[:-1] = torch.randn((BLOCK * BLOCKS, 32), generator=draw)
     # The first pass of a round reads the newest DRAFTS + 1 entries itself.
     chunks = [DraftChunk(slot, 0, length - DRAFTS - 2) for slot, length in enumerate(LENGTHS)]
-    drafter.catch_up([chunk for chunk in chunks if chunk.count], table)
+    drafter.catch_up(gatherer([chunk for chunk in chunks if chunk.count], table, ops, BLOCK))
     rows = DraftRows(torch.tensor([3, 0, 2, 1]), torch.tensor(drafts, dtype=torch.int32), max(drafts))
     drafter.propose(rows, table)
     # Beyond a row's drafts, the kernels may write or not.
@@ -69,15 +70,15 @@ def drafted(ops: Ops, drafts: list[int], chunk_tokens: int, fields: Fields) -> t
     "fields", [{}, {"parallel_drafts": 3, "num_hidden_layers": 2}], ids=["one after the other", "parallel"]
 )
 @pytest.mark.parametrize(
-    ("drafts", "chunk_tokens"),
-    [([1, 3, 2, 0], 7), pytest.param([3, 3, 3, 3], 64, marks=pytest.mark.slow)],
+    "drafts",
+    [[1, 3, 2, 0], pytest.param([3, 3, 3, 3], marks=pytest.mark.slow)],
     ids=["different", "alike"],
 )
 @torch.inference_mode()
-def test_the_kernels_draft_as_the_reference_does(drafts: list[int], chunk_tokens: int, fields: Fields) -> None:
-    expected = drafted(ReferenceOps(), drafts, 64, fields)
+def test_the_kernels_draft_as_the_reference_does(drafts: list[int], fields: Fields) -> None:
+    expected = drafted(ReferenceOps(), drafts, fields)
     triton = TritonOps.sized(DeviceLimits.known(80, 8), device=DEVICE)
-    tokens, keys, values = drafted(triton, drafts, chunk_tokens, fields)
+    tokens, keys, values = drafted(triton, drafts, fields)
     assert torch.equal(tokens, expected[0])
     torch.testing.assert_close(keys, expected[1], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(values, expected[2], atol=1e-4, rtol=1e-4)

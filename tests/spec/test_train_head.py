@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from drafters import gatherer
 from random_checkpoint import RandomCheckpoint, llama
 from tiny_head import eagle3
 from torch import Tensor
@@ -153,7 +154,8 @@ def test_drafts_are_those_that_training_predicts(
         where = torch.arange(known)
         index = table.block_tables[1, where // 8].long() * 8 + where % 8
         drafter._store._states[index] = drafter._head.fuse(torch.stack(states, dim=1))
-        drafter.catch_up([DraftChunk(1, 0, known - drafts - 2)] if known > drafts + 2 else [], table)
+        if known > drafts + 2:
+            drafter.catch_up(gatherer([DraftChunk(1, 0, known - drafts - 2)], table, ReferenceOps(), 8))
         drafter.propose(rows, table)
         got = table.tokens[1, known : known + drafts].tolist()
         # A sequential head reads its own drafts, so unroll over them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from covering import covering
-from drafters import SomeSteps
+from drafters import SomeSteps, chunks_of
 from equality import assert_same, prompts, run_all, samplings
 from tiny import CONFIG, Client, alone, draft_model, tiny_core
 
@@ -14,7 +14,6 @@ from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams, Speculation
 from draftline.kernels.batch import Batch, KVCache
 from draftline.spec.draft_model import DraftModel
-from draftline.spec.drafter import DraftChunk
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +146,8 @@ def test_the_draft_cache_is_right_after_every_step(num_blocks: int, prefix_cachi
 def test_a_prefix_hit_brings_the_draft_cache_along() -> None:
     """The second request's drafts are as good as the first's, though the draft model sees only what is new."""
     drafter = draft_model(4, noise=0.0)
-    seen: list[DraftChunk] = []
-    catch_up = drafter.catch_up
-    drafter.catch_up = lambda chunks, table: (seen.extend(chunks), catch_up(chunks, table))[1]  # type: ignore[method-assign, assignment]
     client = Client(tiny_core(drafter=drafter))
+    seen = chunks_of(client.core)
     prompt = prompts(1, seed=5, longest=40)[0] + list(range(1, 30))
     sampling = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
     for name in ("first", "second"):
@@ -182,7 +179,7 @@ def test_blocks_that_were_filled_without_drafts_are_caught_up() -> None:
 
 
 def test_a_prompt_longer_than_a_step_catches_up_over_several() -> None:
-    client = Client(tiny_core(drafter=draft_model(4, noise=0.0, chunk_tokens=16), token_budget=16))
+    client = Client(tiny_core(drafter=draft_model(4, noise=0.0), token_budget=16))
     prompt = [i % 200 + 1 for i in range(90)]
     sampling = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
     client.submit("one", prompt, sampling)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from covering import covering
-from drafters import SomeSteps
+from drafters import SomeSteps, chunks_of
 from equality import assert_same, prompts, run_all, samplings
 from tiny import CONFIG, Client, alone, tiny_core, tiny_model
 from tiny_head import eagle3, next_token_target, right_head, tiny_head
@@ -19,7 +19,6 @@ from draftline.engine.outputs import RequestOutput
 from draftline.engine.params import SamplingParams, Speculation
 from draftline.kernels.batch import Batch, KVCache
 from draftline.models.hidden_states import HiddenStateSink
-from draftline.spec.drafter import DraftChunk
 from draftline.spec.eagle3 import Eagle3
 
 CPU = torch.device("cpu")
@@ -224,18 +223,9 @@ def test_states_and_cache_are_right_after_every_step(
         assert_same(results[str(i)], alone(prompt, sampling))
 
 
-def chunks_of(drafter: Eagle3) -> list[DraftChunk]:
-    """The chunks that the drafter will catch up with."""
-    seen: list[DraftChunk] = []
-    catch_up = drafter.catch_up
-    drafter.catch_up = lambda chunks, table: (seen.extend(chunks), catch_up(chunks, table))[1]  # type: ignore[method-assign, assignment]
-    return seen
-
-
 def test_a_prefix_hit_brings_states_and_cache_along() -> None:
-    drafter = eagle3(right_head(), 4)
-    seen = chunks_of(drafter)
-    client = Client(tiny_core(drafter=drafter, target=next_token_target()))
+    client = Client(tiny_core(drafter=eagle3(right_head(), 4), target=next_token_target()))
+    seen = chunks_of(client.core)
     prompt = list(range(1, 64))
     sampling = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
     for name in ("first", "second"):
@@ -266,9 +256,8 @@ def test_blocks_that_were_filled_without_drafts_are_caught_up() -> None:
 
 
 def test_a_prompt_longer_than_a_step_catches_up_over_several() -> None:
-    drafter = eagle3(right_head(), 4, chunk_tokens=16)
-    seen = chunks_of(drafter)
-    client = Client(tiny_core(drafter=drafter, token_budget=16, target=next_token_target()))
+    client = Client(tiny_core(drafter=eagle3(right_head(), 4), token_budget=16, target=next_token_target()))
+    seen = chunks_of(client.core)
     prompt = [i % 200 + 1 for i in range(90)]
     sampling = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
     client.submit("one", prompt, sampling)
