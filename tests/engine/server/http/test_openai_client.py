@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 import pytest_asyncio
+from patience import PATIENCE_S
 from pydantic import BaseModel, ConfigDict
 from stepped_engine import SteppedEngine
 
@@ -135,7 +136,7 @@ async def test_a_stream_that_is_left_is_cancelled(client: openai.AsyncOpenAI, mo
     async for _ in stream:
         break
     await stream.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await server.wait_idle()
 
 
