@@ -88,7 +88,7 @@ class Core:
             compiler: compiles requests' constraints. The core only keeps it for its callers.
             work: counts the work of its steps; None counts none.
             step_log: receives each step's plan and time.
-            clock: gives seconds; requests' ``submitted_at`` must be on the same clock.
+            clock: gives seconds; steps are timed by it, and requests' ``submitted_at`` must be on it too.
         """
         self.info = info
         self.tokenizer = tokenizer
@@ -174,7 +174,7 @@ class Core:
         Raises:
             DeviceLostError: the fault left no device to go on with.
         """
-        started = time.perf_counter()
+        started = self.now()
         updates = self._expire()
         # Which sequences run, with how many tokens and drafts, in which cache blocks.
         with self.profiler.part("plan"):
@@ -275,9 +275,7 @@ class Core:
             step = self._runner.launch(plan, catch_up, [in_flight.step for in_flight in self._in_flight])
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
             return self._fail(plan, error)
-        self._in_flight.append(
-            _InFlight(self._launched, plan, bool(catch_up), step, started, time.perf_counter() - started)
-        )
+        self._in_flight.append(_InFlight(self._launched, plan, bool(catch_up), step, started, self.now() - started))
         return []
 
     def _read(self, in_flight: _InFlight) -> _Updates:
@@ -287,12 +285,12 @@ class Core:
         try:
             with self.profiler.part("wait"):
                 step.wait()
-            arrived = time.perf_counter()
+            arrived = self.now()
             results = step.results()
         except Exception as error:  # noqa: BLE001 - any fault fails this step's requests only
             return self._fail(plan, error)
         now = self.now()
-        times = step.timer.times(in_flight.host_s + time.perf_counter() - arrived)
+        times = step.timer.times(in_flight.host_s + self.now() - arrived)
         if times is not None:
             self._drafts.add_times(times)
         self._steps += 1

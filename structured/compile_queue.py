@@ -115,12 +115,14 @@ class CompileQueue(Generic[T]):
         with self._changed:
             if self._closed:
                 raise RuntimeError("the queue is closed")
-            if self._waiting() >= self._max_waiting:
+            waiting = self._waiting()
+            if waiting >= self._max_waiting:
                 raise CompileQueueFullError(f"{self._max_waiting} {self._waiting_text}, which is the limit")
             self._queues.setdefault(caller, deque()).append(job)
-            if self._idle:
+            # Idle threads that were notified before may not have taken their jobs yet.
+            if waiting < self._idle or len(self._threads) == self._max_threads:
                 self._changed.notify()
-            elif len(self._threads) < self._max_threads:
+            else:
                 thread = threading.Thread(target=self._run, name="draftline-queue", daemon=True)
                 self._threads.append(thread)
                 thread.start()

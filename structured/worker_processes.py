@@ -35,7 +35,7 @@ ALARMS = (signal.SIGPROF, signal.SIGALRM)
 _IDLE_S = 300.0
 """Seconds after which an idle worker ends."""
 
-_END_S = 1.0
+_END_S = 10.0
 """Seconds that a process with broken pipes has for its own end, so that its status is its own."""
 
 KEPT_BYTES = 384 << 20

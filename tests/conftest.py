@@ -39,6 +39,8 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 import pytest
 from hypothesis import settings
 
+from draftline.structured import worker_processes
+
 settings.register_profile("thorough")  # see `examples`
 
 # Collecting imports everything and makes a hundred thousand objects, none of them garbage.
@@ -48,6 +50,23 @@ gc.disable()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--shared-kib``: run kernels on a GPU as on one with less shared memory."""
     parser.addoption("--shared-kib", type=int, help="shared memory of one program on a GPU, at most, in KiB")
+
+
+_NICE = worker_processes._NICE
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_lowest_priority() -> Iterator[None]:
+    """Constraints compile as fast as tests run. At the lowest priority they would wait for every other process of the machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_processes, "_NICE", 0)
+        yield
+
+
+@pytest.fixture
+def lowest_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker processes that a test starts have the priority that they have in production."""
+    monkeypatch.setattr(worker_processes, "_NICE", _NICE)
 
 
 @pytest.fixture(autouse=True, scope="session")

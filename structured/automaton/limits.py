@@ -17,7 +17,7 @@ class AutomatonLimits:
 
     Attributes:
         regex_bytes: length of the regular expression in UTF-8.
-        seconds: processor time to compile. The limit by the clock is four times as long.
+        seconds: processor time to compile. The limit by the clock is 24 times as long.
         memory_bytes: memory of the worker process.
         parts_bytes: length of all regular expressions of a structural tag.
         states: states over bytes, before minimisation.

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from draftline.structured.grammar.backend import GrammarBackend
 
 
+_CLOCK_FACTOR = 24
+"""A worker has the lowest priority. A busy machine may run it that much slower, and a constraint is not to blame for it."""
+
+
 class Worker:
     """Answers jobs."""
 
@@ -200,9 +204,9 @@ def main() -> None:
 
 
 def _set_alarms(seconds: float, clock_seconds: float) -> None:
-    """End this process after ``seconds`` of processor time, or four times ``clock_seconds`` by the clock; 0 cancels both."""
+    """End this process after ``seconds`` of processor time, or a multiple of ``clock_seconds`` by the clock; 0 cancels both."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 4 * clock_seconds)
+    signal.setitimer(signal.ITIMER_REAL, _CLOCK_FACTOR * clock_seconds)
 
 
 def _no_encoding(text: str) -> list[int]:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from exact_models import write_model
 from load.client import Turn
 from load.sse import measure_sse
 from load.streams import measure_streams, streams_workload
@@ -69,14 +70,14 @@ def test_the_plot_shows_the_load_workloads(tmp_path: Path) -> None:
     assert "clients" in (tmp_path / "plot.svg").read_text() or (tmp_path / "plot.svg").stat().st_size > 1000
 
 
-@needs_model
 @pytest.mark.long
-def test_streams_over_one_session_and_over_many_connections() -> None:
+def test_streams_over_one_session_and_over_many_connections(tmp_path: Path) -> None:
     """With the server process of the benchmark itself."""
-    # What starts fast: costs of drafts would be measured first, and weights packed as float16.
+    write_model(tmp_path, "llama-64")
+    # What starts fast: costs of drafts would be measured first.
     options = {"kv_cache_memory_gib": 0.1, "max_model_len": 64, "drafter": "none", "dtype": "float32"}
     options["http_port"] = 0
-    with server(BenchmarkModel("smollm2", "smollm2", None), options) as process:
+    with server(BenchmarkModel("llama-64", str(tmp_path), None), options) as process:
         same = (streams_workload(4, 8, 6), served_model(process.grpc).vocab_size, 1, process.pid)
         lines = [*measure_streams(process.grpc, *same), measure_sse(process.http, *same)]
     assert [line["way"] for line in lines] == ["one_session", "many_connections", "sse_streams"]
@@ -94,13 +95,15 @@ def test_a_small_soak_ends_clean() -> None:
     assert sum(result["ends"].values()) == 60
 
 
-def test_a_soak_that_is_ended_early_reports_what_it_has_done() -> None:
-    command = [sys.executable, str(BENCHMARKS / "chaos.py"), "--requests", "5000", "--kinds", "2", "--concurrency", "4"]
+def test_a_soak_that_is_ended_early_reports_what_it_has_done(tmp_path: Path) -> None:
+    write_model(tmp_path, "llama-64")
+    command = [sys.executable, str(BENCHMARKS / "chaos.py"), "--model", str(tmp_path)]
+    command += ["--requests", "5000", "--kinds", "2", "--concurrency", "4"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as soak:
         assert soak.stderr is not None
         assert any("soak: 0 of 5000" in line for line in soak.stderr)
         soak.terminate()
-        out, _ = soak.communicate(timeout=120)
+        out, _ = soak.communicate()
     result = json.loads(out)
     assert (soak.returncode, result["wrong"]) == (1, ["interrupted"])
     assert sum(result["ends"].values()) < 5000

@@ -100,7 +100,10 @@ def test_invalid_arguments_are_rejected(arguments: list[str], message: str, caps
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("fields", "drafter"), [({}, "draft_model"), ({"draft_vocab_size": 100}, "eagle3")])
+@pytest.mark.parametrize(
+    ("fields", "drafter"),
+    [({}, "draft_model"), pytest.param({"draft_vocab_size": 100}, "eagle3", marks=pytest.mark.slow)],
+)
 def test_a_run_on_random_weights_is_marked_synthetic(tmp_path: Path, fields: dict[str, int], drafter: str) -> None:
     shape = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 300, "hidden_size": 32,

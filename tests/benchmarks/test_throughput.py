@@ -250,26 +250,24 @@ def test_invalid_lists_are_rejected_before_a_model_is_loaded(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("workloads", [["cpu1"], pytest.param(["cpu1", "cpu8"], marks=pytest.mark.slow)], ids=",".join)
 def test_the_command_writes_a_line_for_each_engine_and_workload(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    workloads: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shape, output = tmp_path / "config.json", tmp_path / "results.jsonl"
     shape.write_text(json.dumps(TINY))
     throughput.main(
         [
             *("--shape", str(shape), "--device", "cpu", "--dtype", "float32,bfloat16", "--best-of", "1"),
-            *("--workloads", "cpu1,cpu8", "--set", "max_batched_tokens=256", "--output", str(output)),
+            *("--workloads", ",".join(workloads), "--set", "max_batched_tokens=256", "--output", str(output)),
             *("--compare", "transformers", "--compare-dtype", "float32"),
         ]
     )
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert [(line["engine"], line["dtype"], line["workload"], line["tokens"]) for line in lines] == [
-        ("draftline", "float32", "cpu1", 128),
-        ("draftline", "bfloat16", "cpu1", 128),
-        ("transformers", "float32", "cpu1", 128),
-        ("draftline", "float32", "cpu8", 1024),
-        ("draftline", "bfloat16", "cpu8", 1024),
-        ("transformers", "float32", "cpu8", 1024),
+        (engine, dtype, workload, {"cpu1": 128, "cpu8": 1024}[workload])
+        for workload in workloads
+        for engine, dtype in (("draftline", "float32"), ("draftline", "bfloat16"), ("transformers", "float32"))
     ]
     for line in lines:
         assert line["seconds"] > line["prefill_s"] > 0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from byte_tokenizer import write_byte_model
+from patience import PATIENCE_S
 from pydantic import ValidationError
 
 from draftline import LLM, AsyncEngine, Chat, Constraint, DeadlineExceededError, EngineStoppedError, SamplingParams
@@ -123,6 +124,6 @@ async def test_leaving_an_async_engines_iteration_cancels_the_request(model: str
         outputs = engine.generate("abc", SamplingParams(max_tokens=400, ignore_eos=True))
         await anext(outputs)
         await outputs.aclose()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while engine.stats().running:
                 await asyncio.sleep(0.01)

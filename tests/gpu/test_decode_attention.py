@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from covering import covering
+from covering import MAX_PAIRS, covering
 from scattered_batch import OUTSIDE, scattered_batch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -108,7 +108,8 @@ def assert_as_reference(
 
 
 @pytest.mark.parametrize(
-    ("heads", "context_lens", "window", "dtype"), covering(HEADS, CONTEXTS, WINDOWS, TYPES, group="decode")
+    ("heads", "context_lens", "window", "dtype"),
+    covering(HEADS, CONTEXTS, WINDOWS, TYPES, group="decode", max_pairs=MAX_PAIRS),
 )
 def test_decode_attention(
     heads: tuple[int, int, int],
@@ -135,7 +136,7 @@ VERIFIES = {
 
 @pytest.mark.parametrize(
     ("heads", "query_lens", "context_lens", "window", "dtype"),
-    covering(HEADS, VERIFIES, WINDOWS, TYPES, group="verify"),
+    covering(HEADS, VERIFIES, WINDOWS, TYPES, group="verify", max_pairs=MAX_PAIRS),
 )
 def test_verify_attention(
     heads: tuple[int, int, int],

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from covering import covering
+from covering import MAX_PAIRS, covering
 from torch import Tensor
 
 from draftline.kernels.reference.ops import ReferenceOps
@@ -50,6 +50,7 @@ SIZES = [(960, 576), (4096, 1024), (1024, 3072), (6144, 4096), (4096, 14336), (4
         TYPES,
         {"plain": False, "biased": True},
         group="dense",
+        max_pairs=MAX_PAIRS,
     ),
 )
 def test_dense_layers(
@@ -70,6 +71,7 @@ def test_dense_layers(
     assert_near(ops.linear_add(x, weight, bias, residual), expected)
 
 
+@pytest.mark.xdist_group("dense-900")
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize("rows", [1, 40, 64])
 def test_rows_of_channels_that_the_hardware_cannot_copy(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from covering import covering
 from known_prompt import Layer, Prompt, Run, make_prompt
 from torch import Tensor
@@ -180,7 +181,7 @@ def by(ops: TritonOps) -> Run:
     return run
 
 
-@pytest.fixture(scope="module", params=[pytest.param(x, marks=pytest.mark.xdist_group(f"one-{x}")) for x in LAYERS])
+@pytest.fixture(scope="module")
 def prompt(request: pytest.FixtureRequest, ops: TritonOps) -> Prompt:
     if "fp8" in request.param and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("FP8 needs compute capability 8.9")
@@ -188,7 +189,16 @@ def prompt(request: pytest.FixtureRequest, ops: TritonOps) -> Prompt:
     return make_prompt(LAYERS[request.param], LENGTH, by(ops), rng)
 
 
-@pytest.mark.parametrize("chunks", [(100, 37, 200, 63, 300, 400, 400), (33, 1, 2, 1464)], ids=["even", "odd"])
+def by_layer(tried: Mapping[str, object]) -> list[ParameterSet]:
+    """Every layer with what is tried of it, by default with half of that. A layer's tests run in one process."""
+    return covering({layer: layer for layer in LAYERS}, tried, group="one", max_pairs=len(LAYERS))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "chunks"),
+    by_layer({"even": ((100, 37, 200, 63, 300, 400, 400),), "odd": ((33, 1, 2, 1464),)}),
+    indirect=["prompt"],
+)
 def test_chunks_at_any_cut(chunks: tuple[int, ...], prompt: Prompt, ops: TritonOps) -> None:
     start = 0
     for count in chunks:
@@ -199,7 +209,9 @@ def test_chunks_at_any_cut(chunks: tuple[int, ...], prompt: Prompt, ops: TritonO
 STARTS = (0, 1, 63, 64, 255, 256, 257, 511, 640, 777, 1023, 1024, 1490)
 
 
-@pytest.mark.parametrize("queries", [1, 2, 5, 9, 16, 32])
+@pytest.mark.parametrize(
+    ("prompt", "queries"), by_layer({str(queries): queries for queries in (1, 2, 5, 9, 16, 32)}), indirect=["prompt"]
+)
 def test_decodes_and_verifies_alone(queries: int, prompt: Prompt, ops: TritonOps) -> None:
     for start in STARTS:
         if start + queries <= LENGTH:
@@ -208,7 +220,7 @@ def test_decodes_and_verifies_alone(queries: int, prompt: Prompt, ops: TritonOps
     assert not ops.arrivals.any()
 
 
-@pytest.mark.parametrize("num_sms", [8, 40])
+@pytest.mark.parametrize(("prompt", "num_sms"), by_layer({"8": 8, "40": 40}), indirect=["prompt"])
 def test_on_smaller_devices(num_sms: int, prompt: Prompt, ops: TritonOps) -> None:
     """Histories are shared out to fewer programs, or not at all."""
     smaller = dataclasses.replace(ops, limits=dataclasses.replace(ops.limits, num_sms=num_sms))
@@ -218,8 +230,11 @@ def test_on_smaller_devices(num_sms: int, prompt: Prompt, ops: TritonOps) -> Non
             prompt.check(by(smaller), [(start, queries), (start // 2, queries)], BOUND)
 
 
-@pytest.mark.parametrize("queries", [1, 5])
-@pytest.mark.parametrize("rows", [8, 40, 200])
+@pytest.mark.parametrize(
+    ("prompt", "rows", "queries"),
+    by_layer({f"{rows}x{queries}": (rows, queries) for rows in (8, 40, 200) for queries in (1, 5)}),
+    indirect=["prompt"],
+)
 def test_rows_together(rows: int, queries: int, prompt: Prompt, ops: TritonOps) -> None:
     """Of one kind, and beside a prompt chunk."""
     spans = [((37 * row * row + 11 * row) % (LENGTH - queries), queries) for row in range(rows)]
@@ -228,6 +243,7 @@ def test_rows_together(rows: int, queries: int, prompt: Prompt, ops: TritonOps) 
     prompt.check(by(ops), [*spans[:-1], (900, 100)])
 
 
+@pytest.mark.parametrize("prompt", by_layer({"": ()}), indirect=["prompt"])
 def test_verifies_of_all_lengths_and_chunks_together(prompt: Prompt, ops: TritonOps) -> None:
     spans = [(0, 1), (1400, 5), (33, 2), (640, 17), (64, 300), (777, 1), (1000, 33), (1499, 1)]
     prompt.check(by(ops), spans)

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 import torch
-from covering import covering
+from covering import MAX_PAIRS, covering
 from scattered_batch import scattered_batch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -79,6 +79,7 @@ KINDS = ["fp8", "fp8-block", "int8", "int8-block"]
         {str(rows): rows for rows in (1, 3, 16, 17, 64, 65, 128, 129, 400, 1000)},
         {f"{n}x{k}": (n, k) for n, k in ((768, 512), (960, 576), (1024, 1536), (256, 14336))},
         group="layers",
+        max_pairs=MAX_PAIRS,
     ),
 )
 def test_layers(rows: int, n: int, k: int, kind: str, ops: TritonOps, rng: torch.Generator) -> None:
@@ -121,6 +122,7 @@ BATCHES = {
         {name: (lengths,) for name, lengths in BATCHES.items()},
         {kind: kind for kind in TYPES},
         group="quantized-cache",
+        max_pairs=MAX_PAIRS,
     ),
 )
 def test_attention_over_a_quantized_cache(

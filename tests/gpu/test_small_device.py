@@ -10,7 +10,7 @@ import math
 
 import pytest
 import torch
-from covering import covering
+from covering import MAX_PAIRS, covering
 from torch import Tensor
 
 from draftline.kernels.scaled import GROUP, ScaledWeight, quantize
@@ -42,7 +42,7 @@ def draw(rng: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(shape, generator=rng, device=rng.device).to(torch.bfloat16)
 
 
-@pytest.mark.parametrize(("n", "k", "rows"), covering(SIZES, ROWS, group="small-dense"))
+@pytest.mark.parametrize(("n", "k", "rows"), covering(SIZES, ROWS, group="small-dense", max_pairs=MAX_PAIRS))
 def test_dense_layers_have_the_same_bits(
     n: int, k: int, rows: int, devices: tuple[TritonOps, TritonOps], rng: torch.Generator
 ) -> None:
@@ -56,7 +56,12 @@ def test_dense_layers_have_the_same_bits(
 @pytest.mark.parametrize(
     ("n", "k", "rows", "dtype", "group"),
     covering(
-        SIZES, ROWS, {"fp8": torch.float8_e4m3fn, "int8": torch.int8}, {"row": 0, "block": GROUP}, group="small-scaled"
+        SIZES,
+        ROWS,
+        {"fp8": torch.float8_e4m3fn, "int8": torch.int8},
+        {"row": 0, "block": GROUP},
+        group="small-scaled",
+        max_pairs=MAX_PAIRS,
     ),
 )
 def test_eight_bit_layers_have_the_same_bits(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from covering import covering
+from covering import MAX_PAIRS, covering
 from scattered_batch import scattered_batch
 from torch import Tensor
 from torch.nn.functional import silu
@@ -89,7 +89,7 @@ def check_attention(
 
 @pytest.mark.parametrize(
     ("heads", "lengths"),
-    covering(HEADS, {name: (lengths,) for name, lengths in BATCHES.items()}, group="attention"),
+    covering(HEADS, {name: (lengths,) for name, lengths in BATCHES.items()}, group="attention", max_pairs=MAX_PAIRS),
 )
 def test_attention(
     lengths: tuple[tuple[int, ...], tuple[int, ...]],
@@ -115,7 +115,13 @@ def test_attention_in_float16(ops: TritonOps, rng: torch.Generator) -> None:
 
 @pytest.mark.parametrize(
     ("width", "rows", "dtype"),
-    covering({str(w): w for w in (576, 1024, 4096)}, {str(r): r for r in (1, 7, 2000)}, TYPES, group="norms"),
+    covering(
+        {str(w): w for w in (576, 1024, 4096)},
+        {str(r): r for r in (1, 7, 2000)},
+        TYPES,
+        group="norms",
+        max_pairs=MAX_PAIRS,
+    ),
 )
 def test_norms(width: int, rows: int, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator) -> None:
     x, residual = draw(rng, 2, rows, width, dtype=dtype)
@@ -126,6 +132,7 @@ def test_norms(width: int, rows: int, dtype: torch.dtype, ops: TritonOps, rng: t
     assert_near(normed, ReferenceOps().rms_norm(total.float(), weight.float(), EPS))
 
 
+@pytest.mark.xdist_group("silu")
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize(("rows", "width"), [(1, 1536), (64, 14336), (3000, 3072)])
 def test_silu_mul(rows: int, width: int, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator) -> None:
@@ -133,6 +140,7 @@ def test_silu_mul(rows: int, width: int, dtype: torch.dtype, ops: TritonOps, rng
     assert_near(ops.silu_mul(gate_up), silu(gate_up[:, :width].float()) * gate_up[:, width:].float())
 
 
+@pytest.mark.xdist_group("gelu")
 @pytest.mark.parametrize("dtype", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize(("rows", "width"), [(1, 768), (7, 1152), (2000, 6912)])
 def test_what_gpt2_and_gemma_have(
@@ -151,7 +159,8 @@ def test_what_gpt2_and_gemma_have(
 
 
 @pytest.mark.parametrize(
-    ("heads", "qk_norm", "dtype"), covering(HEADS, {"plain": False, "qk-norm": True}, TYPES, group="rope")
+    ("heads", "qk_norm", "dtype"),
+    covering(HEADS, {"plain": False, "qk-norm": True}, TYPES, group="rope", max_pairs=MAX_PAIRS),
 )
 def test_rope_write_kv(
     heads: tuple[int, int, int], qk_norm: bool, dtype: torch.dtype, ops: TritonOps, rng: torch.Generator
@@ -191,7 +200,7 @@ SPREADS = {"level": 0.5, "spread": 2.0, "steep": 8.0}
 
 @pytest.mark.parametrize(
     ("vocab", "features", "spread"),
-    covering({str(v): v for v in (49_152, 151_936)}, FEATURES, SPREADS, group="sample"),
+    covering({str(v): v for v in (49_152, 151_936)}, FEATURES, SPREADS, group="sample", max_pairs=MAX_PAIRS),
 )
 def test_sample(
     features: SamplingFeatures, vocab: int, spread: float, ops: TritonOps, device: torch.device, rng: torch.Generator
@@ -245,6 +254,7 @@ def test_noise_is_the_reference_s(ops: TritonOps, device: torch.device) -> None:
     assert float((noise.amax(dim=1) - picked).max()) < 1e-5
 
 
+@pytest.mark.xdist_group("logprobs")
 @pytest.mark.parametrize("top", [0, 5, 20])
 def test_logprobs(top: int, ops: TritonOps, device: torch.device, rng: torch.Generator) -> None:
     logits = 4 * draw(rng, 33, 128_256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-_PART = 3
+_PART = 5
 
 
 def examples(thorough: int) -> int:

@@ -1,4 +1,4 @@
-"""The draftline command with the fake engine in the place of every model. A model called ``slow.gguf`` loads for a minute."""
+"""The draftline command with the fake engine in the place of every model. A model called ``slow.gguf`` loads for ten minutes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from draftline.engine.config import EngineConfig
 
 def start_engine(config: EngineConfig) -> FakeEngine:
     if config.model.endswith("slow.gguf"):
-        time.sleep(60)
+        time.sleep(600)
     return FakeEngine(step_s=0.01)
 
 

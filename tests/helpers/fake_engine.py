@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from fake_tokenizer import EOS, ByteTokenizer
+from patience import PATIENCE_S
 
 from draftline.engine.cache_journal import CacheJournal
 from draftline.engine.errors import DuplicateRequestError, EngineStoppedError, QueueFullError, StepFailedError
@@ -166,7 +167,9 @@ class FakeEngine(EngineClient):
         with self._changed:
             self._allowed += count
             self._changed.notify_all()
-            assert self._changed.wait_for(lambda: self._allowed == 0, timeout=30), "the fake engine has nothing to do"
+            assert self._changed.wait_for(lambda: self._allowed == 0, timeout=PATIENCE_S), (
+                "the fake engine has nothing to do"
+            )
 
     def pace(self, step_s: float) -> None:
         """Set the minimum time of a step in seconds, so that a long request lasts for as long as a test needs it."""
@@ -181,12 +184,16 @@ class FakeEngine(EngineClient):
     def wait_idle(self) -> None:
         """Wait until no request is running."""
         with self._changed:
-            assert self._changed.wait_for(lambda: not self._live, timeout=30), f"still running: {list(self._live)}"
+            assert self._changed.wait_for(lambda: not self._live, timeout=PATIENCE_S), (
+                f"still running: {list(self._live)}"
+            )
 
     def wait_running(self, count: int) -> None:
         """Wait until ``count`` requests are running."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self._live) == count, timeout=30), f"running: {list(self._live)}"
+            assert self._changed.wait_for(lambda: len(self._live) == count, timeout=PATIENCE_S), (
+                f"running: {list(self._live)}"
+            )
 
     def _loop(self) -> None:
         while True:

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+from patience import PATIENCE_S
+
 from draftline import LLM, AsyncClient, AsyncEngine, Client
 from draftline.engine.config import EngineOptions
 from draftline.engine.server.config import ServerConfig
@@ -63,7 +65,7 @@ def four_faces(model: str, **options: Any) -> Iterator[FourFaces]:
     thread.start()
 
     def run(work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, loop).result(120)
+        return asyncio.run_coroutine_threadsafe(work, loop).result(PATIENCE_S)
 
     async def serve(stack: contextlib.AsyncExitStack) -> tuple[AsyncEngine, Server, AsyncClient]:
         engine = await stack.enter_async_context(await AsyncEngine.create(model, **{**OPTIONS, **options}))

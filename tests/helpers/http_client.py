@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx2
+from patience import PATIENCE_S
 
 from draftline.engine.server.server import Server
 
@@ -13,5 +14,5 @@ def http_client(server: Server, **options: Any) -> httpx2.AsyncClient:
     """A client with options; with ``verify``, over TLS. Without it no certificates are loaded, which takes most time."""
     scheme = "https" if "verify" in options else "http"
     return httpx2.AsyncClient(
-        **{"timeout": 60, "base_url": f"{scheme}://{server.http_address}", "verify": False} | options
+        **{"timeout": PATIENCE_S, "base_url": f"{scheme}://{server.http_address}", "verify": False} | options
     )

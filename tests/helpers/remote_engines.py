@@ -7,6 +7,8 @@ import queue
 from collections.abc import Sequence
 from pathlib import Path
 
+from patience import PATIENCE_S
+
 from draftline.engine.bench.contenders.placeholder_tokenizer import write_placeholder_tokenizer
 from draftline.engine.config import EngineConfig
 from draftline.engine.outputs import Delta, Failed, Update
@@ -21,14 +23,15 @@ SHAPE = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
+    "max_position_embeddings": 8192,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
     "tie_word_embeddings": True,
     "eos_token_id": 0,
 }
 
-ENDLESS = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+ENDLESS = SamplingParams(temperature=0, max_tokens=8000, ignore_eos=True)
+"""Has not ended when a test that has to wait for a processor does the next thing."""
 
 
 def tiny_engine_config(path: Path) -> EngineConfig:
@@ -60,7 +63,7 @@ class Inbox:
         """The tokens of ``count`` requests, once they have ended."""
         tokens: dict[str, tuple[int, ...]] = {}
         while count:
-            name, update = self.updates.get(timeout=60)
+            name, update = self.updates.get(timeout=PATIENCE_S)
             if isinstance(update, Delta):
                 tokens[name] = tokens.get(name, ()) + update.token_ids
             if isinstance(update, Failed):

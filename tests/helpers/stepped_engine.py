@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 
+from patience import PATIENCE_S
 from tiny import tiny_core
 
 from draftline.engine.threaded_engine import ThreadedEngine
@@ -57,7 +58,7 @@ class SteppedEngine(ThreadedEngine):
         """Let the engine make ``count`` steps. There must be requests."""
         for _ in range(count):
             self._allowed.release()
-            assert await asyncio.to_thread(self._made.acquire, timeout=30), "the engine has nothing to do"
+            assert await asyncio.to_thread(self._made.acquire, timeout=PATIENCE_S), "the engine has nothing to do"
 
     def release(self) -> None:
         """Let the engine make all steps from now on."""

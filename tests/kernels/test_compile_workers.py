@@ -6,10 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from patience import wait_until
 
 from draftline.kernels.compile_workers import KernelCompileWorkers, nothing_compiled
 
@@ -70,7 +70,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProces
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
     )
 
 
@@ -82,13 +81,8 @@ def test_others_find_what_they_compile(done: subprocess.CompletedProcess[str]) -
 def test_none_outlives_who_started_them(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 7, done.stderr
     group = int(done.stdout)
-    deadline = time.monotonic() + 240  # they have to load torch first
     try:
-        while time.monotonic() < deadline:
-            if not _running(group):
-                return
-            time.sleep(0.1)
-        pytest.fail("the processes are still there")
+        wait_until(lambda: not _running(group))  # they have to load torch first
     finally:
         if _running(group):
             os.killpg(group, signal.SIGKILL)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from draftline.spec.adaptive import FEW_ROWS, STEPS_PER_CHOICE, DraftBudgets, DraftingRow, RowAcceptance
 from draftline.spec.step_costs import NO_CATCH_UP, CatchUpCost, CostTable, RaggedCostTable
@@ -236,15 +237,23 @@ def served(
     return tokens / time
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
-@pytest.mark.parametrize(
-    ("course", "rows", "ragged"),
-    [
-        *(pytest.param(_SMOLLM2, rows, False, id=f"smollm2-{rows}") for rows in (1, 4, 8, 16, 64, 128)),
-        *(pytest.param(_LLAMA_8B, rows, False, id=f"8b-{rows}") for rows in (1, 8, 64)),
-        *(pytest.param(_CPU, rows, True, id=f"cpu-{rows}") for rows in (1, 2, 8)),
-    ],
-)
+_COURSES: dict[str, tuple[Course, int, bool]] = {
+    **{f"smollm2-{rows}": (_SMOLLM2, rows, False) for rows in (1, 4, 8, 16, 64, 128)},
+    **{f"8b-{rows}": (_LLAMA_8B, rows, False) for rows in (1, 8, 64)},
+    **{f"cpu-{rows}": (_CPU, rows, True) for rows in (1, 2, 8)},
+}
+
+
+def _cases() -> list[ParameterSet]:
+    """Every drafter on every course; by default a third of them, in which each drafter and each course are."""
+    grid = itertools.product(enumerate(_COURSES.items()), enumerate(DRAFTERS))
+    return [
+        pytest.param(drafter, *what, id=f"{course}-{drafter}", marks=[pytest.mark.slow] * ((row + column) % 3 > 0))
+        for (row, (course, what)), (column, drafter) in grid
+    ]
+
+
+@pytest.mark.parametrize(("name", "course", "rows", "ragged"), _cases())
 def test_served_speed_is_that_of_the_best_fixed_number(name: str, course: Course, rows: int, ragged: bool) -> None:
     """At least 0.98 of plain decoding, whatever the drafter, and close to the best number of drafts that is fixed."""
     drafter = DRAFTERS[name]

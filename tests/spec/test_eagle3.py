@@ -25,7 +25,7 @@ from draftline.spec.parallel_head import ParallelHead
 
 BLOCK, BLOCKS, DRAFTS = 8, 24, 3
 TARGET = llama(vocab_size=61, hidden_size=24, num_layers=4)
-LENGTHS = [40, 9, 5, 17]
+LENGTHS = [20, 9, 5, 12]
 DEVICE = torch.device("cpu")
 
 

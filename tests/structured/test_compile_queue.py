@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
 import pytest
+from patience import PATIENCE_S, until
 from small_vocabulary import vocabulary
 
 from draftline.engine.errors import QueueFullError
@@ -46,17 +47,36 @@ def test_callers_take_turns(gate: threading.Event) -> None:
     names = ["a0", "a1", "a2", "a3", "b0", "b1", "c0"]
     futures = [queue.submit(name[0], work(ran, name, gate)).join() for name in names]
     gate.set()
-    assert [future.result(timeout=30) for future in futures if future is not None] == names
+    assert [future.result(timeout=PATIENCE_S) for future in futures if future is not None] == names
     assert ran in (["a0", "a1", "b0", "c0", "a2", "b1", "a3"], ["a0", "b0", "c0", "a1", "b1", "a2", "a3"])
+    queue.close()
+
+
+def test_jobs_that_come_together_run_together() -> None:
+    """Also where a thread is idle, which does not take both."""
+    queue: CompileQueue[int] = CompileQueue(max_threads=2, max_waiting=8)
+    both = threading.Barrier(2)
+    for _ in range(3):
+        alone = queue.submit("a", lambda job: 0).join()
+        assert alone is not None
+        alone.result(PATIENCE_S)
+        futures = [queue.submit("a", lambda job: both.wait(PATIENCE_S)).join() for _ in range(2)]
+        assert {future.result(PATIENCE_S) for future in futures if future is not None} == {0, 1}
     queue.close()
 
 
 def test_what_nobody_waits_for_is_dropped_and_makes_room(gate: threading.Event) -> None:
     queue: CompileQueue[str] = CompileQueue(max_threads=1, max_waiting=2)
     ran: list[str] = []
-    running = queue.submit("a", work(ran, "running", gate)).join()
+    taken = threading.Event()
+
+    def hold(job: CompileJob[str]) -> str:
+        taken.set()
+        return work(ran, "running", gate)(job)
+
+    running = queue.submit("a", hold).join()
     assert running is not None
-    time.sleep(0.2)  # the thread has taken it
+    assert taken.wait(PATIENCE_S)
     waiting = [queue.submit("a", work(ran, name, gate)) for name in ("one", "two")]
     futures = [job.join() for job in (*waiting, waiting[1])]
     with pytest.raises(CompileQueueFullError, match="2 constraints wait to be compiled"):
@@ -71,7 +91,7 @@ def test_what_nobody_waits_for_is_dropped_and_makes_room(gate: threading.Event) 
     last = queue.submit("b", work(ran, "last", gate)).join()
     gate.set()
     assert last is not None
-    assert last.result(timeout=30) == "last"
+    assert last.result(timeout=PATIENCE_S) == "last"
     queue.close()
     assert ran == ["running", "two", "last"]
     with pytest.raises(RuntimeError, match="closed"):
@@ -108,13 +128,14 @@ async def test_calls_whose_deadlines_have_passed_hold_up_nobody(compiler: Constr
         asyncio.create_task(compile_constraint(compiler, Constraint(regex=EXPLOSION % number), "attacker"))
         for number in range(8)
     ]
-    await asyncio.sleep(0.5)
+    await until(lambda: len(compiler._workers._processes._busy) == 2)
     for attack in attacks:
         attack.cancel()
-    started = time.monotonic()
+    before = os.times()
     compiled = await compile_constraint(compiler, Constraint(regex="a|b"), "victim")
+    after = os.times()
     assert compiled.report.backend == "automaton"
-    assert time.monotonic() - started < 20  # of the 40 s that the attacks would take
+    assert after.children_user - before.children_user < 8  # the first two alone would take 20 s of a processor
     assert all(
         isinstance(result, asyncio.CancelledError) for result in await asyncio.gather(*attacks, return_exceptions=True)
     )
@@ -126,8 +147,7 @@ async def test_calls_whose_deadlines_have_passed_hold_up_nobody(compiler: Constr
 
 async def test_too_many_constraints_are_refused_with_a_delay(compiler: ConstraintCompiler) -> None:
     attacks = [compiler.submit(ConstraintSpec("regex", EXPLOSION % number), "attacker") for number in range(2)]
-    while compiler._queue._idle or len(compiler._queue._threads) < 2 or compiler._queue._queues:
-        await asyncio.sleep(0.01)
+    await until(lambda: not (compiler._queue._idle or len(compiler._queue._threads) < 2 or compiler._queue._queues))
     attacks += [compiler.submit(ConstraintSpec("regex", EXPLOSION % number), "attacker") for number in range(2, 10)]
     with pytest.raises(QueueFullError, match="8 constraints wait to be compiled") as caught:
         await compile_constraint(compiler, Constraint(regex="a|b"), "victim")

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from patience import PATIENCE_S, wait_until
 from small_vocabulary import allowed, vocabulary
 
 from draftline.structured.automaton.limits import AutomatonLimits, AutomatonTooLargeError
@@ -200,7 +200,9 @@ def test_a_constraint_is_compiled_once_for_concurrent_and_later_requests(
 def test_constraints_that_compile_at_once_are_cached_too(compiler: ConstraintCompiler, grammars: int) -> None:
     for number in range(grammars):
         constraint = ConstraintSpec("grammar", f'start: "{grammars}a{number}"')
-        assert compiler.submit(constraint).result(timeout=60) is compiler.submit(constraint).result(timeout=60)
+        assert compiler.submit(constraint).result(timeout=PATIENCE_S) is compiler.submit(constraint).result(
+            timeout=PATIENCE_S
+        )
 
 
 def test_failures_are_not_cached(compiler: ConstraintCompiler) -> None:
@@ -256,6 +258,12 @@ def test_a_worker_is_reused_and_replaced_when_it_dies(workers: AutomatonWorkerPo
     assert workers._processes._idle != [process]
 
 
+def processor_s(pid: int) -> float:
+    """Seconds that a process has run."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def test_a_worker_that_dies_fails_only_its_job(workers: AutomatonWorkerPool) -> None:
     results: list[BaseException] = []
 
@@ -268,11 +276,11 @@ def test_a_worker_that_dies_fails_only_its_job(workers: AutomatonWorkerPool) -> 
     compile_regex(workers, "ab")  # the worker has started
     thread = threading.Thread(target=work)
     thread.start()
-    while not workers._processes._busy:
-        time.sleep(0.01)
-    time.sleep(0.1)
-    for process in list(workers._processes._busy):
-        os.kill(process.pid, signal.SIGKILL)
+    wait_until(lambda: bool(workers._processes._busy))
+    [process] = workers._processes._busy
+    before = processor_s(process.pid)
+    wait_until(lambda: processor_s(process.pid) > before + 0.2)  # it has read the constraint, and compiles
+    os.kill(process.pid, signal.SIGKILL)
     thread.join()
     assert "ended with -9" in str(results[0])
     assert compile_regex(workers, "ab").states == 4
@@ -326,16 +334,19 @@ def test_a_worker_that_holds_much_memory_ends_after_its_job() -> None:
     try:
         compile_regex(workers, "ab")
         (process,) = workers._processes._idle
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert compile_regex(workers, "abc").states == 5
     finally:
         workers.close()
 
 
-def test_a_worker_has_the_lowest_priority_from_its_start(workers: AutomatonWorkerPool) -> None:
+@pytest.mark.usefixtures("lowest_priority")
+def test_a_worker_has_the_lowest_priority_from_its_start() -> None:
+    workers = pool(AutomatonLimits())
     process, _ = workers._processes.take()
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == 19
     workers._processes.give_back(process)
+    workers.close()
 
 
 def test_workers_end_when_the_pool_is_closed() -> None:
@@ -450,8 +461,7 @@ def test_a_constraint_whose_tables_failed_is_compiled_again(hasty: ConstraintCom
 def test_later_compilers_find_the_tables_in_the_folder(hasty: ConstraintCompiler, tmp_path: Path) -> None:
     specs = [ConstraintSpec("regex", LARGE), ConstraintSpec("regex", "ab+")]
     built = [hasty.compile(spec).whole.result() for spec in specs]
-    while len(list(tmp_path.glob("*.tables"))) < 2:
-        time.sleep(0.01)
+    wait_until(lambda: len(list(tmp_path.glob("*.tables"))) == 2)
     later = ConstraintCompiler(VOCABULARY, cache_folder=tmp_path)
     try:
         for spec, one in zip(specs, built, strict=True):
@@ -490,8 +500,7 @@ def test_reasoning_and_tags_begin_on_the_host_and_come_from_the_folder(
                 begun = compiled.begin(None, 20 if spec is LIMITED else None)
                 go_on.set()
                 found += [compiled, compiled.whole.result()]
-            while not list(tmp_path.glob("*.tables")):
-                time.sleep(0.01)
+            wait_until(lambda: bool(list(tmp_path.glob("*.tables"))))
         finally:
             compiler.close()
         late = found[-1].begin(None, 20 if spec is LIMITED else None)

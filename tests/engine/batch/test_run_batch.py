@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 from fake_engine import FakeEngine
+from patience import PATIENCE_S
 
 from draftline.engine.batch.lines import PlainPrompts, check_ids, read_lines
 from draftline.engine.batch.output import AnswerFile
@@ -42,9 +43,9 @@ def served() -> Iterator[tuple[FakeEngine, str]]:
         await server.serve(engine)
         return server
 
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result(30)
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE_S)
     yield engine, f"http://{server.http_address}"
-    asyncio.run_coroutine_threadsafe(server.abort(), loop).result(30)
+    asyncio.run_coroutine_threadsafe(server.abort(), loop).result(PATIENCE_S)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

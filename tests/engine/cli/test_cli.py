@@ -17,6 +17,7 @@ import grpc
 import pytest
 from fake_cli import start_engine
 from fake_engine import FakeEngine
+from patience import PATIENCE_S
 from pydantic import BaseModel
 from typer.core import TyperOption
 from typer.main import get_command
@@ -305,7 +306,7 @@ def said(process: subprocess.Popen[str], what: str) -> str:
     assert process.stdout is not None
     line = process.stdout.readline()
     _, found, rest = line.partition(what)
-    assert found, line + process.communicate(timeout=30)[1]
+    assert found, line + process.communicate(timeout=PATIENCE_S)[1]
     return rest.strip()
 
 
@@ -328,7 +329,7 @@ def test_serve_from_start_to_sigterm(process: Callable[..., subprocess.Popen[str
         *rest, end = running
     assert first.delta.text + "".join(response.delta.text for response in rest) == ("running" * 15)[:100]
     assert end.finished.usage.completion_tokens == 100
-    out, err = server.communicate(timeout=30)
+    out, err = server.communicate(timeout=PATIENCE_S)
     assert server.returncode == 0
     assert out == "draftline: stopped\n"
     assert "Traceback" not in err
@@ -339,7 +340,7 @@ def test_a_server_whose_engine_dies_says_so_and_ends(process: Callable[..., subp
     address = said(server, LISTENING)
     said(server, READY)
     assert failed(run("generate", "DIE", "--server", address), 1).startswith("the server answers UNAVAILABLE: ")
-    _, err = server.communicate(timeout=30)
+    _, err = server.communicate(timeout=PATIENCE_S)
     assert server.returncode == 1
     assert err.splitlines()[-1] == "draftline: error: the engine stopped after a fault: DIE"
     assert "Traceback" not in err
@@ -359,7 +360,7 @@ def test_a_second_signal_ends_at_once(number: signal.Signals, process: Callable[
         while "draining" not in (line := server.stderr.readline()):
             assert line
         server.send_signal(number)
-        server.communicate(timeout=30)
+        server.communicate(timeout=PATIENCE_S)
     assert server.returncode == (1 if number == signal.SIGTERM else 128 + number)
 
 
@@ -371,7 +372,7 @@ def test_a_signal_while_the_model_loads_ends_well(
     server = process("serve", "--port", "0", "--model", str(model))
     said(server, LISTENING)
     server.send_signal(signal.SIGTERM)
-    out, err = server.communicate(timeout=30)
+    out, err = server.communicate(timeout=PATIENCE_S)
     assert (server.returncode, out, err) == (0, "", "")
 
 
@@ -456,7 +457,7 @@ def test_output_may_be_cut_off(process: Callable[..., subprocess.Popen[str]]) ->
     writing.stdout.read(3)
     writing.stdout.close()
     assert "Traceback" not in writing.stderr.read()
-    assert writing.wait(timeout=30) == 1
+    assert writing.wait(timeout=PATIENCE_S) == 1
 
 
 @pytest.mark.parametrize("arguments", [("generate", "abc", "--json"), ("--version",), ("--help",)], ids=" ".join)
@@ -481,9 +482,9 @@ def test_a_server_serves_on_where_its_output_cannot_be_written() -> None:
             [sys.executable, str(FAKE_CLI), "serve", "--port", port], stdout=full, stderr=subprocess.PIPE, text=True
         )
     with Client(f"127.0.0.1:{port}") as client:
-        [output] = client.generate(["abc"], SamplingParams(max_tokens=4), timeout=60)
+        [output] = client.generate(["abc"], SamplingParams(max_tokens=4), timeout=PATIENCE_S)
     assert output.outputs[0].text == "abca"
     server.send_signal(signal.SIGTERM)
-    _, err = server.communicate(timeout=30)
+    _, err = server.communicate(timeout=PATIENCE_S)
     assert server.returncode == 0
     assert "Traceback" not in err

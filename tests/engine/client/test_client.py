@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trustme
 from fake_engine import FakeEngine
+from patience import DEADLINE_S
 
 from draftline import AsyncClient, Chat, Client, RetryPolicy, SamplingParams, Tls
 from draftline.engine.errors import (
@@ -200,7 +201,7 @@ async def test_a_deadline_holds_for_running_waiting_and_unanswered_requests(
         engine.hold()
         await server.serve(engine)
         with pytest.raises(DeadlineExceededError):  # the engine makes no step
-            await client.submit("abc", params(3), timeout=0.1).result()
+            await client.submit("abc", params(3), timeout=DEADLINE_S).result()
         while not engine.cancelled:
             await asyncio.sleep(0.001)
         engine.release()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from fake_engine import ByteTokenizer, FakeEngine
+from patience import PATIENCE_S
 
-from draftline import AsyncClient, RetryPolicy, SamplingParams
+from draftline import AsyncClient, RequestOutput, RetryPolicy, SamplingParams
 from draftline.engine.client.pace import Pace
 from draftline.engine.errors import (
     CallFailedError,
@@ -43,6 +44,20 @@ async def serve(engine: FakeEngine, port: int = 0, tokens: Path | None = None, *
     return server
 
 
+def held(make_engine: Callable[..., FakeEngine]) -> FakeEngine:
+    """An engine that makes the steps that a test allows."""
+    engine = make_engine()
+    engine.hold()
+    return engine
+
+
+async def after_a_step(engine: FakeEngine, outputs: AsyncIterator[RequestOutput]) -> RequestOutput:
+    """Let the engine make a step. Returns the next of a request's outputs."""
+    await asyncio.to_thread(engine.wait_running, 1)
+    await asyncio.to_thread(engine.step)
+    return await anext(outputs)
+
+
 @pytest.fixture
 def tokens(tmp_path: Path) -> Callable[[str], Path]:
     def write(limits: str) -> Path:
@@ -56,7 +71,7 @@ def tokens(tmp_path: Path) -> Callable[[str], Path]:
 async def test_an_absent_server_is_waited_for_until_the_timeout(make_engine: Callable[..., FakeEngine]) -> None:
     port = free_port()
     async with AsyncClient(f"127.0.0.1:{port}", retry=QUICK) as client:
-        waiting = client.submit("abc", params(3), timeout=60)
+        waiting = client.submit("abc", params(3), timeout=PATIENCE_S)
         await asyncio.sleep(1)  # many times two attempts
         server = await serve(make_engine(), port)
         assert (await waiting.result()).outputs[0].text == "abc"
@@ -64,7 +79,7 @@ async def test_an_absent_server_is_waited_for_until_the_timeout(make_engine: Cal
         started = asyncio.get_running_loop().time()
         with pytest.raises(DeadlineExceededError, match="within its timeout; before, failed to connect"):
             await client.submit("abc", timeout=2).result()
-        assert 1 < asyncio.get_running_loop().time() - started < 30
+        assert asyncio.get_running_loop().time() - started > 1
         with pytest.raises(EngineStoppedError):  # without a timeout, attempts are counted
             await client.submit("abc").result()
 
@@ -74,15 +89,16 @@ async def test_a_request_whose_output_is_certain_outlives_its_server(
     sampling: dict[str, object], make_engine: Callable[..., FakeEngine]
 ) -> None:
     port = free_port()
-    first = await serve(make_engine(step_s=0.005), port)
+    engine = held(make_engine)
+    first = await serve(engine, port)
     async with AsyncClient(f"127.0.0.1:{port}", retry=QUICK) as client:
-        generation = client.submit("abcde", params(40, n=2, **sampling), timeout=60)
-        texts = []
-        async for output in generation:
-            texts.append(output.outputs[0].text)
-            if len(texts) == 3:
-                await first.abort()
-                second = await serve(make_engine(), port)
+        generation = client.submit("abcde", params(40, n=2, **sampling), timeout=PATIENCE_S)
+        outputs, texts = aiter(generation), []
+        for _ in range(3):
+            texts.append((await after_a_step(engine, outputs)).outputs[0].text)
+        await first.abort()
+        second = await serve(make_engine(), port)
+        texts += [output.outputs[0].text async for output in outputs]
         assert [output.text for output in (await generation.result()).outputs] == ["abcde" * 8] * 2
         assert texts == sorted(texts)  # what has been seen is not taken back
         await second.abort()
@@ -92,11 +108,12 @@ async def test_another_output_after_a_restart_is_an_error(
     make_engine: Callable[..., FakeEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port = free_port()
-    first = await serve(make_engine(step_s=0.005), port)
+    engine = held(make_engine)
+    first = await serve(engine, port)
     async with AsyncClient(f"127.0.0.1:{port}", retry=QUICK) as client:
-        generation = client.submit("abcde", params(40), timeout=60)
+        generation = client.submit("abcde", params(40), timeout=PATIENCE_S)
         outputs = aiter(generation)
-        await anext(outputs)
+        await after_a_step(engine, outputs)
         await first.abort()
         monkeypatch.setattr(ByteTokenizer, "encode", lambda self, text: list(text.upper().encode()))
         second = await serve(make_engine(), port)
@@ -108,10 +125,12 @@ async def test_another_output_after_a_restart_is_an_error(
 async def test_a_request_whose_output_is_not_certain_ends_with_its_server(
     make_engine: Callable[..., FakeEngine],
 ) -> None:
-    server = await serve(make_engine(step_s=0.005))
+    engine = held(make_engine)
+    server = await serve(engine)
     async with AsyncClient(server.address, retry=QUICK) as client:
-        generation = client.submit("abcde", params(400, temperature=1), timeout=60)
-        await anext(aiter(generation))
+        generation = client.submit("abcde", params(400, temperature=1), timeout=PATIENCE_S)
+        outputs = aiter(generation)
+        await after_a_step(engine, outputs)
         await server.abort()
         with pytest.raises(EngineStoppedError):
             await generation.result()

@@ -64,7 +64,7 @@ def test_messages_of_any_size_reach_every_receiver() -> None:
     for message in messages:
         sender.send(message)
     for thread in threads:
-        thread.join(20)
+        thread.join()
     for of_receiver in got:
         assert all(one.tolist() == other.tolist() for one, other in zip(of_receiver, messages, strict=True))
     sender.close()

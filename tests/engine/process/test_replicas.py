@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 
 import pytest
+from patience import PATIENCE_S, wait_until
 from remote_engines import ENDLESS, Inbox, tiny_engine_config
 
 from draftline.engine.config import EngineConfig
@@ -29,11 +29,10 @@ def engine(config: EngineConfig) -> Iterator[RemoteEngine]:
     remote = RemoteEngine(config, replicas=2)
     yield remote
     remote.close()
-    assert remote.stopped.result(5) is None
+    assert remote.stopped.result(PATIENCE_S) is None
 
 
 def steps(engine: RemoteEngine) -> list[int]:
-    time.sleep(0.6)  # longer than until the next report
     return [stats.steps for stats in engine.stats_by_replica()]
 
 
@@ -51,23 +50,26 @@ def test_outputs_are_those_of_one_engine_and_both_work(config: EngineConfig, eng
                 tokens.update(inbox.tokens(2))
             found.append(tokens)
     assert found[0] == found[1]
-    after = steps(engine)
-    assert all(now > then for now, then in zip(after, before, strict=True))
-    assert engine.stats().steps == sum(after)
+    # An engine reports from time to time.
+    wait_until(lambda: all(now > then for now, then in zip(steps(engine), before, strict=True)))
+    wait_until(lambda: engine.stats().steps == sum(steps(engine)))
     assert all(replica.load == (0, 0) for replica in engine.replicas)
 
 
 def test_a_common_prefix_meets_in_one_engine(engine: RemoteEngine) -> None:
-    engine.flush_prefix_cache().result(30)
-    time.sleep(0.6)
+    engine.flush_prefix_cache().result(PATIENCE_S)
+    wait_until(lambda: not any(stats.cached_blocks or stats.running for stats in engine.stats_by_replica()))
     hits = [stats.prefix_hit_tokens for stats in engine.stats_by_replica()]
     inbox = Inbox(engine)
     for number in range(6):
         inbox.submit(str(number), [*range(100, 164), number], SamplingParams(max_tokens=1))
         inbox.tokens(1)
-    time.sleep(0.6)
-    grown = [now.prefix_hit_tokens - then for now, then in zip(engine.stats_by_replica(), hits, strict=True)]
-    assert sorted(grown) == [0, 5 * 64]
+
+    def grown() -> list[int]:
+        return [now.prefix_hit_tokens - then for now, then in zip(engine.stats_by_replica(), hits, strict=True)]
+
+    wait_until(lambda: sum(grown()) >= 5 * 64)
+    assert sorted(grown()) == [0, 5 * 64]
 
 
 def test_an_id_is_unique_in_all_of_them(engine: RemoteEngine) -> None:
@@ -98,18 +100,18 @@ def test_metrics_are_those_of_each(engine: RemoteEngine) -> None:
 def test_the_others_go_on_where_one_dies(config: EngineConfig) -> None:
     engine = RemoteEngine(config, replicas=2)
     inbox = Inbox(engine)
-    for name in ("one", "two"):
-        inbox.submit(name, [5, len(name)], ENDLESS)
+    inbox.submit("one", [5, 3], ENDLESS)
+    inbox.submit("two", [5, 3], SamplingParams(temperature=0, max_tokens=400, ignore_eos=True))
     begun = set()
     while begun != {"one", "two"}:
-        begun.add(inbox.updates.get(timeout=60)[0])
+        begun.add(inbox.updates.get(timeout=PATIENCE_S)[0])
     lost = next(index for index, replica in enumerate(engine.replicas) if replica.has("one"))
     assert not engine.replicas[lost].has("two")
     engine.replicas[lost].process.send_signal(signal.SIGKILL)
-    assert isinstance(engine.replicas[lost].stopped.result(30), EngineStoppedError)
+    assert isinstance(engine.replicas[lost].stopped.result(PATIENCE_S), EngineStoppedError)
     ends, tokens = {}, 0
     while ends.keys() != {"one", "two"}:
-        name, update = inbox.updates.get(timeout=60)
+        name, update = inbox.updates.get(timeout=PATIENCE_S)
         if isinstance(update, Delta):
             tokens += len(update.token_ids)
         elif isinstance(update, Failed):
@@ -124,7 +126,7 @@ def test_the_others_go_on_where_one_dies(config: EngineConfig) -> None:
         assert len(inbox.tokens(1)["later"]) <= 4
     assert engine.stats_by_replica()[lost].total_blocks == 0
     engine.replicas[1 - lost].process.send_signal(signal.SIGKILL)
-    assert isinstance(engine.stopped.result(30), EngineStoppedError)
+    assert isinstance(engine.stopped.result(PATIENCE_S), EngineStoppedError)
     with pytest.raises(EngineStoppedError):
         inbox.submit("last", [5], ENDLESS)
     engine.close()

@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from tiny import Client, tiny_core
+from tiny import Client, ticking, tiny_core
 
 from draftline.engine.errors import QueueFullError
 from draftline.engine.outputs import Delta, Failed
@@ -30,7 +30,7 @@ def tokens_by_caller(client: Client) -> dict[str, int]:
 
 
 def test_a_single_request_does_not_wait_behind_another_callers_many() -> None:
-    client = Client(tiny_core(num_slots=4, token_budget=64))
+    client = Client(tiny_core(num_slots=4, token_budget=64, clock=ticking()))
     for index in range(200):
         client.submit(f"a{index}", [1, index % 50], params(40), caller="a")
     for _ in range(30):
@@ -48,7 +48,7 @@ def test_a_single_request_does_not_wait_behind_another_callers_many() -> None:
 @pytest.mark.parametrize("weight", [pytest.param(1.0, marks=pytest.mark.slow), 3.0])
 def test_the_tokens_of_two_callers_are_as_their_weights(weight: float) -> None:
     rng = random.Random(1)
-    client = Client(tiny_core(num_slots=4, token_budget=64))
+    client = Client(tiny_core(num_slots=4, token_budget=64, clock=ticking()))
     for index in range(120):
         client.submit(f"a{index}", [1] * rng.randint(2, 12), params(rng.randint(5, 25)), caller="a")
     for index in range(120):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pydantic import ValidationError
-from tiny import Client, alone, tiny_core
+from tiny import Client, alone, ticking, tiny_core
 
 from draftline.engine.config import EngineConfig
 from draftline.engine.errors import InvalidRequestError
@@ -24,7 +24,7 @@ def params(max_tokens: int) -> SamplingParams:
 def test_by_arrival_a_callers_many_requests_do_hold_up_anothers() -> None:
     order = {}
     for scheduling in ("fcfs", "fair"):
-        client = Client(tiny_core(num_slots=1, scheduling=scheduling))
+        client = Client(tiny_core(num_slots=1, scheduling=scheduling, clock=ticking()))
         for index in range(5):
             client.submit(f"a{index}", [1, 2], params(3), caller="a")
         client.submit("b", [1, 2], params(3), caller="b")

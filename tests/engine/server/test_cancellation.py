@@ -11,6 +11,7 @@ import pytest
 from fake_engine import MAX_MODEL_LEN, FakeEngine
 from google.protobuf.duration_pb2 import Duration
 from grpc_client import AsyncStub, SessionClient, text_request, texts, violations
+from patience import DEADLINE_S
 from stepped_engine import SteppedEngine
 
 from draftline.engine.server.config import ServerConfig
@@ -45,7 +46,7 @@ async def test_a_cancelled_request_is_freed_one_step_later(
 ) -> None:
     # A separate connection, which can be dropped.
     channel = grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)])
-    timeout = 1.5 if way == "deadline of the call" else None  # the steps before it take a hundredth of that
+    timeout = DEADLINE_S if way == "deadline of the call" else None
     client = SessionClient(InferenceServiceStub(channel), timeout)
     names = ("a", "b")
     for name in names:

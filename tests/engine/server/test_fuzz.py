@@ -19,6 +19,7 @@ from fake_engine import fake_info
 from grpc_client import SessionClient, text_request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE_S
 from stepped_engine import SteppedEngine
 
 from draftline.engine.errors import InvalidRequestError
@@ -56,7 +57,7 @@ class Rig:
         self.stub = InferenceServiceStub(self.channel)
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     async def _stop(self) -> None:
         await self.channel.close()

@@ -13,6 +13,7 @@ from fake_engine import FakeEngine
 from grpc_client import AsyncStub, SessionClient, status_of, text_request, texts
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha import reflection_pb2
+from patience import PATIENCE_S
 
 from draftline.engine.errors import CannotListenError
 from draftline.engine.server.config import ServerConfig
@@ -133,7 +134,7 @@ async def test_a_server_of_a_dead_engine_says_so(server: Server, channel: grpc.a
     await server.serve(engine)
     with pytest.raises(grpc.RpcError):
         await InferenceServiceStub(channel).Generate(text_request("DIE")).read()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while await check(channel, "") != NOT_SERVING:  # the call learns of it first
             await asyncio.sleep(0.01)
     assert await reason(channel) == "stopped"

@@ -28,6 +28,7 @@ async def pool() -> AsyncIterator[TokenizerPool]:
     await asyncio.to_thread(pool.close)
 
 
+@pytest.mark.usefixtures("lowest_priority")
 async def test_a_process_tokenizes_at_the_lowest_priority_and_is_replaced_when_it_dies(pool: TokenizerPool) -> None:
     assert list(await pool.token_ids(TEXT, "a")) == list(TEXT.encode())
     [process] = pool._processes._idle

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import PATIENCE_S, until
 
 from draftline.engine.outputs import Delta, Failed, Finished, FinishReason, SpeculationStats, Timing, Update, Usage
 from draftline.engine.streaming.mailbox import Hub, Mailbox
@@ -159,7 +160,7 @@ async def test_a_step_wakes_the_loop_once_for_all_streams(monkeypatch: pytest.Mo
     assert len(wakes) == 1
     assert [len(mailbox) for mailbox in mailboxes] == [1] * 50
     mailboxes[0].sink([("a", delta(2))])
-    await asyncio.sleep(0.05)
+    await until(lambda: not hub._waking)
     assert len(wakes) == 2
     assert (await read_all(mailboxes[0])) == [("a", delta(1, 2))]
 
@@ -176,7 +177,7 @@ async def test_a_busy_loop_leaves_the_interpreter_to_others_for_as_long_and_upda
         mailbox.sink([("a", delta(1))])
         mailbox.sink([("a", delta(2))])
         try:
-            got = await asyncio.wait_for(anext(aiter(mailbox)), 5 if comes else 0.2)
+            got = await asyncio.wait_for(anext(aiter(mailbox)), PATIENCE_S if comes else 0.2)
         except TimeoutError:
             assert not comes
         else:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import covering
 from small_vocabulary import allowed, vocabulary
 from tag_reference import readings
 
@@ -94,9 +95,14 @@ def legal(matcher: Matcher) -> set[int]:
     return allowed(words, len(WORDS.tokens))
 
 
-@pytest.mark.parametrize("reasoning", REASONINGS, ids=str)
-@pytest.mark.parametrize("name", forms(SCHEMA))
-@pytest.mark.parametrize("schema", [SCHEMA, NOT_REGULAR], ids=["regular", "not regular"])
+@pytest.mark.parametrize(
+    ("schema", "name", "reasoning"),
+    covering(
+        {"regular": SCHEMA, "not regular": NOT_REGULAR},
+        {name: name for name in forms(SCHEMA)},
+        {str(reasoning): reasoning for reasoning in REASONINGS},
+    ),
+)
 def test_walks(
     compilers: tuple[ConstraintCompiler, ...], name: str, schema: Any, reasoning: ReasoningSpec | None
 ) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from patience import PATIENCE_S
 
 if TYPE_CHECKING:
     import openai  # takes a second, which only the process that runs the test should spend
@@ -36,7 +37,7 @@ QUESTION = [{"role": "user", "content": "Name three colours."}]
 
 async def read_until(process: asyncio.subprocess.Process, text: str) -> str:
     assert process.stdout is not None
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(PATIENCE_S):
         while line := (await process.stdout.readline()).decode():
             if text in line:
                 return line
@@ -68,7 +69,7 @@ def free_ports(count: int) -> list[int]:
 @contextlib.asynccontextmanager
 async def worker() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """A serving worker process, and its address."""
-    options = ("--gateway", "--port", "0", "--model", MODEL, "--kv-cache-memory-gib", "0.25", "--drain-timeout", "60")
+    options = ("--gateway", "--port", "0", "--model", MODEL, "--kv-cache-memory-gib", "0.25", "--drain-timeout", "600")
     options += ("--engine-process", "--drafter", "none")  # otherwise each worker first measures the cost of drafts
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "draftline", "serve", *options),
@@ -98,9 +99,11 @@ async def gateway(addresses: list[str]) -> AsyncIterator[openai.AsyncOpenAI]:
         stderr=asyncio.subprocess.DEVNULL,
         env={**os.environ, "NO_PROXY": "127.0.0.1"},
     )
-    client = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=120)
+    client = openai.AsyncOpenAI(
+        base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=PATIENCE_S
+    )
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 with contextlib.suppress(openai.OpenAIError):
                     await client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=1)
@@ -201,7 +204,7 @@ async def test_the_openai_client_through_the_gateway(count: int) -> None:
         streams = await asyncio.gather(*(begin(client, f"Count from {number % 4}.") for number in range(8)))
         first.send_signal(signal.SIGTERM)
         assert set(await asyncio.gather(*map(finish_reason, streams))) <= {"stop", "length"}
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(PATIENCE_S):
             await first.communicate()
         assert first.returncode == 0
         if not others:

@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 from fake_engine import MAX_MODEL_LEN, VOCAB, ByteTokenizer, FakeEngine
 from grpc_client import AsyncStub, Outcome, retry_delay_s, status_of, text_request, violations
+from patience import DEADLINE_S
 from tiny import tiny_compiler
 
 from draftline import __version__
@@ -98,7 +99,7 @@ async def test_many_logprobs_come_in_messages_that_clients_take(stub: AsyncStub)
 async def test_a_deadline_ends_the_call_and_the_request(stub: AsyncStub, engine: FakeEngine) -> None:
     engine.hold()
     with pytest.raises(grpc.RpcError) as caught:
-        await generate(stub, text_request("a"), timeout=0.2)
+        await generate(stub, text_request("a"), timeout=DEADLINE_S)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     while not engine.cancelled:
         await asyncio.sleep(0.001)

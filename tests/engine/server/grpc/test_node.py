@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
+from patience import PATIENCE_S
 
 from draftline.engine.server.server import Server
 
@@ -53,7 +54,7 @@ async def test_a_session_from_node(server: Server, engine: FakeEngine, environme
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         out, err = await process.communicate()
     assert (process.returncode, err.decode()) == (0, "")
     found: dict[str, dict[str, Any]] = {line["id"]: line for line in map(json.loads, out.decode().splitlines())}

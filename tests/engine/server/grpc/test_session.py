@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 from fake_engine import FakeEngine
 from grpc_client import AsyncStub, SessionClient, retry_delay_s, text_request, texts, violations
+from patience import DEADLINE_S
 
 from draftline.engine.server.limits import MAX_REQUEST_ID
 from draftline.engine.server.server import Server
@@ -131,7 +132,7 @@ async def test_a_broken_stream_cancels_all_of_its_requests_and_no_others(
     other = SessionClient(stub)
     await other.submit("mine", text_request("mine"))
     async with grpc.aio.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
-        client = SessionClient(InferenceServiceStub(channel), timeout=1.0 if how == "deadline" else None)
+        client = SessionClient(InferenceServiceStub(channel), timeout=DEADLINE_S if how == "deadline" else None)
         for number in range(3):
             await client.submit(f"r{number}", text_request("text", n=2))
         await running(engine, 4)

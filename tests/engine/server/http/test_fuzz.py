@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 from stepped_engine import SteppedEngine
 
 from draftline.engine.server.config import ServerConfig
@@ -21,7 +22,6 @@ from draftline.engine.server.http.listener import HttpListener
 from draftline.engine.server.server import Server
 
 AT_ONCE = 16
-PATIENCE_S = 60.0
 
 BODIES = {endpoint.path: endpoint.body for endpoint in (*ENDPOINTS, *TOKEN_ENDPOINTS)}
 PATHS = [*BODIES, "/v1/models", "/v1/models/x", "/metrics", "/version", "/health", "/openapi.json", "/nothing", "/%ff"]

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from fake_engine import FakeEngine
 from http_client import http_client
+from patience import PATIENCE_S
 from stepped_engine import SteppedEngine
 
 from draftline.engine.errors import CannotListenError
@@ -43,7 +44,7 @@ async def connect(server: Server) -> tuple[asyncio.StreamReader, asyncio.StreamW
 async def closed_by_server(reader: asyncio.StreamReader) -> None:
     """Wait until the server has closed the connection without an answer."""
     with contextlib.suppress(ConnectionResetError):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert await reader.read() == b""
 
 
@@ -121,7 +122,7 @@ async def test_a_disconnect_cancels_within_one_step(
     writer.close()
     await engine.cancels(1)
     await engine.steps(2)  # the step in flight when the cancel came, and one more
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await engine.freed()
         await server.wait_idle()
 
@@ -134,7 +135,7 @@ async def test_a_disconnect_of_several_prompts_cancels_all(stepped: tuple[Server
     writer.close()
     await engine.cancels(3)
     await engine.steps(2)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await engine.freed()
         await server.wait_idle()
 
@@ -150,7 +151,7 @@ async def test_a_client_that_pipelines_is_disconnected(stepped: tuple[Server, St
     await engine.steps(2)  # the step in flight when the cancel came, and one more
     await closed_by_server(reader)
     writer.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await engine.freed()
         await server.wait_idle()
 
@@ -166,7 +167,7 @@ async def test_a_reader_that_stops_loses_its_requests(serve: Any, engine: FakeEn
     body = {"prompt": "abc", "max_tokens": 4000, "n": 64, "logprobs": 20, "stream": True}
     await asyncio.get_running_loop().sock_sendall(client, request("/v1/completions", body))
     await asyncio.to_thread(engine.wait_running, 1)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await server.wait_idle()
     assert engine.cancelled
     client.close()
@@ -196,7 +197,7 @@ async def test_a_body_that_does_not_arrive(serve: Any) -> None:
     server = await serve(stall_timeout=0.2)
     reader, writer = await connect(server)
     writer.write(request("/v1/completions", {"prompt": "abc"})[:-3])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert (await reader.readline()).startswith(b"HTTP/1.1 408 ")
     writer.close()
 
@@ -211,7 +212,7 @@ async def test_a_comment_keeps_a_silent_stream_alive(
     engine.hold()
     reader, writer = await connect(server)
     writer.write(request("/v1/completions", {"prompt": "abc", "stream": True}))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not (await reader.readline()).startswith(b": ping"):
             pass
     engine.release()

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from fake_engine import fake_info
 from fake_tokenizer import ByteTokenizer
+from patience import PATIENCE_S
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from stepped_engine import SteppedEngine
 
@@ -217,7 +218,7 @@ async def test_a_stream_that_is_left_is_cancelled(client: openai.AsyncOpenAI, mo
     async for _ in stream:
         break
     await stream.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await server.wait_idle()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
+from patience import PATIENCE_S
 from pydantic import BaseModel, ConfigDict
 
 from draftline.engine.config import EngineConfig
@@ -45,9 +46,9 @@ def url() -> Iterator[str]:
         await server.serve(engine)
         return server
 
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE_S)
     yield f"http://{server.http_address}/v1"
-    asyncio.run_coroutine_threadsafe(server.abort(), loop).result(60)
+    asyncio.run_coroutine_threadsafe(server.abort(), loop).result(PATIENCE_S)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

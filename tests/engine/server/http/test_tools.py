@@ -12,6 +12,7 @@ import jsonschema_rs
 import openai
 import pytest
 from loaded_once import loaded_once
+from patience import PATIENCE_S
 
 from draftline import Client, SamplingParams
 from draftline.engine.config import EngineConfig
@@ -47,9 +48,9 @@ def server() -> Iterator[Server]:
         await server.serve(engine)
         return server
 
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(PATIENCE_S)
     yield server
-    asyncio.run_coroutine_threadsafe(server.abort(), loop).result(60)
+    asyncio.run_coroutine_threadsafe(server.abort(), loop).result(PATIENCE_S)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()

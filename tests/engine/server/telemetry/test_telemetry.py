@@ -25,6 +25,7 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
 from grpc_client import AsyncStub, SessionClient, text_request, violations
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from patience import DEADLINE_S
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from stepped_engine import SteppedEngine
@@ -306,7 +307,7 @@ async def test_a_broken_call_reports_its_requests(
     engine.hold()
     async with grpc.aio.insecure_channel(server.address) as channel:
         stub = InferenceServiceStub(channel)
-        late = stub.Generate(text_request("a"), timeout=1.0, metadata=(("x-request-id", "late"),))
+        late = stub.Generate(text_request("a"), timeout=DEADLINE_S, metadata=(("x-request-id", "late"),))
         session = SessionClient(stub)
         await session.submit("gone", text_request("b"))
         await asyncio.to_thread(engine.wait_running, 2)
