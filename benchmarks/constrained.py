@@ -11,8 +11,8 @@ Four sections, as JSON lines:
 - rate: tokens/s of batches without constraints, with an automaton for every row or every other row, with a structural
   tag for every row, inside a tag with a closed schema and in the free text before one, and with a grammar for every
   row. Rounds alternate; the result is the median, also relative to the unconstrained batch.
-- tools: seconds of processor time, the workers' included, until an output of a structural tag of many tools can begin,
-  and of another one with the same tools; the best of three.
+- tools: seconds of processor time, the workers' included, until an output of a structural tag of many tools, each with
+  two or six members, can begin, and of another one with the same tools; the best of three.
 - steps: steps to extract a record from a text, without drafts, and with forced drafts only. It needs a model that ends
   its documents, so it excludes --shape.
 """
@@ -25,6 +25,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -166,12 +167,22 @@ def verify_times(compiler: ConstraintCompiler, rows: int = 64, drafts: int = 4) 
     return {"section": "mask", "what": f"{rows} rows x {positions} positions, automaton", **_spread(times)}
 
 
+MORE_MEMBERS: dict[str, object] = {
+    "unit": {"enum": ["celsius", "fahrenheit"]},
+    "hourly": {"type": "boolean", "description": "Hour by hour."},
+    "fields": {"type": "array", "items": {"type": "string"}},
+    "latitude": {"type": "number"},
+}
+"""Optional members of a tool's arguments."""
+
+
 def tool_times(vocabulary: ByteVocabulary) -> Iterator[dict[str, object]]:
     """Times to compile structural tags of many tools, until an output can begin, as a server does it."""
-    for count in (20, 100, 500):
+    for count, members in ((20, 2), (100, 2), (500, 2), (500, 6)):
         tags = []
         for index in range(count):
-            properties = {f"city_{index}": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 14}}
+            first = {f"city_{index}": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 14}}
+            properties = first | dict(islice(MORE_MEMBERS.items(), members - len(first)))
             schema = {"type": "object", "properties": properties, "required": [f"city_{index}"]}
             content = {"type": "json_schema", "json_schema": {**schema, "additionalProperties": False}}
             begin = f'<tool_call>\n{{"name": "tool_{index}", "arguments": '
@@ -194,7 +205,7 @@ def tool_times(vocabulary: ByteVocabulary) -> Iterator[dict[str, object]]:
             times.append((taken[0], taken[1]))
         yield {
             "section": "tools",
-            "what": f"{count} tools",
+            "what": f"{count} tools of {members} members",
             "backend": report.backend,
             "cpu_s": round(min(first for first, _ in times), 3),
             "cpu_s_with_known_tools": round(min(second for _, second in times), 3),

@@ -8,6 +8,7 @@ its setup. This module is both ends: a worker's ``main`` calls `serve`.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -188,6 +189,7 @@ def serve(start: Callable[[_SetupT], Callable[[Any], Iterable[object]]]) -> None
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # prints go to standard error, so that only answers go through the pipe
     work = start(_receive(jobs))
+    gc.freeze()  # what is loaded stays: collections need not look at it
     kept_bytes, served = int(sys.argv[1]), False
     while _resident_bytes() < kept_bytes or not served:
         signal.signal(signal.SIGALRM, lambda *_: os._exit(0))

@@ -69,6 +69,8 @@ class ChatPlan:
             if field == path or field.startswith(f"{path}/"):
                 rest = field[len(path) :]
                 return place + (f"#{rest}" if rest and "#" not in place else rest)
+            if field.startswith(f"{path}#"):
+                return place  # the client has not written what the pointer leads to
         return field
 
 
@@ -114,6 +116,7 @@ def plan_chat(request: GenerateRequest, info: EngineInfo, prompt_end: Callable[[
     form = writer.form(behind_reasoning=bool(reasoning))
     tags = writer.tags(form)
     places = [(f"constraint.structural_tag#{pointer}", place) for pointer, place in writer.places(form)]
+    places.append(("constraint.structural_tag", writer.place))
     source = json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)
     base = constraint or Constraint(structural_tag=source)
     update = dict.fromkeys(("json_schema", "regex", "choice", "grammar"), None) | {"json_object": False}
@@ -219,8 +222,17 @@ class _Writer:
             for pointer, value in _walk(tag["content"], found[id(tag)] + "/content"):
                 if value["type"] == "json_schema":
                     yield f"{pointer}/json_schema", self._place(tool) + value.pop(PLACE, "")
+            yield found[id(tag)], self._place(tool)
         if self._answer is not None:
-            yield f"{found.get(id(self._answer), '')}/json_schema", "constraint.json_schema"
+            answer = found.get(id(self._answer), "")
+            yield f"{answer}/json_schema", "constraint.json_schema"
+            yield f"{answer}/pattern", "constraint.regex"
+            yield f"{answer}/grammar", "constraint.grammar"
+
+    @property
+    def place(self) -> str:
+        """The place in the request of what has none of its own."""
+        return "constraint.grammar" if self._answer is not None and "grammar" in self._answer else "chat.tools"
 
     def _place(self, tool: Tool) -> str:
         return f"chat.tools[{self._index[tool.name]}].parameters"

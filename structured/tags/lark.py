@@ -246,7 +246,20 @@ def _overlap(excluded: str, trigger: str) -> bool:
 
 
 def _ends_before(form: Form, marks: list[str]) -> bool:
-    """Whether a form that may go on does so by a separator, which differs from each of the marks that may end it."""
-    if not isinstance(form, Separated) or not form.separator or not _ends_itself(form.body):
+    """Whether a form that may go on does so by a text that differs from each of the marks that may end it."""
+    if not isinstance(form, Separated) or not _ends_itself(form.body):
         return False
-    return not any(mark.startswith(form.separator) or form.separator.startswith(mark) for mark in marks)
+    further = [form.separator] if form.separator else _begins(form.body)
+    return bool(further) and not any(mark.startswith(one) or one.startswith(mark) for mark in marks for one in further)
+
+
+def _begins(form: Form) -> list[str]:
+    """Texts of which each text of a form begins with one; none if they are not known."""
+    match form:
+        case Tag(begin=begin) if begin:
+            return [begin]
+        case Choice(options):
+            begins = [_begins(option) for option in options]
+            return [each for one in begins for each in one] if all(begins) else []
+        case _:
+            return []
