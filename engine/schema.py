@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, overload
 from draftline.engine.errors import FieldViolation, InvalidRequestError
 from draftline.engine.params import Constraint
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
+from draftline.structured.json_schema.bundling import bundled
 from draftline.structured.types.derive import typed_schema
 from draftline.structured.types.typed_schema import TypedSchema
 
@@ -28,6 +29,7 @@ def Schema(
     integers: Integers = ...,
     member_order: MemberOrder = ...,
     close_objects: bool = ...,
+    documents: Mapping[str, str | Mapping[str, Any]] | None = ...,
 ) -> Constraint[T]: ...
 @overload
 def Schema(
@@ -39,6 +41,7 @@ def Schema(
     integers: Integers = ...,
     member_order: MemberOrder = ...,
     close_objects: bool = ...,
+    documents: Mapping[str, str | Mapping[str, Any]] | None = ...,
 ) -> Constraint[Any]: ...
 def Schema(
     schema: Any,
@@ -49,6 +52,7 @@ def Schema(
     integers: Integers = "plain",
     member_order: MemberOrder = "schema",
     close_objects: bool = False,
+    documents: Mapping[str, str | Mapping[str, Any]] | None = None,
 ) -> Constraint[Any]:
     """Make a constraint that outputs are JSON of a type, or by a schema.
 
@@ -63,20 +67,23 @@ def Schema(
         member_order: order of an object's members: the schema's wherever possible, or any.
         close_objects: leave out members that a schema does not mention, where it does not say that others may be there.
             Types always say what they have.
+        documents: other JSON Schemas that a JSON Schema refers to, by the URIs of its references. They are put into the
+            schema, since nothing is fetched.
 
     Raises:
-        InvalidRequestError: parts of a type cannot be guaranteed, or it is no type. The error names every such field.
+        InvalidRequestError: parts of a type cannot be guaranteed, or it is no type. The error names every such field. Or a
+            document is no schema.
 
     Example:
         >>> [output] = llm.generate("Ada Lovelace was born in", constraint=Schema(Person))
         >>> output.parsed
     """
     typed: TypedSchema[Any] | None = None
-    if isinstance(schema, str):
-        text = schema
-    elif isinstance(schema, Mapping):
-        text = _json(schema)
+    if isinstance(schema, str | Mapping):
+        text = _bundled(_text(schema), documents or {})
     else:
+        if documents:
+            raise InvalidRequestError(FieldViolation("documents", "are for JSON Schemas: a type refers to none"))
         if integers != "plain":
             raise InvalidRequestError(FieldViolation("integers", "must be plain for a type: strict ints reject 1.0"))
         typed = _typed(schema)
@@ -93,11 +100,22 @@ def Schema(
     return constraint if typed is None else constraint.of_type(typed)
 
 
-def _json(schema: Mapping[str, object]) -> str:
+def _text(schema: str | Mapping[str, object], field: str = "schema") -> str:
+    if isinstance(schema, str):
+        return schema
     try:
         return json.dumps(schema)
     except (TypeError, ValueError) as error:
-        raise InvalidRequestError(FieldViolation("schema", f"is no JSON: {error}")) from error
+        raise InvalidRequestError(FieldViolation(field, f"is no JSON: {error}")) from error
+
+
+def _bundled(schema: str, documents: Mapping[str, str | Mapping[str, Any]]) -> str:
+    if not documents:
+        return schema
+    try:
+        return bundled(schema, {uri: _text(document, "documents") for uri, document in documents.items()})
+    except InvalidConstraintError as error:
+        raise InvalidRequestError(FieldViolation("documents", str(error))) from error
 
 
 def _typed(kind: Any) -> TypedSchema[Any]:

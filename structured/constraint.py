@@ -12,7 +12,12 @@ from typing import Literal
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
 from draftline.structured.grammar.lark import regex_grammar
 from draftline.structured.grammar.lark_rules import rule_error
-from draftline.structured.json_schema import json_object_language, json_schema_language
+from draftline.structured.json_schema import (
+    DEFAULT_LIMITS,
+    SchemaLimits,
+    json_object_language,
+    json_schema_language,
+)
 from draftline.structured.language import IntegerSpelling, Language, PropertyOrder, Whitespace
 from draftline.structured.tags.form import Free, form_language, with_reasoning
 from draftline.structured.tags.xgrammar import read_structural_tag
@@ -87,9 +92,10 @@ def language(constraint: ConstraintSpec) -> Language:
     return with_reasoning(allowed, reasoning.begin, reasoning.end, required=reasoning.required, is_json=is_json)
 
 
-def _json_schema(constraint: ConstraintSpec) -> Language:
+def _json_schema(constraint: ConstraintSpec, limits: SchemaLimits = DEFAULT_LIMITS) -> Language:
     return json_schema_language(
         constraint.source,
+        limits=limits,
         whitespace=constraint.whitespace,
         best_effort=constraint.best_effort,
         order=constraint.member_order,
@@ -126,27 +132,47 @@ def _grammar(constraint: ConstraintSpec) -> Language:
 
 
 def _structural_tag(constraint: ConstraintSpec) -> Language:
+    room = MAX_PARTS_BYTES
+
     def inner(kind: ConstraintKind, source: str, close_objects: bool) -> Language:
+        nonlocal room
         close = constraint.close_objects or close_objects
         inside = replace(constraint, kind=kind, source=source, close_objects=close, reasoning=None)
-        return _inner_language(inside) if len(source) < _MAX_CACHED else _embedded(inside)
+        read = _inner_language if len(source) < _MAX_CACHED else _embedded
+        allowed = read(inside, room >= 0)
+        room -= len(allowed.regex or "")
+        return allowed
 
     return form_language(read_structural_tag(constraint.source, inner))
 
+
+MAX_PARTS_BYTES = 64 << 10
+"""The most bytes of the regular expressions inside a structural tag that has an automaton."""
+
+_GRAMMAR_ONLY = replace(DEFAULT_LIMITS, regex_bytes=0)
+_TOO_MANY_PARTS = f"the regular expressions inside the structural tag have more than {MAX_PARTS_BYTES} bytes"
 
 _MAX_CACHED = 1 << 14
 """Longer sources are not cached: they would take much memory."""
 
 
 @lru_cache(maxsize=1024)
-def _inner_language(constraint: ConstraintSpec) -> Language:
+def _inner_language(constraint: ConstraintSpec, regular: bool) -> Language:
     """`_embedded`, cached: many structural tags share tools."""
-    return _embedded(constraint)
+    return _embedded(constraint, regular)
 
 
-def _embedded(constraint: ConstraintSpec) -> Language:
-    """`language`, for texts inside others: there items cannot be compared."""
-    allowed = language(constraint)
+def _embedded(constraint: ConstraintSpec, regular: bool) -> Language:
+    """`language`, for texts inside others: there items cannot be compared.
+
+    Args:
+        constraint: the constraint.
+        regular: whether the texts around it may have an automaton. If not, schemas need no regular expression.
+    """
+    if constraint.kind == "json_schema" and not regular:
+        allowed = replace(_json_schema(constraint, _GRAMMAR_ONLY), not_regular=_TOO_MANY_PARTS)
+    else:
+        allowed = language(constraint)
     if allowed.unique is None:
         return allowed
     reason = (

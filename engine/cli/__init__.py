@@ -15,7 +15,7 @@ from draftline.engine.cli.bench.profile import profile
 from draftline.engine.cli.errors import print_error, writable_output
 from draftline.engine.cli.help import HelpCommand, HelpGroup
 from draftline.engine.cli.options import CONFIGURATIONS, command
-from draftline.engine.cli.schema import check_schema
+from draftline.engine.cli.schema import bundle_schema, check_schema
 
 app = typer.Typer(
     name="draftline",
@@ -32,6 +32,7 @@ for function in (
     info.info,
     token.token,
     check_schema.check_schema,
+    bundle_schema.bundle_schema,
     profile,
     demo.demo,
     train_draft.train_draft,

@@ -99,6 +99,8 @@ def unenforceable(schema: str, *, limits: SchemaLimits = DEFAULT_LIMITS) -> tupl
 def _regex(
     graph: Graph, whitespace: Whitespace, limits: SchemaLimits, order: PropertyOrder, max_repetition: int | None
 ) -> tuple[str, None] | tuple[None, str]:
+    if not limits.regex_bytes:
+        return None, "#: no regular expression is asked for"
     try:
         regex = to_regex(regular_form(graph, whitespace, order, max_repetition))
     except NotRegularError as error:

@@ -37,7 +37,11 @@ def bundled(schema: str, documents: Mapping[str, str]) -> str:
         if not isinstance(definitions, dict):
             raise InvalidConstraintError(f"/{keyword}: has to be an object")
         for uri in found:
-            for name, part in _resources(uri, parse(documents[uri], DEFAULT_LIMITS), dialect).items():
+            try:
+                resources = _resources(uri, parse(documents[uri], DEFAULT_LIMITS), dialect)
+            except InvalidConstraintError as error:
+                raise InvalidConstraintError(f"{uri}: {error}") from None
+            for name, part in resources.items():
                 definitions[_unused(name, definitions)] = part
     return json.dumps(root, default=_number, ensure_ascii=False)
 

@@ -299,7 +299,8 @@ class Document:
         fragment = urllib.parse.unquote(fragment)
         if whole not in self._by_uri:
             raise UnresolvedReferenceError(
-                f"{reference!r} is not in this document, and other documents are not fetched"
+                f"the document {whole!r} is not here, and nothing is fetched: draftline bundle-schema, or Schema(documents=…),"
+                " puts documents into a schema"
             )
         start = self._known[self._by_uri[whole]]
         if fragment == "":

@@ -13,7 +13,7 @@ class SchemaLimits:
         enum_values: values in all enums together.
         shapes: shapes in the normalised form.
         intersections: pairs of shapes intersected during normalisation, about 30 µs each.
-        regex_bytes: length of the regular expression; a longer one is dropped, without an error.
+        regex_bytes: length of the regular expression; a longer one is dropped, without an error. 0: it is not written.
         grammar_bytes: length of the grammar.
     """
 

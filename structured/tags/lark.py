@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from draftline.structured.errors import UnsupportedConstraintError, Violation
 from draftline.structured.regular import syntax
+from draftline.structured.tags.embedded import EmbeddedGrammars
 from draftline.structured.tags.form import (
     Choice,
     Form,
@@ -51,6 +52,7 @@ def tag_grammar(form: Form, special: Mapping[str, int] = _NO_TOKENS) -> str:
 class _Writer:
     def __init__(self, special: Mapping[str, int]) -> None:
         self.lines: list[str] = []
+        self._embedded = EmbeddedGrammars(self.lines)
         self._pointer = ""
         self._special = special
         self._names = SpecialNames(special)
@@ -101,7 +103,7 @@ class _Writer:
             if not last:
                 self._refuse("text follows it that has no automaton, and it cannot be told where it ends")
             return self._terminal(self._pattern(leaf))
-        return f"%lark {{\n{leaf.language.grammar}\n}}"
+        return self._embedded.start(leaf.language.grammar) if leaf.is_json else f"%lark {{\n{leaf.language.grammar}\n}}"
 
     def _tag(self, tag: Tag, begin: str) -> str:
         outside, self._pointer = self._pointer, tag.name if tag.name.startswith("/") else self._pointer

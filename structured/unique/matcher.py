@@ -22,8 +22,12 @@ from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.unique.tokens import ItemTokens
 from draftline.structured.unique.values import Value, endings, may_become, spelled_alike, string_of
 
-MAX_QUESTIONS: Final = 400
-"""The most masks of the inner matcher for one mask. Then texts count as repeating whose end is unknown."""
+MAX_WORK: Final = 6_000
+"""The most comparisons of a text with an item for one mask, so that other outputs do not wait. Then texts count as repeating
+whose end is unknown."""
+
+_QUESTION: Final = 30
+"""What a mask of the inner matcher counts, in comparisons."""
 
 _WHITE: Final = b" \t\n\r"
 _BACKSLASH: Final = ord("\\")
@@ -284,7 +288,7 @@ class _Search:
         self._paths = paths
         self._tokens = tokens
         self._known: dict[_Key, bool] = {}
-        self._questions = 0
+        self._work = 0
 
     def goes_on_behind(self, token: int, after: Cursor, rivals: tuple[_Rivals, ...]) -> bool:
         """Whether a text goes on behind a token that the inner matcher allows."""
@@ -339,9 +343,10 @@ class _Search:
         self, cursor: Cursor, rivals: tuple[_Rivals, ...]
     ) -> Iterator[tuple[int, Cursor, tuple[_Rivals, ...]]] | None:
         """The tokens behind which a text may still repeat an item; None if there is one behind which it does not."""
-        self._questions += 1
-        if self._questions > MAX_QUESTIONS:
+        self._work += _QUESTION
+        if self._work > MAX_WORK:
             return iter(())
+        comparisons = 1 + sum(len(one.values) for one in rivals)
         words = np.empty((len(self._tokens.texts) + 31) // 32, np.int32)
         self._inner.fill_mask(words)
         allowed = _Allowed(words)
@@ -350,7 +355,7 @@ class _Search:
         only_blank = True
         later: list[tuple[int, Cursor, tuple[_Rivals, ...]]] = []
         texts: set[bytes] = set()
-        for token in allowed.among(self._tokens.order):
+        for token in allowed.texts(self._tokens).tolist():
             text = self._tokens.texts[token]
             if cursor.text < 0 and text[0] in _WHITE:
                 blank.append(token)
@@ -366,6 +371,9 @@ class _Search:
                 return None
             texts.add(text)
             later.append((token, after, left))
+            self._work += comparisons
+            if self._work > MAX_WORK:
+                break
         if only_blank:
             for token in blank:
                 after = _after(cursor, self._tokens.texts[token], self._paths)
@@ -390,20 +398,25 @@ class _Allowed:
 
     def among(self, tokens: npt.NDArray[np.int64]) -> Iterator[int]:
         """Those of some tokens that are allowed, in their order."""
-        return iter(self._of(tokens).tolist())
+        return iter(tokens[(self._words[tokens >> 5] >> (tokens & 31) & 1) != 0].tolist())
+
+    def texts(self, tokens: ItemTokens) -> npt.NDArray[np.int64]:
+        """Those of all tokens with a text, short ones first."""
+        some = np.flatnonzero(self._words)  # few, outside of strings
+        bits = np.unpackbits(self._words[some].view(np.uint8).reshape(len(some), 4), axis=1, bitorder="little")
+        row, bit = np.nonzero(bits)
+        rank = tokens.rank[some[row] * 32 + bit]
+        return tokens.order[np.sort(rank[rank >= 0])]
 
     def below(self, tokens: ItemTokens) -> npt.NDArray[np.bool_]:
         """The nodes of the tree with allowed tokens at or below them: [nodes] bool."""
         found = np.zeros(len(tokens.parent), np.bool_)
-        nodes = tokens.node[self._of(tokens.order)]
+        nodes = tokens.node[self.texts(tokens)]
         while len(nodes):
             found[nodes] = True
             nodes = tokens.parent[nodes]
             nodes = nodes[~found[nodes]]
         return found
-
-    def _of(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return tokens[(self._words[tokens >> 5] >> (tokens & 31) & 1) != 0]
 
 
 def _remove(words: Words, tokens: npt.NDArray[np.int64]) -> None:

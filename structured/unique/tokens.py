@@ -29,6 +29,7 @@ class ItemTokens:
         quotes: tokens that may end a string that is open.
         strings: tokens that may hold a whole string.
         order: all tokens with a text, short ones first.
+        rank: the index of each token in ``order``; -1 for tokens without a text.
         complete: whether tokens can write every text whose bytes are in any token.
         ends: the tokens that end an output.
     """
@@ -45,6 +46,7 @@ class ItemTokens:
     quotes: npt.NDArray[np.int64]
     strings: npt.NDArray[np.int64]
     order: npt.NDArray[np.int64]
+    rank: npt.NDArray[np.int64]
     complete: bool
     ends: frozenset[int]
 
@@ -63,7 +65,9 @@ class ItemTokens:
             return np.array([token for token, text in enumerate(texts) if found.search(text)], np.int64)
 
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        order = np.argsort(lengths, kind="stable")
+        order = np.argsort(lengths, kind="stable")[np.count_nonzero(lengths == 0) :]
+        rank = np.full(-(-len(texts) // 32) * 32, -1)
+        rank[order] = np.arange(len(order))
         return ItemTokens(
             texts,
             trie.first.tolist(),
@@ -76,7 +80,8 @@ class ItemTokens:
             matching(rb'".*,'),
             matching(rb'"'),
             matching(rb'".*"'),
-            order[np.count_nonzero(lengths == 0) :],
+            order,
+            rank,
             trie.is_complete,
             frozenset(vocabulary.eos_ids),
         )

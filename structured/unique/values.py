@@ -25,8 +25,6 @@ class Object(NamedTuple):
 _WHITE: Final = b" \t\n\r"
 _NUMBER: Final = re.compile(rb"[-+0-9.eE]*")
 _LITERALS: Final[Mapping[Any, bytes]] = {None: b"null", True: b"true", False: b"false"}
-_ROUNDING: Final = Fraction(1, 2**52)
-_EXACT_DIGITS: Final = 17
 
 
 def value_of(text: bytes) -> Value | None:
@@ -226,33 +224,25 @@ def _number_may_become(token: bytes, value: Fraction) -> bool:
         return not digits.strip(b"0") or exponential != b"" or len(digits) > 300  # readers round tiny numbers to zero
     if not digits.strip(b"0"):
         return True
-    if len(digits) > 1_000 or not _leads_to(digits.lstrip(b"0"), abs(value)):
-        return False
-    size, first = abs(value), Fraction(digits.decode())
-    # Some power of ten brings the numbers that begin with these digits to the value.
-    power = len(str(size.numerator)) - len(str(size.denominator)) - len(digits.lstrip(b"0"))
-    rounds = exponential != b"" or b"." in mantissa or len(digits) <= _EXACT_DIGITS
-    slack = _ROUNDING if rounds else Fraction(0)
-    for near in range(power - 1, power + 3):
-        scale = Fraction(10) ** near
-        if first * scale * (1 - slack) <= size <= (first + 1) * scale * (1 + slack):
-            return True
-    return False
+    # Wherever the point is, the first digits have to be the value's, or lead to them by rounding.
+    length = min(len(digits := digits.lstrip(b"0")), _LEADING)
+    unit = 10 ** (_LEADING - length)
+    low, size = int(digits[:length]) * unit, _leading_digits(abs(value))
+    high = low + unit
+    return (
+        low - _ROUNDED <= size <= high + _ROUNDED
+        or abs(10 * size - high) <= 10 * _ROUNDED  # 99… is next to 10…
+        or abs(size - 10 * low) <= _ROUNDED
+    )
 
 
-def _leads_to(digits: bytes, size: Fraction) -> bool:
-    """Whether a number of these digits may be near a value, wherever its point is. False is sure; it takes little time."""
-    length = min(len(digits), _LEADING)
-    begun, reached = int(digits[:length]), int(_leading_digits(size)[:length])
-    return abs(begun - reached) in (0, 1, 9 * 10 ** (length - 1) - 1)  # the last: 99… is next to 10…
-
-
-_LEADING: Final = 15
-"""Fewer digits than readers tell apart: rounding changes the last of them by one at most."""
+_LEADING: Final = 16
+_ROUNDED: Final = 4
+"""By how much rounding to a 64-bit float changes a number of so many digits, and a little more."""
 
 
 @functools.lru_cache(maxsize=1 << 15)
-def _leading_digits(size: Fraction) -> str:
+def _leading_digits(size: Fraction) -> int:
     """The first digits of a positive number."""
     shift = _LEADING + len(str(size.denominator))
-    return str(size.numerator * 10**shift // size.denominator)
+    return int(str(size.numerator * 10**shift // size.denominator)[:_LEADING])

@@ -1,0 +1,61 @@
+"""``draftline bundle-schema``: one JSON Schema out of several files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from draftline.engine.errors import UsageError
+from draftline.structured.errors import InvalidConstraintError
+from draftline.structured.json_schema.bundling import bundled
+
+
+def bundle_schema(
+    file: Annotated[Path, typer.Argument(help="a JSON Schema", metavar="FILE")],
+    document: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[URI=]FILE", help="a document that the schema refers to; may be given again"),
+    ] = None,
+) -> None:
+    """Put the documents that a JSON Schema refers to into it, and write the whole schema to standard output.
+
+    Nothing is fetched. A document's URI is its "$id", or else its path as seen from FILE, as relative references write it.
+
+    **Examples**
+
+    - `draftline bundle-schema person.json --document address.json > whole.json`
+    - `draftline bundle-schema person.json --document https://example.org/address=address.json`
+    """
+    documents = dict(_named(one, file.parent) for one in document or ())
+    try:
+        typer.echo(bundled(_read(file), documents))
+    except InvalidConstraintError as error:
+        raise UsageError(str(error)) from error
+
+
+def _named(option: str, folder: Path) -> tuple[str, str]:
+    """The URI and the text of a document."""
+    uri, given, path = option.rpartition("=")
+    text = _read(Path(path))
+    return (uri if given else _own_uri(text) or Path(os.path.relpath(path, folder)).as_posix()), text
+
+
+def _own_uri(text: str) -> str | None:
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return None  # `bundled` says so
+    named = document.get("$id", document.get("id")) if isinstance(document, dict) else None
+    return named.partition("#")[0] if isinstance(named, str) else None
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or error  # an OSError repeats the path
+        raise UsageError(f"{file}: {problem}") from error
