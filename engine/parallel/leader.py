@@ -49,9 +49,14 @@ _SILENT_S = 4.0
 _STARVED_S = 30.0
 """The same for a rank that could run, but that a loaded machine may not let run."""
 
+_LOADING = 15.0
+"""How much longer both are until all ranks are ready: imports and compilers keep the interpreter's lock."""
+
 _WATCH_S = 0.25
+_POLL_S = 0.02
 _GRACE_S = 2.0
-"""Seconds for the engine to end by itself once a rank is lost. Waiting for a GPU cannot be broken off, so the process ends."""
+"""Seconds for the engine to end by itself once a rank is lost. Waiting for a GPU, or for the ranks to find each other, cannot be
+broken off, so the process ends."""
 
 
 class StartedRanks(OtherRanks):
@@ -132,7 +137,9 @@ class Ranks(StartedRanks):
         for rank in range(1, self._size):
             self._start(config, rank)
         self._seen = [time.monotonic()] * (self._size - 1)
+        self._starting = set(range(self._size - 1))
         self._waiting = set(range(self._size - 1))  # for their first step
+        self._joined = False
         self._serving = threading.Event()
         self._watchdog = threading.Thread(target=self._watch, name="draftline-ranks", daemon=True)
         self._watchdog.start()
@@ -153,7 +160,10 @@ class Ranks(StartedRanks):
 
     @override
     def join(self) -> RankGroup:
+        while self._starting and not self._closing.wait(_POLL_S):
+            self.check_alive()  # the meeting itself cannot be broken off
         self.group = RankGroup(self._folder / "store", 0, self._size, self._device)
+        self._joined = True
         return self.group
 
     @override
@@ -243,6 +253,7 @@ class Ranks(StartedRanks):
                         self._lose(DeviceLostError(f"rank {index + 1} ended with {code}, so the engine cannot go on"))
                     return
                 self._seen[index] = time.monotonic()
+                self._starting.discard(index)
                 match message:
                     case Broken():
                         self._lose(message.error)
@@ -254,16 +265,14 @@ class Ranks(StartedRanks):
                             self._serving.set()
                     case Alive():
                         pass
-            if self._serving.is_set():
-                index = int(np.argmin(self._seen))
-                silent = time.monotonic() - self._seen[index]
-                if silent > (_STARVED_S if _can_run(self._processes[index].pid) else _SILENT_S):
-                    self._lose(
-                        DeviceLostError(
-                            f"rank {index + 1} hangs: no sign of life for {silent:.1f} s, so the engine ends"
-                        )
-                    )
-                    return
+            index = int(np.argmin(self._seen))
+            silent = time.monotonic() - self._seen[index]
+            patience = 1.0 if self._serving.is_set() else _LOADING
+            if silent > patience * (_STARVED_S if _can_run(self._processes[index].pid) else _SILENT_S):
+                self._lose(
+                    DeviceLostError(f"rank {index + 1} hangs: no sign of life for {silent:.1f} s, so the engine ends")
+                )
+                return
 
     def _lose(self, error: Exception) -> None:
         """End the other ranks, and let the engine end with ``error``."""
@@ -272,7 +281,8 @@ class Ranks(StartedRanks):
         for process in self._processes:
             process.kill()
         self._on_lost()
-        if self._device.type == "cuda" and not self._closing.wait(_GRACE_S):
+        waits_forever = self._device.type == "cuda" or (not self._starting and not self._joined)
+        if waits_forever and not self._closing.wait(_GRACE_S):
             os._exit(1)
 
 

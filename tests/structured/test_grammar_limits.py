@@ -211,6 +211,24 @@ def test_a_mask_may_take_400_000_units_of_fuel() -> None:
     assert GrammarBackend(texts).compile(grammar).error is None
 
 
+def test_a_slow_mask_behind_a_rare_branch_is_broken_off_by_name() -> None:
+    """The first masks are quick, so the grammar compiles, and a trial may miss the branch. Other branches go on."""
+    texts = vocabulary("q", *("".join(letters) for letters in itertools.product("ab", repeat=10)))
+    names = [f"T{index}" for index in range(60)]
+    terminals = [f"{name}: /[ab]*a[ab]{{{20 + index}}}x/" for index, name in enumerate(names)]
+    grammar = "\n".join(['start: "q" rare | "a"', f"rare: {' | '.join(names)}", *terminals])
+    compiled = GrammarBackend(texts).compile(grammar)
+    slow, quick = compiled.beginning(), compiled.beginning()
+    words = np.empty(texts.mask_words, np.int32)
+    slow.fill_mask(words)
+    assert slow.advance(texts.tokens.index(b"q"))
+    slow.fill_mask(words)
+    assert slow.failure == "one mask needs more than 500000 units of the lexer's work"
+    assert quick.advance(texts.tokens.index(b"a"))
+    quick.fill_mask(words)
+    assert quick.failure is None
+
+
 def test_a_rule_of_too_many_alternatives_is_refused_by_name() -> None:
     texts = " | ".join(f'"w{index}x"' for index in range(2_001))
     with pytest.raises(
