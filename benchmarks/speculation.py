@@ -2,12 +2,14 @@ r"""The speed-up of speculative decoding over plain decoding, by concurrency, an
 
     python benchmarks/speculation.py --dataset spec-bench --path question.jsonl --concurrency 1,4,8
     python benchmarks/speculation.py --dataset extraction --set drafter=ngram --set draft_tokens=6
+    python benchmarks/speculation.py --path question.jsonl --contender drafter=ngram --contender drafter=ngram_table \
+        --contender draft_model=smollm2-draft --temperature 0,1 --by-category --plot gains.svg
     python benchmarks/speculation.py --dataset random --shape llama-3.1-8b --draft-shape llama-3.2-1b \
         --set draft_length=fixed --acceptance-length 3.5
 
-Two engines of one model answer the same requests in turn, greedily, ``--concurrency`` of them at a time. One never
-drafts, the other drafts as --set says. Answers that differ are counted. On a GPU, a verify step may resolve a near tie
-differently; on a CPU, any difference is a fault, and the run ends with an error.
+Engines of one model answer the same requests in turn, ``--concurrency`` of them at a time. One never drafts, the others draft
+as --set and each --contender say. Answers that differ are counted. On a CPU, any difference is a fault, and the run ends
+with an error.
 
 - ``spec-bench``: the first turns of Spec-Bench's question file (https://github.com/hemingkx/Spec-Bench), JSON lines
   with ``category`` and ``turns``.
@@ -25,8 +27,8 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,11 @@ from rich.console import Console
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import DRAFT_SHAPES, HfConfig, find_shape
 from draftline.engine.bench.provenance import Conditions
-from draftline.engine.bench.speculation.compare import measure, table
-from draftline.engine.bench.speculation.prompts import chats, extraction, random_tokens, read_spec_bench
+from draftline.engine.bench.speculation.compare import measure_all, table
+from draftline.engine.bench.speculation.prompts import Question, chats, extraction, random_tokens, read_spec_bench
 from draftline.engine.config import EngineConfig
 from draftline.engine.protocol import GenerateRequest
-from draftline.engine.threaded_engine import ThreadedEngine, start_engine
+from draftline.engine.threaded_engine import start_engine
 from draftline.spec.synthetic import chance_of_length
 
 
@@ -65,6 +67,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--set", action="append", default=[], metavar="OPTION=VALUE",
         help="an option of EngineConfig; options that begin with draft apply to the drafting engine only; repeatable",
     )  # fmt: skip
+    parser.add_argument(
+        "--contender",
+        action="append",
+        metavar="OPTION=VALUE,…",
+        help="another drafting engine, by its options besides those of --set; repeatable (default: one, of --set alone)",
+    )
+    parser.add_argument("--temperature", default="0", help="comma-separated; each request has its seed (default: 0)")
+    parser.add_argument(
+        "--by-category", action="store_true", help="measure each category of the questions by itself, too"
+    )
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file instead of standard output")
     parser.add_argument("--plot", type=Path, help="plot the speed-ups to this SVG file")
     arguments = parser.parse_args(argv)
@@ -77,9 +89,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _configurations(arguments: argparse.Namespace, folder: Path) -> tuple[EngineConfig, EngineConfig]:
-    """The configurations of the engine that never drafts, and of the one that drafts."""
-    options = {name: yaml.safe_load(value) for name, _, value in (setting.partition("=") for setting in arguments.set)}
+def _options(settings: Sequence[str]) -> dict[str, Any]:
+    return {name: yaml.safe_load(value) for name, _, value in (setting.partition("=") for setting in settings)}
+
+
+def _configurations(arguments: argparse.Namespace, folder: Path) -> tuple[EngineConfig, list[EngineConfig]]:
+    """The configurations of the engine that never drafts, and of those that draft."""
+    options = _options(arguments.set)
     max_concurrency = max(map(int, arguments.concurrency.split(",")))
     common: dict[str, Any] = {"model": arguments.model, "prefix_caching": False, "max_num_seqs": max_concurrency}
     drafting: dict[str, Any] = {}
@@ -93,13 +109,15 @@ def _configurations(arguments: argparse.Namespace, folder: Path) -> tuple[Engine
         common["kv_cache_memory_gib"] = 8  # two engines share the device
     common |= {name: value for name, value in options.items() if not name.startswith("draft")}
     drafting |= {name: value for name, value in options.items() if name.startswith("draft")}
-    if not drafting.keys() & {"drafter", "draft_model"}:
-        drafting["drafter"] = "ngram"
-    config = EngineConfig.model_validate(common | drafting)
-    if arguments.acceptance_length is not None:
-        chance = chance_of_length(arguments.acceptance_length, config.draft_tokens)
-        config = EngineConfig.model_validate(common | drafting | {"synthetic_acceptance": chance})
-    return EngineConfig.model_validate(common | {"drafter": "none"}), config
+    contenders = [drafting | _options(one.split(",")) for one in arguments.contender or [""] if one] or [drafting]
+    configs = []
+    for one in contenders:
+        given = common | ({"drafter": "ngram"} if not one.keys() & {"drafter", "draft_model"} else {}) | one
+        if arguments.acceptance_length is not None:
+            drafts = EngineConfig.model_validate(given).draft_tokens
+            given |= {"synthetic_acceptance": chance_of_length(arguments.acceptance_length, drafts)}
+        configs.append(EngineConfig.model_validate(given))
+    return EngineConfig.model_validate(common | {"drafter": "none"}), configs
 
 
 def _shape(name: str, shape: HfConfig, folder: Path) -> BenchmarkModel:
@@ -107,20 +125,28 @@ def _shape(name: str, shape: HfConfig, folder: Path) -> BenchmarkModel:
     return BenchmarkModel.of_shape(name, shape, folder)
 
 
-def _requests(arguments: argparse.Namespace, concurrency: int, vocab_size: int) -> list[GenerateRequest]:
+Measured = tuple[dict[str, Any], list[GenerateRequest]]
+"""What a result is about, and its requests."""
+
+
+def _requests(arguments: argparse.Namespace, concurrency: int, vocab_size: int) -> Iterator[Measured]:
+    """What is measured at one concurrency: each temperature, with all questions and then, if asked for, each category."""
     if arguments.dataset == "random":
-        return random_tokens(concurrency, vocab_size)
+        yield {"temperature": 0.0}, random_tokens(concurrency, vocab_size)
+        return
+    questions = _questions(arguments)
+    categories = sorted({question.category for question in questions}) if arguments.by_category else []
+    for temperature in map(float, arguments.temperature.split(",")):
+        for category in (None, *categories):
+            chosen = [question for question in questions if category in (None, question.category)]
+            about = {"temperature": temperature} | ({} if category is None else {"category": category})
+            yield about, chats(chosen, arguments.max_tokens, temperature)
+
+
+def _questions(arguments: argparse.Namespace) -> list[Question]:
     if arguments.dataset == "extraction":
-        return chats(extraction(arguments.limit or 64), arguments.max_tokens)
-    return chats(read_spec_bench(arguments.path, arguments.limit), arguments.max_tokens)
-
-
-def run(
-    arguments: argparse.Namespace, plain: ThreadedEngine, drafting: ThreadedEngine, concurrency: int
-) -> dict[str, Any]:
-    """Compare the engines at one concurrency."""
-    requests = _requests(arguments, concurrency, plain.info.config.vocab_size)
-    return measure(plain, drafting, requests, concurrency, arguments.rounds)
+        return extraction(arguments.limit or 64)
+    return read_spec_bench(arguments.path, arguments.limit)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -132,27 +158,33 @@ def main(argv: Sequence[str] | None = None) -> None:
         arguments.output.open("a") if arguments.output else nullcontext(sys.stdout) as out,
     ):
         try:
-            without, config = _configurations(arguments, Path(folder))
-            _requests(arguments, 1, 1)
+            without, configs = _configurations(arguments, Path(folder))
+            list(_requests(arguments, 1, 1))
         except (OSError, ValueError) as error:
             raise SystemExit(str(error)) from None
-        with start_engine(without) as plain, start_engine(config) as drafting:
+        with ExitStack() as engines:
+            plain = engines.enter_context(start_engine(without))
+            drafting = [engines.enter_context(start_engine(config)) for config in configs]
             conditions = Conditions.now(torch.device(plain.info.device))
             for concurrency in map(int, arguments.concurrency.split(",")):
-                result = {
-                    "date": conditions.date,
-                    "machine": conditions.machine,
-                    "commit": conditions.commit,
-                    "model": arguments.shape or arguments.model,
-                    "draft_model": arguments.draft_shape or config.draft_model,
-                    "dataset": arguments.dataset,
-                    "synthetic": config.synthetic_acceptance is not None,
-                    "options": config.model_dump(exclude_defaults=True, exclude={"model", "draft_model"}),
-                    **run(arguments, plain, drafting, concurrency),
-                }
-                results.append(result)
-                out.write(json.dumps(result) + "\n")
-                out.flush()
+                for about, requests in _requests(arguments, concurrency, plain.info.config.vocab_size):
+                    found = measure_all(plain, drafting, requests, concurrency, arguments.rounds)
+                    for config, measured in zip(configs, found, strict=True):
+                        result = {
+                            "date": conditions.date,
+                            "machine": conditions.machine,
+                            "commit": conditions.commit,
+                            "model": arguments.shape or arguments.model,
+                            "draft_model": arguments.draft_shape or config.draft_model,
+                            "dataset": arguments.dataset,
+                            "synthetic": config.synthetic_acceptance is not None,
+                            "options": config.model_dump(exclude_defaults=True, exclude={"model", "draft_model"}),
+                            **about,
+                            **measured,
+                        }
+                        results.append(result)
+                        out.write(json.dumps(result) + "\n")
+                        out.flush()
     Console(stderr=True, width=140).print(table(results))
     if arguments.plot is not None:
         plot(results, arguments.plot)

@@ -23,51 +23,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from draftline.spec.step_costs import NO_CATCH_UP, CatchUpCost, CostTable
 
-_HYSTERESIS = 1.03
+_HYSTERESIS = 1.015
 """The gain in tokens/s that drafting, or another length, must promise."""
 
-_SURELY_LOST = 1.01
+_SURELY_LOST = 1.005
 """The gain in tokens/s that ends drafting."""
 
 _ROW_MEMORY = 0.95
 """Decay of a row's drafts with each verified one."""
 
-_ROW_PRIOR = 4.0
-"""The number of accepted drafts, as many as expected, that a row begins with."""
+_ROW_PRIORS = 5.0, 50.0
+"""The number of drafts, right as often as those of all rows, that a row begins with: where rows differ, and where not."""
 
 _LONG_MEMORY = 0.997
 """Decay of the rates of all rows together. It is slower than a row's: accepted drafts come in bursts, far apart."""
 
-_KNOWN = 48
-"""The number of drafts whose acceptance is known before anything else is decided."""
+_PRIOR_RATE, _PRIOR_WEIGHT = 0.6, 4
+"""The acceptance rate before any draft has been verified, and the number of drafts that it counts for."""
 
-_PRIOR_WEIGHT = 4
-"""The number of drafts that the assumed rate counts for, until it is known better."""
+_KNOWN = 16
+"""Until so many drafts have been verified, only a few rows draft."""
 
 _OPTIMISM = 0.5
 """By how many standard errors rates are taken for better than their means."""
 
-_PROBE_SHARE = 0.008
+_PROBE_SHARE = 0.012
 """The share of the time that probes may cost while speculation is off."""
-
-_MAX_PATIENCE = 4
-"""The largest factor on the time between probes. The factor doubles with each probe that finds no gain."""
-
-_PROBE_EVERY = 8
-"""The fewest steps from one probe to the next."""
 
 _PROBED_ROWS = 8
 """The most rows of a probe."""
 
 STEPS_PER_CHOICE = 4
 """Steps for which a choice of drafts stands: acceptance changes slowly, and a choice costs host time."""
-
-FEW_ROWS = 8
-"""So many rows do not wait for the next choice when one joins them."""
 
 _FORGETTING = 0.01
 """The share by which the rate of a row without drafts moves towards the rate of all rows, with each choice."""
@@ -105,25 +96,29 @@ class RowAcceptance:
     Attributes:
         accepted: its accepted drafts, where older ones count less.
         expected: how many were to be expected.
+        drafts: how many there were.
     """
 
     accepted: float = 0.0
     expected: float = 0.0
+    drafts: float = 0.0
 
-    @property
-    def relative(self) -> float:
-        """Its acceptance rate, as a factor of that of all rows."""
-        return (self.accepted + _ROW_PRIOR) / (self.expected + _ROW_PRIOR)
+    def relative(self, prior: float) -> float:
+        """Its acceptance rate, as a factor of that of all rows; it begins with ``prior`` drafts that were accepted."""
+        return (self.accepted + prior) / (self.expected + prior) if prior else 1.0
 
     def observe(self, accepted: bool, expected: float) -> None:
         """Learn from a draft that is accepted with a probability of ``expected`` in all rows."""
-        self.accepted = _ROW_MEMORY * self.accepted + accepted
-        self.expected = _ROW_MEMORY * self.expected + expected
+        self.decay(_ROW_MEMORY)
+        self.accepted += accepted
+        self.expected += expected
+        self.drafts += 1
 
-    def forget(self) -> None:
+    def decay(self, memory: float) -> None:
         """Move towards the rate of all rows."""
-        self.accepted *= 1 - _FORGETTING
-        self.expected *= 1 - _FORGETTING
+        self.accepted *= memory
+        self.expected *= memory
+        self.drafts *= memory
 
 
 @dataclass(slots=True)
@@ -145,12 +140,50 @@ class DraftingRow:
     output: float = math.inf
 
 
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """Drafts of at most ``longest`` tokens a row.
+
+    Attributes:
+        longest: the most drafts of a row.
+        price: the tokens/s that a second is worth.
+        another: seconds of one draft more in a step.
+        catch_up: seconds of catching up.
+        together: rows that catch up at the same time.
+    """
+
+    longest: int
+    price: float
+    another: float
+    catch_up: CatchUpCost
+    together: int
+
+    def budget(self, row: DraftingRow, survives: Sequence[float]) -> tuple[int, float]:
+        """The drafts that are worth it for a row at present, and the tokens that they gain if it goes on like this."""
+        price, budget = self.price, self.longest
+        while budget and survives[budget] < price * self.another:
+            budget -= 1
+        if not budget:
+            return 0, 0.0
+        gained = sum(survives[1 : budget + 1])
+        worth = gained - price * self.another * budget
+        # In the long run, the row catches up with the prompts of all requests to come.
+        steady = self.catch_up.a_token * row.prompt * (1 + gained) / row.output
+        # At present, it may have tokens to catch up with, as other rows have at the same time.
+        late = 0.0
+        if row.lacking:
+            late = self.catch_up.base / self.together + self.catch_up.a_token * row.lacking
+            late *= (1 + gained) / max(1.0, row.remaining)
+        return budget if worth > price * max(late, steady) else 0, gained if worth > price * steady else 0.0
+
+
 @dataclass(slots=True)
 class _Choice:
-    """Budgets with their expected tokens/s."""
+    """Budgets with their expected tokens/s, and the offer that they follow from."""
 
     rate: float
-    budgets: list[int] = field(default_factory=list)
+    budgets: list[int]
+    offer: _Offer | None = None
 
 
 class DraftBudgets:
@@ -161,19 +194,20 @@ class DraftBudgets:
         self._costs = costs
         self._catch_up = catch_up
         self._unknown = _KNOWN if prior is None else 0
-        self._overall = _Mean(0.5 if prior is None else prior, _PRIOR_WEIGHT)
+        self._overall = _Mean(_PRIOR_RATE if prior is None else prior, _PRIOR_WEIGHT)
         self._at = [_Mean(self._overall.rate, 0.0) for _ in range(costs.draft_lens[-1])]
-        self._longest = 0
+        # How badly drafts were predicted with each of the priors, in nats.
+        self._surprise = dict.fromkeys(_ROW_PRIORS, 0.0)
+        self._choice = _Choice(0.0, [])
         self._shortest = min(costs.draft_lens[1:], default=0)
         self._since_probe = 0
-        self._patience = 1
         # Seconds of steps without and with drafts, relative to the measured ones.
         self._drift = {drafting: _Mean(1.0, 1 / (1 - _STEP_MEMORY)) for drafting in (False, True)}
 
     @property
     def exploring(self) -> bool:
         """Whether the last budgets that `choose` returned were a probe, if they were not all 0."""
-        return self._longest == 0
+        return self._choice.offer is None
 
     def observe(self, row: RowAcceptance, drafted: int, accepted: int) -> None:
         """Learn from a step that verified ``drafted`` tokens of one row and accepted the first ``accepted``.
@@ -182,8 +216,13 @@ class DraftBudgets:
         """
         for index in range(min(drafted, accepted + 1, len(self._at))):
             right = index < accepted
+            rate = self._rate(index)
+            for prior in _ROW_PRIORS:
+                chance = min(0.99, max(0.01, rate * row.relative(prior * self._overall.rate)))
+                surprise = -math.log(chance if right else 1 - chance)
+                self._surprise[prior] = _LONG_MEMORY * self._surprise[prior] + surprise
             self._unknown -= 1
-            row.observe(right, self._rate(index))
+            row.observe(right, rate)
             self._overall.update(right, _LONG_MEMORY)
             self._at[index].update(right, _LONG_MEMORY)
 
@@ -211,44 +250,52 @@ class DraftBudgets:
         """
         if not rows:
             return []
+        for row in rows:
+            row.acceptance.decay(1 - _FORGETTING)
         if self._unknown > 0:
-            few = sorted(range(len(rows)), key=lambda index: rows[index].lacking)[:_PROBED_ROWS]
-            drafts = self._costs.draft_lens[-1] if len(rows) == 1 else self._shortest
-            return [drafts if index in few else 0 for index in range(len(rows))]
-        rates = [self._rate(index) for index in range(len(self._at))]
-        survival = [_survival(rates, row.acceptance.relative) for row in rows]
+            self._choice = _Choice(0.0, [])
+            return self._of_few(rows, self._cheapest(rows, math.inf))
+        survival = self._survival(rows)
         choices = {longest: self._best(rows, survival, longest) for longest in self._costs.draft_lens}
         best = max(choices, key=lambda longest: (choices[longest].rate, -longest))
+        standing = self._choice.offer.longest if self._choice.offer else 0
         needed = _HYSTERESIS if best else _SURELY_LOST
-        if choices[best].rate > needed * choices[self._longest].rate:
-            self._longest = best
-        if self._longest:
-            self._since_probe, self._patience = 0, 1
-            budgets = choices[self._longest].budgets
-            for row, budget in zip(rows, budgets, strict=True):
-                if not budget:
-                    row.acceptance.forget()
-            return budgets
-        return self._probe(rows)
+        if choices[best].rate > needed * choices[standing].rate:
+            standing = best
+        self._choice = choices[standing]
+        return self._choice.budgets if standing else self._probe(rows)
+
+    def join(self, row: DraftingRow) -> int:
+        """The drafts of a row that came after the last choice."""
+        offer = self._choice.offer
+        return 0 if offer is None else offer.budget(row, self._survival([row])[0])[0]
 
     def _probe(self, rows: Sequence[DraftingRow]) -> list[int]:
         """The shortest drafts for a few rows, rarely enough that probes cost at most their share; else none."""
         self._since_probe += 1
-        cheapest = sorted(range(len(rows)), key=lambda index: rows[index].lacking)
         plain = self._costs.seconds(len(rows), 0) * STEPS_PER_CHOICE
         extra = self._costs.seconds(len(rows), self._shortest) * self._correction * STEPS_PER_CHOICE - plain
         # As many as catch up within the time that the verifies take longer.
-        probed, lacking = cheapest[:1], rows[cheapest[0]].lacking
-        for index in cheapest[1:_PROBED_ROWS]:
-            if self._catch_up.seconds(lacking + rows[index].lacking) > extra:
+        probed = self._cheapest(rows, extra)
+        extra += self._catch_up.seconds(sum([rows[index].lacking for index in probed]))
+        if self._since_probe < extra / plain / _PROBE_SHARE:
+            return [0] * len(rows)
+        self._since_probe = 0
+        return self._of_few(rows, probed)
+
+    def _cheapest(self, rows: Sequence[DraftingRow], seconds: float) -> list[int]:
+        """The few rows that are known least, as far as they catch up within so many seconds; at least one."""
+        order = sorted(range(len(rows)), key=lambda index: (rows[index].lacking, rows[index].acceptance.drafts))
+        probed, lacking = order[:1], rows[order[0]].lacking
+        for index in order[1:_PROBED_ROWS]:
+            lacking += rows[index].lacking
+            if self._catch_up.seconds(lacking) > seconds:
                 break
             probed.append(index)
-            lacking += rows[index].lacking
-        extra += self._catch_up.seconds(lacking)
-        if self._since_probe < self._patience * max(_PROBE_EVERY, extra / plain / _PROBE_SHARE):
-            return [0] * len(rows)
-        self._since_probe, self._patience = 0, min(2 * self._patience, _MAX_PATIENCE)
-        return [self._shortest if index in probed else 0 for index in range(len(rows))]
+        return probed
+
+    def _of_few(self, rows: Sequence[DraftingRow], few: Sequence[int]) -> list[int]:
+        return [self._shortest if index in few else 0 for index in range(len(rows))]
 
     @property
     def _correction(self) -> float:
@@ -263,50 +310,37 @@ class DraftBudgets:
         # In doubt, it is better than it seems: drafting ends when that is known, since it may begin again late.
         return mean + math.sqrt(mean * (1 - mean) / (at.weight + _PRIOR_WEIGHT)) * _OPTIMISM
 
+    def _survival(self, rows: Sequence[DraftingRow]) -> list[list[float]]:
+        """For each row, the probability that all drafts up to each position are accepted, with 1 before the first."""
+        rates, found = [self._rate(index) for index in range(len(self._at))], []
+        prior = min(_ROW_PRIORS, key=self._surprise.__getitem__) * self._overall.rate
+        for row in rows:
+            relative, survival = row.acceptance.relative(prior), [1.0]
+            for rate in rates:
+                survival.append(survival[-1] * min(0.995, rate * relative))
+            found.append(survival)
+        return found
+
     def _best(self, rows: Sequence[DraftingRow], survival: Sequence[Sequence[float]], longest: int) -> _Choice:
         """The best budgets of at most ``longest`` drafts a row."""
         count = len(rows)
         choice = _Choice(count / self._costs.seconds(count, 0), [0] * count)
         if not longest:
             return choice
-        correction = self._correction
-        another = self._costs.of_another(count, longest) * correction
-        catch_up = self._catch_up
-        # A row that joins many others has no drafts until the next choice.
-        waiting = 0.0 if count <= FEW_ROWS else STEPS_PER_CHOICE / 2
+        another = self._costs.of_another(count, longest) * self._correction
         together = max(1, sum([row.lacking > 0 for row in rows]))
         for _ in range(2):  # the second price is closer to the best rate
-            price, tokens, requests, prompts = choice.rate, float(count), 0.0, 0.0
-            budgets, wanted = [], []
-            for row, survives in zip(rows, survival, strict=True):
-                budget = longest
-                while budget and survives[budget] < price * another:
-                    budget -= 1
-                gained = sum(survives[1 : budget + 1])
-                decided, worth = 1.0 + gained, gained - price * another * budget
-                # In the long run, the row catches up with the prompts of all requests to come.
-                steady = catch_up.a_token * row.prompt * decided / row.output
-                # At present, it may have tokens to catch up with, as other rows have at the same time.
-                late = row.lacking and catch_up.base / together + catch_up.a_token * row.lacking
-                late *= decided / max(1.0, row.remaining)
-                if budget and worth > price * steady:
-                    wanted.append(budget)
-                    tokens += gained * max(0.0, 1.0 - waiting * decided / row.output)
-                    requests += decided / row.output
-                    prompts += row.prompt * decided / row.output
-                budgets.append(budget if worth > price * max(late, steady) else 0)
-            if not wanted:
+            offer = _Offer(longest, choice.rate, another, self._catch_up, together)
+            found = [offer.budget(row, survives) for row, survives in zip(rows, survival, strict=True)]
+            drafts = [budget for budget, gained in found if gained]
+            if not any(drafts):
                 return _Choice(0.0, [0] * count)
-            seconds = self._costs.of_drafts(count, sum(wanted), max(wanted)) * correction
-            passes = min(requests, 1.0 if count <= FEW_ROWS else 1.0 / STEPS_PER_CHOICE)
-            seconds += catch_up.base * passes + catch_up.a_token * prompts
-            choice = _Choice(tokens / seconds, budgets)
+            seconds = self._costs.of_drafts(count, sum(drafts), max(drafts)) * self._correction
+            requests = [(1 + gained) / row.output for row, (_, gained) in zip(rows, found, strict=True) if gained]
+            prompts = [
+                (1 + gained) * row.prompt / row.output for row, (_, gained) in zip(rows, found, strict=True) if gained
+            ]
+            seconds += self._catch_up.base * min(1.0, sum(requests)) + self._catch_up.a_token * sum(prompts)
+            tokens = count + sum([gained for _, gained in found])
+            choice = _Choice(tokens / seconds, [budget for budget, _ in found], offer)
         return choice
-
-
-def _survival(rates: Sequence[float], relative: float) -> list[float]:
-    """The probability that all drafts up to each position are accepted, with 1 before the first."""
-    survival = [1.0]
-    for rate in rates:
-        survival.append(survival[-1] * min(0.995, rate * relative))
-    return survival

@@ -25,6 +25,9 @@ def label(result: Mapping[str, Any]) -> str:
     if result["synthetic"]:
         chance = result["options"]["synthetic_acceptance"]
         parts[1] = "SYNTHETIC acceptance" if chance else "drafts never accepted (SYNTHETIC)"
+    for name in ("category", "temperature"):
+        if result.get(name):
+            parts.append(f"{name} {result[name]}")
     if result["options"].get("draft_length") == "fixed":
         parts.append("fixed")
     return ", ".join(parts)

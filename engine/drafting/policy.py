@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing_extensions import override
 
 from draftline.engine.request.sequence import Plan, Sequence
-from draftline.spec.adaptive import FEW_ROWS, STEPS_PER_CHOICE, DraftBudgets, DraftingRow, RowAcceptance
+from draftline.spec.adaptive import STEPS_PER_CHOICE, DraftBudgets, DraftingRow, RowAcceptance
 from draftline.spec.drafter import DraftChunk
 
 Lacking = Callable[[Sequence], int]
@@ -101,21 +101,17 @@ class AdaptiveDrafting(DraftPolicy):
 
     @override
     def begin_step(self, running: Iterable[Sequence], lacking: Lacking = nothing_lacking) -> None:
-        self._steps += 1
         sequences = list(running)
-        free = [sequence for sequence in sequences if sequence.draft_tokens is None]
-        stands = len(free) > FEW_ROWS or all(sequence in self._chosen for sequence in free)
-        if self._steps % STEPS_PER_CHOICE and stands:
-            return
         self._on = len(sequences) <= self._max_rows
-        self._chosen = {}
-        if self._on:
-            mean = self._output_tokens
-            rows = [
-                DraftingRow(self._acceptance(one), lacking(one), self._remaining(one), one.prompt_len, mean)
-                for one in free
-            ]
+        free = [sequence for sequence in sequences if sequence.draft_tokens is None] if self._on else []
+        if self._steps % STEPS_PER_CHOICE == 0:
+            rows = [self._row(sequence, lacking) for sequence in free]
             self._chosen = dict(zip(free, self._budgets.choose(rows), strict=True))
+        else:
+            for sequence in free:
+                if sequence not in self._chosen:
+                    self._chosen[sequence] = self._budgets.join(self._row(sequence, lacking))
+        self._steps += 1
 
     @override
     def draft_len(self, sequence: Sequence) -> int:
@@ -142,6 +138,15 @@ class AdaptiveDrafting(DraftPolicy):
         self._acceptances.pop(sequence, None)
         length = len(sequence.tokens) - sequence.prompt_len
         self._output_tokens += (1 - _OUTPUT_MEMORY) * (length - self._output_tokens)
+
+    def _row(self, sequence: Sequence, lacking: Lacking) -> DraftingRow:
+        return DraftingRow(
+            self._acceptance(sequence),
+            lacking(sequence),
+            self._remaining(sequence),
+            sequence.prompt_len,
+            self._output_tokens,
+        )
 
     def _acceptance(self, sequence: Sequence) -> RowAcceptance:
         return self._acceptances.setdefault(sequence, RowAcceptance())

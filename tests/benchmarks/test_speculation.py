@@ -11,10 +11,10 @@ import pytest
 from drafts.plot import main as draw
 from drafts.plot import series
 from rich.console import Console
-from speculation import main
+from speculation import _arguments, _configurations, _requests, main
 
 from draftline.engine.bench.speculation.answers import Answers, since
-from draftline.engine.bench.speculation.compare import compare, table
+from draftline.engine.bench.speculation.compare import compare, measure_all, table
 from draftline.engine.bench.speculation.prompts import Question, extraction, random_tokens, read_spec_bench
 from draftline.engine.stats import DrafterStats, StepTimes
 
@@ -142,3 +142,36 @@ def test_speed_ups_are_plotted_by_label(tmp_path: Path) -> None:
     draw([str(tmp_path / "results.jsonl"), "--output", str(tmp_path / "gains.svg")])
     picture = (tmp_path / "gains.svg").read_text()
     assert "SYNTHETIC" in picture
+
+
+def test_all_engines_answer_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def ask(engine: str, requests: list[int], concurrency: int) -> Answers:
+        asked.append(engine)
+        stats = DrafterStats(engine, 2, (2, 1), (1, 1))
+        return Answers(((1, 2), (3, 4)), {"plain": 2.0}.get(engine, 1.0), stats, {"plain": 0.4}.get(engine, 0.1))
+
+    monkeypatch.setattr("draftline.engine.bench.speculation.compare.ask", ask)
+    found = measure_all("plain", ["a", "b"], [1, 2], 1, 3)  # type: ignore[arg-type, list-item]
+    assert asked == ["plain", "a", "b"] * 4
+    assert [result["drafter"] for result in found] == ["a", "b"]
+    assert found[0]["speedup"] == 2.0
+    assert found[0]["survival"] == [0.5, 0.5]
+    assert (found[0]["plain_cpu_ms_per_token"], found[0]["cpu_ms_per_token"]) == pytest.approx((100.0, 25.0))
+    assert found[0]["cpu_speedup"] == pytest.approx(4.0)
+
+
+def test_requests_are_grouped_by_temperature_and_category(tmp_path: Path) -> None:
+    path = dataset(tmp_path / "q.jsonl", 6)
+    categories = {json.loads(line)["category"] for line in path.read_text().splitlines()}
+    arguments = _arguments(
+        ["--path", str(path), "--temperature", "0,1", "--by-category", "--contender", "draft_tokens=2"]
+    )
+    groups = list(_requests(arguments, 1, 10))
+    assert [about["temperature"] for about, _ in groups] == sorted(about["temperature"] for about, _ in groups)
+    assert {about.get("category") for about, _ in groups} == {None, *categories}
+    assert [len(requests) for about, requests in groups if "category" not in about] == [6, 6]
+    assert all(each.sampling.temperature == about["temperature"] for about, requests in groups for each in requests)
+    without, [config] = _configurations(arguments, tmp_path)
+    assert (without.drafter, config.drafter, config.draft_tokens) == ("none", "ngram", 2)

@@ -20,12 +20,14 @@ class Answers:
     Attributes:
         tokens: the token ids of each answer, in the order of the requests.
         seconds: wall time of all answers.
+        cpu_seconds: of all threads of the process, in that time.
         drafts: the statistics of the drafter during that time.
     """
 
     tokens: tuple[tuple[int, ...], ...]
     seconds: float
     drafts: DrafterStats
+    cpu_seconds: float = 0.0
 
     @property
     def tokens_per_s(self) -> float:
@@ -47,7 +49,7 @@ def ask(engine: ThreadedEngine, requests: Sequence[GenerateRequest], concurrency
 
     before = engine.stats().drafter
     answers: list[list[int]] = [[] for _ in requests]
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     submitted = finished = 0
     while finished < len(requests):
         while submitted < len(requests) and submitted - finished < concurrency:
@@ -61,8 +63,8 @@ def ask(engine: ThreadedEngine, requests: Sequence[GenerateRequest], concurrency
                 raise RuntimeError(f"request {name} failed") from update.error
             case Finished():
                 finished += 1
-    seconds = time.perf_counter() - start
-    return Answers(tuple(map(tuple, answers)), seconds, since(engine.stats().drafter, before))
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    return Answers(tuple(map(tuple, answers)), seconds, since(engine.stats().drafter, before), cpu)
 
 
 def since(now: DrafterStats, before: DrafterStats) -> DrafterStats:

@@ -39,16 +39,30 @@ def measure(
     Returns:
         The fields of a result.
     """
-    engines = (plain, drafting)
+    [found] = measure_all(plain, [drafting], requests, concurrency, rounds, progress)
+    return found
+
+
+def measure_all(
+    plain: ThreadedEngine,
+    drafting: Sequence[ThreadedEngine],
+    requests: Sequence[GenerateRequest],
+    concurrency: int,
+    rounds: int,
+    progress: Callable[[], object] = lambda: None,
+) -> list[dict[str, Any]]:
+    """Compare several engines that draft with one that never does, all in turns; see `measure`. One result for each."""
+    engines = (plain, *drafting)
     for engine in engines:
         ask(engine, requests[: max(concurrency, _WARM_UP)], concurrency)
         progress()
-    taken: tuple[list[Answers], list[Answers]] = ([], [])
+    taken: list[list[Answers]] = [[] for _ in engines]
     for _ in range(rounds):
         for engine, answers in zip(engines, taken, strict=True):
             answers.append(ask(engine, requests, concurrency))
             progress()
-    return {"requests": len(requests), "concurrency": concurrency, **compare(*taken)}
+    counts = {"requests": len(requests), "concurrency": concurrency}
+    return [counts | compare(taken[0], drafted) for drafted in taken[1:]]
 
 
 def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, Any]:
@@ -70,6 +84,10 @@ def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, A
         "speedup_low": found.low,
         "speedup_high": found.high,
         "verdict": verdict,
+        # CPU seconds count where other programs run on the same cores.
+        "plain_cpu_ms_per_token": median(_cpu_ms(one) for one in plain),
+        "cpu_ms_per_token": median(_cpu_ms(one) for one in drafted),
+        "cpu_speedup": median(_cpu_ms(a) / max(1e-9, _cpu_ms(b)) for a, b in zip(plain, drafted, strict=True)),
         "tokens": tokens,
         "drafted_steps": drafts.steps,
         "acceptance_length": drafts.acceptance_length,
@@ -78,6 +96,7 @@ def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, A
         "accepted": drafts.accepted,
         "drafted_by_position": list(drafts.drafted_by_position),
         "accepted_by_position": list(drafts.accepted_by_position),
+        "survival": [round(right / max(1, drafts.steps), 4) for right in drafts.accepted_by_position],
         "times": asdict(drafts.times),
         "different_answers": max(
             sum(a != b for a, b in zip(one.tokens, other.tokens, strict=True))
@@ -86,12 +105,22 @@ def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, A
     }
 
 
+def _cpu_ms(answers: Answers) -> float:
+    return 1e3 * answers.cpu_seconds / sum(map(len, answers.tokens))
+
+
 def table(results: Sequence[Mapping[str, Any]]) -> Table:
     """The results as a table."""
     synthetic = any(result["synthetic"] for result in results)
     first = results[0]
-    drafts = "SYNTHETIC acceptance" if synthetic else first["drafter"]
-    shown = Table(title=f"{first['model']}, {first['dataset']}, {drafts}", title_justify="left")
+    shown = Table(
+        title=f"{first['model']}, {first['dataset']}{', SYNTHETIC acceptance' * synthetic}", title_justify="left"
+    )
+    # What several results differ in.
+    about = [name for name in ("category", "temperature") if len({result.get(name) for result in results}) > 1]
+    shown.add_column("drafter")
+    for name in about:
+        shown.add_column(name)
     for name in ("concurrency", "plain tokens/s", "drafting tokens/s", "speed-up", "lowest–highest", "verdict"):
         shown.add_column(name, justify="right")
     for name in ("acceptance length", "accepted", "draft s", "verify s", "sample s", "differ"):
@@ -100,6 +129,8 @@ def table(results: Sequence[Mapping[str, Any]]) -> Table:
         times = result["times"]
         gains = result["verdict"] in ("faster", "slower")
         shown.add_row(
+            result.get("draft_model") or result["drafter"],
+            *(str(result[name]) for name in about),
             str(result["concurrency"]),
             f"{result['plain_tokens_per_s']:,.1f}",
             f"{result['tokens_per_s']:,.1f}",

@@ -46,10 +46,14 @@ def extraction(count: int) -> list[Question]:
     return [Question("extraction", prompts.json()) for _ in range(count)]
 
 
-def chats(questions: list[Question], max_tokens: int) -> list[GenerateRequest]:
-    """The questions as greedy requests."""
-    sampling = SamplingParams(temperature=0, max_tokens=max_tokens)
-    return [GenerateRequest(Chat((("user", question.text),)), sampling) for question in questions]
+def chats(questions: list[Question], max_tokens: int, temperature: float = 0.0) -> list[GenerateRequest]:
+    """The questions as requests, each with a seed of its own."""
+
+    def request(seed: int, question: Question) -> GenerateRequest:
+        sampling = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
+        return GenerateRequest(Chat((("user", question.text),)), sampling)
+
+    return [request(seed, question) for seed, question in enumerate(questions)]
 
 
 def random_tokens(concurrency: int, vocab_size: int) -> list[GenerateRequest]:

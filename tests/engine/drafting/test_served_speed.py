@@ -1,0 +1,123 @@
+"""Served speed with adaptive lengths, simulated: hardly below plain decoding and the best fixed number, whatever the text.
+
+The policy was tuned on the first half of the texts, machines and drafters. The second half came after that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from served_texts import (
+    DRAFT_LENS,
+    MAX_DRAFTS,
+    Chances,
+    Fixed,
+    Machine,
+    always,
+    bursts,
+    categories,
+    changes,
+    serve,
+    texts,
+)
+
+from draftline.engine.drafting.policy import AdaptiveDrafting
+from draftline.spec.adaptive import DraftBudgets
+
+# Microseconds of a pass by its tokens: steps and verifies of docs/benchmarks.md on an H200 and their likely course between,
+# and of a CPU whose second token costs little or much.
+_SMOLLM2 = Machine(
+    {1: 475, 2: 478, 4: 485, 5: 511, 8: 520, 16: 590, 40: 820, 64: 1031, 128: 1390, 256: 1927, 640: 4300, 1200: 8000}
+)
+_8B = Machine({1: 4040, 5: 4165, 8: 4265, 16: 4330, 40: 4900, 64: 5655, 128: 7600, 256: 11827, 640: 27000, 1200: 50000})
+_8B_FP8 = Machine(
+    {1: 2500, 5: 2700, 8: 2750, 16: 2900, 40: 3500, 64: 4100, 128: 5600, 256: 8900, 640: 20000, 1200: 37000}
+)
+_CPU = Machine({1: 14_000, 2: 16_500, 4: 21_000, 8: 30_000, 16: 52_000, 40: 118_000, 80: 230_000}, ragged=True)
+_SLOW_CPU = Machine({1: 28_000, 2: 30_000, 4: 34_000, 8: 41_000, 16: 60_000, 40: 118_000, 80: 230_000}, ragged=True)
+
+TUNED: dict[str, Chances] = {
+    "never": always(0.0),
+    "0.3": always(0.3),
+    "0.8": always(0.8),
+    "decaying": always(0.68, 0.62, 0.6, 0.55),
+    "n-gram": always(0.21, 0.7, 0.83, 0.85),
+    "bursts": bursts(30, 0.95, 90, 0.05),
+    "categories": categories(0.1, 0.5, 0.9),
+    "better": changes(always(0.1), always(0.8)),
+}
+LATER: dict[str, Chances] = {
+    "rare": always(0.02),
+    "0.55": always(0.55),
+    "always": always(1.0),
+    "falling": always(0.5, 0.3, 0.2, 0.1),
+    "n-gram, json": always(0.37, 0.7, 0.73, 0.88),
+    "short bursts": bursts(12, 0.9, 30, 0.15),
+    "mostly wrong": categories(0.0, 0.0, 0.0, 0.0, 0.9),
+    "worse": changes(always(0.8), always(0.1)),
+    "to and fro": changes(always(0.2), always(0.85), always(0.2), always(0.85)),
+    "draft model": always(0.58, 0.65, 0.72, 0.78),
+}
+
+# A drafter's round, each of its drafts, and its catching up by pass and by token, all in steps of one token.
+TUNED_DRAFTERS = {
+    "n-gram": (0.017, 0.0, 0.0, 0.0),
+    "head": (0.04, 0.12, 0.15, 0.0005),
+    "parallel head": (0.2, 0.004, 0.15, 0.0005),
+}
+LATER_DRAFTERS = {
+    "cheap": (0.05, 0.01, 0.1, 0.001),
+    "draft model": (0.04, 0.2, 0.4, 0.002),
+    "later than measured": (0.2, 0.004, 0.15, 0.0005),
+    "slow to catch up": (0.1, 0.05, 1.0, 0.002),
+}
+TUNED_MACHINES = {"smollm2": (_SMOLLM2, (1, 4, 16, 64, 128)), "8b": (_8B, (1, 8, 64)), "cpu": (_CPU, (1, 4, 8))}
+LATER_MACHINES = {
+    "smollm2": (_SMOLLM2, (2, 8, 32, 96)),
+    "8b-fp8": (_8B_FP8, (1, 16, 64, 128)),
+    "slow-cpu": (_SLOW_CPU, (1, 2, 8)),
+}
+
+Grid = tuple[dict[str, Chances], dict[str, tuple[Machine, tuple[int, ...]]], dict[str, tuple[float, ...]]]
+GRIDS: dict[str, Grid] = {
+    "tuned": (TUNED, TUNED_MACHINES, TUNED_DRAFTERS),
+    "later": (LATER, LATER_MACHINES, LATER_DRAFTERS),
+}
+BOUNDS = {"tuned": (0.98, 0.95), "later": (0.94, 0.93)}
+"""Of plain decoding, and of the best fixed number. The goals are 0.98 and 0.97, which nearly all cases reach."""
+
+
+def cases() -> Iterator[object]:
+    """All combinations; a few of each grid run by default."""
+    for name, (profiles, machines, drafters) in GRIDS.items():
+        grid = [
+            (profile, machine, rows, drafter)
+            for profile, (machine, (_, counts)), drafter in product(profiles, machines.items(), drafters)
+            for rows in counts
+        ]
+        common = random.Random(3).sample([case for case in grid if case[2] <= 8], 3)
+        for case in grid:
+            marks = [] if case in common else [pytest.mark.slow]
+            yield pytest.param(name, *case, id="-".join(map(str, (name, *case))), marks=marks)
+
+
+@pytest.mark.parametrize(("grid", "profile", "machine", "rows", "drafter"), list(cases()))
+def test_served_speed_is_that_of_the_best_fixed_number(
+    grid: str, profile: str, machine: str, rows: int, drafter: str
+) -> None:
+    profiles, machines, drafters = GRIDS[grid]
+    first, each, base, a_token = drafters[drafter]
+    served = machines[machine][0].with_drafter(first, each, base, a_token)
+    if drafter == "later than measured":
+        served = replace(served, late=1.15)
+    waiting = texts(profiles[profile], max(40, 16 * rows), rows)
+    fixed = [serve(served, waiting, rows, Fixed(drafts)).rate for drafts in DRAFT_LENS]
+    budgets = DraftBudgets(served.table(rows), served.catch_up)
+    got = serve(served, waiting, rows, AdaptiveDrafting(budgets, MAX_DRAFTS, 128), budgets.observe_step).rate
+    of_plain, of_best = BOUNDS[grid]
+    assert got >= of_plain * fixed[0]
+    assert got >= of_best * max(fixed)

@@ -1,0 +1,226 @@
+"""A server under load, simulated: texts whose drafts are right or wrong from the outset, and the time of each step.
+
+A fixed number of drafts and a policy serve the same texts, so their speeds differ by their choices only.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+
+from draftline.engine.drafting.policy import DraftPolicy
+from draftline.engine.params import SamplingParams
+from draftline.engine.request import sequence as requests
+from draftline.spec.step_costs import NO_CATCH_UP, CatchUpCost, CostTable, RaggedCostTable
+
+MAX_DRAFTS = 6
+DRAFT_LENS = (0, 1, 2, 3, 4, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One request.
+
+    Attributes:
+        prompt: its tokens.
+        runs: for each output token, how many drafts from there on are right.
+    """
+
+    prompt: int
+    runs: tuple[int, ...]
+
+
+Chances = Callable[[random.Random, float], Iterator[Sequence[float]]]
+"""For one request at a share of the whole run: at each output token, the chance of each draft, if those before it are right."""
+
+
+def texts(chances: Chances, count: int, seed: int) -> list[Text]:
+    """``count`` requests, the same in every call."""
+    draw = random.Random(seed)
+
+    def run(each: Sequence[float]) -> int:
+        right = 0
+        while right < MAX_DRAFTS and draw.random() < each[right]:
+            right += 1
+        return right
+
+    def text(index: int) -> Text:
+        steps = chances(draw, index / count)
+        return Text(draw.randint(30, 300), tuple(run(next(steps)) for _ in range(draw.randint(40, 128))))
+
+    return [text(index) for index in range(count)]
+
+
+def always(*each: float) -> Chances:
+    """The same chances everywhere; the last one holds for all further drafts."""
+    padded = (*each, *each[-1:] * (MAX_DRAFTS - len(each)))
+    return lambda draw, share: cycle([padded])
+
+
+def bursts(length: int, right: float, gap: int, wrong: float) -> Chances:
+    """Stretches in which drafts are right, of about ``length`` tokens, and gaps between them."""
+
+    def steps(draw: random.Random, share: float) -> Iterator[Sequence[float]]:
+        copying = draw.random() < length / (length + gap)
+        while True:
+            yield ((right if copying else wrong),) * MAX_DRAFTS
+            copying ^= draw.random() < 1 / (length if copying else gap)
+
+    return steps
+
+
+def categories(*kinds: float) -> Chances:
+    """Requests of several kinds, in random order."""
+    return lambda draw, share: cycle([(draw.choice(kinds),) * MAX_DRAFTS])
+
+
+def changes(*phases: Chances) -> Chances:
+    """One kind of text after another, all at once."""
+    return lambda draw, share: phases[int(share * len(phases))](draw, share)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What steps take.
+
+    Attributes:
+        course: microseconds of a pass by its tokens; between them a line.
+        ragged: whether a step has only the tokens that it needs; else every row is padded to the longest.
+        first: microseconds of a round of drafts, whatever its length.
+        each: of each draft of the longest row.
+        catch_up: of the drafter.
+        late: by how much longer steps with drafts take than was measured.
+    """
+
+    course: dict[int, float]
+    ragged: bool = False
+    first: float = 0.0
+    each: float = 0.0
+    catch_up: CatchUpCost = NO_CATCH_UP
+    late: float = 1.0
+
+    def with_drafter(self, first: float, each: float, base: float = 0.0, a_token: float = 0.0) -> Machine:
+        """The machine with a drafter, whose microseconds are relative to those of a step of one token."""
+        unit = self.course[1]
+        catch_up = CatchUpCost(base * unit * 1e-6, a_token * unit * 1e-6)
+        return replace(self, first=first * unit, each=each * unit, catch_up=catch_up)
+
+    def seconds(self, budgets: Sequence[int]) -> float:
+        """Seconds of a step with these drafts, as measured."""
+        rows, longest = len(budgets), max(budgets)
+        tokens = rows + sum(budgets) if self.ragged else rows * (1 + longest)
+        known = sorted(self.course)
+        right = min(max(1, bisect_left(known, tokens)), len(known) - 1)
+        low, high = known[right - 1], known[right]
+        verify = self.course[low] + (self.course[high] - self.course[low]) * (tokens - low) / (high - low)
+        return (verify + (self.first + self.each * longest) * (longest > 0)) * 1e-6
+
+    def table(self, rows: int) -> CostTable:
+        """What was measured."""
+        kind = RaggedCostTable if self.ragged else CostTable
+        return kind({(rows, drafts): self.seconds([drafts] * rows) for drafts in DRAFT_LENS})
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A request that runs."""
+
+    text: Text
+    sequence: requests.Sequence
+    lacking: int
+    fresh: bool = True
+    decided: int = 0
+
+
+@dataclass(slots=True)
+class Served:
+    """What a run took.
+
+    Attributes:
+        tokens: decided.
+        seconds: of all steps.
+        drafted: drafts that were verified.
+    """
+
+    tokens: int = 0
+    seconds: float = 0.0
+    drafted: int = 0
+    by_length: list[int] = field(default_factory=lambda: [0] * (MAX_DRAFTS + 1))
+
+    @property
+    def rate(self) -> float:
+        """tokens/s."""
+        return self.tokens / self.seconds
+
+
+ObserveStep = Callable[[int, int, int, float], None]
+
+
+def serve(
+    machine: Machine,
+    waiting: Sequence[Text],
+    rows: int,
+    policy: DraftPolicy,
+    observe_step: ObserveStep = lambda rows, drafts, longest, seconds: None,
+) -> Served:
+    """Serve the texts, ``rows`` at a time, until no more wait."""
+    queue, found = iter(waiting), Served()
+    costs: dict[tuple[int, int], float] = {}
+
+    def admit(text: Text) -> _Slot:
+        sequence = requests.Sequence(
+            "text", 0, [0] * text.prompt, text.prompt, _SAMPLING, seed=0, max_len=text.prompt + 128, order=0.0
+        )
+        return _Slot(text, sequence, text.prompt)
+
+    slots = [admit(next(queue)) for _ in range(rows)]
+    lacking: dict[requests.Sequence, int] = {}
+    while True:
+        running = [slot for slot in slots if not slot.fresh]
+        lacking = {slot.sequence: slot.lacking for slot in running}
+        policy.begin_step([slot.sequence for slot in running], lacking.__getitem__)
+        budgets = [0 if slot.fresh else policy.draft_len(slot.sequence) for slot in slots]
+        late = sum(slot.lacking for slot, budget in zip(slots, budgets, strict=True) if budget)
+        longest, drafts = max(budgets), sum(budgets)
+        shape = (drafts if machine.ragged else 0, longest)
+        if shape not in costs:
+            costs[shape] = machine.seconds(budgets)
+        taken = costs[shape] * (machine.late if longest else 1.0)
+        found.seconds += taken + machine.catch_up.seconds(late)
+        found.drafted += drafts
+        found.by_length[longest] += 1
+        if not late and len(running) == rows:
+            observe_step(rows, drafts, longest, taken)
+        for index, (slot, budget) in enumerate(zip(slots, budgets, strict=True)):
+            left = len(slot.text.runs) - slot.decided
+            accepted = min(budget, slot.text.runs[slot.decided])
+            decided = min(accepted + 1, left)
+            slot.lacking = 0 if budget else slot.lacking + 1
+            slot.decided += decided
+            slot.fresh = False
+            slot.sequence.tokens += [0] * decided
+            found.tokens += decided
+            if budget:
+                policy.observe(slot.sequence, budget, accepted)
+            if decided == left:
+                policy.forget(slot.sequence)
+                following = next(queue, None)
+                if following is None:
+                    return found
+                slots[index] = admit(following)
+
+
+class Fixed(DraftPolicy):
+    """As many drafts for every row."""
+
+    def __init__(self, drafts: int) -> None:
+        self._drafts = drafts
+
+    def draft_len(self, sequence: requests.Sequence) -> int:
+        return self._drafts
+
+
+_SAMPLING = SamplingParams()
