@@ -31,7 +31,14 @@ CASES = {
 Engines = tuple[Case, Core, Alone]
 
 
-@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
+PARAMETERS = [
+    # Its drafter and its type are also those of other cases.
+    pytest.param(case, id=name, marks=[pytest.mark.slow] * (name == "llama-head"))
+    for name, case in CASES.items()
+]
+
+
+@pytest.fixture(scope="module", params=PARAMETERS)
 def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     folder = tmp_path_factory.mktemp("model")
     case: Case = request.param

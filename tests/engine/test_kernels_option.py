@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from exact_models import write_model
 from random_checkpoint import RandomCheckpoint, llama
 
 from draftline import LLM, SamplingParams
@@ -22,12 +25,20 @@ def test_the_reference_runs_operation_by_operation() -> None:
         assert isinstance(model._run, forward)
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("auto", marks=pytest.mark.slow)])
-def test_outputs_are_those_of_the_devices_own(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [("llama-576", "float32"), *(pytest.param(None, dtype, marks=pytest.mark.slow) for dtype in ("float32", "auto"))],
+    ids=["a small model", "float32", "auto"],
+)
+def test_outputs_are_those_of_the_devices_own(shape: str | None, dtype: str, tmp_path: Path) -> None:
+    """Of the embedded model, and by default of one with its layers' shape."""
+    if shape is not None:
+        write_model(tmp_path, shape)
+    model = "smollm2" if shape is None else str(tmp_path)
     sampling = [SamplingParams(max_tokens=12, temperature=heat, seed=3, ignore_eos=True) for heat in (0.0, 0.8, 0.8)]
     texts = []
     for kernels in ("auto", "reference"):
-        with LLM("smollm2", device="cpu", dtype=dtype, kernels=kernels, kv_cache_memory_gib=0.1) as llm:  # type: ignore[arg-type]
+        with LLM(model, device="cpu", dtype=dtype, kernels=kernels, kv_cache_memory_gib=0.1) as llm:  # type: ignore[arg-type]
             texts.append([o.outputs[0].token_ids for o in llm.generate(["The sky is", "One, two,", "Ah"], sampling)])
     assert texts[0] == texts[1]
 
