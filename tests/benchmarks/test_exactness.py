@@ -87,7 +87,8 @@ def test_a_tiny_model_gives_equal_answers_in_every_column(
     out = tmp_path / "out.jsonl"
     options = f"--limit {limit} --max-tokens {max_tokens} --dtype float32 --kv-cache-dtype int8"
     options += f" --suites {','.join(suites)}"
-    options += " --set device=cpu --set kv_cache_memory_gib=0.01"
+    # On a busy machine steps would be small, and preempt nothing.
+    options += " --set device=cpu --set kv_cache_memory_gib=0.01 --set inter_token_target=1000"
     main(f"--shape {shape} --draft-shape {shape} {options} --output {out}".split())
     results = lines(out)
     assert {result["kv_cache_dtype"] for result in results} == {"int8"}
