@@ -128,6 +128,7 @@ def audit(core: Core, drafter: Eagle3, *, prefix_caching: bool) -> int:
         },
         {str(steps): steps for steps in (0, 1, 3)},
         {str(drafts): drafts for drafts in (1, 4)},
+        max_pairs=20,
     ),
 )
 def test_a_head_changes_nothing(
@@ -187,11 +188,18 @@ def test_only_tokens_of_the_small_vocabulary_are_drafted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_blocks", "prefix_caching", "steps_ahead"),
-    [(64, True, 0), (64, False, 1), (14, True, 1), (14, False, 0)],
-    ids=["roomy-prefix cache", "roomy-no prefix cache-ahead", "tight-prefix cache-ahead", "tight-no prefix cache"],
+    ("num_blocks", "prefix_caching", "steps_ahead", "fields"),
+    covering(
+        {
+            "roomy-prefix cache": (64, True, 0),
+            "roomy-no prefix cache-ahead": (64, False, 1),
+            "tight-no prefix cache": (14, False, 0),
+            "tight-prefix cache-ahead": (14, True, 1),
+        },
+        {"one": {}, "parallel": {"parallel_drafts": 4, "num_hidden_layers": 2}},
+        max_pairs=4,
+    ),
 )
-@pytest.mark.parametrize("fields", [{}, {"parallel_drafts": 4, "num_hidden_layers": 2}], ids=["one", "parallel"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_states_and_cache_are_right_after_every_step(
     num_blocks: int, prefix_caching: bool, steps_ahead: int, seed: int, fields: dict[str, Any]

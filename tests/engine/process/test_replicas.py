@@ -85,12 +85,14 @@ def test_an_id_is_unique_in_all_of_them(engine: RemoteEngine) -> None:
 def test_metrics_are_those_of_each(engine: RemoteEngine) -> None:
     metrics = Metrics()
     metrics.watch(engine)
-    samples = {
-        (sample.name, sample.labels.get("replica")): sample.value
-        for family in metrics.registry.collect()
-        for sample in family.samples
-    }
-    for index, stats in enumerate(engine.stats_by_replica()):
+    reported, samples = None, {}
+    while reported != (reported := engine.stats_by_replica()):  # another report may come meanwhile
+        samples = {
+            (sample.name, sample.labels.get("replica")): sample.value
+            for family in metrics.registry.collect()
+            for sample in family.samples
+        }
+    for index, stats in enumerate(reported):
         assert samples["draftline_cache_blocks_total", str(index)] == stats.total_blocks > 0
         assert samples["draftline_steps_total", str(index)] == stats.steps
         assert samples["draftline_replica_up", str(index)] == 1
