@@ -63,6 +63,8 @@ ELSEWHERE = frozenset(
             "results.jsonl",
             "before.jsonl",
             "after.jsonl",
+            "address.json",
+            "whole.json",
             "google/rpc/status.proto",
             "tests/draft2020-12",
         ),
