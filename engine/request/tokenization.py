@@ -48,6 +48,8 @@ def tokenize(prompt: str | Chat, tokenizer: Tokenizer, info: EngineInfo) -> list
         if isinstance(prompt, str):
             return tokenizer.encode(prompt)
         return tokenizer.encode_chat(*rendered_chat(prompt, info))
+    except InvalidRequestError:  # a ValueError, too
+        raise
     except RoleError as error:
         raise InvalidRequestError(FieldViolation(f"chat.messages[{error.index}].role", str(error))) from error
     except ValueError as error:

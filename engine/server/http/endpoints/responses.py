@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
+from pydantic_core import from_json
 
 from draftline.engine.calls import ToolCallDelta, as_tool_choice
 from draftline.engine.errors import FieldViolation, InvalidRequestError
@@ -122,10 +123,28 @@ class ResponseStreamOptions(Body):
     include_obfuscation: bool | None = Field(default=None, description="no effect: events are not padded")
 
 
+def _kind(item: Any) -> str:
+    return (item.get("type") if isinstance(item, dict) else getattr(item, "type", None)) or "message"
+
+
+Item = Annotated[
+    Annotated[InputItem, Tag("message")]
+    | Annotated[CallItem, Tag("function_call")]
+    | Annotated[ResultItem, Tag("function_call_output")]
+    | Annotated[ReasoningItem, Tag("reasoning")],
+    Discriminator(
+        _kind,
+        custom_error_type="item",
+        custom_error_message="Input should be a message, function_call, function_call_output or reasoning",
+    ),
+]
+"""An item of the input; without a type, a message."""
+
+
 class ResponseBody(Generating, Rendered, WithTools):
     """The body."""
 
-    input: str | list[InputItem | CallItem | ResultItem | ReasoningItem]
+    input: str | list[Item]
     tools: list[FunctionTool] | None = Field(default=None, description="functions that the model may call")
     tool_choice: Literal["auto", "none", "required"] | NamedFunction | None = None
     instructions: str | None = Field(default=None, description="a system message before the input")
@@ -186,9 +205,18 @@ def _messages(body: ResponseBody) -> list[ChatMessage]:
     )
     if isinstance(body.input, str):
         return [*items, ChatMessage(role="user", content=body.input)]
-    for item in body.input:
+    for index, item in enumerate(body.input):
+        if isinstance(item, CallItem) and not _is_object(item.arguments):
+            raise InvalidRequestError(FieldViolation(f"input[{index}].arguments", "must be a JSON object"))
         _add(items, item)
     return items
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(from_json(text), dict)
+    except ValueError:
+        return False
 
 
 def _add(messages: list[ChatMessage], item: InputItem | CallItem | ResultItem | ReasoningItem) -> None:

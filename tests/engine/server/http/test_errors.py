@@ -114,6 +114,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
 
 _PART = {"type": "text", "text": "a"}
 _IMAGE = {"type": "image_url", "image_url": {}}
+_ASKED = {"role": "user", "content": "a"}
 
 UNIONS: list[tuple[str, dict[str, Any], str]] = [
     ("/v1/completions", {"prompt": 5}, "prompt: Input should be a valid string or a valid list, not 5"),
@@ -133,6 +134,21 @@ UNIONS: list[tuple[str, dict[str, Any], str]] = [
         "messages[0].content[0].image_url: is not supported: the model reads text",
     ),
     ("/v1/responses", {"input": [{"role": "user"}]}, "input[0].content: Field required"),
+    (
+        "/v1/responses",
+        {"input": [{"role": "user", "content": [_IMAGE]}]},
+        "input[0].content[0].image_url: is not supported: the model reads text",
+    ),
+    (
+        "/v1/responses",
+        {"input": [{"type": "item_reference", "id": "x"}]},
+        "input[0]: Input should be a message, function_call, function_call_output or reasoning, not an object",
+    ),
+    (
+        "/v1/responses",
+        {"input": [_ASKED, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "[]"}]},
+        "input[1].arguments: must be a JSON object",
+    ),
     ("/generate", {"prompt": [1, "a"]}, "prompt[1]: Input should be a valid integer, not 'a'"),
 ]
 

@@ -137,6 +137,7 @@ def test_text_without_a_call_is_text(client: openai.OpenAI) -> None:
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]}, "tools[0].function.parameters#/type", "object"),
         ({"tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice", "no tool 'g'"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "there are no tools"),
+        ({"tools": [OTHER], "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"$ref": "#/a"}}}, "tool_choice": "none"}, "response_format.json_schema.schema#/$ref", "points to nothing"),
         ({"extra_body": {"max_reasoning_tokens": 5}}, "max_reasoning_tokens", "does not reason"),
     ],
 )  # fmt: skip
