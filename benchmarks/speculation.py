@@ -8,7 +8,8 @@ r"""The speed-up of speculative decoding over plain decoding, by concurrency, an
         --set draft_length=fixed --acceptance-length 3.5
 
 Engines of one model answer the same requests in turn, ``--concurrency`` of them at a time. One never drafts, the others draft
-as --set and each --contender say. Answers that differ are counted. On a CPU, any difference is a fault, and the run ends
+as --set and each --contender say. Each round has questions of its own if there are enough of them: a drafter that remembers
+texts would know those of the round before. Answers that differ are counted. On a CPU, any difference is a fault, and the run ends
 with an error.
 
 - ``spec-bench``: the first turns of Spec-Bench's question file (https://github.com/hemingkx/Spec-Bench), JSON lines

@@ -162,6 +162,21 @@ def test_all_engines_answer_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[0]["cpu_speedup"] == pytest.approx(4.0)
 
 
+def test_no_request_comes_twice_where_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, list[list[int]]] = {"plain": [], "a": []}
+
+    def ask(engine: str, requests: list[int], concurrency: int) -> Answers:
+        asked[engine].append(list(requests))
+        return Answers(((1, 2),), 1.0, DrafterStats(engine, 2, (2,), (1,)), 0.1)
+
+    monkeypatch.setattr("draftline.engine.bench.speculation.compare.ask", ask)
+    measure_all("plain", ["a"], list(range(11)), 2, 3)  # type: ignore[arg-type, list-item]
+    assert asked["plain"] == asked["a"] == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7]]
+    asked["plain"].clear()
+    measure_all("plain", ["a"], list(range(11)), 3, 3)  # type: ignore[arg-type, list-item]
+    assert asked["plain"] == [list(range(11))] * 4
+
+
 def test_requests_are_grouped_by_temperature_and_category(tmp_path: Path) -> None:
     path = dataset(tmp_path / "q.jsonl", 6)
     categories = {json.loads(line)["category"] for line in path.read_text().splitlines()}

@@ -31,7 +31,7 @@ def measure(
     Args:
         plain: the engine that never drafts.
         drafting: the engine that does.
-        requests: what both answer, in every round.
+        requests: what both answer, each in one of the rounds if there are enough of them, else in every round.
         concurrency: how many of them at a time.
         rounds: how often, in turns, so that disturbances affect both alike.
         progress: called after each engine's part of a round, warm-up included.
@@ -53,13 +53,14 @@ def measure_all(
 ) -> list[dict[str, Any]]:
     """Compare several engines that draft with one that never does, all in turns; see `measure`. One result for each."""
     engines = (plain, *drafting)
+    warm_up, *parts = _parts(requests, concurrency, rounds + 1)
     for engine in engines:
-        ask(engine, requests[: max(concurrency, _WARM_UP)], concurrency)
+        ask(engine, warm_up[: max(concurrency, _WARM_UP)], concurrency)
         progress()
     taken: list[list[Answers]] = [[] for _ in engines]
-    for _ in range(rounds):
+    for part in parts:
         for engine, answers in zip(engines, taken, strict=True):
-            answers.append(ask(engine, requests, concurrency))
+            answers.append(ask(engine, part, concurrency))
             progress()
     counts = {"requests": len(requests), "concurrency": concurrency}
     return [counts | compare(taken[0], drafted) for drafted in taken[1:]]
@@ -103,6 +104,17 @@ def compare(plain: Sequence[Answers], drafted: Sequence[Answers]) -> dict[str, A
             for one, other in zip(plain, drafted, strict=True)
         ),
     }
+
+
+def _parts(requests: Sequence[GenerateRequest], concurrency: int, count: int) -> list[Sequence[GenerateRequest]]:
+    """The requests of the warm-up and of each round.
+
+    No request comes twice: a drafter that remembers texts would know the answers of the rounds before. Only where there are
+    too few requests for that, each part has all of them.
+    """
+    if len(requests) // count < concurrency:
+        return [requests] * count
+    return [requests[index::count] for index in range(count)]
 
 
 def _cpu_ms(answers: Answers) -> float:

@@ -87,7 +87,7 @@ GRIDS: dict[str, Grid] = {
     "tuned": (TUNED, TUNED_MACHINES, TUNED_DRAFTERS),
     "later": (LATER, LATER_MACHINES, LATER_DRAFTERS),
 }
-BOUNDS = {"tuned": (0.98, 0.95), "later": (0.94, 0.93)}
+BOUNDS = {"tuned": (0.98, 0.95), "later": (0.92, 0.92)}
 """Of plain decoding, and of the best fixed number. The goals are 0.98 and 0.97, which nearly all cases reach."""
 
 
