@@ -86,22 +86,28 @@ class ByteAutomaton:
 
     @staticmethod
     def of_table(
-        table: Ints, accepting: Flags, early: Flags | None = None, boundary: int | None = None
+        table: Ints,
+        accepting: Flags,
+        early: Flags | None = None,
+        boundary: int | None = None,
+        byte_class: Indices | None = None,
     ) -> ByteAutomaton:
         """The automaton of a table, without states that no text passes.
 
         Args:
-            table: [S, 256] int32, the target of each move; a negative one is none. State 0 is the initial one.
+            table: [S, classes] int32, the target of each move; a negative one is none. State 0 is the initial one.
             accepting: [S] bool.
             early: [S] bool, see `ByteAutomaton`.
             boundary: see `ByteAutomaton`.
+            byte_class: [256] the column of each byte; None for a table with 256 columns.
 
         Raises:
             InvalidConstraintError: it accepts no text.
         """
-        columns, byte_class = _equal_columns(table)
+        columns, merged = _equal_columns(table)
         sources, symbols = np.nonzero(columns >= 0)
-        return _pruned(0, sources, symbols, columns[sources, symbols], byte_class, accepting, early, boundary)
+        symbol_of = merged if byte_class is None else merged[byte_class]
+        return _pruned(0, sources, symbols, columns[sources, symbols], symbol_of, accepting, early, boundary)
 
 
 def minimised(automaton: ByteAutomaton) -> ByteAutomaton:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from draftline.structured.automaton.byte_automaton import ByteAutomaton
 from draftline.structured.automaton.byte_moves import byte_moves
 from draftline.structured.automaton.limits import AutomatonTooLargeError
+from draftline.structured.automaton.rows import Indices, equal_rows
 from draftline.structured.errors import InvalidConstraintError
 from draftline.structured.tags.form import (
     REASONING,
@@ -88,6 +89,8 @@ class Machine:
         self._names = names
         self._numbers: dict[int, int] = {}
         self._rows: list[Row | None] = []
+        self._classes: list[npt.NDArray[np.integer]] = []  # which bytes are the same to each leaf
+        self._texts: list[int] = []  # the positions of free text
         self._empty: defaultdict[int, list[int]] = defaultdict(list)
         self._closes: dict[int, Close] = {}
         self._closures: dict[int, frozenset[int]] = {}
@@ -165,13 +168,18 @@ class Machine:
             lone[new] = np.arange(len(states), len(states) + len(new))
             states.extend((position,) for position in new.tolist())
 
+        if len(self._rows) <= self._max_states:
+            # All at once, in place of layer by layer. States that no text reaches are left out in the end.
+            add(np.flatnonzero(plain))
+        # Most bytes are the same to every position. Each set of them is one column.
+        symbols, byte_class = self._symbols()
         done = 0
         while done < len(states):
             if len(states) > self._max_states:
                 raise AutomatonTooLargeError(f"it has more than {self._max_states} states")
             layer = states[done:]
             done = len(states)
-            found = np.full((len(layer), 256), -1, np.int32)
+            found = np.full((len(layer), len(symbols)), -1, np.int32)
             alone: list[int] = []
             rows: list[npt.NDArray[np.int32]] = []
             for index, state in enumerate(layer):
@@ -180,12 +188,12 @@ class Machine:
                     alone.append(index)
                     rows += moving
                 elif moving:
-                    columns, kind = np.unique(np.stack(moving, axis=1), axis=0, return_inverse=True)
+                    columns, kind = np.unique(np.stack(moving, axis=1)[symbols], axis=0, return_inverse=True)
                     targets = [number(self.arrive([one for one in column if one >= 0])) for column in columns.tolist()]
                     found[index] = np.array(targets, np.int32)[kind.reshape(-1)]
             if rows:
                 # One position moves, as almost everywhere inside a leaf: all such states of a layer at once.
-                moves = np.stack(rows)
+                moves = np.stack(rows)[:, symbols]
                 reached = np.unique(moves[(lone[moves] < 0) & (moves >= 0)])
                 add(reached[plain[reached]])
                 for target in reached[~plain[reached]].tolist():
@@ -198,7 +206,17 @@ class Machine:
         if self.boundary is not None:
             after = tuple(sorted(self._closure(self.boundary)))
             boundary = states.index(after) if after in states else None
-        return ByteAutomaton.of_table(np.concatenate(table), accepting, early, boundary)
+        return ByteAutomaton.of_table(np.concatenate(table), accepting, early, boundary, byte_class)
+
+    def _symbols(self) -> tuple[Indices, Indices]:
+        """One byte of each set of bytes that lead to the same position everywhere, and the set of each byte."""
+        single = np.zeros(256, np.int64)
+        for row in self._rows:
+            if isinstance(row, dict):
+                for byte in row:
+                    single[byte] = byte + 1
+        texts = [self._dense(position) for position in self._texts]
+        return equal_rows(np.stack([single, *self._classes, *texts], axis=1))
 
     def _plain(self) -> npt.NDArray[np.bool_]:
         """Which positions are all of the state that a move to them leads to."""
@@ -323,6 +341,7 @@ class Machine:
         except InvalidConstraintError as error:
             raise InvalidConstraintError(f"{leaf.pointer}: {error}" if leaf.pointer else str(error)) from None
         base = self._positions(automaton.states)
+        self._classes.append(automaton.byte_class)
         moves = automaton.next[:-1][:, automaton.byte_class]
         self._rows[base:] = np.where(moves == automaton.states, -1, moves + base).astype(np.int32)
         self._empty[start].append(base)
@@ -337,6 +356,7 @@ class Machine:
             for hit, position in hits.items():
                 targets[moves == -2 - hit] = position
             self._rows[base + index] = targets
+        self._texts += range(base, base + len(text.rows))
         ends = [base + index for index, between in enumerate(text.between) if between]
         if not not_first:
             self._empty[start].append(base)
@@ -345,6 +365,7 @@ class Machine:
         first = self._dense(base).copy()
         first[list(not_first.encode())] = -1
         self._rows[beginning] = first
+        self._texts.append(beginning)
         return self._join([beginning, *ends])
 
     def _special_in_free(self, name: str, text: FreeText, base: int, begun: int, hits: Mapping[int, int]) -> None:

@@ -406,7 +406,8 @@ class _Allowed:
         bits = np.unpackbits(self._words[some].view(np.uint8).reshape(len(some), 4), axis=1, bitorder="little")
         row, bit = np.nonzero(bits)
         rank = tokens.rank[some[row] * 32 + bit]
-        return tokens.order[np.sort(rank[rank >= 0])]
+        ordered: npt.NDArray[np.int64] = tokens.order[np.sort(rank[rank >= 0])]
+        return ordered
 
     def below(self, tokens: ItemTokens) -> npt.NDArray[np.bool_]:
         """The nodes of the tree with allowed tokens at or below them: [nodes] bool."""
