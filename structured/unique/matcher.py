@@ -10,14 +10,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words, WrappedMatcher
+from draftline.structured.matcher import Matcher, Words, WrappedMatcher
 from draftline.structured.unique.cursor import Cursor, Level, Position, Reasoning
 from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.unique.tokens import ItemTokens
@@ -78,16 +78,7 @@ class UniqueMatcher(WrappedMatcher):
         self._tokens = tokens
         self._places = [_Place(start)]
 
-    @property
     @override
-    def mask_batcher(self) -> _UniqueMasks:
-        return _UNIQUE
-
-    @override
-    def fill_mask(self, words: Words) -> None:
-        self.inner.fill_mask(words)
-        self.correct_mask(words)
-
     def correct_mask(self, words: Words) -> None:
         """Remove the tokens from the inner matcher's mask behind which an item would be there twice."""
         cursor, rivals, way = self._places[-1]
@@ -204,10 +195,6 @@ class UniqueMatcher(WrappedMatcher):
     def rollback(self, count: int) -> None:
         self.inner.rollback(count)
         del self._places[len(self._places) - count :]
-
-    @override
-    def forced(self) -> bytes:
-        return self.inner.forced()
 
 
 def _after(cursor: Position | None, text: bytes, paths: UniquePaths) -> Position | None:
@@ -446,20 +433,3 @@ class _Allowed:
             nodes = tokens.parent[nodes]
             nodes = nodes[~found[nodes]]
         return found
-
-
-class _UniqueMasks(MaskBatcher[UniqueMatcher]):
-    """Fills the inner matchers' masks by their own batchers."""
-
-    @override
-    def fill(self, jobs: Sequence[tuple[UniqueMatcher, int]], masks: Masks) -> None:
-        by_batcher: dict[MaskBatcher[Matcher], list[tuple[Matcher, int]]] = defaultdict(list)
-        for matcher, row in jobs:
-            by_batcher[matcher.inner.mask_batcher].append((matcher.inner, row))
-        for batcher, inner in by_batcher.items():
-            batcher.fill(inner, masks)
-        for matcher, row in jobs:
-            matcher.correct_mask(masks[row])
-
-
-_UNIQUE = _UniqueMasks()

@@ -131,7 +131,7 @@ class _RegexWriter:
     def _array(self, shape: ArrayShape, depth: int, spaces: Separators) -> Node:
         if shape.unique or shape.contains:
             raise NotRegularError(
-                "what may follow depends on the items so far: it requires unique items, or counts items"
+                "it requires unique items, or counts items, so that what may follow depends on the items so far"
             )
         empty = seq(literal("["), spaces.opened, literal("]"))
 
