@@ -328,6 +328,7 @@ class ConstraintCompiler:
         job: CompileJob[CompiledConstraint] | CompileJob[object],
     ) -> CompiledConstraint:
         if constraint.close_within_budget:
+            # Where items have to differ, the distance even depends on the items so far: no automaton could know it.
             reason = (
                 f"only automata know the distance to the end of a text, and this constraint has none: {no_automaton}"
             )

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol, Self, TypeVar
 
@@ -123,6 +124,24 @@ class WrappedMatcher(Matcher):
         """``inner`` at the beginning of a text."""
         self.inner = inner
 
+    def correct_mask(self, words: Words) -> None:
+        """Remove tokens from the inner matcher's mask."""
+        raise NotImplementedError
+
+    @property
+    @override
+    def mask_batcher(self) -> WrappedMasks:
+        return _WRAPPED
+
+    @override
+    def fill_mask(self, words: Words) -> None:
+        self.inner.fill_mask(words)
+        self.correct_mask(words)
+
+    @override
+    def forced(self) -> bytes:
+        return self.inner.forced()
+
     @property
     @override
     def failure(self) -> str | None:
@@ -152,3 +171,20 @@ class WrappedMatcher(Matcher):
     @override
     def ended(self) -> bool:
         return self.inner.ended
+
+
+class WrappedMasks(MaskBatcher[WrappedMatcher]):
+    """Fills the inner matchers' masks by their own batchers."""
+
+    @override
+    def fill(self, jobs: Sequence[tuple[WrappedMatcher, int]], masks: Masks) -> None:
+        by_batcher: defaultdict[MaskBatcher[Matcher], list[tuple[Matcher, int]]] = defaultdict(list)
+        for matcher, row in jobs:
+            by_batcher[matcher.inner.mask_batcher].append((matcher.inner, row))
+        for batcher, inner in by_batcher.items():
+            batcher.fill(inner, masks)
+        for matcher, row in jobs:
+            matcher.correct_mask(masks[row])
+
+
+_WRAPPED = WrappedMasks()

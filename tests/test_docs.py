@@ -46,7 +46,8 @@ OTHER_PROGRAMS = frozenset(
 
 ELSEWHERE = frozenset(
     {
-        *("config.json", "tokenizer.json", "generation_config.json", "model.safetensors.index.json", "person.json"),
+        *("config.json", "tokenizer.json", "generation_config.json", "model.safetensors.index.json"),
+        *("person.json", "address.json", "whole.json"),
         *(
             "trace.json",
             "results.json",

@@ -7,13 +7,11 @@ small.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from typing_extensions import override
 
 from draftline.structured.automaton.matcher import AutomatonMatcher
-from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words, WrappedMatcher
+from draftline.structured.matcher import Matcher, Words, WrappedMatcher
 
 
 class GuardedMatcher(WrappedMatcher):
@@ -24,17 +22,8 @@ class GuardedMatcher(WrappedMatcher):
         super().__init__(inner)
         self._guard = guard
 
-    @property
     @override
-    def mask_batcher(self) -> _GuardedMasks:
-        return _GUARDED
-
-    @override
-    def fill_mask(self, words: Words) -> None:
-        self.inner.fill_mask(words)
-        self.guard_mask(words)
-
-    def guard_mask(self, words: Words) -> None:
+    def correct_mask(self, words: Words) -> None:
         """Remove the tokens from the inner matcher's mask after which the budget is too small."""
         if self._guard.early and self.inner.error is None:
             allowed = np.empty_like(words)
@@ -54,24 +43,3 @@ class GuardedMatcher(WrappedMatcher):
     def rollback(self, count: int) -> None:
         self.inner.rollback(count)
         self._guard.rollback(max(0, self._guard.consumed - self.inner.consumed))
-
-    @override
-    def forced(self) -> bytes:
-        return self.inner.forced()
-
-
-class _GuardedMasks(MaskBatcher[GuardedMatcher]):
-    """Fills the inner matchers' masks by their own batchers."""
-
-    @override
-    def fill(self, jobs: Sequence[tuple[GuardedMatcher, int]], masks: Masks) -> None:
-        by_batcher: dict[MaskBatcher[Matcher], list[tuple[Matcher, int]]] = {}
-        for matcher, row in jobs:
-            by_batcher.setdefault(matcher.inner.mask_batcher, []).append((matcher.inner, row))
-        for batcher, inner in by_batcher.items():
-            batcher.fill(inner, masks)
-        for matcher, row in jobs:
-            matcher.guard_mask(masks[row])
-
-
-_GUARDED = _GuardedMasks()

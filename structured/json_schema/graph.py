@@ -109,6 +109,8 @@ def _items(shape: ArrayShape) -> Iterator[Demands]:
 
 def _exact(normaliser: Normaliser, variety: Variety, value: Demands, shapes: Shapes) -> Shapes:
     """The same shapes without conditions that have no exact form. Those are reported."""
+    if not (shapes.numbers or shapes.arrays or shapes.objects):
+        return shapes
     return replace(
         shapes,
         numbers=tuple(
@@ -262,6 +264,8 @@ def _has_object(shape: ObjectShape, fruitful: set[Demands]) -> bool:
 
 
 def _prune(shapes: Shapes, fruitful: set[Demands]) -> Shapes:
+    if not (shapes.arrays or shapes.objects):
+        return shapes
     arrays = [_prune_array(shape, fruitful) for shape in shapes.arrays if _has_array(shape, fruitful)]
     objects = [pruned for shape in shapes.objects for pruned in _prune_object(shape, fruitful)]
     return replace(

@@ -8,15 +8,16 @@ inner matcher is asked how the text may go on: from `{"a":1` to `}`, or from `{"
 from __future__ import annotations
 
 import functools
+import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from draftline.structured.matcher import MaskBatcher, Masks, Matcher, Words, WrappedMatcher
+from draftline.structured.matcher import Matcher, Words, WrappedMatcher
 from draftline.structured.unique.cursor import Cursor, Level, Position, Reasoning
 from draftline.structured.unique.paths import UniquePaths
 from draftline.structured.unique.tokens import ItemTokens
@@ -24,7 +25,7 @@ from draftline.structured.unique.values import Value, endings, may_become, spell
 
 MAX_WORK: Final = 6_000
 """The most comparisons of a text with an item for one mask, so that other outputs do not wait. Then texts count as repeating
-whose end is unknown."""
+whose end is unknown, unless no other is left."""
 
 _QUESTION: Final = 30
 """What a mask of the inner matcher counts, in comparisons."""
@@ -40,6 +41,10 @@ class _Rivals(NamedTuple):
     item: int
     values: tuple[Value, ...]
     seen: frozenset[Value]
+
+
+_Doubt = tuple[int, Cursor | None, tuple[_Rivals, ...]]
+"""A token, the position behind it, and its rivals there."""
 
 
 class _Place(NamedTuple):
@@ -73,30 +78,28 @@ class UniqueMatcher(WrappedMatcher):
         self._tokens = tokens
         self._places = [_Place(start)]
 
-    @property
     @override
-    def mask_batcher(self) -> _UniqueMasks:
-        return _UNIQUE
-
-    @override
-    def fill_mask(self, words: Words) -> None:
-        self.inner.fill_mask(words)
-        self.correct_mask(words)
-
     def correct_mask(self, words: Words) -> None:
         """Remove the tokens from the inner matcher's mask behind which an item would be there twice."""
         cursor, rivals, way = self._places[-1]
-        search = _Search(self.inner, self._paths, self._tokens)
-        wrong: list[int] = []
-        for token, after, left in self._doubtful(cursor, rivals, _Allowed(words)):
+        search = _Search(self.inner, self._paths, self._tokens, MAX_WORK)
+        wrong: list[_Doubt] = []
+        for one in self._doubtful(cursor, rivals, _Allowed(words)):
+            token, after, left = one
             if token not in way[:1] and (after is None or not search.goes_on_behind(token, after, left)):
-                wrong.append(token)
+                wrong.append(one)
         if wrong:
-            _remove(words, np.array(wrong, np.int64))
+            bits = words.view(np.uint32)
+            tokens = np.array([token for token, _, _ in wrong], np.int64)
+            np.bitwise_and.at(bits, tokens >> 5, ~(np.uint32(1) << (tokens & 31).astype(np.uint32)))
+            if not words.any():
+                # The work has ended before any text was found: search on for one.
+                search = _Search(self.inner, self._paths, self._tokens, None)
+                ways = (token for token, after, left in wrong if after and search.goes_on_behind(token, after, left))
+                token = next(ways)
+                bits[token >> 5] = np.uint32(1) << np.uint32(token & 31)
 
-    def _doubtful(
-        self, cursor: Position, rivals: tuple[_Rivals, ...], allowed: _Allowed
-    ) -> Iterator[tuple[int, Cursor | None, tuple[_Rivals, ...]]]:
+    def _doubtful(self, cursor: Position, rivals: tuple[_Rivals, ...], allowed: _Allowed) -> Iterator[_Doubt]:
         """The allowed tokens that may be wrong, each with the position behind it and its rivals.
 
         The position is None if the token ends a repeating item.
@@ -132,7 +135,7 @@ class UniqueMatcher(WrappedMatcher):
 
     def _along(
         self, node: int, cursor: Cursor, rivals: tuple[_Rivals, ...], allowed: _Allowed, below: npt.NDArray[np.bool_]
-    ) -> Iterator[tuple[int, Cursor | None, tuple[_Rivals, ...]]]:
+    ) -> Iterator[_Doubt]:
         """The allowed tokens behind which a text may still repeat an item, as a walk through the tree of tokens.
 
         Only nodes are visited that have allowed tokens ``below``.
@@ -169,7 +172,10 @@ class UniqueMatcher(WrappedMatcher):
             return False
         rivals, way = _rivals(after, rivals), way[1:] if token in way[:1] else ()
         if rivals and isinstance(after, Cursor) and not way and not _will_differ(after, rivals, self._paths):
-            found = _Search(self.inner, self._paths, self._tokens).way(after, rivals)
+            search = _Search(self.inner, self._paths, self._tokens, MAX_WORK)
+            found = search.way(after, rivals)
+            if found is None and search.has_ended_early and self._is_last(token):
+                found = _Search(self.inner, self._paths, self._tokens, None).way(after, rivals)
             if found is None:
                 self.inner.rollback(1)
                 return False
@@ -177,14 +183,18 @@ class UniqueMatcher(WrappedMatcher):
         self._places.append(_Place(after, rivals, way))
         return True
 
+    def _is_last(self, token: int) -> bool:
+        """Whether the mask has allowed a token that the inner matcher has just taken, for want of another."""
+        self.inner.rollback(1)
+        words = np.empty((len(self._tokens.texts) + 31) // 32, np.int32)
+        self.fill_mask(words)
+        self.inner.advance(token)
+        return _Allowed(words).has(token)
+
     @override
     def rollback(self, count: int) -> None:
         self.inner.rollback(count)
         del self._places[len(self._places) - count :]
-
-    @override
-    def forced(self) -> bytes:
-        return self.inner.forced()
 
 
 def _after(cursor: Position | None, text: bytes, paths: UniquePaths) -> Position | None:
@@ -283,12 +293,17 @@ def _key(cursor: Cursor, rivals: tuple[_Rivals, ...]) -> _Key:
 class _Search:
     """Looks for texts in which items differ, by questions to the inner matcher."""
 
-    def __init__(self, inner: Matcher, paths: UniquePaths, tokens: ItemTokens) -> None:
+    def __init__(self, inner: Matcher, paths: UniquePaths, tokens: ItemTokens, max_work: int | None) -> None:
         self._inner = inner
         self._paths = paths
         self._tokens = tokens
         self._known: dict[_Key, bool] = {}
-        self._work = 0
+        self._left = sys.maxsize if max_work is None else max_work
+
+    @property
+    def has_ended_early(self) -> bool:
+        """Whether there was more work than allowed, so that texts may go on without being found."""
+        return self._left < 0
 
     def goes_on_behind(self, token: int, after: Cursor, rivals: tuple[_Rivals, ...]) -> bool:
         """Whether a text goes on behind a token that the inner matcher allows."""
@@ -343,8 +358,8 @@ class _Search:
         self, cursor: Cursor, rivals: tuple[_Rivals, ...]
     ) -> Iterator[tuple[int, Cursor, tuple[_Rivals, ...]]] | None:
         """The tokens behind which a text may still repeat an item; None if there is one behind which it does not."""
-        self._work += _QUESTION
-        if self._work > MAX_WORK:
+        self._left -= _QUESTION
+        if self.has_ended_early:
             return iter(())
         comparisons = 1 + sum(len(one.values) for one in rivals)
         words = np.empty((len(self._tokens.texts) + 31) // 32, np.int32)
@@ -371,8 +386,8 @@ class _Search:
                 return None
             texts.add(text)
             later.append((token, after, left))
-            self._work += comparisons
-            if self._work > MAX_WORK:
+            self._left -= comparisons
+            if self.has_ended_early:
                 break
         if only_blank:
             for token in blank:
@@ -405,9 +420,9 @@ class _Allowed:
         some = np.flatnonzero(self._words)  # few, outside of strings
         bits = np.unpackbits(self._words[some].view(np.uint8).reshape(len(some), 4), axis=1, bitorder="little")
         row, bit = np.nonzero(bits)
-        rank = tokens.rank[some[row] * 32 + bit]
-        ordered: npt.NDArray[np.int64] = tokens.order[np.sort(rank[rank >= 0])]
-        return ordered
+        rank = np.sort(tokens.rank[some[row] * 32 + bit])
+        texts: npt.NDArray[np.int64] = tokens.order[rank[rank >= 0]]
+        return texts
 
     def below(self, tokens: ItemTokens) -> npt.NDArray[np.bool_]:
         """The nodes of the tree with allowed tokens at or below them: [nodes] bool."""
@@ -418,25 +433,3 @@ class _Allowed:
             nodes = tokens.parent[nodes]
             nodes = nodes[~found[nodes]]
         return found
-
-
-def _remove(words: Words, tokens: npt.NDArray[np.int64]) -> None:
-    bits = words.view(np.uint32)
-    np.bitwise_and.at(bits, tokens >> 5, ~(np.uint32(1) << (tokens & 31).astype(np.uint32)))
-
-
-class _UniqueMasks(MaskBatcher[UniqueMatcher]):
-    """Fills the inner matchers' masks by their own batchers."""
-
-    @override
-    def fill(self, jobs: Sequence[tuple[UniqueMatcher, int]], masks: Masks) -> None:
-        by_batcher: dict[MaskBatcher[Matcher], list[tuple[Matcher, int]]] = defaultdict(list)
-        for matcher, row in jobs:
-            by_batcher[matcher.inner.mask_batcher].append((matcher.inner, row))
-        for batcher, inner in by_batcher.items():
-            batcher.fill(inner, masks)
-        for matcher, row in jobs:
-            matcher.correct_mask(masks[row])
-
-
-_UNIQUE = _UniqueMasks()

@@ -226,7 +226,7 @@ def _number_may_become(token: bytes, value: Fraction) -> bool:
         return True
     # Wherever the point is, the first digits have to be the value's, or lead to them by rounding.
     length = min(len(digits := digits.lstrip(b"0")), _LEADING)
-    unit: int = 10 ** (_LEADING - length)
+    unit = int(f"1{'0' * (_LEADING - length)}")
     low, size = int(digits[:length]) * unit, _leading_digits(abs(value))
     high = low + unit
     return (

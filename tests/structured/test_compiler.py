@@ -148,10 +148,21 @@ def test_an_expression_too_large_for_an_automaton_becomes_a_grammar(
 def test_closing_within_the_budget_needs_an_automaton(compiler: ConstraintCompiler) -> None:
     large = "[01]*1[01]{10}"  # 2,048 states
     assert compiler.compile(ConstraintSpec("regex", large)).report.backend == "grammar"
-    for kind, source in (("regex", large), ("grammar", 'start: "ab"')):
+    unique = '{"type": "array", "items": {"type": "integer"}, "uniqueItems": true}'
+    for kind, source, why in (
+        ("regex", large, "states"),
+        ("grammar", 'start: "ab"', "grammars are not compiled to automata"),
+        (
+            "json_schema",
+            unique,
+            "#: it requires unique items, or counts items, so that what may follow depends on the items so far",
+        ),
+    ):
         with pytest.raises(UnsupportedConstraintError) as error:
             compiler.compile(ConstraintSpec(kind, source, close_within_budget=True))
-        assert [violation.keyword for violation in error.value.violations] == ["close_within_budget"]
+        [violation] = error.value.violations
+        assert violation.keyword == "close_within_budget"
+        assert why in violation.reason
 
 
 @pytest.mark.parametrize(

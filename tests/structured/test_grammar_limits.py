@@ -23,6 +23,7 @@ from draftline.structured.grammar.lark import regex_grammar
 from draftline.structured.grammar.limits import GrammarLimits
 from draftline.structured.grammar.matcher import GrammarMatcher
 from draftline.structured.grammar.parsers import GrammarParsers, ParserGeneration
+from draftline.structured.grammar.trial import try_masks
 from draftline.structured.masks import MaskedRow, fill_masks
 from draftline.structured.matcher import Matcher
 
@@ -155,6 +156,15 @@ def test_a_mask_beyond_the_limits_of_a_step_fails_by_name() -> None:
         if not matcher.advance(token):
             break
     assert matcher.failure == "one mask needs more than 100 Earley items"
+
+
+def test_a_grammar_that_its_trial_cannot_follow_is_rejected() -> None:
+    limits = GrammarLimits(step_items=100)
+    backend = GrammarBackend(VOCABULARY, limits)
+    ambiguous = backend.compile('start: a* "!!!!"\na: b*\nb: c*\nc: /[ab]/')
+    with pytest.raises(InvalidConstraintError, match="cannot be followed: one mask needs more than 100 Earley items"):
+        try_masks(ambiguous, VOCABULARY.mask_words, limits)
+    try_masks(backend.compile('start: "a" | "b"'), VOCABULARY.mask_words, limits)
 
 
 @pytest.mark.parametrize(

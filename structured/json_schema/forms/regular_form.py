@@ -130,7 +130,9 @@ class _RegexWriter:
 
     def _array(self, shape: ArrayShape, depth: int, spaces: Separators) -> Node:
         if shape.unique or shape.contains:
-            raise NotRegularError("it requires unique items, or counts items")
+            raise NotRegularError(
+                "it requires unique items, or counts items, so that what may follow depends on the items so far"
+            )
         empty = seq(literal("["), spaces.opened, literal("]"))
 
         def full(items: Node) -> Node:

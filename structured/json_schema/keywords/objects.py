@@ -140,7 +140,9 @@ def members_by_name(
             split.extend((outside, before, unmatched) for outside in strings.subtract(inside, names))
         classes = [one for one in split if not one[0].is_empty()]
         if len(classes) > _MAX_NAME_CLASSES:
-            raise TooManyShapesError(f"more than {_MAX_NAME_CLASSES} classes of member names")
+            raise TooManyShapesError(
+                f"more than {_MAX_NAME_CLASSES} kinds of names: each pattern that overlaps with the others doubles them"
+            )
     named = dict(properties)
     for names, value in patterns:
         for name in properties:

@@ -437,6 +437,18 @@ def test_schemas_that_would_explode_are_rejected_by_keyword(schema: Any) -> None
         json_schema_language(json.dumps(schema))
 
 
+def test_overlapping_patterns_of_names_are_refused_by_name() -> None:
+    # Each name may match any of the patterns: 2^8 kinds of names.
+    patterns = {letter: {"minLength": index} for index, letter in enumerate("abcdefgh")}
+    with pytest.raises(UnsupportedConstraintError) as caught:
+        json_schema_language(json.dumps({"type": "object", "patternProperties": patterns}))
+    [violation] = caught.value.violations
+    assert (violation.pointer, violation.keyword) == ("/patternProperties", "patternProperties")
+    assert "more than 64 kinds of names: each pattern that overlaps with the others doubles them" in violation.reason
+    apart = {f"^{letter}": schema for letter, schema in patterns.items()}
+    assert walker({"type": "object", "patternProperties": apart}).accepts('{"hb":"1234567","a":"","x":1}')
+
+
 def test_repetition_can_be_bounded() -> None:
     schema = {
         "type": "object",

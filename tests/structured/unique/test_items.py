@@ -116,6 +116,24 @@ def test_the_mask_of_every_position_is_that_of_a_search(name: str) -> None:
         assert text in texts(name)
 
 
+@pytest.mark.parametrize("name", ["records", "all of them", "nested"])
+def test_with_little_work_for_a_mask_texts_are_fewer_but_still_come_to_an_end(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftline.structured.unique.matcher.MAX_WORK", 100)
+    source = random.Random(0)
+    for _ in range(examples(15)):
+        matcher, text = compiled(json.dumps(FINITE[name][1])).begin().matcher, b""
+        while not matcher.finished:
+            legal = mask(matcher)
+            assert legal
+            assert legal <= expected(name, text)
+            token = source.choice(sorted(legal))
+            assert matcher.advance(token)
+            text += VOCABULARY.tokens[token] if token not in VOCABULARY.eos_ids else b""
+        assert text in texts(name)
+
+
 ENDLESS: dict[str, Any] = {
     "anything": unique({}),
     "records": unique(record(id={"type": "integer"}, name={"type": "string"}), minItems=2),
