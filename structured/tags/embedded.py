@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-_NAME = re.compile(r"\w+")
+_NAME = re.compile(r"\b[A-Za-z]\w*")
 
 
 class EmbeddedGrammars:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import TypeAdapter
-from pydantic.errors import PydanticUserError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import SchemaError
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError, Violation
@@ -49,8 +49,7 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
     """
     try:
         adapter = TypeAdapter(kind)
-    except (PydanticUserError, SchemaError, NameError, TypeError, ValueError, RuntimeError) as error:
-        # Errors other than the first two are those of annotations, which pydantic evaluates and applies here.
+    except PydanticSchemaGenerationError as error:  # no type of pydantic's
         if "msgspec" not in sys.modules:
             raise InvalidConstraintError(f"is no type that pydantic knows: {_problem(error)}") from error
         msgspec = importlib.import_module("msgspec")
@@ -60,6 +59,9 @@ def _described(kind: Any) -> tuple[CoreSchema, Callable[[str], Any]]:
             problem = f"is no type that pydantic knows: {_problem(error)} Nor does msgspec: {_problem(other)}"
             raise InvalidConstraintError(problem) from error
         return core_schema(info), msgspec.json.Decoder(kind).decode
+    except (PydanticUserError, SchemaError, NameError, TypeError, ValueError, RuntimeError) as error:
+        # Those of annotations, which pydantic evaluates and applies here. msgspec would ignore what it does not know.
+        raise InvalidConstraintError(f"is no type that pydantic knows: {_problem(error)}") from error
     return adapter.core_schema, adapter.validate_json
 
 

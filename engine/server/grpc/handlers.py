@@ -26,6 +26,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 _TRACE_HEADERS = ("traceparent", "tracestate")
 
+_EARLIER_S = 0.1
+"""How much earlier than here a deadline may pass at the client, which then cancels: gRPC rounds timeouts up on the wire."""
+
 
 def with_error_status(
     handler: Callable[[_Servicer, _Request, Context], Awaitable[_Response]],
@@ -109,4 +112,5 @@ class GrpcCall:
         if isinstance(error, Exception) and not isinstance(error, grpc.aio.BaseError):
             return code_name(error)
         # The task was cancelled, or gRPC reported a disconnect: which of the two depends on where the handler waited.
-        return DEADLINE_EXCEEDED if self.time_left() == 0 else CANCELLED
+        left = self.time_left()
+        return DEADLINE_EXCEEDED if left is not None and left < _EARLIER_S else CANCELLED

@@ -10,6 +10,7 @@ import uuid
 from typing import Annotated, Any, Literal, Optional, Union
 
 import pytest
+from pydantic import Field
 from walk import Walker
 
 from draftline.structured.errors import InvalidConstraintError, UnsupportedConstraintError
@@ -88,6 +89,11 @@ def test_every_text_is_read(kind: Any) -> None:
     assert len(texts) > 4
     for text in texts:
         assert isinstance(typed.parse(text), holder)
+
+
+def test_an_annotation_that_pydantic_refuses_is_an_error_though_msgspec_ignores_it() -> None:
+    with pytest.raises(InvalidConstraintError, match='Error building "int" validator'):
+        typed_schema(Annotated[int, Field(lt=2.5)])
 
 
 def test_names_and_tags() -> None:
