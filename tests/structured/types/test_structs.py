@@ -92,7 +92,9 @@ def test_every_text_is_read(kind: Any) -> None:
 
 
 def test_an_annotation_that_pydantic_refuses_is_an_error_though_msgspec_ignores_it() -> None:
-    with pytest.raises(InvalidConstraintError, match='Error building "int" validator'):
+    with pytest.raises(
+        InvalidConstraintError, match=r"is no type that pydantic knows: (Error building|Invalid Schema)"
+    ):
         typed_schema(Annotated[int, Field(lt=2.5)])
 
 
