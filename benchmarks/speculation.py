@@ -110,7 +110,7 @@ def _configurations(arguments: argparse.Namespace, folder: Path) -> tuple[Engine
         common["kv_cache_memory_gib"] = 8  # two engines share the device
     common |= {name: value for name, value in options.items() if not name.startswith("draft")}
     drafting |= {name: value for name, value in options.items() if name.startswith("draft")}
-    contenders = [drafting | _options(one.split(",")) for one in arguments.contender or [""] if one] or [drafting]
+    contenders = [drafting | _options(one.split(",")) for one in arguments.contender or ()] or [drafting]
     configs = []
     for one in contenders:
         given = common | ({"drafter": "ngram"} if not one.keys() & {"drafter", "draft_model"} else {}) | one

@@ -137,7 +137,7 @@ class RequestBuilder:
         self._new_seed = secrets.randbits if seed is None else random.Random(seed).getrandbits
 
     def build(self, request_id: str, request: GenerateRequest, sink: Sink, now: float) -> Request:
-        """`prepare` and begin a request whose updates nobody reads. ``now`` is the time of its submission."""
+        """`prepare` and begin a request whose updates have no reader. ``now`` is the time of its submission."""
         return self.prepare(request_id, request).begin(sink, now - request.constraint_compile_s)
 
     def attach(self, request: EngineRequest, sink: Sink, now: float) -> Request:
