@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+import uvloop
 
 from draftline.engine.bench.ablation.run import Ablation
 from draftline.engine.bench.ablation.tables import ablation_table
@@ -62,7 +62,7 @@ def ablate(
         find_models(engine)
         chosen, left_out = variants(engine, has_gpu() and engine.device != "cpu", only)
         with result_lines(output, conditions(_device(engine))) as lines:
-            asyncio.run(_run(Ablation(engine, load), chosen, {"model": shape or engine.model}, lines))
+            uvloop.run(_run(Ablation(engine, load), chosen, {"model": shape or engine.model}, lines))
         console().print(ablation_table(lines.written, left_out))
 
 

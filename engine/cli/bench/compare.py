@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import uvloop
 
 from draftline.engine.bench.contenders.servers import PEERS, Peer, Running, program_of, started
 from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
@@ -75,7 +75,7 @@ def compare(
         for peer, path in chosen:
             checkpoint = made.model if peer.name == "draftline" else _file_of(made.model)
             with _server(peer, path, checkpoint, shape is not None, shlex.split(extra.get(peer.name, ""))) as server:
-                asyncio.run(_run(peer, server, load, [int(count) for count in counts], shape or model, lines))
+                uvloop.run(_run(peer, server, load, [int(count) for count in counts], shape or model, lines))
     shown = console()
     shown.print(load_table(lines.written, (["clients"] if counts else []) + (["run"] if load.repeats > 1 else [])))
     for note in notes(lines.written):

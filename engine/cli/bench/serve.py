@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
+import uvloop
 
 from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
 from draftline.engine.bench.lines import ResultLines, result_lines
@@ -47,7 +47,7 @@ def serve(
     if url is not None and shape is not None:
         raise UsageError("--shape: the server at --url has its own model")
     with shaped(engine, shape) as made, result_lines(output, load_conditions(url, made)) as lines:
-        asyncio.run(_run(url, shape, load, connection, made, lines))
+        uvloop.run(_run(url, shape, load, connection, made, lines))
     shown = console()
     shown.print(load_table(lines.written, ["run"] if load.repeats > 1 else []))
     if lines.written[-1]["ttft_ms_by_turn"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import uvloop
 
 from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
 from draftline.engine.bench.lines import ResultLines, result_lines
@@ -113,7 +113,7 @@ def sweep(
     if url is not None and shape is not None:
         raise UsageError("--shape: the server at --url has its own model")
     with shaped(engine, shape) as made, result_lines(output, load_conditions(url, made)) as lines:
-        asyncio.run(_run(url, shape, workloads, load, connection, made, lines))
+        uvloop.run(_run(url, shape, workloads, load, connection, made, lines))
     shown = console()
     varied = [FIELDS[name] for name in axes]
     shown.print(load_table(lines.written, varied + (["run"] if load.repeats > 1 else [])))
