@@ -66,7 +66,7 @@ def compare(
     if any(not count.strip().isdecimal() or not int(count) for count in counts):
         raise UsageError(f"--clients: {clients!r} is no list of numbers, 1 or more")
     if plot is not None:
-        from draftline.engine.bench.plots import need_matplotlib
+        from draftline.engine.bench.plots.canvas import need_matplotlib
 
         need_matplotlib()
     chosen = [(PEERS[name], program_of(PEERS[name], programs.get(name))) for name in names]
@@ -81,7 +81,7 @@ def compare(
     for note in notes(lines.written):
         shown.print(note)
     if plot is not None:
-        from draftline.engine.bench.plots import plot_sweep
+        from draftline.engine.bench.plots.sweep import plot_sweep
 
         plot_sweep(lines.written, "clients", plot)
 

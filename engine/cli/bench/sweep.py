@@ -97,7 +97,7 @@ def sweep(
     if load.dataset is not None and (prompt_lens or output_lens):
         raise UsageError("--prompt-lens and --output-lens: the prompts and lengths are the dataset's")
     if plot is not None:
-        from draftline.engine.bench.plots import need_matplotlib
+        from draftline.engine.bench.plots.canvas import need_matplotlib
 
         need_matplotlib()
     points = [(dict(zip(axes, values, strict=True)), load.resolved()) for values in product(*axes.values())]
@@ -120,7 +120,7 @@ def sweep(
     for note in notes(lines.written):
         shown.print(note)
     if plot is not None:
-        from draftline.engine.bench.plots import plot_sweep
+        from draftline.engine.bench.plots.sweep import plot_sweep
 
         plot_sweep(lines.written, varied[0], plot)
 
