@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from draftline.engine.config import EngineConfig
+from draftline.engine.errors import DraftlineError
 from draftline.engine.process.remote_engine import RemoteEngine
 from draftline.engine.process.startup import keep_heap, start_process
 from draftline.engine.server.config import ServerConfig
@@ -38,7 +39,11 @@ def _load(config: EngineConfig, names: list[str], engine_process: bool) -> Threa
 async def _serve(config: EngineConfig, names: list[str], engine_process: bool) -> None:
     server = Server(ServerConfig(port=0, log_requests=False))
     await server.start()
-    engine = await asyncio.to_thread(_load, config, names, engine_process)
+    try:
+        engine = await asyncio.to_thread(_load, config, names, engine_process)
+    except BaseException:
+        await server.abort()
+        raise
     keep_heap()
     await server.serve(engine)
     info = engine.info
@@ -61,7 +66,10 @@ def main(spec: str) -> None:
     start_process("warning", "text")
     values = json.loads(spec)
     config = EngineConfig.model_validate(values["options"])
-    uvloop.run(_serve(config, values["substitutes"], values["engine_process"]))
+    try:
+        uvloop.run(_serve(config, values["substitutes"], values["engine_process"]))
+    except DraftlineError as error:
+        raise SystemExit(str(error)) from None  # the last line, which the result has as its error
 
 
 if __name__ == "__main__":

@@ -138,6 +138,26 @@ def test_servers_of_several_variants_get_the_same_load(variants: list[str], tmp_
     assert "one at a time" in done.stderr
 
 
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    shape = tmp_path / "config.json"
+    shape.write_text(json.dumps(SHAPE))
+    common = ("--shape", str(shape), "--device", "cpu", "--dtype", "float32", "--drafter", "none")
+    done = run(
+        *common,
+        "--max-model-len",
+        "256",
+        "--kv-cache-memory-gib",
+        "0.00001",
+        "--only",
+        "prefix-cache",
+        "--conversations",
+        "1",
+    )
+    assert done.exit_code == 1
+    assert "Raise kv_cache_memory_gib" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
