@@ -21,7 +21,7 @@ _COLUMNS = (
 
 
 def ablation_table(lines: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) -> Table:
-    """A line for each variant. Changes within the rounds' spread are in brackets; errors take a line's place."""
+    """A line for each variant. Changes within the rounds' spread, and those of one round, are in brackets; errors take a line's place."""
     table = Table(title=f"ablation, {lines[0]['workload']}", title_justify="left")
     for number, name in enumerate(_COLUMNS):
         table.add_column(name, justify="left" if number < 2 else "right", overflow="fold")
@@ -44,6 +44,8 @@ def ablation_table(lines: Sequence[Mapping[str, Any]], left_out: Mapping[str, st
         )
     for name, reason in left_out.items():
         table.add_row(name, "–", f"[dim]{reason}")
-    table.caption = "memory: weights, activations and graphs; (change): within the spread of the rounds"
+    table.caption = (
+        "memory: weights, activations and graphs; (change): within the spread of the rounds, or one round only"
+    )
     table.caption_justify = "left"
     return table

@@ -14,7 +14,7 @@ _PLAIN, _NOISE = COLOURS[0], COLOURS[4]
 
 
 def plot_ablation(lines: Sequence[Line], path: Path) -> None:
-    """Plot the variants that could be measured. A grey bar is within the spread of the rounds.
+    """Plot the variants that could be measured. A grey bar is within the spread of the rounds, or of one round.
 
     Each bar is relative to the baseline of its own run: a file may have several runs with different loads. Of several lines
     for one variant of a model, the last counts.

@@ -100,6 +100,8 @@ def test_changes_are_against_the_baseline_and_outputs_are_compared() -> None:
     assert (slower["fixed_bytes"], slower["cache_bytes_a_token"]) == (8, 2.0)
     alike = _result(measured([95.0, 104.0, 120.0], 10.0, base.texts), base)
     assert (alike["within_noise"], alike["outputs_equal"]) == (True, 2)
+    once = _result(measured([50.0], 10.0, base.texts), measured([100.0], 10.0, base.texts))
+    assert (once["tokens_per_s_change"], once["within_noise"]) == (-0.5, True)  # one round shows no spread
 
 
 def run(*arguments: str) -> Any:
