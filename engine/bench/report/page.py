@@ -62,7 +62,8 @@ def render(results: Mapping[str, Sequence[Line]], title: str) -> str:
         view = view_of(kind, [line for lines in chosen for line in lines])
         sections.append(_section(view, cases_of(view, chosen)))
     sources = [
-        (name, file, len(lines), _facts(lines)) for name, (file, lines) in zip(_NAMES, results.items(), strict=False)
+        (name, file, len(lines), _facts(lines), _values(lines, "command"))
+        for name, (file, lines) in zip(_NAMES, results.items(), strict=False)
     ]
     return template.render(title=title, sources=sources, sections=sections, compares=len(lists) > 1)
 
@@ -78,10 +79,9 @@ def _breakable(text: str) -> Markup:
 def _facts(lines: Sequence[Line]) -> list[tuple[str, str]]:
     """The conditions of a file: each value that any of its lines has."""
     facts = []
-    for heading, name in (("machine", "machine"), ("commit", "commit"), ("commands", "command")):
-        values = list(dict.fromkeys(str(line[name]) for line in lines if line.get(name)))
-        if values:
-            facts.append((heading, "; ".join(values[:6]) + (f"; {len(values) - 6} more" if len(values) > 6 else "")))
+    for name in ("machine", "commit"):
+        if values := _values(lines, name):
+            facts.append((name, "; ".join(values[:6]) + (f"; {len(values) - 6} more" if len(values) > 6 else "")))
     dates = sorted(str(line["date"]) for line in lines if line.get("date"))
     if dates:
         facts.insert(0, ("date", dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"))
@@ -92,6 +92,11 @@ def _facts(lines: Sequence[Line]) -> list[tuple[str, str]]:
     if loads:
         facts.append(("load average", f"{min(loads):.1f} to {max(loads):.1f}"))
     return facts
+
+
+def _values(lines: Sequence[Line], name: str) -> list[str]:
+    """The different values of a field, in order of appearance."""
+    return list(dict.fromkeys(str(line[name]) for line in lines if line.get(name)))
 
 
 def _section(view: View, cases: Sequence[Case]) -> Section:

@@ -157,6 +157,12 @@ def test_an_ablation_has_changes_and_equal_outputs() -> None:
     assert ">baseline<" in page
 
 
+def test_each_command_is_shown_once() -> None:
+    page = render({"a": [line(1, 1.0, command="draftline a <b>"), line(2, 1.0, command="draftline c")] * 2}, "a")
+    assert "<summary>2 commands</summary>" in page
+    assert "draftline a &lt;b&gt;\ndraftline c</pre>" in page
+
+
 def test_long_names_may_break() -> None:
     page = render({"a": [line(1, 1.0, workload="continuous_batching"), line(1, 2.0, workload="a<b")]}, "a")
     assert "continuous_<wbr>batching" in page
