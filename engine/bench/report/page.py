@@ -9,7 +9,6 @@ from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
 
 from draftline.engine.bench.noise import Spread, ratio
 from draftline.engine.bench.report.results import Case, Line, Metric, View, cases_of, kind_of_line, view_of
@@ -52,7 +51,6 @@ class Section:
 def render(results: Mapping[str, Sequence[Line]], title: str) -> str:
     """The page. ``results`` has the lines of one file or two, by the name of the file; the first is the base."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["breakable"] = _breakable
     template = environment.from_string(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
     lists = list(results.values())
     kinds = list(dict.fromkeys(kind_of_line(line) for lines in lists for line in lines))
@@ -66,14 +64,6 @@ def render(results: Mapping[str, Sequence[Line]], title: str) -> str:
         for name, (file, lines) in zip(_NAMES, results.items(), strict=False)
     ]
     return template.render(title=title, sources=sources, sections=sections, compares=len(lists) > 1)
-
-
-def _breakable(text: str) -> Markup:
-    """A text that may break behind its punctuation: names of workloads and paths have no spaces."""
-    broken = str(escape(text))
-    for mark in ("_", "/"):
-        broken = broken.replace(mark, f"{mark}<wbr>")
-    return Markup(broken)
 
 
 def _facts(lines: Sequence[Line]) -> list[tuple[str, str]]:
