@@ -109,7 +109,7 @@ def main() -> None:
         "--shapes",
         type=_shape,
         nargs="+",
-        default=[(1, 4096), (8, 4096), (64, 4096), (256, 4096), (1, 8192), (2048, 4096)],
+        default=[(1, 4096), (8, 4096), (16, 4096), (17, 4096), (64, 4096), (256, 4096), (1, 8192), (2048, 4096)],
     )
     options = parser.parse_args()
     device_type = "cuda" if torch.cuda.device_count() >= options.ranks else "cpu"
