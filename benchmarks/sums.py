@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from draftline.engine.bench.provenance import Conditions
-from draftline.engine.parallel.group import RankGroup
+from draftline.engine.parallel.group import RankGroup, meet
 from draftline.kernels import select_ops
 
 _SUMS = 50
@@ -71,7 +71,7 @@ def run_rank(rank: int, ranks: int, file: str, device_type: str, shapes: list[tu
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    group, ops = RankGroup(Path(file), rank, ranks, device), select_ops(device)
+    group, ops = RankGroup(meet(Path(file), rank, ranks), device), select_ops(device)
     generator = torch.Generator().manual_seed(0)
     for shape in shapes:
         partials = torch.randn(ranks, *shape, generator=generator).to(dtype)
