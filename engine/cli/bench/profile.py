@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 150
 _SHOWN_KERNELS = 20
+_ROWS = (1, 8)
 
 
 def profile(
@@ -41,8 +42,9 @@ def profile(
         ),
     ] = None,
     rows: Annotated[
-        str, typer.Option(metavar="N,N", help="sequences of each profiled batch [default: 1,8]", show_default=False)
-    ] = "1,8",
+        str | None,
+        typer.Option(metavar="N,N", help="sequences of each batch [default: 1,8; with --memory 1, 2, 4, …]"),
+    ] = None,
     prompt_len: Annotated[
         int, typer.Option(metavar="N", help="tokens of each prompt [default: 128]", show_default=False, min=1)
     ] = 128,
@@ -85,7 +87,9 @@ def profile(
         if server is None:
             if connection != Connection():
                 raise UsageError(NEEDS_SERVER)
-            _local(shape, _sizes(rows), prompt_len, steps, memory, traces, output, engine, stack)
+            _local(
+                shape, None if rows is None else _sizes(rows), prompt_len, steps, memory, traces, output, engine, stack
+            )
             return
         if shape is not None or memory:
             raise UsageError(
@@ -107,7 +111,7 @@ def _sizes(text: str) -> list[int]:
 
 def _local(
     shape: str | None,
-    rows: list[int],
+    rows: list[int] | None,
     prompt_len: int,
     steps: int,
     memory: bool,
@@ -135,9 +139,9 @@ def _local(
     runner = BatchRunner(core, engine)
     common = {"model": name, "device": core.info.device, "dtype": core.info.dtype, "prompt_len": prompt_len}
     if memory:
-        _memory(runner, common, prompt_len, lines, console)
+        _memory(runner, common, rows, prompt_len, lines, console)
     else:
-        _phases(runner, common, rows, prompt_len, steps, traces, lines, console)
+        _phases(runner, common, rows or list(_ROWS), prompt_len, steps, traces, lines, console)
 
 
 def _phases(
@@ -162,11 +166,18 @@ def _phases(
         _show(lines.write({"benchmark": "profile", **common, **peaks, **phase.fields(peak)}), console)
 
 
-def _memory(runner: BatchRunner, common: dict[str, Any], prompt_len: int, lines: ResultLines, console: Console) -> None:
+def _memory(
+    runner: BatchRunner,
+    common: dict[str, Any],
+    rows: list[int] | None,
+    prompt_len: int,
+    lines: ResultLines,
+    console: Console,
+) -> None:
     from draftline.engine.bench.profile.memory import boundary, memory_by_batch
 
     room, slots = boundary(runner, prompt_len), runner.core.info.max_num_seqs
-    for measured in memory_by_batch(runner, prompt_len):
+    for measured in memory_by_batch(runner, prompt_len, rows):
         lines.write({"benchmark": "memory", **common, "boundary": room, **measured.fields()})
     console.print(memory_table(lines.written))
     console.print(

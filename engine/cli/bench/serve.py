@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
+from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
 from draftline.engine.bench.lines import ResultLines, result_lines
 from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.measure import LoadBench
-from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.tables import load_table, turns_table
-from draftline.engine.cli.bench.load import console, notes, opened, progress_bar
+from draftline.engine.cli.bench.load import console, load_conditions, named, notes, opened, progress_bar
 from draftline.engine.cli.bench.output import OutputFile
 from draftline.engine.cli.connection import Connection
 from draftline.engine.config import EngineConfig
+from draftline.engine.errors import UsageError
 
 
 def serve(
@@ -23,6 +24,7 @@ def serve(
         str | None,
         typer.Option(metavar="URL", help="the server: grpc://HOST:PORT, or http(s)://… of any OpenAI-compatible one"),
     ] = None,
+    shape: Annotated[str | None, typer.Option(metavar="NAME|FILE", help=SHAPE_HELP)] = None,
     output: OutputFile = None,
     *,
     load: LoadConfig,
@@ -42,8 +44,10 @@ def serve(
     - `draftline bench serve --url http://gpu7:8000 --workload agent-session --preset medium --output results.jsonl`
     - `draftline bench serve --url http://gpu7:8000 --dataset sharegpt.json --conversations 200 --rate 8`
     """
-    with result_lines(output, conditions()) as lines:
-        asyncio.run(_run(url, load, connection, engine, lines))
+    if url is not None and shape is not None:
+        raise UsageError("--shape: the server at --url has its own model")
+    with shaped(engine, shape) as made, result_lines(output, load_conditions(url, made)) as lines:
+        asyncio.run(_run(url, shape, load, connection, made, lines))
     shown = console()
     shown.print(load_table(lines.written, ["run"] if load.repeats > 1 else []))
     if lines.written[-1]["ttft_ms_by_turn"]:
@@ -53,10 +57,15 @@ def serve(
 
 
 async def _run(
-    url: str | None, load: LoadConfig, connection: Connection, engine: EngineConfig, lines: ResultLines
+    url: str | None,
+    shape: str | None,
+    load: LoadConfig,
+    connection: Connection,
+    engine: EngineConfig,
+    lines: ResultLines,
 ) -> None:
     workload = load.resolved()
     async with opened(url, engine, connection) as target:
-        bench = LoadBench(target, load, lines)
+        bench = LoadBench(target, load, lines, named(target.info, shape))
         with progress_bar(console(), bench.requests(workload) * load.repeats, workload.name) as advance:
             await bench.measure(workload, {}, advance)
