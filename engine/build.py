@@ -296,7 +296,9 @@ def _load(
     config: EngineConfig, device: torch.device, undo: ExitStack, make_ops: Callable[[torch.device, str], Ops]
 ) -> _Loaded:
     """Load tokenizer, model and drafter. ``undo`` gets what has to end if a later part fails."""
-    checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
+    checkpoint = open_checkpoint(
+        config.model, load_format=config.load_format, quantization=config.quantization, device=device
+    )
     check_weights(config.model, checkpoint, device, "quantization")
     shape = checkpoint.config
     ranks = start_ranks(config, shape, device)  # they load while this process does

@@ -125,7 +125,9 @@ def build_follower(start: StartRank) -> Follower:
     else:
         torch.set_num_threads(max(1, torch.get_num_threads() // config.tensor_parallel_size))
     group = RankGroup(Path(start.store), start.rank, config.tensor_parallel_size, device)
-    checkpoint = open_checkpoint(config.model, load_format=config.load_format, quantization=config.quantization)
+    checkpoint = open_checkpoint(
+        config.model, load_format=config.load_format, quantization=config.quantization, device=device
+    )
     ops = select_ops(device, config.kernels)
     target = Target.load(config, checkpoint, device, ops, PartialShard.of(checkpoint.config, group.collectives))
     (max_drafts,) = group.least([ANY])
