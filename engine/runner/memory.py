@@ -52,11 +52,11 @@ def memory_explained(device: torch.device, what: str, needs: int = 0, helps: str
         yield
     except torch.OutOfMemoryError as error:
         free, total = torch.cuda.mem_get_info(device)
-        own = torch.cuda.memory_allocated(device)
+        own = torch.cuda.memory_reserved(device)  # what was allocated for it may have been freed on the way here
         raise OutOfMemoryAtStartError(
             f"{device} has no room for {_wanted(what, needs)}: of its {total / GIB:.1f} GiB, this process has taken "
-            f"{own / GIB:.1f} for what it loaded until then, others take "
-            f"{(total - free - torch.cuda.memory_reserved(device)) / GIB:.1f}, and {free / GIB:.1f} are free.{_advice(helps)}"
+            f"{own / GIB:.1f} until then, others take "
+            f"{(total - free - own) / GIB:.1f}, and {free / GIB:.1f} are free.{_advice(helps)}"
         ) from error
 
 

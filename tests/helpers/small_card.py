@@ -18,7 +18,7 @@ import torch
 from draftline import LLM, SamplingParams
 from draftline.engine.bench.contenders.engines import BenchmarkModel
 from draftline.engine.bench.contenders.shapes import find_shape
-from draftline.engine.errors import DraftlineError
+from draftline.engine.runner.memory import OutOfMemoryAtStartError
 
 DRIVER_BYTES = 640 << 20
 """What a process takes outside of torch's allocator."""
@@ -41,12 +41,12 @@ def serve(shape: str, options: dict[str, Any]) -> dict[str, object]:
         model = BenchmarkModel.of_shape(shape, find_shape(shape), Path(folder))
         try:
             llm = LLM(model.checkpoint, load_format="dummy", device="cuda", dtype="bfloat16", **options)
-        except DraftlineError as error:
+        except OutOfMemoryAtStartError as error:
             return {"refused": str(error)}
         with llm:
             prompts = [[5 + (7 * i + 3 * j) % 900 for j in range(20 + 40 * i)] for i in range(16)]
             prompts.append([9 + j % 700 for j in range(min(4000, llm.info.max_model_len - 64))])
-            sampling = SamplingParams(max_tokens=32, ignore_eos=True)
+            sampling = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
             outputs = llm.generate(prompts, sampling, use_tqdm=False)
             alone = [llm.generate(prompts[i], sampling, use_tqdm=False)[0] for i in (0, 16)]
             return {
