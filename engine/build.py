@@ -177,6 +177,7 @@ def _build(
         ConstraintMasks(parts.constraints, parts.table),
         target.ops,
         loaded.eos_ids,
+        parts.drafter,
         loaded.ranks,
     )
     fingerprint = SystemFingerprint.of(
