@@ -40,7 +40,8 @@ from draftline.engine.bench.load.config import LoadConfig
 from draftline.engine.bench.load.lengths import Lengths
 from draftline.engine.bench.load.workloads import WORKLOADS, Workload, find_workload, with_load
 from draftline.engine.bench.measure import LoadBench
-from draftline.engine.bench.plots import need_matplotlib, plot_sweep
+from draftline.engine.bench.plots.canvas import need_matplotlib
+from draftline.engine.bench.plots.sweep import plot_sweep
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.bench.tables import load_table
 from draftline.engine.bench.targets.connect import Access, connect

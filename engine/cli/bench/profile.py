@@ -13,6 +13,8 @@ from google.protobuf.duration_pb2 import Duration
 from rich.console import Console
 
 from draftline.engine.bench.lines import ResultLines, result_lines
+from draftline.engine.bench.plots.canvas import need_matplotlib
+from draftline.engine.bench.plots.memory import plot_memory
 from draftline.engine.bench.profile.tables import kernel_table, memory_table, phase_table
 from draftline.engine.bench.provenance import conditions
 from draftline.engine.cli.backend import connected, server_errors
@@ -67,6 +69,9 @@ def profile(
         Path, typer.Option(metavar="FOLDER", help="for Chrome traces [default: profiles]", show_default=False)
     ] = Path("profiles"),
     output: OutputFile = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="with --memory, plot the results to this file")
+    ] = None,
     *,
     connection: Connection,
     engine: EngineConfig,
@@ -83,13 +88,16 @@ def profile(
     - `draftline profile --model ./Qwen3-0.6B --memory --prompt-len 4096`
     - `draftline profile --server gpu7:50051 --seconds 5`; the server needs `--profile-dir`
     """
+    if plot is not None:
+        if not memory:
+            raise UsageError("--plot: shows the memory by batch size, of --memory")
+        need_matplotlib()
     with ExitStack() as stack:
         if server is None:
             if connection != Connection():
                 raise UsageError(NEEDS_SERVER)
-            _local(
-                shape, None if rows is None else _sizes(rows), prompt_len, steps, memory, traces, output, engine, stack
-            )
+            sizes = None if rows is None else _sizes(rows)
+            _local(shape, sizes, prompt_len, steps, memory, traces, output, plot, engine, stack)
             return
         if shape is not None or memory:
             raise UsageError(
@@ -117,6 +125,7 @@ def _local(
     memory: bool,
     traces: Path,
     output: Path | None,
+    plot: Path | None,
     engine: EngineConfig,
     stack: ExitStack,
 ) -> None:
@@ -140,6 +149,8 @@ def _local(
     common = {"model": name, "device": core.info.device, "dtype": core.info.dtype, "prompt_len": prompt_len}
     if memory:
         _memory(runner, common, rows, prompt_len, lines, console)
+        if plot is not None:
+            plot_memory(lines.written, plot)
     else:
         _phases(runner, common, rows or list(_ROWS), prompt_len, steps, traces, lines, console)
 

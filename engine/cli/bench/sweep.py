@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import uvloop
 
 from draftline.engine.bench.contenders.shaped import SHAPE_HELP, shaped
 from draftline.engine.bench.lines import ResultLines, result_lines
@@ -97,7 +97,7 @@ def sweep(
     if load.dataset is not None and (prompt_lens or output_lens):
         raise UsageError("--prompt-lens and --output-lens: the prompts and lengths are the dataset's")
     if plot is not None:
-        from draftline.engine.bench.plots import need_matplotlib
+        from draftline.engine.bench.plots.canvas import need_matplotlib
 
         need_matplotlib()
     points = [(dict(zip(axes, values, strict=True)), load.resolved()) for values in product(*axes.values())]
@@ -113,14 +113,14 @@ def sweep(
     if url is not None and shape is not None:
         raise UsageError("--shape: the server at --url has its own model")
     with shaped(engine, shape) as made, result_lines(output, load_conditions(url, made)) as lines:
-        asyncio.run(_run(url, shape, workloads, load, connection, made, lines))
+        uvloop.run(_run(url, shape, workloads, load, connection, made, lines))
     shown = console()
     varied = [FIELDS[name] for name in axes]
     shown.print(load_table(lines.written, varied + (["run"] if load.repeats > 1 else [])))
     for note in notes(lines.written):
         shown.print(note)
     if plot is not None:
-        from draftline.engine.bench.plots import plot_sweep
+        from draftline.engine.bench.plots.sweep import plot_sweep
 
         plot_sweep(lines.written, varied[0], plot)
 

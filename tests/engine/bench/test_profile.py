@@ -225,12 +225,24 @@ def test_the_command_profiles_a_shape(tmp_path: Path) -> None:
     assert Path(decode["trace"]).is_file()
     assert "by kernel" in done.stderr
 
-    done = run(*common, "--memory", "--prompt-len", "100", "--max-num-seqs", "3", "--rows", "2,1")
+    done = run(
+        *common,
+        "--memory",
+        "--prompt-len",
+        "100",
+        "--max-num-seqs",
+        "3",
+        "--rows",
+        "2,1",
+        "--plot",
+        str(tmp_path / "m.svg"),
+    )
     assert done.exit_code == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["rows"] for line in lines] == [1, 2]
     assert all(line["weights"] > 0 and line["cache"] > 0 for line in lines)
     assert "memory by batch size" in done.stderr
+    assert "sequences of 100 tokens" in (tmp_path / "m.svg").read_text()
 
 
 @pytest.mark.parametrize(
@@ -241,6 +253,7 @@ def test_the_command_profiles_a_shape(tmp_path: Path) -> None:
         (("--shape", "qwen3-0.6b", "--model", "smollm2"), "--shape: takes random weights"),
         (("--server", "localhost:1", "--memory"), "--memory: needs an engine of its own"),
         (("--token", "x"), "need --server"),
+        (("--plot", "x.svg"), "--plot: shows the memory by batch size"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(arguments: tuple[str, ...], problem: str) -> None:
