@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from draftline.engine.bench.provenance import Conditions
-from draftline.engine.parallel.group import RankGroup
+from draftline.engine.parallel.group import RankGroup, meet
 from draftline.kernels import select_ops
 
 _SUMS = 50
@@ -71,7 +71,7 @@ def run_rank(rank: int, ranks: int, file: str, device_type: str, shapes: list[tu
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    group, ops = RankGroup(Path(file), rank, ranks, device), select_ops(device)
+    group, ops = RankGroup(meet(Path(file), rank, ranks), device), select_ops(device)
     generator = torch.Generator().manual_seed(0)
     for shape in shapes:
         partials = torch.randn(ranks, *shape, generator=generator).to(dtype)
@@ -109,7 +109,7 @@ def main() -> None:
         "--shapes",
         type=_shape,
         nargs="+",
-        default=[(1, 4096), (8, 4096), (64, 4096), (256, 4096), (1, 8192), (2048, 4096)],
+        default=[(1, 4096), (8, 4096), (16, 4096), (17, 4096), (64, 4096), (256, 4096), (1, 8192), (2048, 4096)],
     )
     options = parser.parse_args()
     device_type = "cuda" if torch.cuda.device_count() >= options.ranks else "cpu"

@@ -52,6 +52,49 @@ def test_a_lost_rank_ends_the_server(
     wait_until(lambda: gone(rank))
 
 
+_HANGING = """
+import sys
+
+if "draftline.engine.parallel.follower" in sys.orig_argv:
+    from pathlib import Path
+
+    from draftline.engine.parallel.plan_codec import PlanDecoder
+
+    decode = PlanDecoder.decode
+
+    def hang(self, words):
+        if Path({flag!r}).exists():
+            {how}
+        return decode(self, words)
+
+    PlanDecoder.decode = hang
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["__import__('time').sleep(10_000)", pytest.param("while True: pass", marks=pytest.mark.slow)]
+)
+def test_a_rank_that_hangs_in_a_step_ends_the_server(
+    how: str, tmp_path: Path, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its process is alive, and says so."""
+    site, flag = tmp_path / "site", tmp_path / "hang"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(_HANGING.format(flag=str(flag), how=how))
+    monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
+    server, address = servers.start()
+    rank = follower_of(server.pid)
+    with Client(address, retry=RetryPolicy(attempts=1)) as client:
+        assert client.generate("abc", SamplingParams(max_tokens=5, ignore_eos=True))[0].outputs[0].token_ids
+        flag.touch()
+        with pytest.raises(EngineStoppedError, match="the engine stopped after a fault"):
+            client.generate("abc", SamplingParams(max_tokens=5, ignore_eos=True))
+    _, err = server.communicate(timeout=PATIENCE_S)
+    assert server.returncode == 1
+    assert "rank 1 hangs: the others wait for it" in last_words(err)
+    wait_until(lambda: gone(rank))
+
+
 @pytest.mark.slow
 def test_an_idle_server_ends_too(servers: Servers) -> None:
     server, _ = servers.start()
